@@ -343,6 +343,7 @@ typedef struct gd_ring gd_ring;
 typedef struct gd_ring_stats {
     int64_t requests, bytes, submits, wakeups, retries, inflight_max, jobs, notifies;
     int32_t fixed_staging, fixed_files, depth;
+    int32_t inflight; /* requests that the kernel has now */
 } gd_ring_stats;
 /* How requests are submitted. By default the thread submits in batches of an eighth of the depth,
  * so that the device begins before all requests of a turn are prepared; the last batch's system

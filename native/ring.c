@@ -147,6 +147,7 @@ void gd_ring_get_stats(gd_ring *ring, gd_ring_stats *out) {
     pthread_mutex_lock(&ring->lock);
     *out = ring->published;
     pthread_mutex_unlock(&ring->lock);
+    out->inflight = __atomic_load_n(&ring->inflight_now, __ATOMIC_RELAXED);
 }
 
 void gd_ring_get_latency(const gd_ring *ring, gd_latency *out) {

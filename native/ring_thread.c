@@ -299,6 +299,7 @@ void *gd_ring_main(void *arg) {
             land(ring);
         }
         feed(ring, 1);
+        __atomic_store_n(&ring->inflight_now, inflight(ring), __ATOMIC_RELAXED);
         settle(ring);
         const int will_wake = ring->idle_count < ring->depth || ring->wake_posted;
         if (will_wake) submit_and_sleep(ring);

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
-from gnndrive.buffer.fetch_queue import FetchQueue
+from gnndrive.buffer.fetch_queue import Copies, FetchQueue
 from gnndrive.buffer.foreseen import Foreseen
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.partial_admission import PartialAdmission
@@ -315,6 +315,10 @@ class FeatureBuffer(TableGroup):
         return True
 
     # ---- fetches ----
+
+    def watch_copies(self, copies: Copies | None) -> None:
+        """Tell `copies` of each copy to the device."""
+        self._fetches.copies = copies
 
     def begin_residents(self) -> None:
         """Fetch the rows that never leave the buffer, if there are such; batches wait for them."""

@@ -18,7 +18,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -31,12 +31,25 @@ Portion: TypeAlias = tuple[Int64Array, Int32Array]
 """The rows of one fetch, int64 [n], and their slots, int32 [n]; they fit a portion of staging."""
 
 
+class Copies(Protocol):
+    """Is told of copies to a device, such as a `pipeline.timeline.Timeline`."""
+
+    clock: Callable[[], int]
+
+    def copied(self, row_bytes: int, rows: int, begin: int) -> None:
+        """So many rows were copied, from `begin` by its clock until now."""
+        ...
+
+
 class FetchQueue:
     """The fetches of one feature buffer.
 
     Args:
         settled: called when rows have become valid or have failed.
         broken: called with an error after which some slots load for ever.
+
+    Attributes:
+        copies: told of each stretch's copy to the device; None: nobody asks.
     """
 
     def __init__(
@@ -45,6 +58,7 @@ class FetchQueue:
         self._on_settled, self._on_broken = settled, broken
         self._fetches: dict[asyncio.Task[None], Fetch] = {}
         self._waiting: deque[tuple[RowTable, Portion]] = deque()
+        self.copies: Copies | None = None
 
     def __bool__(self) -> bool:
         return bool(self._fetches or self._waiting)
@@ -117,7 +131,10 @@ class FetchQueue:
             if error is not None:
                 continue
             try:
+                begin = 0 if self.copies is None else self.copies.clock()
                 table.commit(await table.memory.commit(landing, stretch))
+                if self.copies is not None and landing.places is not None:
+                    self.copies.copied(table.row_bytes, len(stretch.slots), begin)
                 self._on_settled()
             except Exception as caught:
                 error = caught

@@ -230,6 +230,10 @@ class PlaceTable(RowTable):
                 return PlaceHold(self, self.residents, none, (part, part.astype(np.int32)))
         return None
 
+    def unused(self) -> tuple[int, int]:
+        """See `RowTable.unused`; a place keeps nothing on standby."""
+        return self.available, 0
+
     def stats(self) -> dict[str, int]:
         """See `RowTable.stats`; a row that a batch has several times is loaded several times."""
         return dict(self._counted)

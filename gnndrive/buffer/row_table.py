@@ -127,6 +127,10 @@ class RowTable(ABC):
         than once."""
 
     @abstractmethod
+    def unused(self) -> tuple[int, int]:
+        """How many slots are free, and how many are on standby."""
+
+    @abstractmethod
     def verify(self) -> None:
         """Check every invariant.
 

@@ -109,6 +109,12 @@ class SlotTable(RowTable):
         counted = {name: int(getattr(counters, name)) for name in names}
         return counted | {"repeats": self._repeats, "served": self.tier.rows_served}
 
+    def unused(self) -> tuple[int, int]:
+        """See `RowTable.unused`."""
+        counters = ffi.new("gd_buffer_stats *")
+        lib.gd_buffer_get_stats(self.handle, counters)
+        return int(counters.free), int(counters.standby)
+
     def probe(self, rows: Int64Array) -> tuple[int, int]:
         """See `RowTable.probe`."""
         found = ffi.new("gd_admission *")

@@ -57,6 +57,11 @@ class TableGroup:
             counted.update(table.stats())
         return counted
 
+    def unused(self) -> tuple[int, int]:
+        """How many slots are free, and how many are on standby, in all tables."""
+        counted = [table.unused() for table in self.tables.values()]
+        return sum(free for free, _ in counted), sum(standby for _, standby in counted)
+
     def verify(self) -> None:
         """Check every invariant of the tables.
 

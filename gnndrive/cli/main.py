@@ -262,6 +262,9 @@ def train(
     trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this checkpoint.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Timeline of training to write: NAME.json or NAME.json.gz.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a model on a store; evaluate it on the val and test splits after each epoch."""
@@ -272,7 +275,7 @@ def train(
     )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(
-        store, options, settings, model, hidden, dropout, checkpoint, resume
+        store, options, settings, model, hidden, dropout, checkpoint, resume, trace
     )
     print(train_command.run(request, threads=threads, as_json=json))
 

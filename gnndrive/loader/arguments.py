@@ -20,6 +20,7 @@ from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.loader.intervals import check_on_stats
 from gnndrive.loader.ranks import checked_ranks
+from gnndrive.loader.tracing import check_trace
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
@@ -189,6 +190,7 @@ OWN_ARGUMENTS = {
     "seed": None,
     "ranks": None,
     "host_service": "auto",
+    "trace": None,
     "on_stats": None,
     "stats_interval": 10.0,
 }
@@ -280,6 +282,7 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
             size_or_none(given[name], name)
     checked_ranks(given["ranks"])
     check_on_stats(given)
+    check_trace(given)
     service = given["host_service"]
     if service != "auto" and not isinstance(service, bool):
         raise ConfigError(f"host_service={service!r}: give True, False or 'auto'")

@@ -16,6 +16,7 @@ from typing import Any
 
 from gnndrive.buffer.devices.base import Device, SlotMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.fetch_queue import Copies
 from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy, PolicyContext
 from gnndrive.buffer.row_table import RowTable
@@ -44,6 +45,7 @@ class BufferPool:
         engine: reads rows.
         device: has the memory for slots.
         empty: allocates short-lived arrays of the slot tables, as `numpy.empty` does.
+        copies: told of copies to the device; None: nobody asks.
 
     Attributes:
         settings: the runtime's settings; `grow` replaces them after a warm-up, `replace_plan` after
@@ -52,10 +54,10 @@ class BufferPool:
 
     def __init__(
         self, settings: RuntimeSettings, store: Store, layouts: Mapping[str, Layout],
-        engine: Engine, device: Device, empty: Allocate,
+        engine: Engine, device: Device, empty: Allocate, copies: Copies | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
-        self._store = store
+        self._store, self._copies = store, copies
         self._layouts, self._engine, self._device, self._empty = layouts, engine, device, empty
         self._kept: FeatureBuffer | None = None
         self._free_bytes = device.watch() if settings.after_warm_up is not None else lambda: 0
@@ -183,7 +185,9 @@ class BufferPool:
             for table in tables.values():
                 self._start_closing(_close_table(table.tier, table.memory))
             raise
-        return FeatureBuffer(tables, buffers=self.settings.plan.buffers)
+        buffer = FeatureBuffer(tables, buffers=self.settings.plan.buffers)
+        buffer.watch_copies(self._copies)
+        return buffer
 
     def _make_table(self, plan: TablePlan) -> RowTable:
         """Make a table, with the memory of its slots and the tiers below it."""

@@ -130,7 +130,8 @@ class BatchIterator(Iterator[Any]):
         self._loader = loader
         self._runtime, self._assembly, self._state = runtime, assembly, state
         self._per_step, self._timeout = per_step, timeout or None
-        self._times, self._intervals = EpochTimes(runtime.counters.times), intervals
+        lane = None if runtime.timeline is None else runtime.timeline.lane(state.epoch)
+        self._times, self._intervals = EpochTimes(runtime.counters.times, lane), intervals
         self._yielded = 0  # batches, by this iterator
         self._epoch_lock, self._closed = threading.Lock(), False
         # How many batches are yielded in a warm-up; None: there is none, or it has ended.

@@ -158,6 +158,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         host_service: whether a host service has the feature buffer and the adjacency: for the ranks
             of a host, which share them, or if `data` is that of a service. False: this process has
             its own. "auto": the service has them where it can.
+        trace: the file to which the timeline of all batches is written, for Perfetto or
+            chrome://tracing: "epoch.json", or compressed, "epoch.json.gz". It is replaced. Of
+            several ranks, each writes its own, with its number in the name. None: none is written.
         on_stats: a function that is called in the iterating thread, between batches, with a dict of
             numbers: what happened in the last `stats_interval` seconds, and at the end of an epoch
             since then (docs/tasks/see.md). What it raises ends the epoch, as an error of
@@ -203,7 +206,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
         training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
-        host_service: str | bool = "auto", on_stats: OnStats | None = None,
+        host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
         stats_interval: float = 10.0, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
@@ -295,7 +298,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
         training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
-        host_service: str | bool = "auto", on_stats: OnStats | None = None,
+        host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
         stats_interval: float = 10.0, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())

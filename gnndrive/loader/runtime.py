@@ -32,11 +32,13 @@ from gnndrive.loader.open_files import OpenFiles
 from gnndrive.loader.plan_change import LARGER, PlanChange
 from gnndrive.loader.settings import RuntimeSettings, with_classes
 from gnndrive.loader.statistics import component_stats, loader_stats, stage_stats
+from gnndrive.loader.tracing import TraceCounters
 from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs
 from gnndrive.pipeline.leases import NoBuffer
 from gnndrive.pipeline.run import EpochRun, run_epoch
+from gnndrive.pipeline.timeline import Timeline
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import Topology
@@ -51,6 +53,7 @@ class Runtime:
         settings: see `RuntimeSettings`.
         workers: run blocking work; None: threads.
         host: what the ranks of this host share; None: nothing. `close` closes it.
+        timeline: gets what happens; None: nobody asks. `close` closes it.
 
     Attributes:
         counters: what all epochs counted together.
@@ -62,11 +65,12 @@ class Runtime:
         shares_buffer: whether the host service has the feature buffer.
         loop_thread: the thread in which epochs run.
         engine: reads the rows of the tables; None: the host service does.
+        timeline: the same.
     """
 
     def __init__(
         self, store: Store, settings: RuntimeSettings, workers: Workers | None = None,
-        host: HostService | None = None,
+        host: HostService | None = None, timeline: Timeline | None = None,
     ) -> None:  # fmt: skip
         self.counters = Counters()
         self.started = perf_counter()
@@ -77,7 +81,10 @@ class Runtime:
         self._freeing: asyncio.Task[None] | None = None
         self._host, self.shares_buffer = host, host is not None and host.has_buffer
         self._closing = threading.Lock()
+        self.timeline, self._trace_counters = timeline, None
         with contextlib.ExitStack() as undo:
+            if timeline is not None:
+                undo.callback(timeline.close)
             if host is not None:
                 undo.callback(host.close)
             settings = with_classes(settings, self.shares_buffer)
@@ -99,6 +106,8 @@ class Runtime:
             self.engine: Engine | None = None
             self._buffers = self.loop_thread.call(self._start_buffers(store, settings))
             self._change = PlanChange(self.loop_thread, self._buffers)
+            if timeline is not None:
+                self._trace_counters = TraceCounters(timeline, self.engine, self._epochs)
             undo.pop_all()
         # Until it is closed, other loaders of this process count what this one will use.
         self._claim = claim(settings.plan.total_bytes)
@@ -126,7 +135,8 @@ class Runtime:
             await engine.aclose()
             raise
         self.engine = engine
-        return BufferPool(settings, store, self._files.layouts, engine, self.device, empty)
+        layouts, copies = self._files.layouts, self.timeline
+        return BufferPool(settings, store, layouts, engine, self.device, empty, copies)
 
     def check_caller(self) -> None:
         """Refuse a caller that would wait for a thread that waits for it, or does not exist.
@@ -171,6 +181,8 @@ class Runtime:
             task = asyncio.get_running_loop().create_task(run_epoch(epoch))
             self._tasks[run] = task
             task.add_done_callback(partial(self._on_end, run))
+            if self._trace_counters is not None:
+                self._trace_counters.start()
             return run
 
         return self.loop_thread.call(start(), discard=self.drop)
@@ -305,12 +317,15 @@ class Runtime:
         """Counters since the start; see `NeighborLoader.stats`."""
         parts = self._buffers, self.engine, self._files.adjacency
         buffers, topology = component_stats(self.loop_thread, *parts)
-        stages = stage_stats([run.epoch for run in list(self._tasks)])
+        stages = stage_stats(self._epochs())
         engine = "host service" if self.engine is None else self.engine.name
         elapsed_s = perf_counter() - self.started
         return loader_stats(
             self.counters, buffers, topology, stages, self.settings.plan, elapsed_s, engine
         )
+
+    def _epochs(self) -> list[Epoch]:
+        return [run.epoch for run in list(self._tasks)]
 
     def late_reason(self) -> str:
         """Why a batch may be late, as far as it is known; "": it is not."""
@@ -348,10 +363,12 @@ class Runtime:
 
     async def _free(self) -> None:
         self._buffers.retire()
-        for run in list(self._tasks):
+        for run in (runs := list(self._tasks)):
             self._stop(run, ClosedError("the loader was closed in the middle of this epoch"))
         while self._tasks:
             await asyncio.wait(self._tasks.values())
+        for run in runs:
+            run.epoch.times.end()
         release(self._claim)
         try:
             await self._buffers.drain()
@@ -371,3 +388,5 @@ class Runtime:
     def _end_threads(self) -> None:
         self.loop_thread.close()
         self._workers.close()
+        if self.timeline is not None:
+            self.timeline.close()

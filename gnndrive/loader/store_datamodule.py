@@ -18,6 +18,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_own
 from gnndrive.loader.store_loader import StoreLoader
+from gnndrive.loader.tracing import check_trace, named_apart
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.reader import Store
 
@@ -190,6 +191,9 @@ class StoreDataModule:
         arguments = dict(self.loader_kwargs if stage == "train" else self.eval_loader_kwargs)
         if (input_id := getattr(self, self._input(stage, "id"))) is not None:
             arguments["input_id"] = input_id
+        if arguments.get("trace") is not None:  # the loaders of several stages live at once
+            check_trace(arguments)
+            arguments["trace"] = named_apart(arguments["trace"], stage)
         shared = stage in ("train", "val") and self._validates()
         if shared:
             arguments |= {name: pair[stage == "val"] for name, pair in self._shares.items()}

@@ -43,6 +43,8 @@ from gnndrive.loader.sampling_choice import checked_sampling
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.single_batches import SingleBatches
 from gnndrive.loader.superbatches import check_superbatch_arguments
+from gnndrive.loader.tracing import open_timeline
+from gnndrive.pipeline.timeline import Timeline
 from gnndrive.plan.plan import Plan
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
@@ -75,6 +77,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     extracting_queue: str | int
     training_queue: str | int
     host_service: bool | str
+    trace: Any
     on_stats: OnStats | None
     stats_interval: float
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
@@ -320,11 +323,16 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             ConfigError: see `Runtime.check_caller`.
         """
 
+        timeline: Timeline | None = None
+
         def make_settings() -> RuntimeSettings:
+            nonlocal timeline
             if self._closed:  # meanwhile, by another thread; the other ranks have to hear of it
                 raise ClosedError(CLOSED)
             self._choose_strategy()
-            return self._assembly().settings()
+            settings = self._assembly().settings()
+            timeline = open_timeline(self.trace, ranks)
+            return settings
 
         if self._runtime is not None:
             self._runtime.check_caller()
@@ -332,8 +340,13 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             if self._closed and self._runtime is not None:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
-                settings, host = join_host_service(ranks, self.data, make_settings)
-                runtime = Runtime(self.data, settings, host=host)
+                try:
+                    settings, host = join_host_service(ranks, self.data, make_settings)
+                except BaseException:
+                    if timeline is not None:
+                        timeline.close()
+                    raise
+                runtime = Runtime(self.data, settings, host=host, timeline=timeline)
                 if host is not None and host.graph is not None:
                     self._collate.use_labels(host.graph.labels)
                 if self._closed:  # meanwhile, by a signal handler

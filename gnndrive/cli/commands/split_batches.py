@@ -19,6 +19,7 @@ from gnndrive.cli.commands.run_record import RunRecord
 from gnndrive.cli.report import LiveLine
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.pipeline.timeline import Timeline
 from gnndrive.store.reader import Store
 
 _SUMMED = (
@@ -40,6 +41,7 @@ class SplitBatches:
         epochs: number of epochs that the live line shows.
         console: where the live line is drawn; None: standard error.
         seeds: node ids by split, in place of the store's own splits.
+        trace: the timeline of the training batches; None: none is written.
         last_loss: the loss that the live line shows; `set_loss` changes it.
         stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
         record: what a RUN.json says of the training loaders beside their stats.
@@ -50,6 +52,7 @@ class SplitBatches:
     epochs: int
     console: Console | None = None
     seeds: dict[str, Any] = field(default_factory=dict)
+    trace: Timeline | None = None
     last_loss: float | None = None
     stats: dict[str, Any] = field(default_factory=dict)
     record: RunRecord = field(default_factory=RunRecord)
@@ -113,8 +116,11 @@ class SplitBatches:
             self.close()
             training, seeds = split == "train", seeds_of(self, split)
             options = self.options if training else self.options.drawn()
-            tells = self.record.arguments(self.stats.get("elapsed_s", 0.0)) if training else {}
-            self._loader = options.loader(self.store, seeds, training, **tells)
+            more: dict[str, Any] = {}
+            if training:
+                more = self.record.arguments(self.stats.get("elapsed_s", 0.0))
+                more["trace"] = self.trace
+            self._loader = options.loader(self.store, seeds, training, **more)
             self._split = split
         return self._loader
 

@@ -20,6 +20,8 @@ from gnndrive.cli.report import final_report, run_envelope, say
 from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.loader.tracing import check_trace
+from gnndrive.pipeline.timeline import Timeline
 from gnndrive.store.reader import Store, open_homogeneous
 
 EVALUATED = ("val", "valid", "test")
@@ -35,6 +37,7 @@ class TrainRequest:
         settings: how the model is trained; the splits to evaluate come from the store.
         model, hidden, dropout: see `ModelSettings`.
         checkpoint, resume: as for `gnndrive.cli.training.train`.
+        trace: the file of the training batches' timeline; None: none is written.
     """
 
     store: Path
@@ -45,6 +48,7 @@ class TrainRequest:
     dropout: float = 0.5
     checkpoint: Path | None = None
     resume: Path | None = None
+    trace: Path | None = None
 
 
 def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = False) -> str:
@@ -58,16 +62,18 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
         torch.set_num_threads(threads)
     store = open_homogeneous(request.store, "gnndrive train")
     settings = replace(request.settings, evaluate=evaluated_splits(store))
-    batches = SplitBatches(store, request.options, settings.epochs)
-    history = run_training(
-        batches,
-        request.model,
-        request.hidden,
-        request.dropout,
-        settings,
-        checkpoint=request.checkpoint,
-        resume=request.resume,
-    )
+    # One timeline for all epochs, because each of them may have a loader of its own.
+    with timeline_of(request.trace) as timeline:
+        batches = SplitBatches(store, request.options, settings.epochs, trace=timeline)
+        history = run_training(
+            batches,
+            request.model,
+            request.hidden,
+            request.dropout,
+            settings,
+            checkpoint=request.checkpoint,
+            resume=request.resume,
+        )
     last = history.epochs[-1]
     if as_json:
         details: dict[str, Any] = {
@@ -80,6 +86,22 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
         return report_json(batches.stats, **details, epochs=history_dict(history))
     results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}
     return final_report(batches.stats, title="gnndrive train", results=results)
+
+
+@contextmanager
+def timeline_of(trace: Path | None) -> Iterator[Timeline | None]:
+    """The timeline of `--trace`, which is closed at the end; None: none is written.
+
+    Raises:
+        ConfigError: the file's name is another, or it cannot be written.
+    """
+    check_trace({"trace": trace})
+    timeline = None if trace is None else Timeline(trace)
+    try:
+        yield timeline
+    finally:
+        if timeline is not None:
+            timeline.close()
 
 
 def run_training(

@@ -49,4 +49,5 @@ class Engine(ABC):
 
     @abstractmethod
     def stats(self) -> dict[str, int]:
-        """Return counters since the start: at least `requests`, `bytes`, `retries`."""
+        """Return counters since the start: at least `requests`, `bytes`, `retries`; and `inflight`,
+        the requests that are in flight now, if the engine knows them."""

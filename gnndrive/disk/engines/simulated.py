@@ -126,7 +126,7 @@ class Simulated(Engine):
 
     def stats(self) -> dict[str, int]:
         """See `Engine.stats`; includes reads under way."""
-        return self._counters.with_active(self._active)
+        return self._counters.with_active(self._active) | {"inflight": len(self.inflight)}
 
     # ---- for tests: completions by hand ----
     @property

@@ -117,7 +117,8 @@ class Threads(Engine):
 
     def stats(self) -> dict[str, int]:
         """See `Engine.stats`; includes reads under way."""
-        return self._counters.with_active(self._active)
+        inflight = self._threads - len(self._idle)
+        return self._counters.with_active(self._active) | {"inflight": inflight}
 
     def latency(self) -> Any:
         """Return a C `gd_latency *` of the requests so far; empty without `settings.measure`.

@@ -1,0 +1,252 @@
+"""The timeline's file: what is in it, and what is left of it if writing it is cut short."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.pipeline import timeline as timelines
+from gnndrive.pipeline import trace_file
+from gnndrive.pipeline.batch_times import SAMPLING, TAKEN, EpochTimes
+from gnndrive.pipeline.stage_times import STAGES, StageTimes
+from gnndrive.pipeline.timeline import PID_BASE, Timeline, trace_base_ns
+from tests.pipeline.test_batch_times import Ticking
+from tests.pipeline.traces import check, check_batches, read, read_unfinished
+
+UNIX_NS = 1_795_541_045_469_226_437
+BASE_NS = 1_790_857_026_000_000_000  # what torch 2.13 wrote then
+
+
+def timeline_at(path: Path, rank: int = 0) -> Timeline:
+    """A timeline whose clock began at `UNIX_NS`; only the test writes."""
+    return Timeline(path, rank, Ticking(), lambda: UNIX_NS, write=False)
+
+
+def run_batches(timeline: Timeline, count: int, epoch: int = 0) -> EpochTimes:
+    """An iterator that takes some batches."""
+    times = EpochTimes(StageTimes(timeline.clock), timeline.lane(epoch))
+    for index in range(count):
+        one = times.begin(index)
+        times.asked()
+        for mark in range(SAMPLING, TAKEN + 1):
+            one.mark(mark)
+        one.worker = f"gnndrive-worker-{index % 3}"
+        times.took(one)
+    return times
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_batch_is_nine_spans_that_touch(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    timeline = timeline_at(path)
+    run_batches(timeline, 7, epoch=2).end()
+    timeline.counter(timeline.clock(), "reads in flight", 5)
+    timeline.copied(128, 10, timeline.clock())
+    timeline.close()
+    events = read(path)
+    found = check_batches(events)
+    assert sorted(found) == [(2, index, "") for index in range(7)]
+    assert {event["pid"] for event in events} == {PID_BASE}
+    (counter,) = [event for event in events if event["ph"] == "C"]
+    assert (counter["name"], counter["args"]) == ("reads in flight", {"value": 5})
+    (copy,) = [each for each in events if each["ph"] == "b" and each["name"].startswith("copy")]
+    assert copy["args"] == {"rows": 10, "bytes": 1_280}
+
+
+def test_iterators_at_once_have_tracks_of_their_own(tmp_path: Path) -> None:
+    timeline = timeline_at(tmp_path / "trace.json")
+    one, other = run_batches(timeline, 2), run_batches(timeline, 3, epoch=1)
+    one.end()
+    one.end()
+    run_batches(timeline, 1, epoch=2).end()  # has the tracks of the first one
+    other.end()
+    timeline.close()
+    found = check_batches(read(tmp_path / "trace.json"))
+    assert sorted(found) == [
+        (0, 0, ""), (0, 1, ""), (1, 0, "2"), (1, 1, "2"), (1, 2, "2"), (2, 0, ""),
+    ]  # fmt: skip
+
+
+def test_times_are_those_of_torchs_traces(tmp_path: Path) -> None:
+    assert trace_base_ns(UNIX_NS) == BASE_NS
+    timeline = timeline_at(tmp_path / "trace.json")
+    first = timeline.clock()
+    timeline.counter(first, "one", 1)
+    timeline.close()
+    events = read(tmp_path / "trace.json")
+    (base,) = [event for event in events if event["name"] == "trace_base"]
+    assert base["args"] == {"baseTimeNanoseconds": BASE_NS}
+    (counter,) = [event for event in events if event["ph"] == "C"]
+    unix_ns = BASE_NS + counter["ts"] * 1_000
+    assert 0 <= unix_ns - UNIX_NS < 10_000
+
+
+def test_torchs_own_profiler_agrees(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "trace.json", write=False)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        timeline.counter(timeline.clock(), "before", 1)
+        with torch.profiler.record_function("between"):
+            torch.ones(10).sum()
+        timeline.counter(timeline.clock(), "after", 1)
+    timeline.close()
+    profiled.export_chrome_trace(str(tmp_path / "torch.json"))
+    of_torch = json.loads((tmp_path / "torch.json").read_text())
+    events = read(tmp_path / "trace.json")
+    (base,) = [event["args"] for event in events if event["name"] == "trace_base"]
+    assert base["baseTimeNanoseconds"] == of_torch["baseTimeNanoseconds"]
+    at = {event["name"]: event["ts"] for event in events if event["ph"] == "C"}
+    (span,) = [each for each in of_torch["traceEvents"] if each["name"] == "between"]
+    slack_us = 1_000  # the two clocks are told apart once, when each of them begins
+    assert at["before"] - slack_us < span["ts"] < at["after"] + slack_us
+    assert not {event["pid"] for event in events} & {e.get("pid") for e in of_torch["traceEvents"]}
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_what_was_written_can_be_read_before_the_end(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    timeline = timeline_at(path)
+    times = run_batches(timeline, 3)
+    timeline.flush()
+    assert len(check_batches(read_unfinished(path))) == 2
+    times.end()
+    run_batches(timeline, 2, epoch=1).end()
+    timeline.flush()
+    assert len(check_batches(read_unfinished(path))) == 5
+    timeline.close()
+    assert len(check_batches(read(path))) == 5
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from gnndrive.pipeline.timeline import Timeline
+timeline = Timeline(Path("trace.json.gz"), write=False)
+timeline.counter(timeline.clock(), "reads in flight", 3)
+timeline.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_file_of_a_killed_process_opens(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment)
+    assert done.returncode == -9
+    events = read_unfinished(tmp_path / "trace.json.gz")
+    check(events)
+    assert events[-1]["args"] == {"value": 3}
+
+
+def test_a_thread_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelines, "WRITE_EVERY_S", 0.001)
+    path = tmp_path / "trace.json"
+    timeline = Timeline(path)
+    size = path.stat().st_size
+    timeline.counter(timeline.clock(), "one", 1)
+    while path.stat().st_size == size:
+        os.sched_yield()
+    timeline.close()
+    check(read(path))
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize("written", [0, 7])
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_full_disk_ends_the_timeline_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, written: int
+) -> None:
+    path = tmp_path / name
+    timeline = timeline_at(path)
+    run_batches(timeline, 2).end()
+    timeline.flush()
+    left, write = [written, 0], os.write
+
+    def full(fd: int, content: Any) -> int:
+        if not left or not (room := left.pop(0)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, content[:room])
+
+    monkeypatch.setattr(trace_file.os, "write", full)
+    run_batches(timeline, 5, epoch=1).end()
+    with pytest.warns(UserWarning, match=r"No space left on device: the timeline ends here"):
+        timeline.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_batches(timeline, 5, epoch=2).end()
+        timeline.flush()
+        assert not timeline._events
+        timeline.close()
+    monkeypatch.undo()
+    assert sorted(check_batches(read_unfinished(path))) == [(0, 0, ""), (0, 1, "")]
+
+
+def test_events_that_are_not_written_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timelines, "EVENTS_MAX", 10)
+    timeline = timeline_at(tmp_path / "trace.json")
+    for value in range(25):
+        timeline.counter(timeline.clock(), "one", value)
+    assert len(timeline._events) == 10
+    timeline.close()
+    timeline.counter(0, "one", 1)
+    assert not timeline._events, "nothing is kept after the end"
+    events = read(tmp_path / "trace.json")
+    check(events)
+    (said,) = [event["name"] for event in events if event["ph"] == "i"]
+    assert said.startswith("15 events were dropped")
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "trace.json", tmp_path):
+        with pytest.raises(ConfigError, match=r"trace='.*cannot be written .*give a file in a"):
+            timeline_at(path)
+    timeline_at(tmp_path / "trace.json").close()
+
+
+def test_a_file_is_written_by_one_timeline_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    timeline = timeline_at(path)
+    for same in (path, link):
+        with pytest.raises(ConfigError, match=r"is being written by another loader: close that"):
+            timeline_at(same)
+    timeline.close()
+    run_batches(again := timeline_at(path), 1).end()
+    again.close()
+    assert len(check_batches(read(path))) == 1, "a file is replaced"
+
+
+def test_a_shared_timeline_is_closed_by_the_last_loader(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    timeline = timeline_at(path, rank=3)
+    other = timeline.share()
+    timeline.close()
+    run_batches(other, 1).end()
+    other.close()
+    events = read(path)
+    assert len(check_batches(events)) == 1
+    assert {event["pid"] for event in events} == {PID_BASE + 3}
+
+
+def test_an_empty_timeline_is_an_array(tmp_path: Path) -> None:
+    file = trace_file.TraceFile(tmp_path / "trace.json.gz")
+    file.write([])
+    file.close()
+    assert json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes())) == []
+    assert len(STAGES) == 9
