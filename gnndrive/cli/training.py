@@ -275,18 +275,38 @@ def _train_epoch(
     model.train()
     losses = []
     for batch in batches:
-        y = seed_labels(batch)
-        if not bool((y != NO_LABEL).any()):
+        loss = train_step(batch, model, optimizer, trim)
+        if loss is None:
             continue
-        optimizer.zero_grad()
-        out = _forward(model, batch, trim)
-        loss = torch.nn.functional.cross_entropy(out, y, ignore_index=NO_LABEL)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(loss.item())
+        losses.append(loss)
         if on_loss is not None:
             on_loss(losses[-1])
     return tuple(losses)
+
+
+def train_step(
+    batch: Any, model: torch.nn.Module, optimizer: torch.optim.Optimizer, trim: bool = True
+) -> float | None:
+    """Train a model on one batch, and wait for it.
+
+    Args:
+        batch: as for `train`.
+        model: called as PyG's models are.
+        optimizer: the model's.
+        trim: see `TrainSettings`.
+
+    Returns:
+        The loss; None if no seed has a label: then nothing was computed.
+    """
+    y = seed_labels(batch)
+    if not bool((y != NO_LABEL).any()):
+        return None
+    optimizer.zero_grad()
+    out = _forward(model, batch, trim)
+    loss = torch.nn.functional.cross_entropy(out, y, ignore_index=NO_LABEL)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return float(loss.item())
 
 
 def _forward(model: torch.nn.Module, batch: Any, trim: bool) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""`gnndrive bench io | disk | strategies`: measure the disk, beside fio, and calibrate a store.
+"""`gnndrive bench io | disk | strategies | headroom`: measure the disk, strategies and training.
 
-The last command is in `bench_strategies.py`.
+The last two commands are in `bench_strategies.py` and `headroom.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gnndrive.cli.commands.bench_strategies import strategies
+from gnndrive.cli.commands.headroom import headroom
 from gnndrive.cli.commands.options import parse_fanout
 from gnndrive.cli.measure import calibrate, fio, raw, rows, text
 from gnndrive.common.errors import ConfigError
@@ -22,8 +23,11 @@ from gnndrive.store.calibration import DISK_JSON, gap_bytes
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.reader import open_homogeneous
 
-app = typer.Typer(no_args_is_help=True, help="Measure the disk and strategies; calibrate a store.")
+app = typer.Typer(
+    no_args_is_help=True, help="Measure the disk, strategies, and what limits training."
+)
 app.command("strategies")(strategies)
+app.command("headroom")(headroom)
 
 Pattern = Literal["read", "randread"]
 Engine = Annotated[

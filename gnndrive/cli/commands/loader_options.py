@@ -73,10 +73,11 @@ class LoaderOptions:
         return free
 
     def loader(self, store: Store, seeds: Any, shuffle: bool, **more: Any) -> NeighborLoader:
-        """Make a loader over `seeds`; `more`: arguments that no option gives."""
+        """Make a loader over `seeds`; `more` has further arguments of it, or arguments in place of
+        these options."""
         strategy = find_strategy(self.strategy)
         decides = strategy.replays or strategy.partitioned
         given = asdict(self)
         given["samplers"] = self.samplers or ("auto" if decides else SAMPLERS)
         fanout = list(given.pop("fanout"))
-        return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **given, **more)
+        return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **{**given, **more})

@@ -77,16 +77,20 @@ class Threads(Engine):
     def _work(self, job: ReadJob, countdown: _Countdown) -> None:
         """In a pool thread: read extents until none is left; the last thread releases the job."""
         block, times = self._idle.pop()
-        block_bytes = self._settings.block_bytes
+        block_bytes, fd = self._settings.block_bytes, self._descriptor(job)
         try:
             while True:
-                code = lib.gd_reads_pread(job.handle, job.fd, block, block_bytes, times)
+                code = lib.gd_reads_pread(job.handle, fd, block, block_bytes, times)
                 if check(code, "gd_reads_pread") == 0:
                     break
                 self._notify_loop(job)
         finally:
             self._idle.append((block, times))
             self._worker_ended(job, countdown)
+
+    def _descriptor(self, job: ReadJob) -> int:
+        """The descriptor that a job is read from."""
+        return job.fd
 
     def _worker_ended(self, job: ReadJob, countdown: _Countdown) -> None:
         if countdown.step():

@@ -1,0 +1,203 @@
+"""`gnndrive bench headroom`: what training waits for, measured by making one part after the other
+free; `gnndrive/cli/measure/headroom.py` measures, `verdict.py` beside it judges."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from rich.console import Console
+
+from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.options import (
+    BATCH_SIZE,
+    FANOUT,
+    BatchDependency,
+    BatchSize,
+    Buffer,
+    Device,
+    DeviceMemory,
+    Extractors,
+    Fanout,
+    Json,
+    Megabatch,
+    Memory,
+    NeighbourCache,
+    Packed,
+    Partitioned,
+    Passes,
+    Samplers,
+    Sampling,
+    Static,
+    StorePath,
+    StrategyName,
+    Topology,
+    parse_fanout,
+)
+from gnndrive.cli.measure.headroom import LINES, NAMES, Free, Measured, Sizes, Step, measure
+from gnndrive.cli.measure.verdict import times, verdict
+from gnndrive.cli.report import say
+from gnndrive.cli.training import ModelSettings, train_step
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size
+from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.strategies import strategy as find_strategy
+
+LR = 0.003
+
+
+def headroom(
+    store: StorePath,
+    model: Annotated[
+        Literal["sage", "gcn", "gat"] | None,
+        typer.Option(help="The training step's model; default: sage."),
+    ] = None,
+    step_ms: Annotated[
+        float | None,
+        typer.Option(min=0, help="Instead of a model: wait so long, as for a step on a GPU."),
+    ] = None,
+    batches: Annotated[int, typer.Option(min=1, help="Batches that are timed in a run.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each line, in turn.")] = 3,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches before; default: until the feature buffer is full."),
+    ] = None,
+    fanout: Fanout = FANOUT,
+    batch_size: BatchSize = BATCH_SIZE,
+    strategy: StrategyName = "gnndrive",
+    sampling: Sampling = "neighbor",
+    batch_dependency: BatchDependency = 1,
+    packed: Packed = None,
+    partitioned: Partitioned = None,
+    megabatch: Megabatch = None,
+    passes: Passes = None,
+    static: Static = None,
+    hidden: Annotated[
+        int | None, typer.Option(min=1, help="Units of a hidden layer; default: 128.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of batches and weights.")] = 0,
+    buffer: Buffer = None,
+    memory: Memory = None,
+    engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
+    samplers: Samplers = None,
+    extractors: Extractors = 4,
+    topology: Topology = "auto",
+    neighbour_cache: NeighbourCache = None,
+    device: Device = "cpu",
+    device_memory: DeviceMemory = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
+    json_: Json = False,
+) -> None:
+    """Say what training waits for: load the same batches with the sampler, the disk, the loader,
+    the training step made free."""
+    if step_ms is not None and (model is not None or hidden is not None):
+        raise ConfigError("--step-ms stands in place of a model: leave out --model and --hidden")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    options = LoaderOptions(
+        parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
+        topology, neighbour_cache, device, device_memory, strategy, packed,
+        partitioned, megabatch, passes, static, sampling, batch_dependency,
+    )  # fmt: skip
+    opened = open_homogeneous(store, "gnndrive bench headroom")
+    step = (
+        model_step(opened, options, model or "sage", hidden or 128)
+        if step_ms is None
+        else partial(_sleep, step_ms / 1000)
+    )
+    sizes = Sizes(batches, rounds, warm_up)
+    console = Console(stderr=True)
+    seeds = opened.split("train") if "train" in opened.split_names else None
+    found = measure(
+        opened, partial(options.loader, opened, seeds, True), find_strategy(strategy), step, sizes,
+        lambda line: say(console, line),
+    )  # fmt: skip
+    print(json.dumps(as_json(found, opened), indent=2) if json_ else as_text(found, opened))
+
+
+def model_step(store: Store, options: LoaderOptions, model: str, hidden: int) -> Step:
+    """A training step of a model on a store's classes.
+
+    Raises:
+        ConfigError: the store has no classes, or there is no such model or device.
+    """
+    if "y" not in store.node_names or store.num_classes < 2:
+        raise ConfigError(
+            f"{store.path} has no classes to train on: say with --step-ms how many milliseconds "
+            "your training step takes"
+        )
+    torch.manual_seed(options.seed)
+    settings = ModelSettings(
+        store.num_features, store.num_classes, model, len(options.fanout), hidden
+    )
+    made = settings.build().to(options.where()).train()
+    optimizer = torch.optim.Adam(made.parameters(), lr=LR)
+    return partial(train_step, model=made, optimizer=optimizer)
+
+
+def _sleep(seconds: float, batch: Any) -> None:
+    """A training step on another device, which leaves the processors to the loader."""
+    time.sleep(seconds)
+
+
+# ---- output
+
+
+def as_json(found: Measured, store: Store) -> dict[str, Any]:
+    """The measured lines and the verdict, for `--json`."""
+    real, judged = found.seconds("nothing"), found.headroom()
+    content: dict[str, Any] = {
+        "batches": found.batches,
+        "warm_up": found.warm_up,
+        "lines": [_line(found, free, real) for free in LINES],
+        "hit_share": judged.hit_share,
+        "calibrated_s": judged.calibrated_s,
+        "notes": found.notes,
+        "verdict": verdict(judged),
+    }
+    if found.twice_s is not None:
+        content["twice_the_buffer"] = {
+            "how": "predicted" if found.predicted else "measured",
+            "buffer_bytes": 2 * found.plan.buffer_bytes,
+            "seconds_per_batch": found.twice_s,
+            "times": times(real, found.twice_s),
+            "rounds": [run.seconds for run in found.runs.get("buffer", ())],
+        }
+    return {"kind": "headroom", "store": str(store.path), "headroom": content}
+
+
+def _line(found: Measured, free: Free, real: float) -> dict[str, Any]:
+    return {
+        "free": free,
+        "seconds_per_batch": found.seconds(free),
+        "times": times(real, found.seconds(free)),
+        "rounds": [run.seconds for run in found.runs[free]],
+    }
+
+
+def as_text(found: Measured, store: Store) -> str:
+    """The same as a table, with the verdict below."""
+    real, judged = found.seconds("nothing"), found.headroom()
+    runs = found.runs["nothing"]
+    hits = "" if judged.hit_share is None else f", {judged.hit_share:.0%} of the rows in it"
+    lines = [
+        f"gnndrive bench headroom: {store.path}, {found.batches} batches behind {found.warm_up}, "
+        f"medians of {len(runs)} rounds in turn; feature buffer "
+        f"{format_size(found.plan.buffer_bytes)}{hits}",
+        f"  {'free':<30} {'s a batch':>10} {'(range)':>19} {'times faster':>13}",
+    ]
+    for free in [free for free in (*LINES, "buffer") if free in found.runs]:
+        each = [run.seconds for run in found.runs[free]]
+        spread = f"({min(each):.4f} to {max(each):.4f})"
+        lines.append(_row(free, found.seconds(free), spread, real))
+    if found.predicted and found.twice_s is not None:
+        lines.append(_row("buffer", found.twice_s, "(predicted)", real))
+    return "\n".join([*lines, *(f"note: {note}" for note in found.notes), verdict(judged)])
+
+
+def _row(free: Free, seconds: float, spread: str, real: float) -> str:
+    return f"  {NAMES[free]:<30} {seconds:10.4f} {spread:>19} {times(real, seconds):13.2f}"
