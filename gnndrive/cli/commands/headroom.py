@@ -112,6 +112,8 @@ def headroom(
     sizes = Sizes(batches, rounds, warm_up)
     console = Console(stderr=True)
     seeds = opened.split("train") if "train" in opened.split_names else None
+    if seeds is not None and not len(seeds):
+        raise ConfigError(f"the train split of {opened.path} has no nodes: give it some")
     found = measure(
         opened, partial(options.loader, opened, seeds, True), find_strategy(strategy), step, sizes,
         lambda line: say(console, line),

@@ -15,6 +15,7 @@ from rich.console import Console
 from gnndrive.cli.commands.evaluate import accuracies, can_write_beside, is_cheaper
 from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.commands.split_batches import SplitBatches, seeds_of
+from gnndrive.cli.measure.verdict import verdict_of_run
 from gnndrive.cli.report import as_json as report_json
 from gnndrive.cli.report import final_report, run_envelope, say
 from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
@@ -74,7 +75,7 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
             checkpoint=request.checkpoint,
             resume=request.resume,
         )
-    last = history.epochs[-1]
+    last, verdict = history.epochs[-1], verdict_of_run(batches.stats)
     if as_json:
         details: dict[str, Any] = {
             **envelope,
@@ -82,9 +83,12 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
             "model": request.model,
             "seed": settings.seed,
             **batches.record.sections(),
+            "verdict": verdict or None,
         }
         return report_json(batches.stats, **details, epochs=history_dict(history))
     results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}
+    if verdict:
+        results["verdict"] = verdict
     return final_report(batches.stats, title="gnndrive train", results=results)
 
 

@@ -2,7 +2,8 @@
 
 `measure` makes a new loader for each line and each round, in turn, because others use the disk and
 the processors too. In a run the first batches are not timed, so that queues and feature buffer are
-as full as they are in the middle of an epoch; the run goes on into further epochs if one is short.
+as full as they are in the middle of an epoch (twice as many where the buffer is twice as large);
+the run goes on into further epochs if one is short.
 
 Before the first round the batches are drawn once, with a free disk. Their samples are kept for the
 runs with a free sampler (`free_sampler.py`), a few whole batches for those with a free loader, and
@@ -57,7 +58,8 @@ class Sizes:
     Attributes:
         batches: batches that are timed in a run.
         rounds: runs of each line.
-        warm_up: batches before them; None: until rows leave the feature buffer, at most 32.
+        warm_up: batches before them; None: until rows leave the feature buffer, at most 32, and two
+            more.
     """
 
     batches: int = 16
@@ -165,7 +167,8 @@ class _Bench:
             self._make = _with(self._make, buffer=plan.buffer_bytes)
         self._draw(plan, ahead)
         twice = self._twice(plan)
-        order: list[Free] = [*LINES, *(["buffer"] if twice is not None else [])]  # type: ignore[list-item]
+        more: tuple[Free, ...] = () if twice is None else ("buffer",)
+        order = (*LINES, *more)
         runs: dict[Free, list[Run]] = {free: [] for free in order}
         for number in range(1, self._rounds + 1):
             for free in order:
@@ -190,15 +193,15 @@ class _Bench:
             for batch in _batches_of(loader):
                 done += 1
                 if not full:  # rows have left the buffer, or it was large enough for an epoch
-                    full = loader.stats()["evictions"] > 0 or done >= WARM_UP_MAX  # type: ignore[operator]
-                    self._warm_up = max(done, WARM_UP_MIN)
+                    full = float(loader.stats()["evictions"]) > 0 or done >= WARM_UP_MAX
+                    self._warm_up = done + WARM_UP_MIN
                 self._keep(batch)
                 if self._samples.full or (full and done >= self._warm_up + self._batches + ahead):
                     break
             evicted = float(loader.stats()["evictions"])
         self._samples.keeps = False
         if self._samples.full:
-            self._fit(done)
+            self._fit(ahead)
         if asked is None and not evicted and not plan.holds_everything:
             self._notes.append(
                 f"the feature buffer was not full after {self._warm_up} batches: later ones find "
@@ -218,17 +221,19 @@ class _Bench:
         ):
             self._kept.append(batch)
 
-    def _fit(self, done: int) -> None:
+    def _fit(self, ahead: int) -> None:
         """Measure fewer batches, because memory has no room for the samples of all."""
         share = f"{SAMPLES_SHARE:.0%} of the available memory"
+        kept = self._samples.count
         if self._asked_warm_up is None:
-            self._warm_up = min(self._warm_up, max(done // 2, 1))
-        batches = min(self._batches, done - self._warm_up)
-        if batches < 1:
+            self._warm_up = min(self._warm_up, max(kept // 2, 1))
+        left = kept - self._warm_up
+        if left < 1:
             raise ConfigError(
-                f"the samples of {done} batches take more than {share}, so none can be timed "
-                f"after {self._warm_up} others: give a smaller --batch-size, --fanout or --warm-up"
+                f"{share} has room for the samples of {kept} batches, so none can be timed after "
+                f"{self._warm_up} others: give a smaller --batch-size, --fanout or --warm-up"
             )
+        batches = min(self._batches, max(left - ahead, 1))
         if batches < self._batches:
             self._notes.append(
                 f"{batches} batches are timed, not {self._batches}, because the samples that are "
@@ -271,7 +276,7 @@ class _Bench:
         step = _nothing if free == "step" else self._step
         with self._make(**instead) as loader:
             batches = _batches_of(loader)
-            for _ in range(self._warm_up):
+            for _ in range((1 + (free == "buffer")) * self._warm_up):
                 step(next(batches))
             before, started = loader.stats(), perf_counter()
             for _ in range(self._batches):
@@ -340,14 +345,9 @@ def _ahead(stages: Any) -> int:
 
 
 def _batches_of(loader: NeighborLoader) -> Iterator[Any]:
-    """Batches, epoch after epoch, without end.
-
-    Raises:
-        ConfigError: an epoch has no batches.
-    """
-    while len(loader):
+    """Batches, epoch after epoch, without end."""
+    while True:
         yield from loader
-    raise ConfigError("the train split has no nodes, so there is no batch to measure")
 
 
 def _predicted(found: Measured, plan: Plan, loading: Loading) -> float | None:

@@ -10,13 +10,15 @@ training run counted of itself. Both begin with what to look at first, one of `F
 2. If no part has such a gain, the loader as a whole may have it: its parts take turns, or it is
    their processors that are busy. If the loader has no such gain either, loader and training step
    take equally long.
-3. If the disk is a first limit: it is slower than it was when it was calibrated if a free disk
+3. If twice the buffer was measured and gains at least `BUFFER_HELPS`, and no less than any free
+   part, the feature buffer is too small: batches wait for each other's slots.
+4. If the disk is a first limit: it is slower than it was when it was calibrated if a free disk
    saves at least `SLOWER_DISK` times the seconds that the calibration says. Else the feature buffer
    is too small if less than `FEW_HITS` of the rows are found in it and twice the buffer gains at
    least `BUFFER_HELPS`. Else the disk is what one waits for.
-4. If the training step is not a first limit, and waits for slots of the feature buffer are at least
+5. If the training step is not a first limit, and waits for slots of the feature buffer are at least
    `SLOTS_SHARE` of the time, the buffer is too small as well.
-5. The next limit follows from what is left without the first one.
+6. The next limit follows from what is left without the first one.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ REMEDIES = {
     "the buffer gets, or another strategy=",
     "sampler": 'give more samplers=, topology="resident", a smaller num_neighbors, or '
     'sampling="labor"',
-    "step": "the loader is fast enough: a smaller model or a faster device is what helps",
+    "step": "a smaller model or a faster device; the loader is fast enough",
+    "with a step": "a smaller model or a faster device",
     "loader": "leave it more processor time: fewer of torch's threads, or a smaller num_neighbors",
     "gather": "leave it more processor time: fewer samplers=, or fewer of torch's threads",
     "both": "only both together make training faster",
@@ -126,14 +129,20 @@ def verdict(found: Headroom) -> str:
 
 
 def _judged(found: Headroom, first: Sequence[str]) -> _Clauses:
-    """What limits first, by steps 2, 3 and 4 of the module's order."""
+    """What limits first, by steps 2 to 5 of the module's order."""
+    twice, most = found.twice_gain or 0.0, max(found.gain(part) or 0.0 for part in PARTS)
+    if twice >= BUFFER_HELPS and twice >= most and not found.predicted:
+        crowded = "batches wait for each other's places in it"
+        without = "no part that is free gives more than twice the buffer does"
+        return _Clauses(f"{TOO_SMALL}: {crowded}", REMEDIES["buffer"], [without])
     if not first:
         return _balanced(found)
     without = _without(found, first)
     if "disk" in first:
         saved = found.seconds["nothing"] - found.seconds["disk"]
         if found.calibrated_s and saved >= SLOWER_DISK * found.calibrated_s:
-            slower = f"reads take {_times(saved / found.calibrated_s)} what its calibration says"
+            longer = _times(saved / found.calibrated_s)
+            slower = f"reads take {longer} as long as its calibration says"
             return _Clauses(_waits(found, first), REMEDIES["slower disk"], [slower])
         hits, gain = found.hit_share, found.twice_gain
         if hits is not None and gain is not None and hits < FEW_HITS and gain >= BUFFER_HELPS:
@@ -143,7 +152,8 @@ def _judged(found: Headroom, first: Sequence[str]) -> _Clauses:
     if "step" not in first and (found.slots_share or 0.0) >= SLOTS_SHARE:
         share = f"{found.slots_share:.0%} of the time batches wait for room in it"
         return _Clauses(f"{TOO_SMALL}: {share}", REMEDIES["buffer"], [without])
-    return _Clauses(_waits(found, first), "; ".join(REMEDIES[part] for part in first))
+    helps = (REMEDIES["with a step" if part == "step" and first[1:] else part] for part in first)
+    return _Clauses(_waits(found, first), "; ".join(helps))
 
 
 def _balanced(found: Headroom) -> _Clauses:
@@ -161,13 +171,13 @@ def _waits(found: Headroom, first: Sequence[str]) -> str:
     without = _without(found, first)
     if len(first) == 1:
         without = f"without it a batch takes {_share(found, first[0])} of the time"
-    return f"you wait for {' and '.join(PARTS[part] for part in first)}: {without}"
+    return f"you wait for {_and([PARTS[part] for part in first])}: {without}"
 
 
 def _also(first: Sequence[str], disk: str) -> str:
     """The clause about the disk, and the parts that limit as much."""
     others = [PARTS[part] for part in first if part != "disk"]
-    return f"{disk}, and you wait for {' and '.join(others)} as much" if others else disk
+    return f"{disk}, and you wait for {_and(others)} as much" if others else disk
 
 
 def _without(found: Headroom, first: Sequence[str]) -> str:
@@ -175,6 +185,10 @@ def _without(found: Headroom, first: Sequence[str]) -> str:
     most, *others = first
     head = f"without {PARTS[most]} a batch takes {_share(found, most)} of the time"
     return ", ".join([head, *(f"without {PARTS[part]} {_share(found, part)}" for part in others)])
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _share(found: Headroom, free: str) -> str:
@@ -245,9 +259,9 @@ def verdict_of_run(stats: Mapping[str, Any]) -> str:
         for name in ranked
         if known[name] >= 0.01 * elapsed_s
     )
-    others = " and ".join(WAIT_PARTS[name] for name in near if name != "wait_slots_s")
+    others = [WAIT_PARTS[name] for name in near if name != "wait_slots_s"]
     heads = [TOO_SMALL] if "wait_slots_s" in near else []
-    heads += [f"you wait for {others}"] if others else []
+    heads += [f"you wait for {_and(others)}"] if others else []
     helps = "; ".join(REMEDIES[_REMEDY_OF[name]] for name in near)
     return (
         f"{' and '.join(heads)}: {share:.0%} of the time is waiting, {parts}; {ready}. "

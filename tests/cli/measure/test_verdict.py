@@ -1,0 +1,195 @@
+"""The verdict on made-up numbers: what is named first, what is said of the buffer and of the next
+limit, and the thresholds between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gnndrive.cli.measure.verdict import (
+    FIRST_WORDS,
+    Headroom,
+    first_limits,
+    verdict,
+    verdict_of_run,
+)
+
+EVEN = {"nothing": 1.0, "sampler": 1.0, "disk": 1.0, "loader": 1.0, "step": 1.0}
+
+
+def found(more: dict[str, Any] | None = None, **seconds: float) -> Headroom:
+    return Headroom({**EVEN, **seconds}, **(more or {}))
+
+
+def test_the_example_of_the_manual():
+    said = verdict(found({"twice_s": 1 / 1.4}, disk=0.6, loader=1 / 2.1))
+    assert said == (
+        "you wait for the disk: without it a batch takes 0.60 of the time; twice the buffer gives "
+        "1.4 times; the rest of the loader is the next limit, at 1.7 times, and then the training "
+        "step, at 2.1 times. What helps: give more memory=, or another strategy= (gnndrive bench "
+        "strategies compares them)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ({"disk": 0.5, "loader": 0.4}, "you wait for the disk:"),
+        ({"sampler": 0.5, "loader": 0.4}, "you wait for the sampler:"),
+        ({"step": 0.5}, "you wait for the training step:"),
+        ({"loader": 0.5}, "you wait for the loader as a whole;"),
+        ({}, "the loader and the training step take equally long"),
+        ({"disk": 0.50, "sampler": 0.54}, "you wait for the disk and the sampler:"),
+        ({"disk": 0.54, "sampler": 0.50}, "you wait for the sampler and the disk:"),
+        ({"disk": 0.50, "sampler": 0.56}, "you wait for the disk:"),
+        ({"step": 0.50, "sampler": 0.54}, "you wait for the training step and the sampler:"),
+        (
+            {"disk": 0.50, "sampler": 0.51, "step": 0.52},
+            "you wait for the disk, the sampler and the training step:",
+        ),
+        ({"disk": 0.92}, "the loader and the training step take equally long"),
+        ({"disk": 0.90}, "you wait for the disk:"),
+    ],
+)
+def test_the_largest_gain_comes_first_and_equals_are_named_with_it(seconds, words):
+    said = verdict(found(**seconds))
+    assert said.startswith(words)
+    assert said.startswith(FIRST_WORDS)
+    assert said.endswith(".")
+
+
+def test_gains_of_less_than_a_tenth_limit_nothing():
+    assert first_limits(found(disk=0.92, sampler=0.95)) == []
+    assert first_limits(found(disk=1.3, sampler=1.1, step=1.2)) == []
+
+
+def test_a_part_that_was_not_measured_limits_nothing():
+    assert first_limits(Headroom({"nothing": 1.0, "step": 0.5})) == ["step"]
+    assert verdict(Headroom({"nothing": 1.0, "step": 0.5})).startswith("you wait for the training")
+
+
+@pytest.mark.parametrize(
+    ("hits", "twice_s", "small"),
+    [
+        (0.30, 0.80, True),
+        (0.49, 0.83, True),
+        (0.50, 0.80, False),  # half of the rows are there: the disk is slow
+        (0.30, 0.84, False),  # twice the buffer hardly helps
+        (0.30, None, False),
+        (None, 0.80, False),
+    ],
+)
+def test_few_hits_and_a_helpful_buffer_tell_a_small_buffer_from_a_slow_disk(hits, twice_s, small):
+    said = verdict(found({"hit_share": hits, "twice_s": twice_s}, disk=0.4))
+    assert said.startswith("the feature buffer is too small" if small else "you wait for the disk")
+    assert ("give more memory= (or buffer=), or fewer samplers=" in said) == small
+    assert "without the disk a batch takes 0.40" in said or not small
+
+
+def test_a_predicted_buffer_counts_for_few_hits():
+    said = verdict(found({"hit_share": 0.3, "twice_s": 0.8, "predicted": True}, disk=0.4))
+    assert said.startswith("the feature buffer is too small: 30% of the rows are in it")
+    assert "twice the buffer gives 1.2 times (predicted)" in said
+
+
+def test_a_disk_that_is_slower_than_its_calibration_is_named_before_the_buffer():
+    numbers = {"hit_share": 0.3, "twice_s": 0.6, "calibrated_s": 0.3}
+    said = verdict(found(numbers, disk=0.4))
+    assert said.startswith(
+        "you wait for the disk: without it a batch takes 0.40 of the time; reads"
+    )
+    assert "reads take 2.0 times as long as its calibration says" in said
+    as_fast = verdict(found(numbers | {"calibrated_s": 0.31}, disk=0.4))
+    assert as_fast.startswith("the feature buffer is too small")
+
+
+@pytest.mark.parametrize(
+    ("twice_s", "predicted", "small"),
+    [(0.7, False, True), (0.7, True, False), (0.85, False, False)],
+)
+def test_a_buffer_that_gains_more_than_any_part_is_too_small(twice_s, predicted, small):
+    said = verdict(found({"twice_s": twice_s, "predicted": predicted}, sampler=0.75))
+    assert said.startswith("the feature buffer" if small else "you wait for the sampler")
+
+
+@pytest.mark.parametrize(
+    ("share", "seconds", "small"),
+    [
+        (0.20, {"sampler": 0.5}, True),
+        (0.19, {"sampler": 0.5}, False),
+        (0.50, {"step": 0.5}, False),
+        (None, {"sampler": 0.5}, False),
+    ],
+)
+def test_waits_for_slots_make_the_buffer_too_small(share, seconds, small):
+    said = verdict(found({"slots_share": share}, **seconds))
+    assert said.startswith("the feature buffer is too small: 20% of the time") == small
+
+
+def test_equal_limits_beside_a_small_buffer_are_named():
+    said = verdict(found({"hit_share": 0.2, "twice_s": 0.7}, disk=0.4, sampler=0.42))
+    assert "the disk reads the others, and you wait for the sampler as much" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "clause"),
+    [
+        ({"disk": 0.5, "loader": 0.48}, "; the training step is the next limit, at 2.1 times."),
+        ({"disk": 0.5, "loader": 0.2}, "; the rest of the loader is the next limit, at 2.0 times"),
+        ({"step": 0.5}, "; the loader is the next limit, at 2.0 times."),
+    ],
+)
+def test_the_next_limit_follows_from_what_is_left(seconds, clause):
+    assert clause in verdict(found(**seconds))
+
+
+def test_twice_the_buffer_may_give_nothing():
+    said = verdict(found({"twice_s": 0.97}, step=0.5))
+    assert "twice the buffer gives nothing;" in said
+    assert "buffer" not in verdict(found(step=0.5))
+
+
+# ---- a run's own counters
+
+RUN = {
+    "batches": 10, "elapsed_s": 100.0, "wait_s": 60.0, "wait_disk_s": 50.0, "wait_gather_s": 1.5,
+    "wait_sampling_s": 8.0, "wait_slots_s": 0.5,
+}  # fmt: skip
+
+
+def test_a_run_says_what_it_waited_for():
+    assert verdict_of_run(RUN) == (
+        "you wait for the disk: 60% of the time is waiting, 50% for the disk, 8% for the sampler, "
+        "2% for the gather; with batches always ready training would be 2.5 times as fast. What "
+        "helps: give more memory=, or another strategy= (gnndrive bench strategies compares them)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"wait_s": 9.9}, "you wait for the training step, 90% of the time;"),
+        ({"wait_s": 10.0}, "you wait for the disk:"),
+        ({"wait_sampling_s": 51.0}, "you wait for the sampler and the disk:"),
+        ({"wait_sampling_s": 56.0}, "you wait for the sampler:"),
+        ({"wait_gather_s": 99.0}, "you wait for the gather:"),
+        ({"wait_slots_s": 99.0}, "the feature buffer is too small:"),
+        ({"wait_slots_s": 52.0}, "the feature buffer is too small and you wait for the disk:"),
+        (dict.fromkeys(RUN.keys() - {"batches", "elapsed_s", "wait_s"}, 0.0), "you wait for the l"),
+    ],
+)
+def test_a_runs_verdict_begins_with_what_it_waited_for(change, words):
+    assert verdict_of_run(RUN | change).startswith(words)
+
+
+def test_a_run_without_the_split_of_its_waits_names_the_command_that_has_it():
+    known = {name: value for name, value in RUN.items() if name != "wait_slots_s"}
+    said = verdict_of_run(known)
+    assert said.startswith("you wait for the loader, 60% of the time;")
+    assert "gnndrive bench headroom says" in said
+
+
+def test_a_run_without_batches_has_no_verdict():
+    assert verdict_of_run({}) == verdict_of_run(RUN | {"batches": 0}) == ""
+    assert verdict_of_run(RUN | {"elapsed_s": 0.0}) == ""

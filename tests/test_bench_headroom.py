@@ -1,0 +1,93 @@
+"""bench/headroom_checks.py: its set-ups, its exit code, and how it finds the disk to make slow."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnndrive.cli.measure.verdict import FIRST_WORDS
+from gnndrive.common.errors import ConfigError
+from gnndrive.store.generate import planted_communities
+from tests.project_files import ROOT
+
+sys.path.insert(0, str(ROOT / "bench"))
+import headroom_checks
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "small.gnn"
+    planted_communities(path, 2_000, 16, 4, degree=8, fractions={"train": 0.4})
+    return path
+
+
+def test_each_set_up_has_first_words_of_its_own():
+    made = headroom_checks.checks(512, 1000, 100)
+    words = [check.words for check in made.values()]
+    assert len(set(words)) == len(made) == 4
+    assert all(any(first.startswith(word) for first in FIRST_WORDS) for word in words)
+    assert str(125 * 512) in made["buffer"].options
+    assert str(1000 * 512) in made["sampler"].options
+
+
+@pytest.mark.parametrize(("wrong", "code"), [(None, 0), ("step", 1)])
+def test_a_wrong_verdict_is_the_exit_code(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong, code
+):
+    def run(check: headroom_checks.Check, own: Any) -> dict[str, Any]:
+        named = next(name for name, made in order.items() if made.words == check.words)
+        said = "something else" if named == wrong else f"{check.words}: so it is"
+        return {"headroom": {"lines": [], "verdict": said}}
+
+    order = headroom_checks.checks(1, 1, 1)
+    monkeypatch.setattr(headroom_checks, "run", run)
+    monkeypatch.setattr(sys, "argv", ["headroom_checks.py", str(store), "--checks", "step,buffer"])
+    with pytest.raises(SystemExit) as ended:
+        headroom_checks.main()
+    assert ended.value.code == code
+    out = capsys.readouterr().out
+    assert ("WRONG" in out) == (wrong is not None)
+    assert out.count("right") == 2 - code
+
+
+def test_one_set_up_runs_through_the_command(store: Path):
+    check = headroom_checks.Check(
+        "you wait", ("--fanout", "3,2", "--batch-size", "100", "--step-ms", "0"), busy=True
+    )
+    own = headroom_checks.parse([str(store), "--batches", "2", "--rounds", "1"])
+    assert headroom_checks.run(check, own)["kind"] == "headroom"
+    with pytest.raises(ConfigError, match="ended with 2"):
+        headroom_checks.run(headroom_checks.Check("", ("--fanout", "x")), own)
+
+
+def test_a_disk_that_cannot_be_limited_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(headroom_checks, "BLKIO", tmp_path / "none")
+    with pytest.raises(ConfigError, match="--checks"), headroom_checks.slow_disk(tmp_path, 1000):
+        pass
+    monkeypatch.setattr(headroom_checks, "BLOCK_DEVICES", tmp_path)
+    with pytest.raises(ConfigError, match="on no disk that can be made slow"):
+        headroom_checks.device_of(tmp_path)
+
+
+def test_the_limit_is_that_of_the_whole_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    number = tmp_path.stat().st_dev
+    part = tmp_path / "disk" / "part"
+    part.mkdir(parents=True)
+    (part / "partition").touch()
+    (part / "dev").write_text("8:1\n")
+    (tmp_path / "disk" / "dev").write_text("8:0\n")
+    devices = tmp_path / "devices"
+    devices.mkdir()
+    (devices / f"{os.major(number)}:{os.minor(number)}").symlink_to(part)
+    monkeypatch.setattr(headroom_checks, "BLOCK_DEVICES", devices)
+    assert headroom_checks.device_of(tmp_path) == "8:0"
+
+
+def test_unknown_checks_are_refused(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        headroom_checks.parse(["graph.gnn", "--checks", "gpu"])
+    assert "choose from disk, sampler, step, buffer" in capsys.readouterr().err
