@@ -10,8 +10,8 @@ sampler  one sampler, a fanout of 15,15,15, all rows in the feature buffer, and 
 step     a training step of half a second
 buffer   a feature buffer that has room for little more than one batch
 
-Each is right if the verdict begins with the words that belong to the set-up. The store needs rows
-that are not few: some hundred megabytes, as bench/scale.py --generate-only makes them. The exit code is 1 if a
+Each is right if the verdict begins with the words that belong to the set-up. The store needs some
+hundred megabytes of rows, as bench/scale.py --generate-only makes them. The exit code is 1 if a
 verdict is wrong.
 """
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gnndrive.cli.commands import headroom as command
@@ -140,7 +141,7 @@ def test_numbers_out_of_range_are_refused(gnndrive: Command, store: Path, option
 def test_a_store_without_classes_needs_the_steps_time(gnndrive: Command, tmp_path: Path):
     path = tmp_path / "plain.gnn"
     (tmp_path / "edges.csv").write_text("0,1\n1,2\n2,0\n")
-    (tmp_path / "x.npy").write_bytes(_features())
+    np.save(tmp_path / "x.npy", np.ones((3, 4), np.float32))
     made = gnndrive(
         "import", path, "--edges", tmp_path / "edges.csv", "--features", tmp_path / "x.npy"
     )
@@ -150,16 +151,6 @@ def test_a_store_without_classes_needs_the_steps_time(gnndrive: Command, tmp_pat
     assert "--step-ms" in refused.err
     ended = gnndrive("bench", "headroom", path, *FEW, "--step-ms", 0, "--json")
     assert ended.code == 0, ended.err
-
-
-def _features() -> bytes:
-    import io
-
-    import numpy as np
-
-    out = io.BytesIO()
-    np.save(out, np.ones((3, 4), np.float32))
-    return out.getvalue()
 
 
 def test_a_train_split_without_nodes_is_refused(gnndrive: Command, tmp_path: Path):

@@ -23,6 +23,7 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines.base import Engine
+from gnndrive.sampling.samplers.base import SamplerContext
 from gnndrive.store.generate import planted_communities
 from gnndrive.store.reader import Store
 from gnndrive.strategies import STRATEGIES
@@ -197,21 +198,13 @@ def test_what_is_not_kept_is_drawn(store: Store):
 def test_a_stopped_sampler_replays_nothing():
     kept = KeptSamples(100)
     sampler = with_replaying_sampler(STRATEGIES["gnndrive"], kept).sampler
-    made = sampler.make(_context())
+    made = sampler.make(SamplerContext([2, 2]))
     made.stop()
     with pytest.raises(ClosedError):
         made.sample(None, 1, ())
 
 
-def _context() -> Any:
-    from gnndrive.sampling.samplers.base import SamplerContext
-
-    return SamplerContext([2, 2])
-
-
 def test_bytes_are_those_of_all_arrays():
-    sample = find("samplers", "uniform")
-    assert sample.name == "uniform"
     parts: dict[str, Any] = {"a": np.zeros(3), "b": (torch.zeros(2), [np.zeros(1, np.int8)], "c")}
     assert bytes_of(parts) == 24 + 8 + 1
 
