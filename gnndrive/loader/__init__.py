@@ -16,8 +16,9 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `runtime`: `Runtime` owns threads, engine, adjacency and buffers, and starts epochs.
 - `open_files`: `OpenFiles`, what a runtime reads.
 - `buffer_pool`: `BufferPool` lends each running epoch a feature buffer.
-- `statistics` makes `stats()`; `intervals`: `Intervals` calls the user's `on_stats`; `tracing` opens
-  the timeline of `trace=` and adds counters to it.
+- `statistics` makes `stats()`; `intervals`: `Intervals` calls the user's `on_stats`; `tracing`
+  opens the timeline of `trace=` and adds counters to it.
+- `compared`: `Compared` predicts what strategies cost; `strategy_choice` compares and chooses.
 - `lightning`: `LightningNodeData` and `LightningLinkData`; `store_datamodule` is their base class.
 - `imbalanced_sampler`: `ImbalancedSampler`, for the loaders' `sampler=`.
 - `recording` draws a loader's batches for `packing`, whose `pack` writes them to disk;

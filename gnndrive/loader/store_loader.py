@@ -52,7 +52,6 @@ from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
 from gnndrive.strategies import strategy as find_strategy
 
 
@@ -64,7 +63,6 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     device: Any
     device_memory: str | int | None
     feature_dtype: str | torch.dtype | None
-    strategy: str | Strategy
     topology: Any
     neighbour_cache: str | int | None
     engine: Any
@@ -88,13 +86,9 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     transform: Callable[[Any], Any] | None
 
     def _open_store(
-        self,
-        data: Store,
-        inputs: InputNodes | InputEdges,
-        subgraphs: SubgraphSampling | None,
-        own: dict[str, Any],
-        kwargs: dict[str, Any],
-    ) -> None:
+        self, data: Store, inputs: InputNodes | InputEdges, subgraphs: SubgraphSampling | None,
+        own: dict[str, Any], kwargs: dict[str, Any],
+    ) -> None:  # fmt: skip
         """Called by `__init__` of the public loaders if the data is a store.
 
         Args:

@@ -113,6 +113,7 @@ class Fake:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     made = Fake()
     monkeypatch.setattr(strategy_runs, "run_loading", made)
+    monkeypatch.setattr(bench_strategies, "predictions_of", lambda *args: {})
     return made
 
 
@@ -252,18 +253,19 @@ def test_windows_that_were_loaded_meanwhile_are_said(gnndrive: Command, store: P
 
 
 def test_predictions_stand_beside_what_was_measured(
-    planted: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    planted: Path, fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     choices = strategy_runs.parse_choices("pyg+,gnndrive")
     asked = strategy_runs.Comparison(
         planted, choices, None, (3, 2), 100, None, limited=False, batches=4
     )
     predicted = {"gnndrive": Prediction(1.5, "disk")}
-    bench_strategies.run(asked, {}, {}, as_json=True, predictions=predicted)
+    monkeypatch.setattr(bench_strategies, "predictions_of", lambda *args: predicted)
+    bench_strategies.run(asked, {}, {}, as_json=True)
     runs = named(json.loads(capsys.readouterr().out))
     assert (runs["gnndrive"]["predicted_s"], runs["gnndrive"]["bound_by"]) == (1.5, "disk")
     assert (runs["pyg+"]["predicted_s"], runs["pyg+"]["bound_by"]) == (None, None)
-    bench_strategies.run(asked, {}, {}, predictions=predicted)
+    bench_strategies.run(asked, {}, {})
     assert "1.5 by disk" in capsys.readouterr().out
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from gnndrive.cli.commands import run_record
 from gnndrive.cli.commands.run_record import INTERVALS_MAX, RunRecord
-from gnndrive.loader.neighbor_loader import NeighborLoader
 
 
 def interval(number: int) -> dict[str, float]:
@@ -20,8 +19,7 @@ def interval(number: int) -> dict[str, float]:
 
 
 @pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    monkeypatch.setattr(NeighborLoader, "stage_stats", lambda self: {}, raising=False)
+def record() -> RunRecord:
     return RunRecord()
 
 

@@ -40,7 +40,7 @@ from gnndrive.cli.commands.options import (
 )
 from gnndrive.cli.measure.headroom import LINES, NAMES, Free, Measured, Sizes, Step, measure
 from gnndrive.cli.measure.verdict import times, verdict
-from gnndrive.cli.report import say
+from gnndrive.cli.report import run_envelope, say
 from gnndrive.cli.training import ModelSettings, train_step
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
@@ -169,7 +169,7 @@ def as_json(found: Measured, store: Store) -> dict[str, Any]:
             "times": times(real, found.twice_s),
             "rounds": [run.seconds for run in found.runs.get("buffer", ())],
         }
-    return {"kind": "headroom", "store": str(store.path), "headroom": content}
+    return {**run_envelope("headroom"), "store": str(store.path), "headroom": content}
 
 
 def _line(found: Measured, free: Free, real: float) -> dict[str, Any]:

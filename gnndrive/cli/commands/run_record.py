@@ -8,6 +8,7 @@ from typing import Any
 
 from gnndrive.cli.report import plan_section
 from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.plan.comparison import Comparison
 
 INTERVAL_S = 1.0  # so that a minute's training shows its course
 INTERVALS_MAX = 600  # after ten minutes, each two become one, and again when there are as many
@@ -19,10 +20,14 @@ class RunRecord:
     """The plan of the last training loader, its stages, and the intervals of all of them.
 
     Attributes:
+        compares: whether the first training loader compares strategies before it loads anything.
+        compared: its comparison; None: there is none.
         plan, stages: sections of a RUN.json; None: there is none.
         intervals: what happened one after the other, at most `INTERVALS_MAX` entries.
     """
 
+    compares: bool = False
+    compared: Comparison | None = None
     plan: dict[str, Any] | None = None
     stages: dict[str, Any] | None = None
     intervals: list[dict[str, float]] = field(default_factory=list)
@@ -33,20 +38,27 @@ class RunRecord:
         Args:
             earlier_s: seconds that earlier loaders trained.
         """
-        if not _tells_intervals():
-            return {}
         return {"on_stats": self._listener(earlier_s), "stats_interval": INTERVAL_S}
+
+    def compare(self, loader: NeighborLoader) -> None:
+        """Have a training loader that has not begun compare strategies, unless one has.
+
+        Raises:
+            ConfigError, StoreError, ReadError: see `NeighborLoader.compare`.
+        """
+        if self.compares and loader.memory is not None:
+            self.compared, self.compares = loader.compare(), False
 
     def keep(self, loader: NeighborLoader) -> None:
         """Keep what a training loader that has run says of itself, before it is closed."""
         self.plan = plan_section(loader.plan())
-        if _tells_intervals():
-            self.stages = loader.stage_stats()
+        self.stages = loader.stage_stats()
 
     def sections(self) -> dict[str, Any]:
         """The sections of a RUN.json that there is something for."""
         found = {"plan": self.plan, "stages": self.stages, "intervals": self.intervals}
-        return {name: section for name, section in found.items() if section}
+        more = {} if self.compared is None else self.compared.to_json()
+        return {name: section for name, section in found.items() if section} | more
 
     def _listener(self, earlier_s: float) -> Callable[[Mapping[str, float]], None]:
         def listen(interval: Mapping[str, float]) -> None:
@@ -58,10 +70,6 @@ class RunRecord:
                 self.intervals[:] = [*(_joined(*pair) for pair in pairs), *odd]
 
         return listen
-
-
-def _tells_intervals() -> bool:
-    return hasattr(NeighborLoader, "stage_stats")
 
 
 def _joined(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

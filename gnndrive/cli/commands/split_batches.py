@@ -122,6 +122,8 @@ class SplitBatches:
                 more["trace"] = self.trace
             self._loader = options.loader(self.store, seeds, training, **more)
             self._split = split
+            if training:
+                self.record.compare(self._loader)
         return self._loader
 
     def _show(self, loader: NeighborLoader, split: str, epoch: int) -> Generator[Any, None, None]:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from gnndrive.cli.commands.evaluate import accuracies, can_write_beside, is_cheaper
 from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.run_record import RunRecord
 from gnndrive.cli.commands.split_batches import SplitBatches, seeds_of
 from gnndrive.cli.measure.verdict import verdict_of_run
 from gnndrive.cli.report import as_json as report_json
@@ -65,7 +66,9 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
     settings = replace(request.settings, evaluate=evaluated_splits(store))
     # One timeline for all epochs, because each of them may have a loader of its own.
     with timeline_of(request.trace) as timeline:
-        batches = SplitBatches(store, request.options, settings.epochs, trace=timeline)
+        batches = SplitBatches(
+            store, request.options, settings.epochs, trace=timeline, record=RunRecord(as_json)
+        )
         history = run_training(
             batches,
             request.model,
