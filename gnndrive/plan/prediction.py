@@ -26,7 +26,7 @@ from gnndrive.store.reader import Store
 REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
 FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
 SAMPLING_SHARE = 2  # a sampler is busy half of the time, so that batches of any size never wait
-COPY_BYTE_S = 2.5e-10  # seconds that one thread takes to gather a byte
+COPY_BYTE_S = 1.3e-10  # seconds that one thread takes to gather a byte
 LOOP_ROW_S = 2.4e-7  # seconds of an event loop to admit a row of a batch and to plan its read
 SECTOR_BYTES = 512
 
