@@ -1,9 +1,9 @@
 """The feature buffer against a model: a Hypothesis state machine, at least 100,000 steps.
 
-Each rule makes one change (or one that must change nothing), and after each one everything that
+Each step makes one change (or one that must change nothing), and after each one everything that
 can be seen of the C core is compared with the model, its statistics and `gd_buffer_verify` too.
-Ids and choices are drawn as bytes: one draw a list keeps 100,000 steps within a minute, and bytes
-still shrink well.
+About ten steps, with their ids and choices, are drawn as one string of bytes, because a draw takes
+Hypothesis longer than a step takes the core and its model. Bytes shrink well: 0 ends a string.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
-    invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -28,11 +26,10 @@ from .slot_tables import FAILED, LOADING, VALID, CoreTable
 ROWS = 20
 LEASES_MAX = 6
 STEPS_MIN = 100_000
-STEPS_PER_EXAMPLE = 100
-EXAMPLES = 1_500  # about 85 steps each: Hypothesis ends some early
-
-IDS = st.binary(max_size=10)
-CHOICE = st.binary(max_size=4)
+STRINGS_PER_EXAMPLE = 10
+EXAMPLES = 1_800
+IDS_MAX, CHOICES_MAX = 10, 4
+STRING = st.binary(min_size=100, max_size=100)
 # Few keys, so that many are equal; the ticks of releases without keys lie between them.
 KEYS = (-3, -2, -2, -1, 0, 5, 20, 40)
 
@@ -54,17 +51,44 @@ def keys_of(ids: bytes) -> list[int]:
 def pick(slots: set[int], choice: bytes) -> list[int]:
     """Some of `slots`, in any order."""
     left = sorted(slots)
-    return [left.pop(byte % len(left)) for byte in choice[: len(left)]]
+    return [left.pop(byte % len(left)) for byte in choice[: min(len(left), CHOICES_MAX)]]
 
 
 class FeatureBuffer(RuleBasedStateMachine):
     """One feature buffer, its model, and the leases that are alive."""
 
-    @initialize(slots=st.sampled_from([8, 12, 5, 3, 1]))
-    def create(self, slots: int) -> None:
+    @initialize(slots=st.sampled_from([8, 12, 5, 3, 1]), without=st.binary(max_size=6))
+    def create(self, slots: int, without: bytes) -> None:
         self.table, self.model = CoreTable(ROWS, slots), Model(ROWS, slots)
         self.leases: list[Lease] = []
+        all_steps = (
+            self.admit, self.admit_with_keys, self.probe, self.commit, self.fail, self.commit_all,
+            self.release_oldest, self.release_any, self.rekey, self.misuse,
+        )  # fmt: skip
+        left_out = {byte % (2 * len(all_steps)) for byte in without}
+        self.steps = [each for n, each in enumerate(all_steps) if n not in left_out]
         steps["create"] += 1
+
+    @rule(string=STRING)
+    def run(self, string: bytes) -> None:
+        """Take steps: a byte says which, one how many ids it has, and one is for its choices."""
+        left = string
+        while left and left[0]:
+            step, count = self.steps[left[0] % len(self.steps)], left[1:2]
+            ids = left[2 : 2 + sum(count) % (IDS_MAX + 1)]
+            left = left[2 + len(ids) :]
+            if self.may(step.__name__):
+                step(ids, sum(left[:1]))
+                self.same_as_the_model()
+            left = left[1:]
+
+    def may(self, step: str) -> bool:
+        """Whether a step can be taken now."""
+        if step in ("commit", "fail", "commit_all"):
+            return bool(self.model.slots_in(LOADING))
+        if step in ("admit", "admit_with_keys"):
+            return len(self.leases) < LEASES_MAX
+        return bool(self.leases) or not step.startswith("release")
 
     def try_admit(self, rows: list[int], keys: list[int] | None) -> None:
         model = self.model
@@ -86,20 +110,15 @@ class FeatureBuffer(RuleBasedStateMachine):
         happened["waits for an orphan"] += orphan
         happened["duplicates"] += len(set(rows)) < len(rows)
 
-    @precondition(lambda self: len(self.leases) < LEASES_MAX)
-    @rule(ids=IDS)
-    def admit(self, ids: bytes) -> None:
+    def admit(self, ids: bytes, byte: int) -> None:
         steps["admit"] += 1
         self.try_admit(rows_of(ids), None)
 
-    @precondition(lambda self: len(self.leases) < LEASES_MAX)
-    @rule(ids=IDS)
-    def admit_with_keys(self, ids: bytes) -> None:
+    def admit_with_keys(self, ids: bytes, byte: int) -> None:
         steps["admit_with_keys"] += 1
         self.try_admit(rows_of(ids), keys_of(ids))
 
-    @rule(ids=IDS)
-    def probe(self, ids: bytes) -> None:
+    def probe(self, ids: bytes, byte: int) -> None:
         steps["probe"] += 1
         before = self.table.observe(), self.table.stats()
         assert self.table.probe(rows_of(ids)).verdict == self.model.judge(rows_of(ids)).verdict
@@ -107,18 +126,14 @@ class FeatureBuffer(RuleBasedStateMachine):
         assert self.table.holds(rows_of(ids)) == (-errno.ENOSPC if too_many else 0)
         assert (self.table.observe(), self.table.stats()) == before
 
-    @precondition(lambda self: self.model.slots_in(LOADING))
-    @rule(choice=CHOICE)
-    def commit(self, choice: bytes) -> None:
+    def commit(self, choice: bytes, byte: int) -> None:
         steps["commit"] += 1
         slots = pick(self.model.slots_in(LOADING), choice)
         happened["commit of an orphan"] += any(not self.model.references[s] for s in slots)
         assert self.table.commit(slots) == 0
         self.model.commit(slots)
 
-    @precondition(lambda self: self.model.slots_in(LOADING))
-    @rule(choice=CHOICE)
-    def fail(self, choice: bytes) -> None:
+    def fail(self, choice: bytes, byte: int) -> None:
         steps["fail"] += 1
         slots = pick(self.model.slots_in(LOADING), choice)
         happened["failure of an orphan"] += any(not self.model.references[s] for s in slots)
@@ -126,23 +141,17 @@ class FeatureBuffer(RuleBasedStateMachine):
         assert self.table.fail(slots) == 0
         self.model.fail(slots)
 
-    @precondition(lambda self: self.model.slots_in(LOADING))
-    @rule()
-    def commit_all(self) -> None:
+    def commit_all(self, ids: bytes, byte: int) -> None:
         steps["commit"] += 1
         slots = sorted(self.model.slots_in(LOADING))
         assert self.table.commit(slots) == 0
         self.model.commit(slots)
 
-    @precondition(lambda self: self.leases)
-    @rule()
-    def release_oldest(self) -> None:
+    def release_oldest(self, ids: bytes, byte: int) -> None:
         self.release(0)
 
-    @precondition(lambda self: self.leases)
-    @rule(which=st.integers(0, LEASES_MAX - 1))
-    def release_any(self, which: int) -> None:
-        self.release(which)
+    def release_any(self, ids: bytes, byte: int) -> None:
+        self.release(byte)
 
     def release(self, which: int) -> None:
         steps["release"] += 1
@@ -152,8 +161,7 @@ class FeatureBuffer(RuleBasedStateMachine):
         assert self.table.release(alias) == 0
         self.model.release(alias)
 
-    @rule(ids=IDS)
-    def rekey(self, ids: bytes) -> None:
+    def rekey(self, ids: bytes, byte: int) -> None:
         steps["rekey"] += 1
         rows, keys = rows_of(ids), keys_of(ids)
         happened["rekey in standby"] += any(
@@ -174,7 +182,6 @@ class FeatureBuffer(RuleBasedStateMachine):
                 return -errno.ERANGE
         raise AssertionError("one is out of range")
 
-    @rule(ids=IDS, byte=st.integers(0, 255))
     def misuse(self, ids: bytes, byte: int) -> None:
         """An id out of range, or a call that a slot's state forbids, changes nothing."""
         steps["misuse"] += 1
@@ -194,7 +201,6 @@ class FeatureBuffer(RuleBasedStateMachine):
                 if slots:
                     assert self.table.release(slots) == -errno.EINVAL
 
-    @invariant()
     def same_as_the_model(self) -> None:
         table, model = self.table, self.model
         assert table.verify() == 0
@@ -218,7 +224,7 @@ def test_feature_buffer_equals_its_model() -> None:
         FeatureBuffer,
         settings=settings(
             max_examples=EXAMPLES,
-            stateful_step_count=STEPS_PER_EXAMPLE,
+            stateful_step_count=STRINGS_PER_EXAMPLE,
             derandomize=True,
             database=None,
             deadline=None,
