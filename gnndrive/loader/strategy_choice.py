@@ -40,7 +40,7 @@ from gnndrive.strategies import AUTO, STRATEGIES, Strategy, batches_of
 
 DEFAULT = "gnndrive"
 UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
-MORE_BYTES = 1 << 30  # of memory, for the line of what more gives; half of a smaller `memory=`
+MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smaller `memory=`
 
 
 @dataclass(frozen=True)
