@@ -20,7 +20,7 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import COPY_BYTE_S, LOOP_ROW_S, Loading
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
-from gnndrive.plan.strategy_costs import LAND_BYTE_S, PROCESSORS, StrategyCost
+from gnndrive.plan.strategy_costs import ADMIT_ROW_S, LAND_BYTE_S, PROCESSORS, StrategyCost
 
 REPLAY_BYTE_S = 1e-9  # seconds of one core to decode a byte of a recorded sample
 CODE_S = 4e-9  # seconds of one core to filter an in-edge of a window
@@ -112,7 +112,7 @@ def partitioned_cost(
     count = drawn.together.get(table.name, (0,))[0] if drawn is not None else 0
     sample_s = 0.0 if drawn is None else drawn.sample_s
     cores, gather_s = os.cpu_count() or 1, COPY_BYTE_S * count * table.row_bytes
-    admit_s, load_s = LOOP_ROW_S * (count + rows), CODE_S * edges
+    admit_s, load_s = ADMIT_ROW_S * count + LOOP_ROW_S * rows, CODE_S * edges
     computing = sample_s + gather_s + admit_s + load_s + LAND_BYTE_S * rows * table.row_bytes
     seconds = {
         "disk": _long_reads(read, request),

@@ -160,11 +160,11 @@ nodes, 5 GB: one process, two ranks that share a buffer and two that do not are 
 (bench/ranks.py)."""
 
 
-def expected_seconds(parts: Collection[float]) -> float:
-    """Seconds that a step is expected to take: those of its longest part, and a third of the
+def expected_seconds(parts: Collection[float], not_overlapped: float = NOT_OVERLAPPED) -> float:
+    """Seconds that a step is expected to take: those of its longest part, and a share of the
     seconds of the other parts, because measured steps overlap with these only in part."""
     longest = max(parts, default=0.0)
-    return longest + NOT_OVERLAPPED * (sum(parts) - longest)
+    return longest + not_overlapped * (sum(parts) - longest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ from gnndrive.plan.simulation import (
 )
 
 PROCESSORS = "processors"
+NOT_OVERLAPPED = 1 / 2  # of the stages beside the longest one, on two processors
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
+ADMIT_ROW_S = 3e-8  # seconds of the event loop to find a row of a batch in the slot table
 LAND_BYTE_S = 1.5e-10  # seconds of one core that a byte takes from staging to its slot
 
 ClassesOf = Callable[[str, str], Classes | None]
@@ -153,16 +155,19 @@ def part_seconds(
     """What a batch keeps busy for how long, by part, if it loads so much of each table."""
     drawn = loading.drawn
     disk_s = adjacency_seconds(plan, loading) + _record_seconds(request)
-    rows = loaded = nbytes = 0.0
+    rows = missing = loaded = nbytes = 0.0
     for table in plan.tables:
         found = loads[table.name]
         sweep = max(found.sweep, 1.0)
         disk_s += loading.disk.seconds(found.loads * sweep, table.rows, table.row_bytes) / sweep
         count = loading.counts(table)[0]
-        rows, loaded = rows + count, loaded + found.loads * table.row_bytes
+        rows, missing = rows + count, missing + found.loads
+        loaded += found.loads * table.row_bytes
         nbytes += count * table.row_bytes
     cores = os.cpu_count() or 1
-    admit_s, gather_s = LOOP_ROW_S * rows, COPY_BYTE_S * nbytes
+    gather_s = COPY_BYTE_S * nbytes
+    # `LOOP_ROW_S` is for a row whose read is planned, too.
+    admit_s = ADMIT_ROW_S * rows + (LOOP_ROW_S - ADMIT_ROW_S) * missing
     computing = drawn.sample_s + admit_s + gather_s + LAND_BYTE_S * loaded
     return {
         "disk": disk_s,
@@ -177,7 +182,7 @@ def batch_seconds(parts: Mapping[str, float]) -> float:
     """Seconds that a batch is expected to take: by its stages, which overlap in part, or by the
     processors, if these have more to do."""
     stages = [seconds for name, seconds in parts.items() if name != PROCESSORS]
-    return max(expected_seconds(stages), parts.get(PROCESSORS, 0.0))
+    return max(expected_seconds(stages, NOT_OVERLAPPED), parts.get(PROCESSORS, 0.0))
 
 
 def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:
