@@ -28,8 +28,9 @@ from gnndrive.store.reader import Store
 
 def seconds(store: Store, trace: Path | None, options: argparse.Namespace) -> float:
     """Load batches, and return the seconds from the first one to the last one."""
+    seeds = store.split("train") if "train" in store.split_names else None
     loader = NeighborLoader(
-        store, options.fanout, store.split("train"), batch_size=options.batch_size, shuffle=True,
+        store, options.fanout, seeds, batch_size=options.batch_size, shuffle=True,
         seed=1, memory=options.memory, strategy=options.strategy, trace=trace,
     )  # fmt: skip
     with loader:

@@ -21,7 +21,7 @@ from gnndrive.loader.tracing import TraceCounters, named_apart, open_timeline
 from gnndrive.pipeline.timeline import PID_BASE, Timeline
 from gnndrive.pipeline.trace_file import _writing
 from tests.loader.batches import assert_same
-from tests.loader.conftest import Make
+from tests.loader.conftest import NODES, Make
 from tests.loader.diskgnn.conftest import ARGUMENTS as PACKED
 from tests.loader.diskgnn.packs import make_pack
 from tests.loader.test_stage_stats import BATCHES, STRATEGIES
@@ -142,6 +142,19 @@ def test_an_async_loop_is_in_it(make: Make, path: Path) -> None:
 
     assert asyncio.run(main()) == BATCHES
     assert len(check_batches(read(path))) == BATCHES
+
+
+def test_indices_go_on_behind_a_warm_up(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
+    loader = make(device="simulated-cuda", buffer=None, batch_size=8, trace=path)
+    count = len(list(loader))
+    slots = loader.stats()["buffer_slots"]
+    loader.close()
+    assert slots == NODES, "the buffer has grown"
+    assert sorted(check_batches(read(path))) == [(0, batch, "") for batch in range(count)]
+    assert {each["count"] for each in loader.stage_stats().values()} == {count}
 
 
 # ---- files
