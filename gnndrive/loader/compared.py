@@ -7,6 +7,7 @@ epoch.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +29,9 @@ class Compared(DerivedLayouts):
     batch_size: int | None
     _from_store: bool
     _strategy: Strategy
+    _start_lock: AbstractContextManager[Any]
     _why = ""  # the loader has this strategy, if "auto" chose it
-    _compared: tuple[str, Comparison | None] | None = None  # and what they were compared for
+    _compared: tuple[str, Comparison | None] | None = None  # the arguments, and their comparison
 
     def compare(self, *, all: bool = True) -> Comparison | None:
         """Predict what a batch costs with each strategy; print the result to read it.
@@ -72,8 +74,9 @@ class Compared(DerivedLayouts):
         Raises:
             ConfigError, StoreError, ReadError: see `choose`.
         """
-        if self._strategy is AUTO:
-            self._strategy, self._why = choose(self._assembly())
+        with self._start_lock:  # an epoch may begin in another thread
+            if self._strategy == AUTO and self._runtime is None:
+                self._strategy, self._why = choose(self._assembly())
 
     def _with_comparison(self, plan: Plan) -> Plan:
         """The plan, which also prints the comparison if memory is short."""

@@ -6,6 +6,7 @@ it when it makes a plan within a budget.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -101,10 +102,11 @@ class Drawing:
                 found[name] = trace
         if len(found) == len(tables):
             return found
-        sampler, topologies = self._to_draw(request, request.memory or 0)
+        threads = len(os.sched_getaffinity(0))
+        sampler, topologies = self._to_draw(request, request.memory or 0, threads)
         try:
             found = draw_traces(
-                self.many(), sampler, topologies, self.rows_of, tables, request.bounds
+                self.many(), sampler, topologies, self.rows_of, tables, request.bounds, threads
             )
         except BatchTooLarge:
             return {}
@@ -125,14 +127,16 @@ class Drawing:
         rows = {table.name: table.file.row_count for table in request.tables}
         return draw_batches(self.seeds(), sampler, topologies, self.rows_of, rows, request.bounds)
 
-    def _to_draw(self, request: PlanRequest, memory: int) -> tuple[Sampler, list[Topology]]:
+    def _to_draw(
+        self, request: PlanRequest, memory: int, threads: int = 1
+    ) -> tuple[Sampler, list[Topology]]:
         """A sampler that gives up samples for which there is no memory, and the adjacency."""
         # Nothing else of the loader is in memory yet, so drawing may take what half of `memory=`
         # holds. It may also take a part of what is free: a `memory=` that is too small for a batch
         # must not hinder drawing, because the error then names the least that works.
         # Ranks may draw at the same time.
         most, bounds = max(memory // 2, available_memory() // 8) // request.ranks, request.bounds
-        most //= ENTRY_BYTES
+        most //= ENTRY_BYTES * threads
         edges = {type: max(min(count, most), 1) for type, count in bounds.edges.items()}
         entries = {type: max(min(count, most), 1) for type, count in bounds.entries.items()}
         limits = Bounds(bounds.nodes, edges, entries)

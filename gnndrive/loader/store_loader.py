@@ -142,9 +142,9 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         """What will use how much memory, and why; print it to read it.
 
         With `memory=`, the first plan of a store and settings samples batches, whose sizes and rows
-        are kept beside the store; no other plan reads anything from disk. If memory does not hold
-        all rows, the plan also prints what a batch is predicted to cost with each strategy, and
-        with more memory (see `compare`).
+        are kept beside the store; no other plan samples. If memory does not hold all rows, the plan
+        also prints what a batch is predicted to cost with each strategy, and with more memory (see
+        `compare`), which may take seconds.
 
         Raises:
             ConfigError: `memory`, `buffer` or `device_memory` is too small, and the message gives a

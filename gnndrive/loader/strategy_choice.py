@@ -10,25 +10,27 @@ When not to use it: for data in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from gnndrive.buffer.ranking import Classes
-from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
+from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreError
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.arguments import victim_bytes
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.find_pack import find_recording
-from gnndrive.loader.find_partitioned import check_window_arguments, find_partitioned
+from gnndrive.loader.find_partitioned import check_tables, check_window_arguments, find_partitioned
 from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.loader.window_size import choose_megabatches
 from gnndrive.plan.choice import loading_of, make_planner
-from gnndrive.plan.comparison import Comparison, MissRatio, cheapest
+from gnndrive.plan.comparison import Comparison, MissRatio, cheapest, duration
 from gnndrive.plan.layout_costs import packed_cost, partitioned_cost, unpacked_cost
 from gnndrive.plan.packed import PackedPlanner
 from gnndrive.plan.partitioned import PartitionedPlanner
+from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
@@ -39,7 +41,9 @@ from gnndrive.store.row_classes import kept_classes, row_classes
 from gnndrive.strategies import AUTO, STRATEGIES, Strategy, batches_of
 
 DEFAULT = "gnndrive"
+LoadingOf: TypeAlias = Callable[[PlanRequest, Planner], Loading]
 UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
+OWN = "predicted as if its batches needed the rows of those that were drawn"
 MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smaller `memory=`
 
 
@@ -52,21 +56,30 @@ class _Known:
         traces: by the tables' names.
         types: table name → its node type, without tables of edges.
         batches: of an epoch; None: not known.
+        classes: of rows, by score and table, as far as they were asked for.
     """
 
     assembly: Assembly
     traces: Mapping[str, SampledTrace]
     types: Mapping[str, NodeKey]
     batches: int | None
+    classes: dict[tuple[str, str], Classes | None] = field(default_factory=dict)
 
     def classes_of(self, score: str, table: str) -> Classes | None:
-        """The classes of a table's rows. A score that takes several passes over the graph is not
-        computed for a prediction: the degree stands in for it."""
+        """The classes of a table's rows; None: it is of edges, or the graph cannot be read. A score
+        that takes several passes over the graph is not computed for a prediction: the degree stands
+        in for it."""
         if table not in self.types:
             return None
-        store, type = self.assembly.store, self.types[table]
-        kept = kept_classes(store, type, score)
-        return row_classes(store, type, "degree") if kept is None else kept
+        key = score, table
+        if key not in self.classes:
+            store, type = self.assembly.store, self.types[table]
+            found = kept_classes(store, type, score)
+            if found is None:
+                with contextlib.suppress(StoreError, ReadError):  # the batch that needs it says so
+                    found = row_classes(store, type, "degree")
+            self.classes[key] = found
+        return self.classes[key]
 
 
 def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Comparison | None:
@@ -107,13 +120,15 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
     known = _Known(whole, traces, types, batches)
     others = [each for each in STRATEGIES.values() if all and each.name != own.name]
     costs = _costs(
-        known, request, partial(_loading, drawn=drawn), others if own is AUTO else [own, *others]
+        known, request, partial(loading_of, drawn=drawn), others if own == AUTO else [own, *others]
     )
     notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
     found = Comparison(own.name, tuple(costs), notes=notes)
     if not (all and curve) or own.replays or own.partitioned:
         return found
-    return _with_curve(found, known, own, drawn)
+    with contextlib.suppress(GNNDriveError):  # with more memory something else may be refused
+        return _with_curve(found, known, own, drawn)
+    return found
 
 
 def choose(assembly: Assembly) -> tuple[Strategy, str]:
@@ -136,11 +151,11 @@ def choose(assembly: Assembly) -> tuple[Strategy, str]:
     if best is None:
         return default, "because nothing is known of the others"
     others = ", ".join(
-        f"{each.batch_s:.2g} with {each.strategy}"
+        f"{duration(each.batch_s)} with {each.strategy}"
         for each in found.costs
         if each.same_batches and not each.refused and each.strategy != best.strategy
     )
-    why = f"because a batch costs about {best.batch_s:.2g} s, bound by {best.bound_by}"
+    why = f"because a batch costs about {duration(best.batch_s)}, bound by {best.bound_by}"
     return STRATEGIES[best.strategy], f"{why}; {others}" if others else why
 
 
@@ -148,12 +163,8 @@ def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
     return replace(assembly, strategy=strategy)
 
 
-def _loading(request: PlanRequest, planner: Any, drawn: Any) -> Loading:
-    return loading_of(request, planner, drawn)
-
-
 def _costs(
-    known: _Known, request: PlanRequest, drawn_loading: Any, strategies: Sequence[Strategy]
+    known: _Known, request: PlanRequest, drawn_loading: LoadingOf, strategies: Sequence[Strategy]
 ) -> list[StrategyCost]:
     """The costs of strategies: those with the same batches first."""
     found: list[StrategyCost] = []
@@ -165,16 +176,20 @@ def _costs(
                 cost = _drawn_cost(known, strategy, drawn_loading)
             elif strategy.replays:
                 cost = _packed_cost(known, strategy, request, drawn_loading)
-            else:
+            elif strategy.partitioned:
                 cost = _partitioned_cost(known, strategy)
+            else:  # a composed one with batches of its own
+                cost = replace(
+                    _drawn_cost(known, strategy, drawn_loading), same_batches=False, note=OWN
+                )
         except GNNDriveError as error:
-            said = str(error).splitlines()[0].removesuffix(". With the least it uses")
+            said = str(error).partition("\n")[0].removesuffix(". With the least it uses")
             cost = StrategyCost(strategy.name, same_batches=same, refused=said)
         (found if same else others).append(cost)
     return found + others
 
 
-def _drawn_cost(known: _Known, strategy: Strategy, loading: Any) -> StrategyCost:
+def _drawn_cost(known: _Known, strategy: Strategy, loading: LoadingOf) -> StrategyCost:
     """The cost of a strategy that samples from the whole graph."""
     assembly = _with(known.assembly, strategy)
     plain = assembly.subgraphs is None
@@ -189,7 +204,7 @@ def _drawn_cost(known: _Known, strategy: Strategy, loading: Any) -> StrategyCost
 
 
 def _packed_cost(
-    known: _Known, strategy: Strategy, request: PlanRequest, loading: Any
+    known: _Known, strategy: Strategy, request: PlanRequest, loading: LoadingOf
 ) -> StrategyCost:
     """The cost of replaying a pack, or what it would be if there were one."""
     assembly = _with(known.assembly, strategy)
@@ -211,6 +226,7 @@ def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
     """The cost of sampling inside the windows of a partitioned folder."""
     assembly, own = _with(known.assembly, strategy), known.assembly.own
     check_window_arguments(own, strategy.name)
+    check_tables([table.name for table in assembly.collate.tables], strategy.name)
     partitioned = find_partitioned(assembly.store, own["partitioned"], strategy.name)
     megabatches = choose_megabatches(assembly, partitioned)
     inside = replace(assembly, megabatches=megabatches)
@@ -244,5 +260,5 @@ def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: Any) -> 
         return found
     step = MORE_BYTES if request.memory >= 2 * MORE_BYTES else request.memory // 2
     larger = replace(assembly, own=assembly.own | {"memory": request.memory + step})
-    cost = _drawn_cost(replace(known, assembly=larger), own, partial(_loading, drawn=drawn))
+    cost = _drawn_cost(replace(known, assembly=larger), own, partial(loading_of, drawn=drawn))
     return replace(found, more=(step, cost.batch_s))

@@ -1,8 +1,8 @@
 """What a batch costs if it is replayed from a pack, or sampled inside windows: loads are known.
 
 `packed_cost` and `partitioned_cost` ask the folders, `unpacked_cost` says what a pack would give
-that is not there yet, and from how many epochs on it pays to make one. When not to use it: for
-batches that are sampled from the whole graph (`plan/strategy_costs.py`).
+that is not there yet. When not to use it: for batches that are sampled from the whole graph
+(`plan/strategy_costs.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.plan.strategy_costs import ADMIT_ROW_S, LAND_BYTE_S, PROCESSORS, StrategyCost
 
-REPLAY_BYTE_S = 1e-9  # seconds of one core to decode a byte of a recorded sample
 CODE_S = 4e-9  # seconds of one core to filter an in-edge of a window
 READ_BYTES = 256 << 10  # of one request of a long read
 RECORDED = "recorded: the same epochs again and again"
@@ -44,7 +43,7 @@ def unpacked_cost(
     name: str, request: PlanRequest, planner: Planner, loading: Loading,
     traces: Mapping[str, SampledTrace], batches: int | None,
 ) -> StrategyCost:  # fmt: skip
-    """What a batch of a pack would cost, and when it would pay to make one.
+    """What a batch of a pack would cost.
 
     Args:
         name: the strategy's.
@@ -75,7 +74,8 @@ def unpacked_cost(
         "disk": disk_s, "gather": gather_s,
         PROCESSORS: (gather_s + LAND_BYTE_S * read) / (os.cpu_count() or 1),
     }  # fmt: skip
-    note = f"if packed, with gnndrive pack {request.store.path}; {RECORDED}"
+    command = "gnndrive.pack" if request.subgraphs else f"gnndrive pack {request.store.path}"
+    note = f"if packed, with {command}; {RECORDED}"
     return StrategyCost(
         name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=note
     )

@@ -11,10 +11,13 @@ When not to use it: for what one batch takes (`plan/drawn.py`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
 from math import ceil
 from typing import Self
 
@@ -30,6 +33,7 @@ IDS_MAX = 1 << 20  # about as many row ids are kept of a table
 BATCHES_MIN, BATCHES_MAX = 32, 1024
 PASSES = 4  # batches are drawn until they have asked for each row of a table so often, on average
 EDGES_MAX = 1 << 26  # and of so many edges; sampling them takes some ten seconds of one core
+SETTLED = 0.02  # of a batch's rows
 _KEY = 0x7472616365  # with which batches are drawn; no epoch's
 _VERSION = 1
 _HASH = np.uint64(0x9E3779B97F4A7C15)
@@ -81,12 +85,21 @@ class SampledTrace:
     def filled(self, slots: float) -> int | None:
         """The number of the first batch before which the batches need as many distinct rows as
         `slots` slots of the trace hold; None: they do not."""
-        first = np.full(self.rows, len(self), np.int64)
-        numbers = np.repeat(np.arange(len(self)), np.diff(self.ends))
-        np.minimum.at(first, self.ids, numbers)
-        together = np.cumsum(np.bincount(first, minlength=len(self))[: len(self)])
-        at = int(np.searchsorted(together, slots))
+        at = int(np.searchsorted(np.cumsum(self._new), slots))
         return None if at >= len(self) else at + 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last quarter of the batches needs hardly any row that none before needed."""
+        start = 3 * len(self) // 4
+        return bool(self._new[start:].sum() <= SETTLED * self.size(start, len(self)))
+
+    @cached_property
+    def _new(self) -> Int64Array:
+        """How many rows each batch needs that none before it needed, int64 [batches]."""
+        _, first = np.unique(self.ids, return_index=True)
+        batches = np.searchsorted(self.ends, first, "right") - 1
+        return np.bincount(batches, minlength=len(self))
 
     # ---- kept beside the store ----
 
@@ -105,7 +118,7 @@ class SampledTrace:
         ids = len(numbers) - 5 - batches - (batches + 1) - kept
         if (version, rows) != (_VERSION, table_rows) or not 0 <= bits < 63 or ids < 0:
             return None
-        if kept < 0 or batches < 1:
+        if kept < 0 or not 1 <= batches <= BATCHES_MAX:
             return None
         at = np.cumsum([5, batches, batches + 1, kept])
         wanted, ends, names, rest = (
@@ -114,11 +127,21 @@ class SampledTrace:
         right = (
             ends[0] == 0 and ends[-1] == ids and np.all(np.diff(ends) >= 0)
             and np.all(np.diff(ends) <= wanted) and np.all(wanted <= table_rows)
-            and np.all(np.diff(names) > 0)
+            and np.all(names[1:] > names[:-1])
             and (not kept or (names[0] >= 0 and names[-1] < table_rows))
             and (not ids or (rest.min() >= 0 and rest.max() < kept))
         )  # fmt: skip
-        return cls(rows, bits, names, rest, ends, wanted) if right else None
+        if not right or not _ascending(rest, ends):
+            return None
+        return cls(rows, bits, names, rest, ends, wanted)
+
+
+def _ascending(ids: Int64Array, ends: Int64Array) -> bool:
+    """Whether each batch has its rows in ascending order, each of them once."""
+    rises = ids[1:] > ids[:-1]
+    inner = ends[1:-1]
+    rises[inner[(inner > 0) & (inner < len(ids))] - 1] = True  # a batch begins
+    return bool(rises.all())
 
 
 def kept_rows(rows: Int64Array, bits: int) -> Keep:
@@ -137,6 +160,7 @@ def draw_traces(
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
     tables: Mapping[str, int],
     bounds: Bounds,
+    threads: int,
 ) -> dict[str, SampledTrace]:
     """Sample batches, as many as `EDGES_MAX` and the other limits say, and keep their rows.
 
@@ -148,6 +172,7 @@ def draw_traces(
         rows_of: takes a sample, and returns the rows that it needs of each table.
         tables: table name → rows of the table.
         bounds: the most that a sample can hold.
+        threads: how many batches are sampled at once.
 
     Returns:
         Table name → its trace; empty: there is no batch.
@@ -166,58 +191,71 @@ def draw_traces(
     if seeds is None:
         return {}
     first, edges = sample(seeds)
-    count, bits = _how_many({name: len(ids) for name, ids in first.items()}, tables, edges)
-    taken = {name: [_taken(ids, bits[name])] for name, ids in first.items()}
-    wanted = {name: [len(ids)] for name, ids in first.items()}
-    with ThreadPoolExecutor(os.cpu_count() or 1, "gnndrive draw") as pool:
-        rest = (each for each, _ in zip(batches, range(count - 1), strict=False))
-        for found in _in_turn(pool, sample, rest):
+    most = _how_many({name: len(ids) for name, ids in first.items()}, tables, edges)
+    taken: dict[str, _Taken] = {name: _Taken() for name in first}
+    rest = islice(batches, BATCHES_MAX - 1)
+    with (
+        ThreadPoolExecutor(threads, "gnndrive draw") as pool,
+        closing(_in_turn(pool, sample, rest, threads)) as samples,
+    ):
+        drawn, total = 0, 0
+        for found, count in chain([(first, edges)], samples):
             for name, ids in found.items():
-                taken[name].append(_taken(ids, bits[name]))
-                wanted[name].append(len(ids))
-    return {
-        name: _trace(tables[name], bits[name], taken[name], np.array(wanted[name]))
-        for name in taken
-    }
+                taken[name].add(ids)
+            drawn, total = drawn + 1, total + count
+            if drawn >= most or total >= EDGES_MAX:
+                break
+    return {name: each.trace(tables[name]) for name, each in taken.items()}
+
+
+class _Taken:
+    """The kept rows of the batches so far, of one table; a smaller share once they are too many."""
+
+    def __init__(self) -> None:
+        self._bits, self._total = 0, 0
+        self._taken: list[Int64Array] = []
+        self._wanted: list[int] = []
+
+    def add(self, ids: Int64Array) -> None:
+        """The next batch needs these rows."""
+        self._wanted.append(len(ids))
+        self._taken.append(ids[kept_rows(ids, self._bits)])
+        self._total += len(self._taken[-1])
+        while self._total > IDS_MAX:  # what is kept by more bits is a part of what is kept by fewer
+            self._bits += 1
+            self._taken = [each[kept_rows(each, self._bits)] for each in self._taken]
+            self._total = sum(map(len, self._taken))
+
+    def trace(self, table_rows: int) -> SampledTrace:
+        """What was taken of a table."""
+        ends = np.cumsum([0, *map(len, self._taken)]).astype(np.int64)
+        kept, ids = np.unique(np.concatenate(self._taken), return_inverse=True)
+        wanted = np.array(self._wanted, np.int64)
+        return SampledTrace(table_rows, self._bits, kept, ids.astype(np.int64), ends, wanted)
 
 
 def _in_turn(
     pool: ThreadPoolExecutor,
     sample: Callable[[Seeds], tuple[dict[str, Int64Array], int]],
     batches: Iterator[Seeds],
-) -> Iterator[dict[str, Int64Array]]:
-    """Sample batches in threads, two for each at a time, so that few are in memory."""
-    waiting = []
-    for seeds in batches:
-        waiting.append(pool.submit(sample, seeds))
-        if len(waiting) >= 2 * (os.cpu_count() or 1):
-            yield waiting.pop(0).result()[0]
-    for each in waiting:
-        yield each.result()[0]
+    threads: int,
+) -> Generator[tuple[dict[str, Int64Array], int]]:
+    """Sample batches in threads, as many at once, and yield them in order."""
+    waiting = deque[Future[tuple[dict[str, Int64Array], int]]]()
+    try:
+        for seeds in batches:
+            waiting.append(pool.submit(sample, seeds))
+            if len(waiting) >= threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
-def _how_many(
-    rows: Mapping[str, int], tables: Mapping[str, int], edges: int
-) -> tuple[int, dict[str, int]]:
-    """How many batches to draw, and how many bits each table is sampled by, for batches with so
-    many rows and edges."""
-    passes = [PASSES * tables[name] / max(count, 1) for name, count in rows.items()]
+def _how_many(rows: Mapping[str, int], tables: Mapping[str, int], edges: int) -> int:
+    """How many batches to draw, for batches with so many rows and edges."""
+    passes = [PASSES * tables[name] / count for name, count in rows.items() if count]
     count = min(max([ceil(each) for each in passes], default=0), BATCHES_MAX)
-    count = max(min(max(count, BATCHES_MIN), EDGES_MAX // max(edges, 1)), 1)
-    bits = {
-        name: max(ceil(np.log2(max(count * number, 1) / IDS_MAX)), 0)
-        for name, number in rows.items()
-    }
-    return count, bits
-
-
-def _taken(ids: Int64Array, bits: int) -> Int64Array:
-    return ids[kept_rows(ids, bits)]
-
-
-def _trace(
-    table_rows: int, bits: int, taken: Sequence[Int64Array], wanted: Int64Array
-) -> SampledTrace:
-    ends = np.cumsum([0, *map(len, taken)]).astype(np.int64)
-    kept, ids = np.unique(np.concatenate(taken), return_inverse=True)
-    return SampledTrace(table_rows, bits, kept, ids.astype(np.int64), ends, wanted)
+    return max(min(max(count, BATCHES_MIN), EDGES_MAX // max(edges, 1)), 1)

@@ -20,7 +20,7 @@ from gnndrive.store.reader import Store
 
 BATCHES_MIN = 8  # that are counted behind those that fill the buffer
 ALL_AHEAD = 1 << 16  # a window that reaches to the end of the trace
-CURVE_POINTS = 8
+CURVE_POINTS = 16
 CURVE_LEAST = 1 / 8  # of the buffer, the smallest of the curve
 
 
@@ -105,9 +105,11 @@ def simulate(
     counts = replay(run, trace, store, sampled)
     # Near its end the trace says too little of what comes.
     end = len(trace) - (min(len(trace) // 4, 2 * BATCHES_MIN) if window > 1 else 0)
-    filled = trace.filled(slots)
-    full = len(trace) if filled is None else min(filled + use.sweep, len(trace))
-    known = end - full >= BATCHES_MIN
+    full = trace.filled(slots)
+    if full is None and trace.settled:  # all rows that batches ever need fit
+        full = 3 * len(trace) // 4 - use.sweep
+    full = len(trace) if full is None else min(full + use.sweep, len(trace))
+    known = end - full >= BATCHES_MIN or not trace.rows
     sums = counts.between(full if known else max(end - BATCHES_MIN, 0), end)
     if not sums["batches"]:
         sums, known = counts.after(0), False

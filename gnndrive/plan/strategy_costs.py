@@ -190,7 +190,8 @@ def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> Buff
     policy: type[Policy] = find("policies", request.policy)
     window = loading.queues[0] if policy.looks_ahead else 1
     ahead = request.superbatches
-    if ahead is not None and policy.looks_ahead:
+    of_edges = {each.name for each in request.tables if each.of_edges}
+    if ahead is not None and policy.looks_ahead and table.name not in of_edges:
         most = ahead.most(request.planned)
         window = most if ahead.asked is not None else ALL_AHEAD
     sweep = min(min(loading.queues), loading.sweep or SWEEP_MAX)

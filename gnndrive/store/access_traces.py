@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import stat
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -22,7 +25,8 @@ from gnndrive.store.reader import Store
 
 FOLDER = "traces"
 NUMBERS_MAX = 1 << 22  # of an array
-FILES_MAX = 32  # the oldest are removed
+FILES_MAX = 256  # the oldest are removed
+_NAME = re.compile(r"[0-9a-f]{32}\.npy")
 
 
 def load_trace(store: Store, key: str) -> Int64Array | None:
@@ -45,9 +49,11 @@ def load_trace(store: Store, key: str) -> Int64Array | None:
 
 
 def save_trace(store: Store, key: str, numbers: Int64Array) -> None:
-    """Keep an array, int64 [n] with n at most `NUMBERS_MAX`. A folder that cannot be written to is
-    left as it is: the next process draws again."""
+    """Keep an array, int64 [n]; none longer than `NUMBERS_MAX`. A folder that cannot be written
+    to, and a link in its place, is left as it is: the next process draws again."""
     folder = store.path / FOLDER
+    if len(numbers) > NUMBERS_MAX:
+        return
 
     def write(file: BinaryIO) -> None:
         os.fchmod(file.fileno(), 0o644)
@@ -55,11 +61,23 @@ def save_trace(store: Store, key: str, numbers: Int64Array) -> None:
         file.write(np.ascontiguousarray(numbers).data)
 
     with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        if not stat.S_ISDIR(folder.lstat().st_mode):  # a stranger's store may have a link there
+            return
         replace_file(folder / f"{key}.npy", write)
-        kept = sorted(folder.glob("*.npy"), key=lambda path: path.lstat().st_mtime_ns)
-        for old in kept[:-FILES_MAX]:
+        for old in _oldest_first(folder)[:-FILES_MAX]:
             old.unlink()
+
+
+def _oldest_first(folder: Path) -> list[Path]:
+    """The traces of a folder; other files that lie there are no business of ours."""
+    found = []
+    for path in folder.iterdir():
+        status = path.lstat()
+        if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
+            found.append((status.st_mtime_ns, path))
+    return [path for _, path in sorted(found)]
 
 
 def _header(count: int) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,12 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
+from gnndrive.common.errors import StoreError
 from gnndrive.loader import strategy_choice
+from gnndrive.plan.comparison import duration
 from gnndrive.plan.strategy_costs import StrategyCost
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.store import access_traces
 from gnndrive.strategies import STRATEGIES
 from tests.loader.batches import assert_same
 from tests.loader.conftest import Make
@@ -157,6 +163,73 @@ def test_the_rows_of_drawn_batches_are_kept_beside_the_store(
     gnndrive.open(store.path)  # which ignores the folder
 
 
+def test_a_link_in_the_place_of_the_folder_is_left_alone(
+    make: Make, wide: Store, short: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(wide.path, tmp_path / "own.gnn")
+    folder, other = tmp_path / "own.gnn" / "traces", tmp_path / "other"
+    shutil.rmtree(folder, ignore_errors=True)
+    other.mkdir()
+    names = [f"{n:032x}.npy" for n in range(3)]
+    for name in names:
+        (other / name).touch()
+    folder.symlink_to(other)
+    monkeypatch.setattr(access_traces, "FILES_MAX", 1)
+    store = gnndrive.open(tmp_path / "own.gnn")
+    assert make(**short | {"data": store}).compare() is not None
+    assert sorted(path.name for path in other.iterdir()) == names
+    folder.unlink()
+    folder.mkdir()
+    (folder / names[0]).touch()
+    (folder / "mine.npy").touch()
+    make(**short | {"data": store}).compare()
+    left = {path.name for path in folder.iterdir()}
+    assert "mine.npy" in left
+    assert names[0] not in left
+    assert len(left) == 2
+
+
+def test_a_part_of_the_graph_that_is_damaged_hinders_no_plan(
+    make: Make, short: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    def damaged(*args: Any) -> Any:
+        raise StoreError("graph/indices is damaged")
+
+    monkeypatch.setattr(strategy_choice, "kept_classes", lambda *args: None)
+    monkeypatch.setattr(strategy_choice, "row_classes", damaged)
+    found = make(**short).compare()
+    assert found is not None
+    assert found.own is not None
+    assert not found.own.refused
+    assert found.curve is not None
+
+
+def test_partitions_have_one_table(make: Make, tmp_path: Path):
+    draw = torch.Generator().manual_seed(1)
+    edges = torch.randint(3_000, (2, 9_000), generator=draw)
+    x, features = torch.randn(3_000, 64, generator=draw), torch.randn(9_000, 64, generator=draw)
+    data = Data(x=x, edge_index=edges, edge_attr=features)
+    store = gnndrive.from_data(data, tmp_path / "two.gnn")
+    gnndrive.partition(store, parts=8, method="random")
+    found = make(data=store, memory="3MB", **SHORT).compare()
+    assert found is not None
+    (cost,) = (each for each in found.costs if each.strategy == "hierbatching")
+    assert "this loader has" in cost.refused
+
+
+def test_a_composed_strategy_is_compared(make: Make, short: dict[str, Any]):
+    class Mine(Uniform):
+        name = "mine"
+
+    mine = replace(STRATEGIES["gnndrive"], name="mine", sampler=Mine)
+    found = make(**short, strategy=mine).compare()
+    assert found is not None
+    assert found.own is not None
+    assert not found.own.refused
+    assert not found.own.same_batches
+    assert found.own.note == strategy_choice.OWN
+
+
 def test_data_in_memory_has_nothing_to_compare(data: Data):
     with pytest.raises(ConfigError, match="the data is in memory: give a store"):
         NeighborLoader(data, [3]).compare()
@@ -200,7 +273,9 @@ def test_auto_takes_the_cheapest_that_changes_no_batch(
     loader._choose_strategy()
     assert loader._strategy is STRATEGIES[chosen]
     if costs:
-        assert f"because a batch costs about {costs[chosen]:.2g} s, bound by disk" in loader._why
+        assert (
+            f"because a batch costs about {duration(costs[chosen])}, bound by disk" in loader._why
+        )
     refused = SAME - set(costs)
     assert not any(name in loader._why for name in refused)
 
@@ -234,6 +309,12 @@ def test_auto_says_why(make: Make, short: dict[str, Any], more: dict[str, Any], 
     assert why in str(loader.plan())
     assert loader._strategy.name in SAME
     assert sum(1 for _ in loader) == len(loader)
+
+
+def test_a_copy_chooses_too(make: Make, short: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(strategy_choice, "predict", costing({"ginex": 0.1}))
+    for copied in (pickle.loads(pickle.dumps(make(**short, strategy="auto"))),):
+        assert "strategy: ginex, because" in str(copied.plan())
 
 
 def test_auto_takes_no_argument_of_another_strategy(make: Make):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -82,6 +84,45 @@ def test_a_damaged_array_is_no_trace(trace: SampledTrace, at: int, value: int):
     if at == 5 and value > 0:
         value = ROWS + 1
     assert SampledTrace.from_array(numbers, ROWS) is None
+
+
+def as_array(batches: list[list[int]], kept: list[int]) -> np.ndarray:
+    ends = np.cumsum([0, *map(len, batches)])
+    parts = [
+        [1, ROWS, 0, len(kept), len(batches)],
+        [*map(len, batches)],
+        ends,
+        kept,
+        [*chain.from_iterable(batches)],
+    ]
+    return np.concatenate([np.array(each, np.int64) for each in parts])
+
+
+def test_numbers_that_wrap_or_repeat_are_no_trace():
+    assert SampledTrace.from_array(as_array([[0, 2], [], [1]], [3, 4, 9]), ROWS) is not None
+    for batches, kept in (
+        ([[0]], [0, (1 << 63) - 1, -(1 << 63), -1, 5]),
+        ([[1, 1]], [3, 4]),
+        ([[1, 0]], [3, 4]),
+        ([[]] * (sampled_trace.BATCHES_MAX + 1), []),
+    ):
+        assert SampledTrace.from_array(as_array(batches, kept), ROWS) is None
+
+
+def test_batches_that_grow_are_limited_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gnndrive.loader.drawing.load_trace", lambda store, key: None)
+    monkeypatch.setattr(sampled_trace, "IDS_MAX", 300)
+    assert 0 < drawn(make).size(0, 32) <= 300
+    monkeypatch.setattr(sampled_trace, "EDGES_MAX", 300)
+    assert len(drawn(make)) < 10
+
+
+def test_it_says_when_batches_bring_no_new_rows():
+    ids, ends = np.tile(np.arange(3), 8), np.arange(0, 25, 3)
+    wanted = np.full(8, 3)
+    assert SampledTrace(9, 0, np.arange(3), ids, ends, wanted).settled
+    ids[-1], kept = 3, np.arange(4)
+    assert not SampledTrace(9, 0, kept, ids, ends, wanted).settled
 
 
 def test_a_short_array_is_no_trace(trace: SampledTrace):

@@ -101,6 +101,15 @@ def test_a_trace_that_does_not_fill_the_buffer_says_so(batches: list[Int64Array]
     assert not run(trace_of(batches[:12], ROWS), "lru", 10_000).known
 
 
+def test_rows_that_no_batch_needs_may_lie_on_disk():
+    batches = [np.arange(at % 4, 1_000, 4) for at in range(32)]
+    found = run(trace_of(batches, ROWS), "lru", 2_000)  # of 20,000 rows 1,000 are ever needed
+    assert found.known
+    assert found.hit_share == 1.0
+    nothing = [np.empty(0, np.int64)] * 32
+    assert run(trace_of(nothing, ROWS), "lru", 2_000).known
+
+
 def test_a_batch_without_room_is_refused(batches: list[Int64Array]):
     with pytest.raises(ConfigError, match="more rows than the 100 slots"):
         run(trace_of(batches, ROWS), "lru", 100)
