@@ -8,10 +8,11 @@ the same bytes without an order between them are found (`problems`), whatever th
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,10 @@ from gnndrive.testing.fake_cuda.streams import Clock, FakeStream, Timeline
 ROUND_BYTES = 512  # as torch's allocator rounds
 ALIGNED_BYTES = 4096
 POISON, POISONED_BYTES_MAX = 0xEE, 16 << 20
+MS_ASYNC = 1
 Bytes = npt.NDArray[np.uint8]
+_libc = ctypes.CDLL(None)
+_libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 @dataclass(frozen=True)
@@ -323,9 +327,6 @@ def aligned(nbytes: int) -> Bytes:
 
 def is_mapped(address: int, nbytes: int) -> bool:
     """Whether the whole range is mapped memory of this process."""
-    end = address + nbytes
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        low, high = (int(part, 16) for part in line.split()[0].split("-"))
-        if low <= address < high:
-            address = high
-    return address >= end
+    start = address - address % mmap.PAGESIZE
+    # MS_ASYNC does nothing, but fails if a page is not mapped.
+    return bool(_libc.msync(start, address + nbytes - start, MS_ASYNC) == 0)
