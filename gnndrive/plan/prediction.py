@@ -28,6 +28,7 @@ FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
 SAMPLING_SHARE = 2  # a sampler is busy half of the time, so that batches of any size never wait
 COPY_BYTE_S = 1.3e-10  # seconds that one thread takes to gather a byte
 LOOP_ROW_S = 2.4e-7  # seconds of an event loop to admit a row of a batch and to plan its read
+HOP_GROWTH_MIN = 2.0  # a hop has at least so many times the nodes of the one before
 SECTOR_BYTES = 512
 
 
@@ -237,8 +238,16 @@ def adjacency_seconds(plan: Plan, loading: Loading) -> float:
     nbytes = sum(size.indices_bytes for size in loading.sizes)
     missing = 1 - min(topology.cache_bytes / max(nbytes, 1), 1.0) ** 0.5
     lists = sum(size.nodes for size in loading.sizes)
-    wanted = min(samplers * loading.drawn.expanded, lists) * missing
-    return loading.disk.seconds(wanted, lists, max(nbytes // max(lists, 1), 1)) / samplers
+    list_bytes, seconds = max(nbytes // max(lists, 1), 1), 0.0
+    # Each hop is a pass. How many nodes it has is taken from the last one, which has the most.
+    nodes = loading.drawn.mean_nodes() if loading.drawn.sizes else 0.0
+    growth = max(nodes / max(loading.drawn.expanded, 1.0), HOP_GROWTH_MIN)
+    of_hop = loading.drawn.expanded * (1 - 1 / growth)
+    while of_hop >= 1:
+        wanted = min(samplers * of_hop, lists) * missing
+        seconds += loading.disk.seconds(wanted, lists, list_bytes) / samplers
+        of_hop /= growth
+    return seconds
 
 
 def _sharing(plan: Plan) -> int:
