@@ -12,6 +12,7 @@ from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.plan.choice import loading_of, make_planner
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading
+from gnndrive.strategies import Strategy
 
 
 class RanksPlan(NamedTuple):
@@ -21,10 +22,12 @@ class RanksPlan(NamedTuple):
         planner: makes the plan.
         loading: what a step costs by; None: the loader's batches cannot be drawn, such as those of
             a pack.
+        strategy: the loader's; the chosen one if it was to be chosen.
     """
 
     planner: Planner
     loading: Loading | None
+    strategy: Strategy
 
 
 def plan_for_ranks(loader: NeighborLoader, ranks: int, shared: bool) -> RanksPlan:
@@ -47,4 +50,5 @@ def plan_for_ranks(loader: NeighborLoader, ranks: int, shared: bool) -> RanksPla
         request = for_plan.drawn_for(request)
     planner = make_planner(request)
     drawn = None if for_steps is None else for_steps.drawn(request)
-    return RanksPlan(planner, None if drawn is None else loading_of(request, planner, drawn))
+    loading = None if drawn is None else loading_of(request, planner, drawn)
+    return RanksPlan(planner, loading, assembly.strategy)

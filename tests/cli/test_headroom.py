@@ -60,6 +60,7 @@ def test_the_same_as_text(gnndrive: Command, store: Path):
         ("--topology", "direct", *SMALL),
         ("--sampling", "labor", *SMALL),
         ("--memory", "64MB"),
+        ("--strategy", "auto", *SMALL),
         (),
     ],
 )

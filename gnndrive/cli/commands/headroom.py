@@ -45,7 +45,6 @@ from gnndrive.cli.training import ModelSettings, train_step
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from gnndrive.store.reader import Store, open_homogeneous
-from gnndrive.strategies import strategy as find_strategy
 
 LR = 0.003
 
@@ -115,7 +114,7 @@ def headroom(
     if seeds is not None and not len(seeds):
         raise ConfigError(f"the train split of {opened.path} has no nodes: give it some")
     found = measure(
-        opened, partial(options.loader, opened, seeds, True), find_strategy(strategy), step, sizes,
+        opened, partial(options.loader, opened, seeds, True), step, sizes,
         lambda line: say(console, line),
     )  # fmt: skip
     print(json.dumps(as_json(found, opened), indent=2) if json_ else as_text(found, opened))

@@ -160,7 +160,7 @@ def _of_store(
     store = open_homogeneous(path, "gnndrive plan")
     seeds = store.split("train") if "train" in store.split_names else None
     with options.loader(store, seeds, shuffle=True) as loader:
-        planner, loading = plan_for_ranks(loader, ranks, shared)
+        planner, loading, _ = plan_for_ranks(loader, ranks, shared)
         batches = len(loader)
         found = None
         if options.memory is not None and ranks == cluster.hosts == 1:

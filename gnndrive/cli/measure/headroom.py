@@ -31,7 +31,6 @@ from gnndrive.plan.prediction import Loading, step_seconds
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.store.calibration import load_calibration
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
 
 SAMPLES_SHARE = 0.25  # of the available memory, for the samples that are kept
 BATCHES_SHARE = 0.125  # likewise, for whole batches
@@ -121,15 +120,12 @@ class Measured:
         )  # fmt: skip
 
 
-def measure(
-    store: Store, make: MakeLoader, strategy: Strategy, step: Step, sizes: Sizes, say: Say
-) -> Measured:
+def measure(store: Store, make: MakeLoader, step: Step, sizes: Sizes, say: Say) -> Measured:
     """Measure all lines.
 
     Args:
         store: the store.
         make: makes the loaders.
-        strategy: theirs.
         step: trains on a batch; must take as long for any values of its rows.
         sizes: how much is measured.
         say: told what goes on.
@@ -138,15 +134,13 @@ def measure(
         ConfigError: the loader's options cannot work, or memory has no room for the samples.
         StoreError, ReadError: as the loader.
     """
-    return _Bench(store, make, strategy, step, sizes, say).measure()
+    return _Bench(store, make, step, sizes, say).measure()
 
 
 class _Bench:
     """See `measure`."""
 
-    def __init__(
-        self, store: Store, make: MakeLoader, strategy: Strategy, step: Step, sizes: Sizes, say: Say
-    ) -> None:
+    def __init__(self, store: Store, make: MakeLoader, step: Step, sizes: Sizes, say: Say) -> None:
         self._store, self._make, self._step, self._say = store, make, step, say
         self._batches, self._rounds = sizes.batches, sizes.rounds
         self._asked_warm_up = sizes.warm_up
@@ -154,7 +148,6 @@ class _Bench:
         available = available_memory()
         self._samples = KeptSamples(int(SAMPLES_SHARE * available))
         self._batch_bytes_most = int(BATCHES_SHARE * available)
-        self._replaying = with_replaying_sampler(strategy, self._samples)
         self._kept: list[Any] = []
         self._notes: list[str] = []
 
@@ -162,7 +155,9 @@ class _Bench:
         """See the function."""
         with self._make() as loader:
             planned = plan_for_ranks(loader, 1, False)
-            plan, ahead = loader.plan(), _ahead(planned.planner.stages)
+        plan, ahead = planned.planner.plan(), _ahead(planned.planner.stages)
+        self._replaying = with_replaying_sampler(planned.strategy, self._samples)
+        self._make = _with(self._make, strategy=planned.strategy)
         if plan.memory is None:  # else the default would change while batches are kept
             self._make = _with(self._make, buffer=plan.buffer_bytes)
         self._draw(plan, ahead)
@@ -257,7 +252,7 @@ class _Bench:
             instead |= {"memory": plan.memory + more, "topology": plan.topology.kind}
         try:
             with self._make(**instead) as loader:
-                loader.plan()
+                plan_for_ranks(loader, 1, False).planner.plan()
         except (ConfigError, NotImplementedError):
             return None
         return instead
