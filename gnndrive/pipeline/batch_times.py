@@ -151,8 +151,7 @@ class EpochTimes:
         if times is not None:
             with self._lock:
                 self._live.pop(times.index, None)
-            for stage in range(TAKEN):
-                self.stages.count(stage, times.span(stage))
+            self.stages.count_taken(times.marks)
 
     def waited(self, begin: int) -> None:
         """The user waited from `begin` until now, for the batch that it has taken, else for the
@@ -162,7 +161,9 @@ class EpochTimes:
         if times is None:
             with self._lock:
                 times = next(iter(self._live.values()), self._given_up)
-        reads = () if times is None else self.stages.reads_between(begin, end)
+        reads: Iterable[tuple[int, int]] = ()
+        if times is not None and (times.reached < JOINED or times.marks[JOINED] > begin):
+            reads = self.stages.reads_between(begin, end)
         self.stages.add_waits(split_wait(times, begin, end, reads))
 
     def end(self) -> None:

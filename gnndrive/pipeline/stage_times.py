@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
@@ -175,6 +175,12 @@ class StageTimes:
         with self._lock:
             self.histograms[stage].add(ns)
 
+    def count_taken(self, marks: Sequence[int]) -> None:
+        """The user has taken a batch, whose stage i lasted from mark i to mark i + 1."""
+        with self._lock:
+            for stage in range(len(STAGES) - 1):
+                self.histograms[stage].add(marks[stage + 1] - marks[stage])
+
     def add_waits(self, waits_ns: Iterable[int]) -> None:
         """The user waited so long for each of `CAUSES`."""
         with self._lock:
@@ -182,12 +188,16 @@ class StageTimes:
 
     def reads_between(self, begin: int, end: int) -> list[tuple[int, int]]:
         """The intervals between two times in which rows of any batch were being read."""
+        found: list[tuple[int, int]] = []
         with self._lock:
-            reads = list(self._reads)
-            if self.present[READ]:
-                reads.append((self._reading_since, max(end, self._reading_since)))
-        cut = [(max(begin, one), min(end, other)) for one, other in reads]
-        return [(one, other) for one, other in cut if one < other]
+            if self.present[READ] and self._reading_since < end:
+                found.append((max(begin, self._reading_since), end))
+            for one, other in reversed(self._reads):
+                if other <= begin:
+                    break
+                if one < end:
+                    found.append((max(begin, one), min(end, other)))
+        return found[::-1]
 
     @property
     def wait_s(self) -> float:

@@ -184,13 +184,15 @@ class Timeline:
         yield f'{{"ph": "e", {head}, "ts": {end_us:.3f}, {number}}}'
 
     def slice(
-        self, name: str, tid: int, thread: str, begin: int, end: int, **args: Any
+        self, name: str, tid: int, thread: str, begin: int, end: int, args: str
     ) -> Iterator[str]:
         """An event: a span on the track of a thread, all of whose spans follow each other."""
         if tid not in self._named:
             self._named.add(tid)
             yield self._metadata("thread_name", tid, name=thread)
-        yield self.text("X", name, begin, tid, dur=(end - begin) / 1_000, args=args)
+        head = f'"name": "{name}", "cat": "gnndrive", "pid": {self._pid}, "tid": {tid}'
+        times = f'"ts": {self.micros(begin):.3f}, "dur": {(end - begin) / 1_000:.3f}'
+        yield f'{{"ph": "X", {head}, {times}, "args": {args}}}'
 
     def _metadata(self, what: str, tid: int = 0, **args: Any) -> str:
         return json.dumps({"ph": "M", "name": what, "pid": self._pid, "tid": tid, "args": args})
@@ -223,18 +225,16 @@ def _batch_texts(
     timeline: Timeline, lane: int, epoch: int, times: BatchTimes, end: int
 ) -> Iterator[str]:
     """A batch's events."""
-    batch = {"batch": times.index, "epoch": epoch}
     suffix = f" #{lane + 1}" if lane else ""
-    marks, args = times.marks, json.dumps(batch)
+    marks, args = times.marks, json.dumps({"batch": times.index, "epoch": epoch})
     for stage in range(TAKEN):
         if stage != _SAMPLE:
             yield from timeline.span(STAGES[stage] + suffix, marks[stage], marks[stage + 1], args)
     worker = _WORKER_TID + int("0" + "".join(filter(str.isdigit, times.worker)))
     span = marks[SAMPLING], marks[SAMPLED]
-    yield from timeline.slice("sample", worker, times.worker or "sampler", *span, **batch)
-    yield from timeline.slice(
-        "step", _USER_TID + lane, "your steps" + suffix, marks[TAKEN], end, **batch
-    )
+    yield from timeline.slice("sample", worker, times.worker or "sampler", *span, args)
+    user = _USER_TID + lane, "your steps" + suffix
+    yield from timeline.slice("step", *user, marks[TAKEN], end, args)
 
 
 def _counter_text(timeline: Timeline, at: int, name: str, value: float) -> Iterator[str]:
