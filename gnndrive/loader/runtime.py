@@ -241,8 +241,12 @@ class Runtime:
             self.loop_thread.call_soon(partial(self._stop_dropped, run))
 
     def _stop_dropped(self, run: EpochRun) -> None:
+        task = self._tasks.get(run)
         self._stop(run)
-        run.epoch.times.end()
+        if task is None:
+            run.epoch.times.end()
+        else:  # until then the sample stage may begin batches
+            task.add_done_callback(lambda _: run.epoch.times.end())
 
     def end(self, run: EpochRun, error: Exception | None = None) -> None:
         """End an epoch and wait until all its reads and tasks have ended; its iterator then raises

@@ -10,6 +10,9 @@ import pytest
 from torch_geometric.data import Data
 
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.loader import runtime as runtimes
+from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.stage_times import CAUSES, STAGES
 from tests.loader.batches import assert_same
 from tests.loader.conftest import NODES, Make
@@ -54,6 +57,26 @@ def test_the_batch_in_the_users_hands_is_counted_but_for_its_step(make: Make) ->
     next(batches)
     counts = {stage: each["count"] for stage, each in loader.stage_stats().items()}
     assert counts == dict.fromkeys(STAGES, 2) | {"step": 1}
+
+
+def test_dropped_iterators_leave_no_batch_in_a_stage(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def drawing_at_the_end(epoch: Epoch) -> None:
+        try:
+            await run_epoch(epoch)
+        finally:  # the sample stage has drawn seeds since the drop
+            epoch.times.begin(BATCHES)
+
+    monkeypatch.setattr(runtimes, "run_epoch", drawing_at_the_end)
+    loader = make()
+    for _ in range(3):
+        for _ in loader:
+            break
+    runtime = loader._runtime
+    assert runtime is not None
+    assert runtime.loop_thread.call(runtime._idle())
+    assert runtime.counters.times.present == [0] * len(STAGES)
 
 
 # ---- on_stats
