@@ -29,7 +29,7 @@ _EXTRACTING = STAGES.index("extracting_queue")
 
 class BatchTimes:
     """The times of one batch, in nanoseconds of the clock of `StageTimes`. One thread at a time
-    marks it.
+    marks it; any thread may end it.
 
     Attributes:
         index: the batch's index.
@@ -53,13 +53,14 @@ class BatchTimes:
     def mark(self, mark: int) -> None:
         """The stage before `mark` ends now. Marks that were left out are made at the same time; a
         mark that comes after a later one is ignored, and so are all after `end`."""
-        if self._ended or mark <= self.reached:
-            return
-        entered = mark if mark < ASKED else None
-        now = self._stages.move(self.reached, entered)
-        for each in range(self.reached + 1, mark + 1):
-            self.marks[each] = now
-        self.reached, self._ended = mark, entered is None
+        with self._stages.lock:  # the loop's thread may end the record of a worker's batch
+            if self._ended or mark <= self.reached:
+                return
+            entered = mark if mark < ASKED else None
+            now = self._stages.move(self.reached, entered)
+            for each in range(self.reached + 1, mark + 1):
+                self.marks[each] = now
+            self.reached, self._ended = mark, entered is None
 
     def granted_at_once(self) -> None:
         """The batch is admitted, and has not waited for slots."""
@@ -78,9 +79,10 @@ class BatchTimes:
 
     def end(self) -> None:
         """The batch is given up, or the user will not ask for another one."""
-        if not self._ended:
-            self._ended = True
-            self._stages.move(self.reached, None)
+        with self._stages.lock:
+            if not self._ended:
+                self._ended = True
+                self._stages.move(self.reached, None)
 
     def span(self, stage: int) -> int:
         """How long it was in a stage that has ended, by its place in `STAGES`."""

@@ -142,6 +142,7 @@ class StageTimes:
         histograms: the times of delivered batches in each stage.
         present: how many batches are in each stage now.
         waits_ns: how long the user waited for each of `CAUSES`.
+        lock: is held while a batch moves.
     """
 
     clock: Callable[[], int] = perf_counter_ns
@@ -152,11 +153,11 @@ class StageTimes:
     _reads: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=READS_KEPT))
     _reading_since: int = 0
     # Re-entrant, because a signal handler may ask for statistics.
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def move(self, left: int | None, entered: int | None) -> int:
         """A batch leaves a stage and enters another, by their places in `STAGES`; returns when."""
-        with self._lock:
+        with self.lock:
             now = self.clock()
             if left is not None:
                 self.present[left] -= 1
@@ -172,24 +173,24 @@ class StageTimes:
 
     def count(self, stage: int, ns: int) -> None:
         """A delivered batch was in a stage for so long."""
-        with self._lock:
+        with self.lock:
             self.histograms[stage].add(ns)
 
     def count_taken(self, marks: Sequence[int]) -> None:
         """The user has taken a batch, whose stage i lasted from mark i to mark i + 1."""
-        with self._lock:
+        with self.lock:
             for stage in range(len(STAGES) - 1):
                 self.histograms[stage].add(marks[stage + 1] - marks[stage])
 
     def add_waits(self, waits_ns: Iterable[int]) -> None:
         """The user waited so long for each of `CAUSES`."""
-        with self._lock:
+        with self.lock:
             self.waits_ns = [a + b for a, b in zip(self.waits_ns, waits_ns, strict=True)]
 
     def reads_between(self, begin: int, end: int) -> list[tuple[int, int]]:
         """The intervals between two times in which rows of any batch were being read."""
         found: list[tuple[int, int]] = []
-        with self._lock:
+        with self.lock:
             if self.present[READ] and self._reading_since < end:
                 found.append((max(begin, self._reading_since), end))
             for one, other in reversed(self._reads):
@@ -217,7 +218,7 @@ class StageTimes:
 
     def snapshot(self) -> Snapshot:
         """The sums so far."""
-        with self._lock:
+        with self.lock:
             now = self.clock()
             areas = [
                 area + count * now for area, count in zip(self._areas, self.present, strict=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -93,6 +95,38 @@ def test_a_mark_that_was_left_out_is_made_with_the_next_one() -> None:
     times.mark(PUT)
     times.end()
     assert times.reached == READY
+    assert stages.present == [0] * len(STAGES)
+
+
+class Overtaken:
+    """A lock that another thread has had, just before the first one got it."""
+
+    def __init__(self, other: Callable[[], None]) -> None:
+        self._others, self._lock = [other], threading.RLock()
+
+    def __enter__(self) -> None:
+        if self._others:
+            self._others.pop()()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("then", ["mark", "end"])
+@pytest.mark.parametrize("first", ["last mark", "end"])
+def test_a_record_ends_once_though_two_threads_end_it(first: str, then: str) -> None:
+    stages = StageTimes(Ticking())
+    times = BatchTimes(0, stages)
+    times.mark(JOINED)
+    calls: dict[str, Callable[[], None]] = {
+        "mark": lambda: times.mark(READY),
+        "last mark": lambda: times.mark(ASKED),
+        "end": times.end,
+    }
+    stages.lock = cast(Any, Overtaken(calls[first]))
+    calls[then]()
+    assert times.reached == (JOINED if first == "end" else ASKED)
     assert stages.present == [0] * len(STAGES)
 
 
