@@ -80,7 +80,7 @@ class Runtime:
         self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
         self._host, self.shares_buffer = host, host is not None and host.has_buffer
-        self._closing = threading.Lock()
+        self._closing, self._ended = threading.Lock(), False
         self.timeline, self._trace_counters = timeline, None
         with contextlib.ExitStack() as undo:
             if timeline is not None:
@@ -348,7 +348,8 @@ class Runtime:
             try:
                 self.loop_thread.call(self._free_once())
             except ClosedError:
-                return
+                if self._ended:
+                    return
             except Exception:
                 self._end_threads()
                 raise
@@ -394,3 +395,4 @@ class Runtime:
         self._workers.close()
         if self.timeline is not None:
             self.timeline.close()
+        self._ended = True  # last: what a KeyboardInterrupt left is ended by the next `close`

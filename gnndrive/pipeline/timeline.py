@@ -144,17 +144,20 @@ class Timeline:
         return self
 
     def close(self) -> None:
-        """Write what is left and close the file; nothing is written afterwards."""
+        """Write what is left and close the file; nothing is written afterwards. After a
+        KeyboardInterrupt, call it again."""
         with self._lock:
-            self._users -= 1
+            self._users = max(self._users - 1, 0)
             if self._users:
                 return
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
-        self.flush()
-        self._file.close()
-        self._file.failed = True
+        try:
+            self.flush()
+        finally:
+            with self._write_lock:
+                self._file.close()
 
     # ---- JSON ----
 

@@ -55,6 +55,7 @@ class TraceFile:
                 "is there and that you may write to"
             ) from error
         self._compressed, self._end, self._empty = path.name.endswith(".gz"), 0, True
+        self._closed = False
 
     def write(self, events: Iterable[str]) -> None:
         """Append events, each in JSON. If the disk is full, this warns and gives up."""
@@ -63,11 +64,16 @@ class TraceFile:
             self._append(("[\n" if self._empty else ",\n") + text)
 
     def close(self) -> None:
-        """Close the array and the file."""
-        self._append("[]\n" if self._empty else "\n]\n")
-        with contextlib.suppress(OSError):
-            os.close(self._fd)
-        self._forget()
+        """Close the array and the file; idempotent."""
+        if self._closed:
+            return
+        try:
+            self._append("[]\n" if self._empty else "\n]\n")
+        finally:
+            self._closed = self.failed = True
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._forget()
 
     def _append(self, text: str) -> None:
         if self.failed:

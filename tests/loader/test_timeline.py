@@ -296,3 +296,25 @@ def test_counters_say_what_changed_and_stop_with_the_epoch(make: Make, path: Pat
         assert all(one != other for one, other in pairwise(found)), name
     slots = loader.stats()["buffer_slots"]
     assert by_name["slots free"][-1] + by_name["slots on standby"][-1] == slots
+
+
+def test_the_next_close_finishes_the_file_after_a_ctrl_c(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = make(trace=path)
+    count = len(list(loader))
+    assert loader._runtime is not None
+    workers, interrupts = loader._runtime._workers, [KeyboardInterrupt]
+    close = workers.close
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        close()
+
+    monkeypatch.setattr(workers, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loader.close()
+    loader.close()
+    assert len(check_batches(read(path))) == count
+    assert not _writing

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -242,6 +242,57 @@ def test_a_shared_timeline_is_closed_by_the_last_loader(tmp_path: Path) -> None:
     events = read(path)
     assert len(check_batches(events)) == 1
     assert {event["pid"] for event in events} == {PID_BASE + 3}
+
+
+class InterruptedOnce:
+    """A thread whose first `join` is interrupted."""
+
+    def __init__(self) -> None:
+        self.joins = 0
+
+    def join(self) -> None:
+        """See `threading.Thread`."""
+        self.joins += 1
+        if self.joins == 1:
+            raise KeyboardInterrupt
+
+
+def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    timeline = timeline_at(path)
+    run_batches(timeline, 2).end()
+    timeline._thread = thread = cast(Any, InterruptedOnce())
+    with pytest.raises(KeyboardInterrupt):
+        timeline.close()
+    timeline.close()
+    timeline.close()
+    assert thread.joins == 3
+    assert len(check_batches(read(path))) == 2
+    timeline_at(path).close()  # the path is free
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_an_interrupt_while_the_end_is_written_frees_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    path, write = tmp_path / "trace.json", os.write
+    timeline = timeline_at(path)
+    run_batches(timeline, 2).end()
+    left = [write] * written
+
+    def interrupted(fd: int, content: Any) -> int:
+        if not left:
+            raise KeyboardInterrupt
+        return left.pop()(fd, content)
+
+    monkeypatch.setattr(trace_file.os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        timeline.close()
+    monkeypatch.undo()
+    size = path.stat().st_size
+    timeline.close()
+    assert path.stat().st_size == size, "nothing is written to a number that may be another file's"
+    timeline_at(path).close()
 
 
 def test_an_empty_timeline_is_an_array(tmp_path: Path) -> None:
