@@ -340,6 +340,7 @@ class BatchIterator(Iterator[Any]):
         """End the epoch because another one needs the buffer that ranks share."""
         with self._epoch_lock:
             self._runtime.end(self._run, ClosedError(GAVE_WAY))
+            self._times.end()
             self._finalizer.detach()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch_geometric.data import Data
 
-from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive import ClosedError, ConfigError, LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.loader import runtime as runtimes
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.run import run_epoch
@@ -77,6 +77,18 @@ def test_dropped_iterators_leave_no_batch_in_a_stage(
     assert runtime is not None
     assert runtime.loop_thread.call(runtime._idle())
     assert runtime.counters.times.present == [0] * len(STAGES)
+
+
+def test_an_iterator_that_gives_way_leaves_no_batch_in_a_stage(make: Make) -> None:
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    batches.give_way()
+    assert loader._runtime is not None
+    assert loader._runtime.counters.times.present == [0] * len(STAGES)
+    with pytest.raises(ClosedError):
+        next(batches)
+    assert loader._runtime.counters.times.present == [0] * len(STAGES)
 
 
 # ---- on_stats
