@@ -28,6 +28,7 @@ from gnndrive.pipeline.trace_file import TraceFile
 
 PID_BASE = 10_000_000  # no process has such a number, and torch's traces use those of processes
 EVENTS_MAX = 1 << 18  # that wait to be written; more are dropped
+EVENTS_AT_ONCE = 1 << 8  # that one write makes text of; a batch, one of them, is about 16 in JSON
 WRITE_EVERY_S = 1.0
 _BASE_SPAN_S = 7_889_238  # a quarter of a year: torch's traces count from a multiple of it
 _USER_TID, _WORKER_TID = 1, 1_000
@@ -123,15 +124,19 @@ class Timeline:
     def flush(self) -> None:
         """Write the events so far."""
         with self._write_lock:
+            for left in range(len(self._events), 0, -EVENTS_AT_ONCE):
+                if not self._file.failed:
+                    self._file.write(self._texts(min(left, EVENTS_AT_ONCE)))
+            self._file.write(self._dropped_text())
             if self._file.failed:
                 self._events.clear()
-            else:
-                self._file.write(self._texts())
 
-    def _texts(self) -> Iterator[str]:
-        for _ in range(len(self._events)):
+    def _texts(self, count: int) -> Iterator[str]:
+        for _ in range(count):
             make, *arguments = self._events.popleft()
             yield from make(self, *arguments)
+
+    def _dropped_text(self) -> Iterator[str]:
         dropped, self._dropped = self._dropped, 0
         if dropped:
             name = f"{dropped} events were dropped, because they came faster than they were written"

@@ -211,6 +211,27 @@ def test_events_that_are_not_written_are_bounded(
     assert said.startswith("15 events were dropped")
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 10])
+def test_events_that_had_to_wait_are_written_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(timelines, "EVENTS_AT_ONCE", 3)
+    timeline = timeline_at(tmp_path / "trace.json")
+    run_batches(timeline, count).end()
+    written, write = [], os.write
+
+    def kept(fd: int, content: Any) -> int:
+        written.append(bytes(content).count(b'"name": "step"'))
+        return write(fd, content)
+
+    monkeypatch.setattr(trace_file.os, "write", kept)
+    timeline.flush()
+    assert written == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
+    monkeypatch.undo()
+    timeline.close()
+    assert len(check_batches(read(tmp_path / "trace.json"))) == count
+
+
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "trace.json", tmp_path):
         with pytest.raises(ConfigError, match=r"trace='.*cannot be written .*give a file in a"):
