@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterable
@@ -91,11 +92,16 @@ class TraceFile:
             self.failed = True
             with contextlib.suppress(OSError):  # what was written before can be read
                 os.ftruncate(self._fd, self._end)
-            warnings.warn(
+            self._warn(
                 f"trace={str(self.path)!r}: {error.strerror}: the timeline ends here, and loading "
-                "goes on; give trace= a file on a disk with room",
-                stacklevel=1,
+                "goes on; give trace= a file on a disk with room"
             )
+
+    def _warn(self, text: str) -> None:
+        try:
+            warnings.warn(text, stacklevel=1)
+        except Warning as warning:  # all warnings are errors, but loading goes on
+            print(warning, file=sys.stderr)
 
     def _forget(self) -> None:
         with _writing_lock:

@@ -194,6 +194,26 @@ def test_a_full_disk_ends_the_timeline_with_one_warning(
     assert sorted(check_batches(read_unfinished(path))) == [(0, 0, ""), (0, 1, "")]
 
 
+def test_a_full_disk_stops_no_thread_if_warnings_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(fd: int, content: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "trace.json"
+    timeline = timeline_at(path)
+    run_batches(timeline, 2).end()
+    monkeypatch.setattr(trace_file.os, "write", full)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        timeline.flush()
+        assert not timeline._events
+        timeline.close()
+    assert capsys.readouterr().err.count("No space left on device: the timeline ends here") == 1
+    monkeypatch.undo()
+    timeline_at(path).close()
+
+
 def test_events_that_are_not_written_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
