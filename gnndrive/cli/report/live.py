@@ -18,7 +18,9 @@ from gnndrive.cli.report.text import Stats, mib, percent, ratio, si
 
 WINDOW_S = 5.0  # rates are averages over about the last five seconds
 REDRAW_S = 0.1  # a terminal is drawn at most ten times a second
-_COUNTERS = ("elapsed_s", "rows", "rows_hit", "requests", "bytes_read")
+_COUNTERS = (
+    "elapsed_s", "rows", "rows_hit", "rows_waited", "rows_loaded", "requests", "bytes_read",
+)  # fmt: skip
 
 
 def _counters(stats: Stats) -> tuple[float, ...]:
@@ -111,7 +113,7 @@ class LiveLine:
         s, x and t are the batches now being sampled, being extracted and waiting for training.
         """
         oldest, newest = self._window[0], self._window[-1]
-        seconds, rows, hits, requests, read = (
+        seconds, rows, hits, waited, loaded, requests, read = (
             new - old for old, new in zip(oldest, newest, strict=True)
         )
         sampling, extracting, training = (
@@ -123,7 +125,7 @@ class LiveLine:
             f"{si(ratio(rows, seconds))} rows/s",
             f"{si(ratio(requests, seconds))} IOPS",
             f"{mib(ratio(read, seconds))}/s",
-            f"hit {percent(hits, rows)}",
+            f"hit {percent(hits, hits + waited + loaded)}",
         ]
         if loss is not None:
             parts.append(f"loss {loss:.3f}")

@@ -103,6 +103,7 @@ def at(batch: int) -> dict[str, float]:
     """Stats after `batch` batches of a steady run: half a second and 1,000 rows each."""
     return {
         "batches": batch, "elapsed_s": batch / 2, "rows": 1000 * batch, "rows_hit": 250 * batch,
+        "rows_waited": 50 * batch, "rows_loaded": 700 * batch,
         "requests": 500 * batch, "bytes_read": (1 << 20) * batch,
         "sampling": 4, "extracting": 6, "training": 2,
     }  # fmt: skip
@@ -162,6 +163,13 @@ def test_rates_are_averages_of_the_last_seconds():
     slow = dict(at(40), elapsed_s=at(40)["elapsed_s"] + 5, rows=41_000)
     line.update(41, slow)
     assert " 200 rows/s" in line.line(41, slow)
+
+
+def test_hits_are_a_share_of_the_rows_extracted_not_of_those_delivered():
+    line = LiveLine(10, console=Console(file=io.StringIO()))
+    ahead = at(2) | {"rows_hit": 3000, "rows_waited": 0, "rows_loaded": 1000}
+    line.update(2, ahead)
+    assert "hit 75.0 %" in line.line(2, ahead)
 
 
 def test_a_later_epoch_counts_from_its_own_start():
