@@ -141,7 +141,7 @@ def _rate(run: Part, name: str, what: str) -> tuple[str, ...]:
 def _boxes(run: Part) -> list[Box]:
     """The figure's places in the order of a batch."""
     elapsed, read = run.number("elapsed_s"), run.number_or_none("bytes_read")
-    wanted, hits = run.number_or_none("bytes_wanted"), run.number_or_none("rows_hit")
+    hits = run.number_or_none("rows_hit")
     bytes_s, each = over(read, elapsed), over(read, run.number_or_none("requests"))
     disk = Box(
         "disk",
@@ -152,10 +152,12 @@ def _boxes(run: Part) -> list[Box]:
         ),
         "place",
     )
-    useful = over(wanted, read)
+    row_bytes = over(run.number_or_none("bytes_wanted"), run.number_or_none("rows"))
+    loaded = run.number_or_none("rows_loaded")
+    useful = over(None if row_bytes is None or loaded is None else row_bytes * loaded, read)
     staging = Box(
         "staging",
-        () if useful is None else (f"{_kept(share(useful))} of the bytes are rows",),
+        () if useful is None else (f"{_kept(share(min(useful, 1.0)))} of the bytes are rows",),
         "place",
     )
     hit, slots = over(hits, run.number_or_none("rows")), run.number_or_none("buffer_slots")

@@ -101,6 +101,14 @@ def test_what_is_not_in_a_run_is_left_out(page_of: PageOf) -> None:
     assert "<nav" not in content
 
 
+@pytest.mark.parametrize(("read", "says"), [(34e9, "9.1 %"), (3.5e9, "88.8 %"), (3.0e9, "100.0 %")])
+def test_rows_that_were_in_the_buffer_are_no_share_of_the_bytes_read(
+    page_of: PageOf, read: float, says: str
+) -> None:
+    shown = Shown(page_of(train_run() | {"bytes_read": read})).text.replace("\xa0", " ")
+    assert re.search(rf"^{re.escape(says)} of the bytes", shown, re.M)
+
+
 def test_a_run_of_no_batches_divides_by_no_zero(page_of: PageOf) -> None:
     run = {**envelope("train", "train x"), "batches": 0, "elapsed_s": 0, "rows": 0, "rows_hit": 0,
            "intervals": [{"interval_s": 0, "batches": 1}]}  # fmt: skip
