@@ -83,7 +83,8 @@ def _verdicts(run: Part) -> list[str]:
     headroom = run.part("headroom")
     of_headroom = "" if headroom is None else headroom.text("verdict")
     found = [run.text("verdict"), of_headroom]
-    return [text for number, text in enumerate(found) if text and text not in found[:number]]
+    said = [text for number, text in enumerate(found) if text and text not in found[:number]]
+    return [text[0].upper() + text[1:] for text in said]
 
 
 def _first_figures(run: Part) -> list[tuple[str, str]]:
