@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gnndrive.cli.measure.verdict import WAITS as WAITS_MATTER
 from gnndrive.cli.report.html.drawing import LINE, Drawing, wrapped
 from gnndrive.cli.report.html.figure import Figure
 from gnndrive.cli.report.html.reading import Part
@@ -89,17 +90,26 @@ def pipeline_figure(run: Part) -> Figure | None:
     boxes = _boxes(run)
     waited = ""
     if run.has("wait_disk_s"):
-        waited = (
-            " You waited: the time in which your loop had no batch because of this place; the "
-            "thick border is where it waited most."
+        waited = " You waited: the time in which your loop had no batch because of this place" + (
+            "; the thick border is where it waited most." if _waits(run)[1] else "."
         )
     about = (
         "Each box is a place that a batch goes through, with what was measured there; p50 is the "
-        f"median of the batches, p99 what one in a hundred exceeds.{waited}"
+        f"median of the batches, p99 what one in a hundred exceeds.{_of_which(run)}{waited}"
     )
     return Figure(
         "The pipeline and its rates", about, _numbers(run), lambda picture: _draw(picture, boxes)
     )
+
+
+def _of_which(run: Part) -> str:
+    """Of which epochs the percentiles are, if it is not all of them: each epoch had a loader."""
+    stages, epochs = run.part("stages"), run.parts("epochs")
+    gather = None if stages is None else stages.part("gather")
+    counted = None if gather is None else gather.number_or_none("count")
+    if counted is None or len(epochs) < 2 or counted >= run.number("batches"):
+        return ""
+    return " The percentiles are of the last epoch."
 
 
 def _kept(text: str) -> str:
@@ -179,7 +189,7 @@ def _boxes(run: Part) -> list[Box]:
 
     extract = (*_spread(run, "admission", "waits for slots "), *_spread(run, "read", "read "))
     seeds = _spread(run, "sampler_wait", "seeds wait ")
-    sample = _spread(run, "sample") or _mean(run, "sample_s", "samples")
+    sample = _spread(run, "sample", "sampling ") or _mean(run, "sample_s", "samples")
     gather = _spread(run, "gather", "gather ") or _mean(run, "gather_s", "batches")
     return [
         Box("sample", (*seeds, *sample, *_rate(run, "edges", "edges")), "stage", (),
@@ -199,10 +209,12 @@ def _boxes(run: Part) -> list[Box]:
 
 
 def _waits(run: Part) -> tuple[dict[str, float], str]:
-    """Seconds that the loop waited, by place, and the place with the most; empty if not known."""
+    """Seconds that the loop waited, by place, and the place with the most; empty if not
+    known, or if all waits together are so short that the verdict names the training step."""
     waits = {name: run.number_or_none(key) or 0.0 for name, key in WAITS.items()}
     most = max(waits, key=lambda name: waits[name])
-    return waits, most if waits[most] else ""
+    share = over(sum(waits.values()), run.number("elapsed_s")) or 0.0
+    return waits, most if share >= WAITS_MATTER else ""
 
 
 def _draw(picture: Drawing, boxes: list[Box]) -> None:

@@ -15,7 +15,7 @@ SHOWN = {
         "Training on", "/data/P10M.gnn", "2026-03-04 05:06 UTC", "16 processors",
         "You wait for the disk; twice the buffer gives 1.4 times", "900 ms", "67.2 %",
         "extracting queue", "releasing queue", "standby", "193 MB/s", "12.6 k requests/s",
-        "44.9 % hits", "you waited 74 s", "gather p50 31 ms,", "read p50 610 ms, p99 1.89 s",
+        "44.9 % hits", "you waited 74 s", "sampling p50 132 ms,", "gather p50 31 ms,", "read p50 610 ms, p99 1.89 s",
         "Batches in each queue", "What your loop waited for", "100 s",
         "Planned: 1.96 GB of host memory of the 3 GB given.", "feature buffer", "820 MB",
         "none: the feature buffer's slots are in host memory themselves", "live batches (device)",
@@ -107,6 +107,27 @@ def test_rows_that_were_in_the_buffer_are_no_share_of_the_bytes_read(
 ) -> None:
     shown = Shown(page_of(train_run() | {"bytes_read": read})).text.replace("\xa0", " ")
     assert re.search(rf"^{re.escape(says)} of the bytes", shown, re.M)
+
+
+@pytest.mark.parametrize(("elapsed_s", "most"), [(176.4, True), (909.0, True), (911.0, False)])
+def test_no_border_is_thick_where_the_verdict_is_the_training_step(
+    page_of: PageOf, elapsed_s: float, most: bool
+) -> None:
+    content = page_of(train_run() | {"elapsed_s": elapsed_s, "wait_disk_s": 73.9})
+    assert ('class="box stage most"' in content) == most
+    assert ("the thick border is where" in Shown(content).text) == most
+
+
+@pytest.mark.parametrize(("batches", "last"), [(196, False), (392, True)])
+def test_percentiles_of_the_last_epoch_say_so(page_of: PageOf, batches: int, last: bool) -> None:
+    run = train_run() | {"batches": batches}
+    said = "The percentiles are of the last epoch."
+    assert (said in Shown(page_of(run)).text) == last
+    assert said not in Shown(page_of(run | {"epochs": run["epochs"][:1]})).text
+
+
+def test_a_verdict_begins_with_a_capital_letter(page_of: PageOf) -> None:
+    assert "You wait for it." in Shown(page_of(train_run() | {"verdict": "you wait for it."})).texts
 
 
 def test_a_run_of_no_batches_divides_by_no_zero(page_of: PageOf) -> None:
