@@ -1,4 +1,4 @@
-"""What `strategy="auto"` chose, and from what."""
+"""What each strategy would take, by the predictions that `strategy="auto"` chooses by."""
 
 from __future__ import annotations
 
@@ -14,14 +14,23 @@ def choice_figure(run: Part) -> Figure | None:
         return None
     rows = [
         (
-            each.text("strategy", "not named") + ("" if number else " (chosen)"),
+            each.text("strategy", "not named") + ("" if number else " (this run)"),
             seconds(each.number_or_none("seconds_per_batch")),
             seconds(each.number_or_none("seconds_per_epoch")),
             each.text("bound_by", UNKNOWN),
-            each.text("note"),
+            _note(each),
         )
         for number, each in enumerate(choices)
     ]
-    numbers = table(("strategy", "a batch", "an epoch", "bound by", "note"), rows, strong=0)
-    about = "What each strategy would take here, predicted before the first read."
-    return Figure("The choice of strategy=auto", about, numbers)
+    numbers = table(("strategy", "loading a batch", "an epoch", "bound by", "note"), rows, strong=0)
+    about = "Predicted before the first read. By these figures strategy=auto chooses."
+    return Figure("What each strategy would take", about, numbers)
+
+
+def _note(choice: Part) -> str:
+    """Its note; of a strategy that cannot run, only the first sentence, which is the reason."""
+    note = choice.text("note")
+    if choice.has("seconds_per_batch"):
+        return note
+    first, more, _ = note.partition(". ")
+    return f"{first}." if more else first

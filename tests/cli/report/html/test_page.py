@@ -20,7 +20,7 @@ SHOWN = {
         "Planned: 1.96 GB of host memory of the 3 GB given.", "feature buffer", "820 MB",
         "none: the feature buffer's slots are in host memory themselves", "live batches (device)",
         "now: 820 MB, 84 %", "Twice the buffer (1.64 GB): 97.5 % hits instead of 84.5 %; a batch "
-        "takes 27 % less time.", "gnndrive (chosen)", "writes 1.3 GB of samples to disk",
+        "takes 27 % less time.", "gnndrive (this run)", "loading a batch", "writes 1.3 GB of samples to disk",
         "gnndrive train /data/P10M.gnn --memory 3GB --epochs 2 --json",
     ],
     "plan": ["A plan on", "staging", "for reads in flight", "As the command prints it"],
@@ -124,6 +124,18 @@ def test_percentiles_of_the_last_epoch_say_so(page_of: PageOf, batches: int, las
     said = "The percentiles are of the last epoch."
     assert (said in Shown(page_of(run)).text) == last
     assert said not in Shown(page_of(run | {"epochs": run["epochs"][:1]})).text
+
+
+def test_the_reason_of_a_strategy_that_cannot_run_is_short(page_of: PageOf) -> None:
+    run = train_run()
+    note = "needs a pack in P10M.gnn: it has none. Make one. Or take another."
+    for choice in run["choice"]:
+        choice["note"] = note
+    texts = Shown(page_of(run)).texts
+    assert texts.count(note) == 2
+    assert texts.count("needs a pack in P10M.gnn: it has none.") == 1
+    assert "What each strategy would take" in texts
+    assert not [text for text in texts if text.startswith("The choice of")]
 
 
 def test_a_verdict_begins_with_a_capital_letter(page_of: PageOf) -> None:
