@@ -117,6 +117,8 @@ class Measured:
             {free: self.seconds(free) for free in LINES}, self.twice_s, self.predicted,
             total["rows_hit"] / rows if rows else None,
             total["wait_slots_s"] / elapsed_s if known else None, self.calibrated_s,
+            {free: (min(all_s), max(all_s)) for free in LINES
+             if (all_s := [run.seconds for run in self.runs[free]])},
         )  # fmt: skip
 
 

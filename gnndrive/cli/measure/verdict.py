@@ -13,16 +13,21 @@ training run counted of itself. Both begin with what to look at first, one of `F
 3. If twice the buffer was measured and gains at least `BUFFER_HELPS`, and no less than any free
    part, the feature buffer is too small: batches wait for each other's slots.
 4. If the disk is a first limit: it is slower than it was when it was calibrated if a free disk
-   saves at least `SLOWER_DISK` times the seconds that the calibration says. Else the feature buffer
-   is too small if less than `FEW_HITS` of the rows are found in it and twice the buffer gains at
-   least `BUFFER_HELPS`. Else the disk is what one waits for.
+   saves at least `SLOWER_DISK` times the seconds that the calibration says, and these are at least
+   `READS_SHARE` of a batch's. Else the feature buffer is too small if less than `FEW_HITS` of the
+   rows are found in it and twice the buffer gains at least `BUFFER_HELPS`. Else the disk is what
+   one waits for.
 5. If the training step is not a first limit, and waits for slots of the feature buffer are at least
    `SLOTS_SHARE` of the time, the buffer is too small as well.
 6. The next limit follows from what is left without the first one.
+
+If the slowest round without the limit is not faster than the fastest with it, the verdict says that
+rounds differ by more than the gain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +38,8 @@ BUFFER_HELPS = 1.2
 FEW_HITS = 0.5
 SLOTS_SHARE = 0.2
 SLOWER_DISK = 2.0
+READS_SHARE = 0.05
+TIMES_MOST = 100  # larger ratios are of seconds too short to be measured
 WAITS = 0.1  # a run whose waiting is a smaller share of its time waits for the training step
 
 PARTS = {"disk": "the disk", "sampler": "the sampler", "step": "the training step"}
@@ -77,6 +84,7 @@ class Headroom:
         slots_share: the share of the time in which the user waited for a batch that waited for
             slots; None: unknown.
         calibrated_s: seconds a batch that its reads take by the disk's calibration; None: unknown.
+        ranges: what was free → seconds a batch of the fastest and of the slowest round.
     """
 
     seconds: Mapping[str, float]
@@ -85,6 +93,7 @@ class Headroom:
     hit_share: float | None = None
     slots_share: float | None = None
     calibrated_s: float | None = None
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def gain(self, free: str) -> float | None:
         """How many times faster a batch is with a part free; None: it was not measured."""
@@ -123,9 +132,17 @@ def verdict(found: Headroom) -> str:
     """What limits, what twice the buffer gives, what limits next, and what helps."""
     first = first_limits(found)
     said = _judged(found, first)
-    return f"{'; '.join([said.head, *said.more, *_buffer(found), *_next(found, first)])}. " + (
-        f"What helps: {said.helps}."
-    )
+    more = [*_spread(found, first), *_buffer(found), *_next(found, first)]
+    return f"{'; '.join([said.head, *said.more, *more])}. What helps: {said.helps}."
+
+
+def _spread(found: Headroom, first: Sequence[str]) -> list[str]:
+    """Whether the rounds differ by more than the gain that the verdict is made of."""
+    limit = first[0] if first else "loader"
+    if (found.gain(limit) or 0.0) < MATTERS or not {limit, "nothing"} <= found.ranges.keys():
+        return []
+    faster = found.ranges[limit][1] < found.ranges["nothing"][0]
+    return [] if faster else ["rounds differ by more than the gain"]
 
 
 def _judged(found: Headroom, first: Sequence[str]) -> _Clauses:
@@ -140,8 +157,10 @@ def _judged(found: Headroom, first: Sequence[str]) -> _Clauses:
     without = _without(found, first)
     if "disk" in first:
         saved = found.seconds["nothing"] - found.seconds["disk"]
-        if found.calibrated_s and saved >= SLOWER_DISK * found.calibrated_s:
-            longer = _times(saved / found.calibrated_s)
+        least = READS_SHARE * found.seconds["nothing"]
+        expected = found.calibrated_s or 0.0
+        if expected and expected >= least and saved >= SLOWER_DISK * expected:
+            longer = _times(saved / expected)
             slower = f"reads take {longer} as long as its calibration says"
             return _Clauses(_waits(found, first), REMEDIES["slower disk"], [slower])
         hits, gain = found.hit_share, found.twice_gain
@@ -152,7 +171,9 @@ def _judged(found: Headroom, first: Sequence[str]) -> _Clauses:
     if "step" not in first and (found.slots_share or 0.0) >= SLOTS_SHARE:
         share = f"{found.slots_share:.0%} of the time batches wait for room in it"
         return _Clauses(f"{TOO_SMALL}: {share}", REMEDIES["buffer"], [without])
-    helps = (REMEDIES["with a step" if part == "step" and first[1:] else part] for part in first)
+    others = max(found.gain(part) or 0.0 for part in ("sampler", "disk", "loader"))
+    step = "with a step" if others >= MATTERS else "step"
+    helps = (REMEDIES[step if part == "step" else part] for part in first)
     return _Clauses(_waits(found, first), "; ".join(helps))
 
 
@@ -192,11 +213,18 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _share(found: Headroom, free: str) -> str:
-    return f"{found.seconds[free] / max(found.seconds['nothing'], 1e-9):.2f}"
+    share = found.seconds[free] / max(found.seconds["nothing"], 1e-9)
+    return "less than 0.001" if share < 0.001 else _two_digits(share)
 
 
 def _times(gain: float) -> str:
-    return f"{gain:.1f} times"
+    return f"over {TIMES_MOST} times" if gain > TIMES_MOST else f"{_two_digits(gain)} times"
+
+
+def _two_digits(value: float) -> str:
+    """A positive number with two significant digits."""
+    rounded = float(f"{value:.1e}")
+    return f"{rounded:.{max(1 - math.floor(math.log10(rounded)), 0)}f}" if rounded else "0"
 
 
 def _buffer(found: Headroom) -> list[str]:
@@ -244,9 +272,7 @@ def verdict_of_run(stats: Mapping[str, Any]) -> str:
     if share < WAITS:
         took = f"{1 - share:.0%} of the time; waiting for batches takes {share:.0%}"
         return f"you wait for {STEP}, {took}. What helps: {REMEDIES['step']}."
-    ready = (
-        f"with batches always ready training would be {_times(1 / max(1 - share, 0.01))} as fast"
-    )
+    ready = f"with batches always ready training would be {_times(times(1, 1 - share))} as fast"
     known = {name: float(stats[name]) for name in WAIT_PARTS if name in stats}
     most = max(known.values(), default=0.0)
     if len(known) < len(WAIT_PARTS) or most <= 0:

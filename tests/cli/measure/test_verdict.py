@@ -144,6 +144,51 @@ def test_the_next_limit_follows_from_what_is_left(seconds, clause):
     assert clause in verdict(found(**seconds))
 
 
+@pytest.mark.parametrize(
+    ("others", "enough"),
+    [({}, True), ({"loader": 0.92}, True), ({"loader": 0.9}, False), ({"sampler": 0.8}, False)],
+)
+def test_the_loader_is_fast_enough_only_if_nothing_is_gained_there(others, enough):
+    said = verdict(found(step=0.5, **others))
+    assert said.startswith("you wait for the training step:")
+    assert ("the loader is fast enough" in said) == enough
+
+
+@pytest.mark.parametrize(
+    ("part", "slowest", "differ"), [("disk", 0.89, False), ("disk", 0.9, True), ("loader", 2, True)]
+)
+def test_a_gain_within_the_spread_of_the_rounds_is_said_to_be_so(part, slowest, differ):
+    ranges = {"nothing": (0.9, 1.2), part: (0.4, slowest)}
+    said = verdict(found({"ranges": ranges}, **{part: 0.5}))
+    assert ("; rounds differ by more than the gain" in said) == differ
+    assert "rounds differ" not in verdict(found({"ranges": ranges}, **{part: 0.95}))
+
+
+@pytest.mark.parametrize(("calibrated_s", "slower"), [(0.003, False), (0.049, False), (0.05, True)])
+def test_reads_that_should_take_hardly_any_time_are_not_called_slow(calibrated_s, slower):
+    said = verdict(found({"calibrated_s": calibrated_s}, disk=0.4))
+    assert ("as its calibration says" in said) == slower
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (1 / 325.1, ["takes 0.0031 of the time", "at over 100 times"]),
+        (1e-5, ["takes less than 0.001 of the time", "at over 100 times"]),
+        (1 / 12.34, ["takes 0.081 of the time", "at 12 times"]),
+        (1 / 9.96, ["takes 0.10 of the time", "at 10 times"]),
+    ],
+)
+def test_numbers_have_two_digits_and_ratios_an_end(step, says):
+    said = verdict(found(step=step))
+    assert [text for text in says if text not in said] == []
+
+
+def test_a_run_that_only_waits_has_no_exact_gain():
+    said = verdict_of_run(RUN | {"wait_s": 99.9})
+    assert "training would be over 100 times as fast" in said
+
+
 def test_twice_the_buffer_may_give_nothing():
     said = verdict(found({"twice_s": 0.97}, step=0.5))
     assert "twice the buffer gives nothing;" in said
