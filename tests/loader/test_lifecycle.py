@@ -376,9 +376,9 @@ def test_the_output_queue_gets_references_to_a_batchs_rows(
     monkeypatch.setattr(array_pool, "SMALL_BYTES", 1)
     references, put = list[References](), OutputQueue.put
 
-    def spy(output: OutputQueue, batch: Data, memory: References = ()) -> None:
+    def spy(output: OutputQueue, batch: Data, memory: References = (), times: Any = None) -> None:
         references.append(memory)
-        put(output, batch, memory)
+        put(output, batch, memory, times)
 
     monkeypatch.setattr(OutputQueue, "put", spy)
     with make() as loader:
