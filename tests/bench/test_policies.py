@@ -140,7 +140,7 @@ def test_the_disks_constants_may_be_given(store: Path):
 
 
 def test_a_batch_that_does_not_fit_is_refused(store: Path):
-    with pytest.raises(ConfigError, match="more rows than the 19 slots: give --buffers more"):
+    with pytest.raises(ConfigError, match="more rows than the 19 slots: give more"):
         policies.measure(options(store, "--buffers", "10KB"))
 
 
