@@ -4,10 +4,10 @@ usage: python bench/miss_ratio.py STORE [--memory 3GB] [--buffers 0.6,1.3,1.8] [
            [--warm-up 24] [--strategy gnndrive] [--fanout 10,10,10] [--batch-size 1000]
            [--json FILE]
 
-The curve is that of a loader with --memory. Then a loader runs with each buffer, so many times as
-large as the first one's, and --warm-up batches are left out. Between two points of the curve hits
-are taken to grow in proportion to the bytes. All figures are of a batch. There is no training and
-no memory limit.
+The curve is that of a loader with --memory. Then a loader runs with other buffers, at the points of
+the curve that are nearest to so many times the first one's, and --warm-up batches are left out.
+Between two points hits may fall: where one more batch fits into a sweep, fewer rows of others stay.
+All figures are of a batch. There is no training and no memory limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from itertools import islice
 from typing import Any
 
 import _script
-import numpy as np
 
 import gnndrive
 from gnndrive.common.memory import format_size
@@ -34,16 +33,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         found, plan = loader.compare(), loader.plan()
     if found is None or found.curve is None:
         sys.exit(f"with --memory {options.memory} all rows fit: give less")
-    points = found.curve.points
-    sizes = [each.nbytes for each in points]
+    points = [each for each in found.curve.points if each.hit_share < 1]
     results = []
     for share in options.buffers:
-        nbytes = int(share * plan.buffer_bytes)
-        if not sizes[0] <= nbytes <= sizes[-1]:
-            sys.exit(f"the curve says nothing of {format_size(nbytes)}: give --buffers otherwise")
-        predicted = float(np.interp(nbytes, sizes, [each.hit_share for each in points]))
-        measured = run(store, options, given | {"buffer": nbytes})
-        results.append({"buffer_bytes": nbytes, "predicted": predicted, "measured": measured})
+        wanted = share * plan.buffer_bytes
+        point = min(points, key=lambda each: abs(each.nbytes - wanted))
+        measured = run(store, options, given | {"buffer": point.nbytes})
+        results.append(
+            {"buffer_bytes": point.nbytes, "predicted": point.hit_share, "measured": measured}
+        )
     return {"memory": options.memory, "buffer_bytes": plan.buffer_bytes, "results": results}
 
 

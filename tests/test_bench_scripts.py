@@ -29,6 +29,7 @@ import _powerlaw  # noqa: E402
 import consumer  # noqa: E402
 import epoch  # noqa: E402
 import infer  # noqa: E402
+import miss_ratio  # noqa: E402
 import sampler  # noqa: E402
 import scale  # noqa: E402
 import standby  # noqa: E402
@@ -332,3 +333,17 @@ def test_infer_compares_with_its_reads_and_a_mapped_loop(
     text = infer.table(result, given)
     assert "2 layers" in text
     assert "of it" in text
+
+
+# ---- the miss-ratio curve ----
+
+
+def test_predicted_hits_stand_beside_those_of_loaders(store: Path):
+    words = [str(store), "--memory", "35.5MB", "--batch-size", "20", "--fanout", "3,2"]
+    words += ["--batches", "20", "--warm-up", "40", "--buffers", "0.5,1.5"]
+    found = miss_ratio.measure(miss_ratio.parse(words))
+    assert len(found["results"]) == 2
+    for each in found["results"]:
+        assert 0 < each["predicted"] < 1
+        assert abs(each["predicted"] - each["measured"]) < 0.2
+    assert "predicted %" in miss_ratio.table(found)
