@@ -169,6 +169,7 @@ def test_the_median_of_the_rounds_and_the_shares_of_the_real_runs(store: Path):
     no_plan: Any = None
     found = Measured(runs, 2, 1, no_plan, []).headroom()
     assert found.seconds == dict.fromkeys(LINES, 2.0)
+    assert found.ranges == dict.fromkeys(LINES, (1.0, 3.0)) | {"nothing": (1.0, 2.0)}
     assert found.hit_share == 0.3
     assert found.slots_share == pytest.approx(1.5 / 10)
     del stats["wait_slots_s"]
