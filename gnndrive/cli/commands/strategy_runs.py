@@ -265,7 +265,8 @@ def process_bytes(asked: Comparison) -> int:
     if asked.memory is not None and asked.memory <= own:
         raise ConfigError(
             f"--memory {format_size(asked.memory)}: Python, torch and the store take "
-            f"{format_size(own)} of it, so nothing is left for loading: give more"
+            f"{format_size(own)} of it, so nothing is left for loading: give more; a loader's "
+            "memory= counts loading alone"
         )
     return own
 
