@@ -89,9 +89,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
         current.append(where)
         return nullcontext()
 
-    def loader(options: LoaderOptions, store: Any, *given: Any) -> Any:
+    def loader(options: LoaderOptions, store: Any, *given: Any, **more: Any) -> Any:
         assert options.device == "cuda:1"
-        return make(replace(options, device="cpu"), store, *given)
+        return make(replace(options, device="cpu"), store, *given, **more)
 
     make = LoaderOptions.loader
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

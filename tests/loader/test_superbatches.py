@@ -252,7 +252,7 @@ def test_apart_the_graph_and_the_buffer_take_turns(
     for _ in loader:
         runtime = loader._runtime
         assert runtime is not None
-        assert runtime._adjacency.topologies == []
+        assert runtime._files.adjacency.topologies == []
     assert while_sampling
     assert all(each is None for each in while_sampling)
 

@@ -110,14 +110,14 @@ def test_all_topologies_take_turns(make: Make) -> None:
     """Fetches are planned for one at a time, whatever edge type a sampler is at."""
     loader = make(topology="direct")
     next(iter(loader))
-    topologies = loader._runtime._adjacency.topologies
+    topologies = loader._runtime._files.adjacency.topologies
     assert len({id(topology._lock) for topology in topologies}) == 1
 
 
 def test_packed_indices_have_as_many_bits_as_their_sources_need(make: Make) -> None:
     loader = make(topology="resident")
     next(iter(loader))
-    for topology, edge_type in zip(loader._runtime._adjacency.topologies, EDGES, strict=True):
+    for topology, edge_type in zip(loader._runtime._files.adjacency.topologies, EDGES, strict=True):
         bits = (NODES[edge_type[0]] - 1).bit_length()
         packed = -(-EDGES[edge_type] * bits // 8) + 8
         pointers = 4 * (NODES[edge_type[2]] + 1)
