@@ -6,6 +6,7 @@ usage: python bench/miss_ratio.py STORE [--memory 3GB] [--buffers 0.6,1.3,1.8] [
 
 The curve is that of a loader with --memory. Then a loader runs with other buffers, at the points of
 the curve that are nearest to so many times the first one's, and --warm-up batches are left out.
+They have the first one's samplers, queues and topology.
 Between two points hits may fall: where one more batch fits into a sweep, fewer rows of others stay.
 All figures are of a batch. There is no training and no memory limit.
 """
@@ -21,6 +22,7 @@ import _script
 
 import gnndrive
 from gnndrive.common.memory import format_size
+from gnndrive.plan.choice import make_planner
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -31,8 +33,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     with gnndrive.NeighborLoader(store, options.fanout, memory=options.memory, **given) as loader:
         found, plan = loader.compare(), loader.plan()
+        stages = make_planner(loader._assembly().request()).stages
     if found is None or found.curve is None:
         sys.exit(f"with --memory {options.memory} all rows fit: give less")
+    assert plan.topology is not None
+    given |= {
+        "samplers": stages.samplers, "extracting_queue": stages.extracting_queue,
+        "training_queue": stages.training_queue, "topology": plan.topology.name,
+    }  # fmt: skip
     points = [each for each in found.curve.points if each.hit_share < 1]
     results = []
     for share in options.buffers:
