@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnndrive.common.memory import format_size
+from gnndrive.plan.comparison import duration
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Loading, loaded_rows
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout
@@ -72,17 +73,18 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     for name, said in why.items():
         value = layout.seconds[name]
         lines.append(
-            f"  {name:<9}" + (missing[name] if value is None else f"{_s(value):>8}  {said}")
+            f"  {name:<9}" + (missing[name] if value is None else f"{duration(value):>8}  {said}")
         )
     lines.append(
-        f"about {_s(layout.expected_s)}, bound by {layout.bound_by}: {_s(layout.step_s)} if all "
-        f"else overlaps, {_s(layout.serial_s)} if nothing does"
+        f"about {duration(layout.expected_s)}, bound by {layout.bound_by}: "
+        f"{duration(layout.step_s)} if all else overlaps, {duration(layout.serial_s)} if nothing "
+        "does"
     )
     steps = _steps(run, plan.ranks)
     if steps is None:
         lines.append("an epoch: not known, give its number of seeds with --seeds")
     else:
-        lines.append(f"an epoch of {steps:,} steps: about {_s(steps * layout.expected_s)}")
+        lines.append(f"an epoch of {steps:,} steps: about {duration(steps * layout.expected_s)}")
     return [*lines, *run.notes]
 
 
@@ -96,12 +98,12 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
         if each.refused:
             refused.append(f"{each.name} cannot work: {each.refused}")
             continue
-        epoch = "not known" if steps is None else _s(steps * each.expected_s)
+        epoch = "not known" if steps is None else duration(steps * each.expected_s)
         rows.append(
             (
                 each.name, format_size(each.memory_bytes), format_size(each.disk_bytes),
-                format_size(each.received_bytes), _s(each.known["disk"]), _s(each.known["net"]),
-                _s(each.expected_s), each.bound_by, epoch,
+                format_size(each.received_bytes), duration(each.known["disk"]),
+                duration(each.known["net"]), duration(each.expected_s), each.bound_by, epoch,
             )
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -119,8 +121,8 @@ def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
     saved, net = full.known["disk"] - exchange.known["disk"], exchange.known["net"]
     pays = "pays" if net < saved else "does not pay"
     return [
-        f"exchange {pays}: it takes {_s(net)} of the net a step and saves {_s(max(saved, 0))} of "
-        "the disk"
+        f"exchange {pays}: it takes {duration(net)} of the net a step and saves "
+        f"{duration(max(saved, 0))} of the disk"
     ]
 
 
@@ -136,18 +138,3 @@ def _reads(plan: Plan, loading: Loading) -> str:
 
 def _steps(run: Run, ranks: int) -> int | None:
     return None if run.batches is None else -(-run.batches // (run.cluster.hosts * ranks))
-
-
-def _s(seconds: float) -> str:
-    """Seconds in the unit that leaves a number from 1 on, as far as there is one."""
-    if seconds == 0:
-        return "0 s"
-    for limit, factor, unit in (
-        (1e-3, 1e6, "µs"),
-        (1, 1e3, "ms"),
-        (300, 1, "s"),
-        (18e3, 1 / 60, "min"),
-    ):
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds / 3600:.3g} h"
