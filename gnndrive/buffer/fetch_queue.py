@@ -49,7 +49,7 @@ class FetchQueue:
         broken: called with an error after which some slots load for ever.
 
     Attributes:
-        copies: told of each stretch's copy to the device; None: nobody asks.
+        copies: called for each stretch's copy to the device; None: copies are not recorded.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class BufferPool:
         engine: reads rows.
         device: has the memory for slots.
         empty: allocates short-lived arrays of the slot tables, as `numpy.empty` does.
-        copies: told of copies to the device; None: nobody asks.
+        copies: see `FetchQueue`.
 
     Attributes:
         settings: the runtime's settings; `grow` replaces them after a warm-up, `replace_plan` after

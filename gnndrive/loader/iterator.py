@@ -112,7 +112,7 @@ class BatchIterator(Iterator[Any]):
         state: how far the epoch has come; this iterator counts the batches that it yields in it.
         per_step: by how many batches of the epoch a yielded one advances it; see `Ranks.per_step`.
         timeout: seconds to wait for a batch before LateError is raised; 0: no limit.
-        intervals: told between batches, and at the end of the epoch; None: nobody asks.
+        intervals: called between batches, and at the end of the epoch; None: no `on_stats=`.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class Runtime:
         settings: see `RuntimeSettings`.
         workers: run blocking work; None: threads.
         host: what the ranks of this host share; None: nothing. `close` closes it.
-        timeline: gets what happens; None: nobody asks. `close` closes it.
+        timeline: records events; None: there is none. `close` closes it.
 
     Attributes:
         counters: what all epochs counted together.

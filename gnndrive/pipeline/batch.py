@@ -21,7 +21,7 @@ class Sampled:
         seeds: the batch's index and seeds.
         sample: the sampled subgraph.
         rows: table name → ids of the rows that the batch needs, int64 [n].
-        times: when it went from stage to stage; None: nobody asks.
+        times: when it went from stage to stage; None: it is not recorded.
     """
 
     seeds: Seeds

@@ -41,7 +41,7 @@ class OutputQueue:
         capacity: the most batches that are ready at the same time.
 
     Attributes:
-        taken: the times of the batch that was taken last; None: nobody asks.
+        taken: the times of the batch that was taken last; None: they are not recorded.
     """
 
     def __init__(self, capacity: int = 1) -> None:

@@ -54,7 +54,7 @@ class Comparison:
         why: why the loader has this strategy; empty: the user named it.
         more: bytes more of `memory=`, and the seconds of a batch with them; None: not known.
         curve: the miss-ratio curve of the largest table; None: all rows fit, or nothing is known.
-        notes: what is not known.
+        notes: limits of the prediction, a sentence each.
     """
 
     strategy: str

@@ -245,7 +245,7 @@ def test_each_rank_has_a_file_and_a_process_of_its_own(path: Path) -> None:
 
 def test_nothing_is_recorded_without_one(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*arguments: Any, **more: Any) -> None:
-        raise AssertionError("nobody asked for a timeline")
+        raise AssertionError("a timeline was opened without trace=")
 
     for name in ("add", "counter", "copied", "lane", "flush"):
         monkeypatch.setattr(Timeline, name, none)

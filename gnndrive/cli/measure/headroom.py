@@ -7,8 +7,8 @@ the run goes on into further epochs if one is short.
 
 Before the first round the batches are drawn once, with a free disk. Their samples are kept for the
 runs with a free sampler (`free_sampler.py`), a few whole batches for those with a free loader, and
-the page cache gets the adjacency for those with a free disk (`free_engine.py`). Rows that nobody
-read are zeros, so the training step must take as long for any values, as a model's does.
+the page cache gets the adjacency for those with a free disk (`free_engine.py`). Rows that were
+not read are zeros, so the training step must take as long for any values, as a model's does.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Interval:
 
     Attributes:
         start, end: seconds since the run's start.
-        sums: what happened in it; what is not known is absent.
+        sums: what happened in it, by name; unknown values are left out.
         means: what the queues held on average.
     """
 
