@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from gnndrive.buffer.feature_buffer import PART_ROWS
+from gnndrive.buffer.lease import RELEASE_STEPS
 from gnndrive.buffer.partial_admission import PartialAdmission
 from gnndrive.buffer.policies.base import PolicyContext
 from gnndrive.buffer.ranking import Classes
@@ -26,7 +27,7 @@ from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.plugins import find
-from gnndrive.common.records import Codes, Int64Array, Stretch
+from gnndrive.common.records import Codes, Int32Array, Int64Array, Stretch
 from gnndrive.store.reader import Store
 
 NOTHING: Any = None  # no memory for slots is used
@@ -206,7 +207,10 @@ class Run:
             many batches behind it; more, the rest of its superbatch of that many batches.
         slots: slots of the table.
         sweep: the most batches of a sweep; fewer, if more do not fit together.
-        in_flight: sweeps that hold slots when one is admitted, with itself.
+        in_flight: batches that hold slots while a sweep is admitted, with its own. If it finds too
+            few slots, the oldest of the others release theirs, a piece of a batch at a time.
+        pieces: of a batch.
+        part_rows: a sweep of more rows is admitted in parts of about so many missing rows.
         table: the table's name, for the policy.
     """
 
@@ -215,7 +219,45 @@ class Run:
     slots: int
     sweep: int = 1
     in_flight: int = 2
+    pieces: int = RELEASE_STEPS
+    part_rows: int = PART_ROWS
     table: str = "nodes/x"
+
+
+class _Held:
+    """The batches that hold slots, in order.
+
+    Args:
+        table: of the slots.
+        pieces: a batch is released in so many, if slots are short.
+    """
+
+    def __init__(self, table: SlotTable, pieces: int) -> None:
+        self._table, self._count = table, pieces
+        self._batches = deque[Int32Array]()  # the slots of each
+        self._pieces = deque[Int32Array]()  # what the oldest one still holds, if it is in pieces
+
+    def __bool__(self) -> bool:
+        return bool(self._batches or self._pieces)
+
+    def add(self, alias: Int32Array) -> None:
+        """Another batch holds its slots, int32 [n]."""
+        self._batches.append(alias)
+
+    def keep(self, count: int) -> None:
+        """Release all batches but the last `count`."""
+        while self._pieces and len(self._batches) >= max(count, 0):
+            self._table.release(self._pieces.popleft())
+        while len(self._batches) > max(count, 0):
+            self._table.release(self._batches.popleft())
+
+    def release_piece(self) -> None:
+        """Release a piece of the oldest batch."""
+        if not self._pieces:
+            # A loader's rows are not in the order of the file: each piece has rows of all of it.
+            alias = self._batches.popleft()
+            self._pieces.extend(alias[start :: self._count].copy() for start in range(self._count))
+        self._table.release(self._pieces.popleft())
 
 
 def replay(
@@ -245,15 +287,16 @@ def replay(
         known = Foreseen(trace, table, run.window)
     elif policy.looks_ahead and run.window > 1:
         known = Announced(trace, table, run.window)
-    counts, held, index = Counts(reader), deque[SlotHold](), 0
+    counts, held, index = Counts(reader), _Held(table, run.pieces), 0
     while index < len(trace):
         last = _sweep_end(table, trace, index, min(known.reach(index), index + run.sweep))
         counts.begin(last - index, trace.size(index, last))
         codes = known.take(index, last)
+        held.keep(run.in_flight - (last - index))
         rows = table.joined([trace[each] for each in range(index, last)])
-        held.append(_admit(table, rows, codes, held, counts))
-        while len(held) >= run.in_flight:
-            _release(held)
+        hold = _admit(table, rows, codes, held, counts, run.part_rows)
+        for each in hold.split([trace.size(each, each + 1) for each in range(index, last)]):
+            held.add(each.alias)
         index = last
     table.verify()
     return counts
@@ -270,11 +313,11 @@ def _sweep_end(table: SlotTable, trace: Trace, first: int, most: int) -> int:
 
 
 def _admit(
-    table: SlotTable, rows: Int64Array, codes: Codes | None, held: deque[SlotHold],
-    counts: Counts,
+    table: SlotTable, rows: Int64Array, codes: Codes | None, held: _Held,
+    counts: Counts, part_rows: int,
 ) -> SlotHold:  # fmt: skip
     """Admit a sweep as `FeatureBuffer` does: in parts if it is large. If there are too few slots,
-    sweeps of `held` are released early."""
+    pieces of `held` are released early."""
 
     def refuse(name: str, code: int, deficit: int) -> None:
         raise ConfigError(
@@ -286,13 +329,13 @@ def _admit(
         counts.read(hold.loads[0])
         table.commit(Stretch(hold.loads[1]))
 
-    if len(rows) > PART_ROWS:
+    if len(rows) > part_rows:
         of_rows = {} if codes is None else {ONE: codes}
-        admission = PartialAdmission({ONE: table}, {ONE: rows}, of_rows, PART_ROWS, refuse)
+        admission = PartialAdmission({ONE: table}, {ONE: rows}, of_rows, part_rows, refuse)
         while admission.unfinished:
             part = admission.admit_next()
             if part is None:
-                _release(held)
+                held.release_piece()
             else:
                 load(part)
         return admission.holds()[ONE]
@@ -303,10 +346,4 @@ def _admit(
             return hold
         if not held:
             refuse(ONE, code, deficit)
-        _release(held)
-
-
-def _release(held: deque[SlotHold]) -> None:
-    """Release the oldest sweep of `held`."""
-    hold = held.popleft()
-    hold.release(0, len(hold.alias))
+        held.release_piece()

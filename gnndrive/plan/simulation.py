@@ -9,8 +9,10 @@ a pack or of windows, whose loads are known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gnndrive.buffer.feature_buffer import PART_ROWS
+from gnndrive.buffer.lease import RELEASE_STEPS
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
@@ -33,12 +35,16 @@ class BufferUse:
         window: batches that are known behind the one that is admitted.
         sweep: the most batches that are admitted together.
         slots: rows that the buffer holds.
+        in_flight: batches that hold slots while a sweep is admitted, with its own.
+        pieces: a batch releases its slots in so many, if the next sweep waits for them.
     """
 
     policy: str
     window: int
     sweep: int
     slots: int
+    in_flight: int = 2
+    pieces: int = RELEASE_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,10 @@ def simulate(
     window = len(trace) if use.window >= ALL_AHEAD else use.window
     if foreseen and window <= lib.GD_WINDOW_BATCHES:
         window = lib.GD_WINDOW_BATCHES + 1
-    run = Run(use.policy, window, slots, use.sweep, table=table)
+    part_rows = max(int(PART_ROWS * trace.share), 1)
+    run = Run(
+        use.policy, window, slots, use.sweep, use.in_flight, use.pieces, part_rows, table
+    )  # fmt: skip
     sampled = None if classes is None else classes[trace.kept]
     counts = replay(run, trace, store, sampled)
     # Near its end the trace says too little of what comes.
@@ -143,9 +152,8 @@ def miss_ratio(
     """
     points = []
     for count in slots:
-        at = BufferUse(use.policy, use.window, use.sweep, count)
         try:
-            found = simulate(trace, at, store, table, classes)
+            found = simulate(trace, replace(use, slots=count), store, table, classes)
         except ConfigError:
             continue
         if found.known:

@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gnndrive.buffer.devices.base import PIECES, PIECES_BYTES
+from gnndrive.buffer.lease import RELEASE_STEPS
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError
@@ -188,14 +190,18 @@ def batch_seconds(parts: Mapping[str, float]) -> float:
 def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:
     """How a loader uses the feature buffer of a table."""
     policy: type[Policy] = find("policies", request.policy)
-    window = loading.queues[0] if policy.looks_ahead else 1
+    extracting, training = loading.queues
+    window = max(extracting - 1, 1) if policy.looks_ahead else 1
     ahead = request.superbatches
     of_edges = {each.name for each in request.tables if each.of_edges}
     if ahead is not None and policy.looks_ahead and table.name not in of_edges:
         most = ahead.most(request.planned)
         window = most if ahead.asked is not None else ALL_AHEAD
     sweep = min(min(loading.queues), loading.sweep or SWEEP_MAX)
-    return BufferUse(request.policy, window, sweep, table.slots)
+    gathered = loading.counts(table)[0] * table.row_bytes
+    pieces = RELEASE_STEPS if gathered < PIECES_BYTES else round(1 / (1 - PIECES[0]))
+    # A sweep joins once it has its places in the training queue; a batch more is being handed over.
+    return BufferUse(request.policy, window, sweep, table.slots, training + 1, pieces)
 
 
 def buffer_loads(

@@ -25,6 +25,12 @@ from gnndrive.common.array_pool import Allocate, private_map
 from gnndrive.common.records import Int32Array, Landing, Stretch
 from gnndrive.disk.tiers.base import VictimMemory
 
+# Where the pieces of a gather on the host begin, as shares of the batch. The first piece is small,
+# because reads may be waiting for its slots; each later one is as large as all before it. A batch
+# of fewer than PIECES_BYTES bytes is one piece, because each report takes the GIL.
+PIECES = (7 / 8, 3 / 4, 1 / 2, 0)
+PIECES_BYTES = 64 << 20
+
 Fence: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited before the slots that `copied` did not report are released. The wait may be cancelled and
 begun again."""

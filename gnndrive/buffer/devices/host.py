@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.devices.base import (
+    PIECES,
+    PIECES_BYTES,
     Device,
     DeviceContext,
     Fence,
@@ -32,12 +34,6 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.host_memory import gather_threads
 from gnndrive.common.records import Int32Array, Landing, Stretch
-
-# Where the pieces of a gather begin, as shares of the batch. The first piece is small, because
-# reads may be waiting for its slots; each later one is as large as all before it. A batch of fewer
-# than PIECES_BYTES bytes is one piece, because each report takes the GIL.
-PIECES = (7 / 8, 3 / 4, 1 / 2, 0)
-PIECES_BYTES = 64 << 20
 
 
 class HostMemory(SlotMemory):
