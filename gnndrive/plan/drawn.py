@@ -37,7 +37,7 @@ FEW = 4
 SMALL_SHARE = 200  # a type's planned size is at least this part of all types' together
 GROWTH = 0.1  # a batch larger than planned raises the planned size by at least this much more
 _KEY = 0x6D656D6F7279  # with which batches are drawn; no epoch's
-_VERSION = 2
+_VERSION = 4
 
 Key = TypeVar("Key", NodeKey, EdgeKey)
 
@@ -51,7 +51,7 @@ class DrawnBatches:
         together: table name → the numbers of distinct rows that the first batch, the first two, …
             need together.
         expanded: the mean number of nodes whose neighbours were sampled.
-        sample_s: the mean seconds of one core that sampling took.
+        sample_s: seconds of one core that sampling a batch takes, with the adjacency in memory.
         larger: the size of the largest later batch that was larger than planned; None: no batch.
     """
 
@@ -296,11 +296,9 @@ def draw_batches(
     # A byte for each row, where the plan has four for the mapping table.
     wanted = {name: np.zeros(count, np.bool_) for name, count in rows.items()}
     together: dict[str, list[int]] = {name: [] for name in rows}
-    expanded, seconds, edges = 0.0, 0.0, 0
+    expanded, edges, first = 0.0, 0, None
     for seeds in batches:
-        began = thread_time()
         sample = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
-        seconds += thread_time() - began
         size = size_of(sample, bounds)
         sizes.append(size)
         for name, ids in rows_of(sample).items():
@@ -309,12 +307,18 @@ def draw_batches(
         expanded += _expanded(sample)
         edges += sum(size.edges.values())
         del sample
+        first = first or seeds
         if edges > DRAWN_EDGES_MAX or len(sizes) == DRAWN_BATCHES:
             break
-    if not sizes:
+    if first is None:
         return None
+    # Once more: adjacency is mapped page by page while it is read first, which takes longer than
+    # sampling. The pages of this batch are mapped by now, but have left the processor's caches.
+    began = thread_time()
+    sampler.sample(first, batch_key(_KEY, 0, first.index), topologies)
+    seconds = thread_time() - began
     counts = {name: tuple(each) for name, each in together.items()}
-    return DrawnBatches(tuple(sizes), counts, expanded / len(sizes), seconds / len(sizes))
+    return DrawnBatches(tuple(sizes), counts, expanded / len(sizes), seconds)
 
 
 def _expanded(sample: Sample | Subgraph) -> int:

@@ -17,7 +17,7 @@ from gnndrive.common.records import Int32Array
 from gnndrive.plan.packed import PackedPlanner
 from gnndrive.plan.partitioned import PartitionedPlanner
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import COPY_BYTE_S, LOOP_ROW_S, Loading
+from gnndrive.plan.prediction import LOOP_ROW_S, Loading, gather_seconds
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.plan.strategy_costs import ADMIT_ROW_S, LAND_BYTE_S, PROCESSORS, StrategyCost
@@ -69,7 +69,7 @@ def unpacked_cost(
         read += (1 - share) * count * table.row_bytes
         nbytes += count * table.row_bytes
     disk_s = _long_reads(read, request)
-    gather_s = COPY_BYTE_S * nbytes
+    gather_s = gather_seconds(wanted, nbytes)
     seconds = {
         "disk": disk_s, "gather": gather_s,
         PROCESSORS: (gather_s + LAND_BYTE_S * read) / (os.cpu_count() or 1),
@@ -111,7 +111,7 @@ def partitioned_cost(
     read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
     count = drawn.together.get(table.name, (0,))[0] if drawn is not None else 0
     sample_s = 0.0 if drawn is None else drawn.sample_s
-    cores, gather_s = os.cpu_count() or 1, COPY_BYTE_S * count * table.row_bytes
+    cores, gather_s = os.cpu_count() or 1, gather_seconds(count, count * table.row_bytes)
     admit_s, load_s = ADMIT_ROW_S * count + LOOP_ROW_S * rows, CODE_S * edges
     computing = sample_s + gather_s + admit_s + load_s + LAND_BYTE_S * rows * table.row_bytes
     seconds = {

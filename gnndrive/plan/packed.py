@@ -22,7 +22,7 @@ from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.items import PlanItem, item_if_any, other_items
 from gnndrive.plan.plan import Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import COPY_BYTE_S, Disk
+from gnndrive.plan.prediction import Disk, gather_seconds
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
 from gnndrive.plan.requirements import Requirements
 from gnndrive.sampling.samplers.base import Bounds
@@ -191,6 +191,12 @@ class PackedPlanner(Planner):
             chunk += float(counts[0]) * file.row_bytes / batches
         return total, shared, chunk, total - shared - chunk
 
+    def _rows(self) -> float:
+        """Rows of a batch, on average over all batches."""
+        recording = self.recording
+        rows = sum(int(recording.cold_entries(name, 0).sum()) for name in recording.files)
+        return rows / max(len(recording), 1)
+
     def batch_seconds(self, plan: Plan) -> tuple[dict[str, float], float]:
         """What a batch keeps busy for how long with a plan, by part, and the share of its bytes
         that is not read."""
@@ -202,7 +208,7 @@ class PackedPlanner(Planner):
         requests = (read + record) / READ_BYTES + shared / (READ_BYTES / 4) + 2
         seconds = {
             "disk": requests * self.disk.request_s + (read + record) * self.disk.byte_s,
-            "gather": COPY_BYTE_S * every,
+            "gather": gather_seconds(self._rows(), every),
         }
         return seconds, 1 - read / max(every, 1)
 
@@ -222,7 +228,7 @@ class PackedPlanner(Planner):
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
         requests = read / READ_BYTES + shared / (READ_BYTES / 4) + 2
         seconds = requests * self.disk.request_s + read * self.disk.byte_s
-        seconds = max(seconds, COPY_BYTE_S * every)
+        seconds = max(seconds, gather_seconds(self._rows(), every))
         return (
             f"a batch's rows: {', '.join(parts)}",
             f"a batch takes about {seconds:.2g} s of reading and copying",

@@ -26,7 +26,7 @@ from gnndrive.store.reader import Store
 REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
 FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
 SAMPLING_SHARE = 2  # a sampler is busy half of the time, so that batches of any size never wait
-COPY_BYTE_S = 1.3e-10  # seconds that one thread takes to gather a byte
+COPY_ROW_S, COPY_BYTE_S = 3.5e-8, 8.8e-11  # seconds that one thread takes to gather a row, a byte
 LOOP_ROW_S = 2.4e-7  # seconds of an event loop to admit a row of a batch and to plan its read
 HOP_GROWTH_MIN = 2.0  # a hop has at least so many times the nodes of the one before
 SECTOR_BYTES = 512
@@ -155,6 +155,11 @@ class Loading:
         return self.drawn.together.get(table.name, (0,))
 
 
+def gather_seconds(rows: float, nbytes: float) -> float:
+    """Seconds that one thread takes to gather so many rows, which have so many bytes together."""
+    return COPY_ROW_S * rows + COPY_BYTE_S * nbytes
+
+
 NOT_OVERLAPPED = 1 / 3
 """Share of the parts beside the longest one that does not overlap with it. On two processors, 10 M
 nodes, 5 GB: one process, two ranks that share a buffer and two that do not are within 8 %
@@ -194,13 +199,13 @@ class StepSeconds:
 def step_seconds(plan: Plan, loading: Loading) -> StepSeconds:
     """Predict what a step costs with a plan and its number of ranks."""
     ranks, cores = plan.ranks, os.cpu_count() or 1
-    gathered = sum(loading.counts(each)[0] * each.row_bytes for each in plan.tables)
     admitted = sum(loading.counts(each)[0] for each in plan.tables)
+    gathered = sum(loading.counts(each)[0] * each.row_bytes for each in plan.tables)
     return StepSeconds(
         ranks * loading.drawn.sample_s / min(ranks * loading.threads, cores),
         ranks * (features_seconds(plan, loading) + adjacency_seconds(plan, loading)),
         ranks * LOOP_ROW_S * admitted / (1 if plan.shared else min(ranks, cores)),
-        ranks * COPY_BYTE_S * gathered / min(ranks, cores),
+        ranks * gather_seconds(admitted, gathered) / min(ranks, cores),
     )
 
 

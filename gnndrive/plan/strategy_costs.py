@@ -24,11 +24,11 @@ from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import (
-    COPY_BYTE_S,
     LOOP_ROW_S,
     Loading,
     adjacency_seconds,
     expected_seconds,
+    gather_seconds,
     loaded_rows,
 )
 from gnndrive.plan.request import PlanRequest
@@ -42,8 +42,8 @@ from gnndrive.plan.simulation import (
     simulate,
 )
 
-PROCESSORS = "processors"
-NOT_OVERLAPPED = 1 / 2  # of the stages beside the longest one, on two processors
+PROCESSORS, RECORDS = "processors", "records"
+NOT_OVERLAPPED = 0.6  # of the stages beside the longest one, on two processors
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 ADMIT_ROW_S = 3e-8  # seconds of the event loop to find a row of a batch in the slot table
 LAND_BYTE_S = 1.5e-10  # seconds of one core that a byte takes from staging to its slot
@@ -59,7 +59,8 @@ class StrategyCost:
     Attributes:
         strategy: its name.
         seconds: what a batch keeps busy for how long, by part: "sampling", "disk", "admission",
-            "gather", "processors" (all that computes, shared by the cores).
+            "gather", "processors" (all that computes, shared by the cores), "records" (writing and
+            reading samples that were drawn ahead, which keeps the disk busy, too).
         batches: batches of an epoch; None: not known.
         hit_share: the share of a batch's rows that need not be loaded; None: not known.
         same_batches: whether the batches are those of strategy "gnndrive".
@@ -156,7 +157,7 @@ def part_seconds(
 ) -> dict[str, float]:
     """What a batch keeps busy for how long, by part, if it loads so much of each table."""
     drawn = loading.drawn
-    disk_s = adjacency_seconds(plan, loading) + _record_seconds(request)
+    disk_s = adjacency_seconds(plan, loading)
     rows = missing = loaded = nbytes = 0.0
     for table in plan.tables:
         found = loads[table.name]
@@ -167,7 +168,7 @@ def part_seconds(
         loaded += found.loads * table.row_bytes
         nbytes += count * table.row_bytes
     cores = os.cpu_count() or 1
-    gather_s = COPY_BYTE_S * nbytes
+    gather_s = gather_seconds(rows, nbytes)
     # `LOOP_ROW_S` is for a row whose read is planned, too.
     admit_s = ADMIT_ROW_S * rows + (LOOP_ROW_S - ADMIT_ROW_S) * missing
     computing = drawn.sample_s + admit_s + gather_s + LAND_BYTE_S * loaded
@@ -177,14 +178,18 @@ def part_seconds(
         "admission": admit_s,
         "gather": gather_s,
         PROCESSORS: computing / cores,
+        RECORDS: _record_seconds(request),
     }
 
 
 def batch_seconds(parts: Mapping[str, float]) -> float:
     """Seconds that a batch is expected to take: by its stages, which overlap in part, or by the
-    processors, if these have more to do."""
-    stages = [seconds for name, seconds in parts.items() if name != PROCESSORS]
-    return max(expected_seconds(stages, NOT_OVERLAPPED), parts.get(PROCESSORS, 0.0))
+    processors, if these have more to do. No batch waits for records, but a busy disk does."""
+    stages = {name: each for name, each in parts.items() if name not in (PROCESSORS, RECORDS)}
+    seconds = expected_seconds(stages.values(), NOT_OVERLAPPED)
+    if parts["disk"] == max(stages.values()):
+        seconds += parts.get(RECORDS, 0.0)
+    return max(seconds, parts.get(PROCESSORS, 0.0))
 
 
 def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:

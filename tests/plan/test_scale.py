@@ -12,7 +12,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.prediction import COPY_BYTE_S, Disk, Loading, features_seconds, loaded_rows
+from gnndrive.plan.prediction import Disk, Loading, features_seconds, gather_seconds, loaded_rows
 from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from tests.plan.test_plan import item
@@ -184,7 +184,7 @@ def test_the_training_step_and_what_is_not_known_are_as_given() -> None:
     (full,) = compared(sketch(), Cluster(compute_s=7.0, sampled=False))
     assert full.seconds["sample"] is None
     assert (full.bound_by, full.step_s) == ("compute", 7.0)
-    gathered = 800_000 * 512 * COPY_BYTE_S
+    gathered = gather_seconds(800_000, 800_000 * 512)
     assert full.seconds["gather"] == pytest.approx(gathered)
 
 

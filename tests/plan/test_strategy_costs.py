@@ -1,0 +1,61 @@
+"""Seconds of a batch from the parts that it keeps busy, and how long sampling is said to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gnndrive.plan.drawn as drawn_batches
+from gnndrive.common.records import Int64Array, Sample, Seeds
+from gnndrive.plan.drawn import draw_batches
+from gnndrive.plan.strategy_costs import NOT_OVERLAPPED, batch_seconds
+from gnndrive.sampling.samplers.base import Bounds
+
+
+@pytest.mark.parametrize(
+    ("parts", "seconds"),
+    [
+        ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2),
+        ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2),
+        ({"disk": 1.0, "gather": 4.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1),
+        ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9),
+    ],
+    ids=["stages", "records of a busy disk", "records of an idle disk", "processors"],
+)
+def test_the_seconds_of_a_batch(parts: Mapping[str, float], seconds: float) -> None:
+    assert batch_seconds(parts) == pytest.approx(seconds)
+
+
+class Sampler:
+    """Takes a second of a clock for each batch that it has not sampled before, else a tenth."""
+
+    def __init__(self) -> None:
+        self.now, self.sampled = 0.0, list[int]()
+
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Any]) -> Sample:
+        self.now += 0.1 if seeds.index in self.sampled else 1.0
+        self.sampled.append(seeds.index)
+        node, empty = np.arange(3), np.zeros(2, np.int32)
+        return Sample(node, empty, np.array([0, 2], np.int32), empty, (1, 2), (2,))
+
+
+def test_sampling_is_timed_where_the_adjacency_was_read_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sampler: Any = Sampler()
+    monkeypatch.setattr(drawn_batches, "thread_time", lambda: sampler.now)
+
+    def rows_of(sample: Any) -> dict[str, Int64Array]:
+        return {"nodes/x": sample.node}
+
+    seeds = [Seeds(index, np.arange(1), np.arange(1)) for index in range(3)]
+    bounds = Bounds({None: 9}, {None: 9}, {None: 9})
+    found = draw_batches(seeds, sampler, [], rows_of, {"nodes/x": 9}, bounds)
+    assert found is not None
+    assert found.sample_s == pytest.approx(0.1)
+    assert len(found.sizes) == 3
+    assert sampler.sampled == [0, 1, 2, 0]
+    assert draw_batches([], sampler, [], rows_of, {"nodes/x": 9}, bounds) is None
