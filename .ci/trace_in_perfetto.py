@@ -5,7 +5,8 @@ usage: trace_in_perfetto.py [--library FILE] [TRACE.json.gz]
 The trace processor is the library that Chromium's tests parse traces with, libtest_trace_processor
 in Debian's package chromium-shell (68 MB, so that it is not installed for this): .ci/run calls this
 script where it is. Without a trace the script makes one. It fails if Perfetto reports an error, if
-a batch lacks a span, or if a batch's spans add up to another time than it took, by more than 5 %.
+a batch lacks a span that others have, or if a batch's spans add up to another time than it took, by
+more than 5 %.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ import gnndrive  # noqa: E402
 
 LIBRARY = "/usr/lib/chromium/libtest_trace_processor.so"
 WITHIN = 0.05
+MADE = 50, 8  # batches, and kinds of spans, of the trace that the script makes
 CLASS, STD = "4base4test22TestTraceProcessorImpl", "NSt3__1"
 TEXT = "12basic_stringIcNS2_11char_traitsIcEENS2_9allocatorIcEEEE"
 ERRORS = "select name, value from stats where value > 0 and severity != 'info'"
 SPANS = (
-    "select a.int_value, count(*), sum(s.dur), max(s.ts + s.dur) - min(s.ts) from slice s "
+    "select a.int_value, count(*), count(distinct s.name), sum(s.dur), "
+    "max(s.ts + s.dur) - min(s.ts) from slice s "
     "join args a using (arg_set_id) where a.key = 'args.batch' and s.name != 'step' "
     "group by a.int_value"
 )
@@ -119,17 +122,18 @@ def made(folder: Path) -> Path:
     return path
 
 
-def check(processor: TraceProcessor) -> str:
-    """What the trace processor has found; exits if something is wrong."""
+def check(processor: TraceProcessor, expected: tuple[int, int] | None) -> str:
+    """What the trace processor has found; exits if something is wrong. `expected`: how many batches
+    there must be, and how many kinds of spans."""
     if errors := processor.query(ERRORS):
         sys.exit(f"Perfetto reports {errors}")
     batches = [[int(each) for each in row] for row in processor.query(SPANS)]
     kinds = int(processor.query(KINDS)[0][0])
-    if not batches:
-        sys.exit("no batch has a span")
+    if not batches or expected not in (None, (len(batches), kinds)):
+        sys.exit(f"{len(batches)} batches have {kinds} kinds of spans")
     worst = 0.0
-    for batch, spans, total, took in batches:
-        if spans != kinds:
+    for batch, spans, distinct, total, took in batches:
+        if (spans, distinct) != (kinds, kinds) or not took:
             sys.exit(f"batch {batch} has {spans} spans of {kinds}")
         worst = max(worst, abs(total / took - 1))
     if worst > WITHIN:
@@ -150,7 +154,7 @@ def main() -> None:
     processor = TraceProcessor(options.library)
     with tempfile.TemporaryDirectory() as folder:
         processor.parse((options.trace or made(Path(folder))).read_bytes())
-    print(check(processor))
+    print(check(processor, MADE if options.trace is None else None))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Which policy loads the fewest rows, with how much knowledge of later batches? And what it costs.
 
 usage: python bench/policies.py STORE [--buffers 820MB,1.5GB,2GB] [--window 1,8,64,all]
-           [--policies lru,belady,static] [--batches 100] [--skip 0] [--in-flight 2]
+           [--policies lru,belady,static] [--batches 100] [--skip 0] [--in-flight N]
            [--sweep 1|auto] [--fanout 10,10,10] [--batch-size 1000] [--scale 1] [--no-classes]
            [--gap BYTES] [--request-us US --byte-ns NS] [--json FILE] [--png FILE]
        python bench/policies.py STORE --epochs gnndrive,ginex:phases=apart [--rounds 3]
@@ -19,8 +19,8 @@ window    what is known when a batch is admitted. 1: nothing of later batches, s
           look ahead run once, as window 1.
 sweep     the most batches that are admitted and read together; auto: up to eight, as many as fit.
           A sweep does not reach into the next superbatch, or beyond the window.
-in-flight sweeps that hold slots when one is admitted, with itself: it is released behind the next
-          admission, as in a loader whose last batch waits to be gathered.
+in-flight batches that hold slots while a sweep is admitted, with its own, as in a loader whose
+          last batch waits to be gathered; one more than the sweep has, unless it is given.
 skip      batches at the start, where the buffer is cold, that the figures leave out.
 scale     divides --buffers, for a graph that is so many times smaller than the one that is meant.
 optimum   the fewest loads with one batch a sweep and all batches known, by a second implementation
@@ -249,7 +249,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--policies", type=names_of, default=["lru", "belady", "static"])
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--skip", type=int, default=0)
-    parser.add_argument("--in-flight", type=int, default=2)
+    parser.add_argument("--in-flight", type=int)
     parser.add_argument("--sweep", type=lambda text: None if text == "auto" else int(text),
                         help="default: 1, and auto with --epochs")  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=1000)
@@ -278,6 +278,8 @@ def parse(given: list[str]) -> argparse.Namespace:
         options.sweep = 1
     if not 0 <= options.skip < options.batches:
         parser.error("--skip must leave a batch")
+    if options.in_flight is None:
+        options.in_flight = (options.sweep or SWEEP_MAX) + 1
     if options.in_flight < 1 or (options.sweep is not None and options.sweep < 1):
         parser.error("--in-flight and --sweep begin at 1")
     return options

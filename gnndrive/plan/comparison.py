@@ -118,11 +118,13 @@ class Comparison:
 
 
 def cheapest(costs: Sequence[StrategyCost]) -> StrategyCost | None:
-    """The strategy to take: the first whose batches cost at most `WITHIN` times the least, of those
-    that run and have the same batches; None: there is none."""
+    """The strategy to take, of those that run and have the same batches: the first, if its batches
+    cost at most `WITHIN` times the least; else the one with the least. None: there is none."""
     known = [each for each in costs if each.same_batches and not each.refused and each.seconds]
-    least = min((each.batch_s for each in known), default=0.0)
-    return next((each for each in known if each.batch_s <= WITHIN * least), None)
+    if not known:
+        return None
+    least = min(known, key=lambda each: each.batch_s)
+    return known[0] if known[0].batch_s <= WITHIN * least.batch_s else least
 
 
 def duration(seconds: float) -> str:

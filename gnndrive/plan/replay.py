@@ -209,7 +209,7 @@ class Run:
         sweep: the most batches of a sweep; fewer, if more do not fit together.
         in_flight: batches that hold slots while a sweep is admitted, with its own. If it finds too
             few slots, the oldest of the others release theirs, a piece of a batch at a time.
-        pieces: of a batch.
+        pieces: in which a batch releases its slots while a sweep is admitted in parts.
         part_rows: a sweep of more rows is admitted in parts of about so many missing rows.
         table: the table's name, for the policy.
     """
@@ -229,7 +229,7 @@ class _Held:
 
     Args:
         table: of the slots.
-        pieces: a batch is released in so many, if slots are short.
+        pieces: see `Run`.
     """
 
     def __init__(self, table: SlotTable, pieces: int) -> None:
@@ -250,6 +250,10 @@ class _Held:
             self._table.release(self._pieces.popleft())
         while len(self._batches) > max(count, 0):
             self._table.release(self._batches.popleft())
+
+    def release_oldest(self) -> None:
+        """Release the oldest batch, or what it still holds."""
+        self.keep(len(self._batches) - (not self._pieces))
 
     def release_piece(self) -> None:
         """Release a piece of the oldest batch."""
@@ -317,7 +321,7 @@ def _admit(
     counts: Counts, part_rows: int,
 ) -> SlotHold:  # fmt: skip
     """Admit a sweep as `FeatureBuffer` does: in parts if it is large. If there are too few slots,
-    pieces of `held` are released early."""
+    batches of `held` are released early, in pieces while parts are admitted."""
 
     def refuse(name: str, code: int, deficit: int) -> None:
         raise ConfigError(
@@ -346,4 +350,4 @@ def _admit(
             return hold
         if not held:
             refuse(ONE, code, deficit)
-        held.release_piece()
+        held.release_oldest()

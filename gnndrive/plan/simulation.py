@@ -32,11 +32,11 @@ class BufferUse:
 
     Attributes:
         policy: the policy's name.
-        window: batches that are known behind the one that is admitted.
+        window: batches that are known behind the one that is admitted; 1: nothing is known.
         sweep: the most batches that are admitted together.
         slots: rows that the buffer holds.
         in_flight: batches that hold slots while a sweep is admitted, with its own.
-        pieces: a batch releases its slots in so many, if the next sweep waits for them.
+        pieces: see `replay.Run`.
     """
 
     policy: str

@@ -19,6 +19,7 @@ from gnndrive.buffer.lease import RELEASE_STEPS
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import lib
 from gnndrive.common.plugins import find
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.plan import Plan, TablePlan
@@ -88,8 +89,9 @@ class StrategyCost:
 
     @property
     def bound_by(self) -> str:
-        """The part that takes longest."""
-        return max(self.seconds, key=lambda name: self.seconds[name], default="")
+        """The part that takes longest; records count to no part."""
+        parts = self.seconds.keys() - {RECORDS}
+        return max(sorted(parts), key=lambda name: self.seconds[name], default="")
 
 
 def predict(
@@ -184,19 +186,24 @@ def part_seconds(
 
 def batch_seconds(parts: Mapping[str, float]) -> float:
     """Seconds that a batch is expected to take: by its stages, which overlap in part, or by the
-    processors, if these have more to do. No batch waits for records, but a busy disk does."""
+    processors, if these have more to do. No batch waits for its record, but records keep the disk
+    busy."""
     stages = {name: each for name, each in parts.items() if name not in (PROCESSORS, RECORDS)}
-    seconds = expected_seconds(stages.values(), NOT_OVERLAPPED)
-    if parts["disk"] == max(stages.values()):
-        seconds += parts.get(RECORDS, 0.0)
-    return max(seconds, parts.get(PROCESSORS, 0.0))
+    beside = sum(seconds for name, seconds in stages.items() if name != "disk")
+    return max(
+        expected_seconds(stages.values(), NOT_OVERLAPPED),
+        stages["disk"] + parts.get(RECORDS, 0.0) + NOT_OVERLAPPED * beside,
+        parts.get(PROCESSORS, 0.0),
+    )
 
 
 def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:
     """How a loader uses the feature buffer of a table."""
     policy: type[Policy] = find("policies", request.policy)
     extracting, training = loading.queues
-    window = max(extracting - 1, 1) if policy.looks_ahead else 1
+    # The queue has the sweep itself, too.
+    behind = min(max(extracting - 1, min(extracting, 2)), lib.GD_WINDOW_BATCHES)
+    window = behind if policy.looks_ahead else 1
     ahead = request.superbatches
     of_edges = {each.name for each in request.tables if each.of_edges}
     if ahead is not None and policy.looks_ahead and table.name not in of_edges:
@@ -204,6 +211,8 @@ def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> Buff
         window = most if ahead.asked is not None else ALL_AHEAD
     sweep = min(min(loading.queues), loading.sweep or SWEEP_MAX)
     gathered = loading.counts(table)[0] * table.row_bytes
+    # Of the host's pieces the last is half of a batch, which is released in `RELEASE_STEPS` steps:
+    # about as many pieces as the first one goes into a batch.
     pieces = RELEASE_STEPS if gathered < PIECES_BYTES else round(1 / (1 - PIECES[0]))
     # A sweep joins once it has its places in the training queue; a batch more is being handed over.
     return BufferUse(request.policy, window, sweep, table.slots, training + 1, pieces)

@@ -20,10 +20,17 @@ from gnndrive.sampling.samplers.base import Bounds
     [
         ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2),
         ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2),
-        ({"disk": 1.0, "gather": 4.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1),
+        ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4 + NOT_OVERLAPPED * 1),
+        ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 1 + 8 + NOT_OVERLAPPED * 4),
         ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9),
     ],
-    ids=["stages", "records of a busy disk", "records of an idle disk", "processors"],
+    ids=[
+        "stages",
+        "records of a busy disk",
+        "records of an idle disk",
+        "records alone",
+        "processors",
+    ],
 )
 def test_the_seconds_of_a_batch(parts: Mapping[str, float], seconds: float) -> None:
     assert batch_seconds(parts) == pytest.approx(seconds)
