@@ -258,6 +258,7 @@ def test_the_plan_prints_the_comparison_only_where_memory_is_short(
         ({"gnndrive": 1.0, "ginex": 0.94, "ali+pg": 1.1, "lsm-gnn": 1.0}, "ginex"),
         ({"gnndrive": 1.0, "ginex": 0.96, "ali+pg": 0.97, "lsm-gnn": 0.96}, "gnndrive"),
         ({"gnndrive": 1.0, "lsm-gnn": 0.5, "ali+pg": 0.49}, "ali+pg"),
+        ({"gnndrive": 1.0, "ginex": 0.51, "ali+pg": 0.5}, "ali+pg"),
         ({"ginex": 2.0}, "ginex"),
         ({}, "gnndrive"),
     ],
