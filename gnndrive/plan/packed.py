@@ -197,17 +197,23 @@ class PackedPlanner(Planner):
         rows = sum(int(recording.cold_entries(name, 0).sum()) for name in recording.files)
         return rows / max(len(recording), 1)
 
+    def _read_seconds(self, read: float, shared: float, beyond: float, every: float) -> float:
+        """Seconds of reading a batch: its chunk and its part of the segment in long reads, and the
+        hot rows `beyond` what memory has room for one by one; `every`: bytes of all its rows."""
+        rows = self._rows() * beyond / max(every, 1.0)
+        requests = (read - beyond) / READ_BYTES + shared / (READ_BYTES / 4) + rows + 2
+        return requests * self.disk.request_s + read * self.disk.byte_s
+
     def batch_seconds(self, plan: Plan) -> tuple[dict[str, float], float]:
         """What a batch keeps busy for how long with a plan, by part, and the share of its bytes
         that is not read."""
         every = self._bytes({})[0]
-        read, shared, _, _ = self._bytes(
+        read, shared, _, beyond = self._bytes(
             {each.name: each.residents + each.kept for each in plan.tables}
         )
         record = self.sizes.record_bytes
-        requests = (read + record) / READ_BYTES + shared / (READ_BYTES / 4) + 2
         seconds = {
-            "disk": requests * self.disk.request_s + (read + record) * self.disk.byte_s,
+            "disk": self._read_seconds(read + record, shared, beyond, every),
             "gather": gather_seconds(self._rows(), every),
         }
         return seconds, 1 - read / max(every, 1)
@@ -226,9 +232,9 @@ class PackedPlanner(Planner):
         if beyond >= 1:
             parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
-        requests = read / READ_BYTES + shared / (READ_BYTES / 4) + 2
-        seconds = requests * self.disk.request_s + read * self.disk.byte_s
-        seconds = max(seconds, gather_seconds(self._rows(), every))
+        seconds = max(
+            self._read_seconds(read, shared, beyond, every), gather_seconds(self._rows(), every)
+        )
         return (
             f"a batch's rows: {', '.join(parts)}",
             f"a batch takes about {seconds:.2g} s of reading and copying",
