@@ -89,9 +89,9 @@ class StrategyCost:
 
     @property
     def bound_by(self) -> str:
-        """The part that takes longest; records count to no part."""
-        parts = self.seconds.keys() - {RECORDS}
-        return max(sorted(parts), key=lambda name: self.seconds[name], default="")
+        """The part that takes longest, without the records, for which no batch waits."""
+        parts = (name for name in self.seconds if name != RECORDS)
+        return max(parts, key=lambda name: self.seconds[name], default="")
 
 
 def predict(
@@ -201,9 +201,9 @@ def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> Buff
     """How a loader uses the feature buffer of a table."""
     policy: type[Policy] = find("policies", request.policy)
     extracting, training = loading.queues
-    # The queue has the sweep itself, too.
-    behind = min(max(extracting - 1, min(extracting, 2)), lib.GD_WINDOW_BATCHES)
-    window = behind if policy.looks_ahead else 1
+    # The queue has the batch that is admitted, too. A window of 1 would mean that nothing is known.
+    window = extracting - 1 if extracting > 2 else extracting
+    window = min(window, lib.GD_WINDOW_BATCHES) if policy.looks_ahead else 1
     ahead = request.superbatches
     of_edges = {each.name for each in request.tables if each.of_edges}
     if ahead is not None and policy.looks_ahead and table.name not in of_edges:
