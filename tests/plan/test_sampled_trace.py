@@ -45,14 +45,24 @@ def test_a_row_is_kept_in_each_batch_or_in_none(make: Make, monkeypatch: pytest.
 
 def test_batches_are_drawn_until_they_have_asked_for_each_row_several_times(trace: SampledTrace):
     assert trace.table_rows == ROWS
-    assert len(trace) == sampled_trace.BATCHES_MIN  # more than `PASSES` passes
+    assert len(trace) == sampled_trace.LONG  # more than `PASSES` passes
     assert trace.wanted.sum() > sampled_trace.PASSES * ROWS
 
 
 def test_the_batches_of_later_epochs_follow(make: Make):
     few = drawn(make, input_nodes=np.arange(48).tolist())  # three batches an epoch
-    assert len(few) == sampled_trace.BATCHES_MIN
+    assert len(few) == sampled_trace.LONG
     assert len({few[index].tobytes() for index in range(len(few))}) == len(few)
+
+
+@pytest.mark.parametrize(
+    ("rows", "edges", "batches"),
+    [(100, 50, 128), (100, 1 << 17, 64), (100, 1 << 20, 40), (1_000, 1 << 20, 32), (1, 1, 1024),
+     (100, 1 << 22, 16), (100, 1 << 30, 1)],
+    ids=["small", "LONG_EDGES", "PASSES", "BATCHES_MIN", "BATCHES_MAX", "EDGES_MAX", "huge"],
+)  # fmt: skip
+def test_large_batches_are_fewer(rows: int, edges: int, batches: int):
+    assert sampled_trace._how_many({"nodes/x": rows}, {"nodes/x": 1_000}, edges) == batches
 
 
 def test_no_batch_gives_no_trace(make: Make):
@@ -76,7 +86,7 @@ def test_what_was_kept_is_the_trace(trace: SampledTrace):
     assert SampledTrace.from_array(trace.to_array(), ROWS + 1) is None
 
 
-@pytest.mark.parametrize("at", [0, 1, 2, 3, 4, 5, 37, 38, 69, -1])
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 4, 5, 133, 134, 261, -1])
 @pytest.mark.parametrize("value", [-1, 1 << 40])
 def test_a_damaged_array_is_no_trace(trace: SampledTrace, at: int, value: int):
     numbers = trace.to_array()
@@ -89,7 +99,7 @@ def test_a_damaged_array_is_no_trace(trace: SampledTrace, at: int, value: int):
 def as_array(batches: list[list[int]], kept: list[int]) -> np.ndarray:
     ends = np.cumsum([0, *map(len, batches)])
     parts = [
-        [1, ROWS, 0, len(kept), len(batches)],
+        [sampled_trace._VERSION, ROWS, 0, len(kept), len(batches)],
         [*map(len, batches)],
         ends,
         kept,
