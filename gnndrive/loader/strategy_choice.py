@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreError
@@ -27,7 +27,9 @@ from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.loader.window_size import choose_megabatches
 from gnndrive.plan.choice import loading_of, make_planner
 from gnndrive.plan.comparison import Comparison, MissRatio, cheapest, duration
+from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.layout_costs import packed_cost, partitioned_cost, unpacked_cost
+from gnndrive.plan.pace import measure_pace
 from gnndrive.plan.packed import PackedPlanner
 from gnndrive.plan.partitioned import PartitionedPlanner
 from gnndrive.plan.planner import Planner
@@ -55,6 +57,7 @@ class _Known:
         assembly: the loader's.
         traces: by the tables' names.
         types: table name → its node type, without tables of edges.
+        pace: see `plan/pace.py`.
         batches: of an epoch; None: not known.
         classes: of rows, by score and table, as far as they were asked for.
     """
@@ -62,6 +65,7 @@ class _Known:
     assembly: Assembly
     traces: Mapping[str, SampledTrace]
     types: Mapping[str, NodeKey]
+    pace: float
     batches: int | None
     classes: dict[tuple[str, str], Classes | None] = field(default_factory=dict)
 
@@ -117,10 +121,10 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
         batches = assembly.steps()
     except TypeError:
         batches = None
-    known = _Known(whole, traces, types, batches)
+    known = _Known(whole, traces, types, measure_pace(assembly.store), batches)
     others = [each for each in STRATEGIES.values() if all and each.name != own.name]
     costs = _costs(
-        known, request, partial(loading_of, drawn=drawn), others if own == AUTO else [own, *others]
+        known, request, _loading(known, drawn), others if own == AUTO else [own, *others]
     )
     notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
     found = Comparison(own.name, tuple(costs), notes=notes)
@@ -161,6 +165,10 @@ def choose(assembly: Assembly) -> tuple[Strategy, str]:
 
 def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
     return replace(assembly, strategy=strategy)
+
+
+def _loading(known: _Known, drawn: DrawnBatches) -> LoadingOf:
+    return partial(loading_of, drawn=drawn, pace=known.pace)
 
 
 def _costs(
@@ -219,7 +227,7 @@ def _packed_cost(
         )
     planner = make_planner(replace(assembly, recording=recording).request())
     assert isinstance(planner, PackedPlanner)
-    return packed_cost(strategy.name, planner, known.batches)
+    return packed_cost(strategy.name, planner, known.pace, known.batches)
 
 
 def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
@@ -234,10 +242,10 @@ def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
     planner = make_planner(request)
     assert isinstance(planner, PartitionedPlanner)
     windows = (each.partitions for each in inside.schedule(0).windows(0))
-    return partitioned_cost(strategy.name, request, planner, windows, inside.steps())
+    return partitioned_cost(strategy.name, request, planner, known.pace, windows, inside.steps())
 
 
-def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: Any) -> Comparison:
+def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: DrawnBatches) -> Comparison:
     """The comparison with the miss-ratio curve, and what more memory gives."""
     assembly = _with(known.assembly, own)
     request = assembly.request()
@@ -247,7 +255,7 @@ def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: Any) -> 
     if not tables:
         return found
     table = max(tables, key=lambda each: each.rows * each.row_bytes)
-    loading = loading_of(request, planner, drawn)
+    loading = _loading(known, drawn)(request, planner)
     curve = predict_curve(
         table, curve_slots(table.slots, table.rows), request, planner, loading, known.traces,
         known.classes_of,
@@ -260,5 +268,5 @@ def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: Any) -> 
         return found
     step = MORE_BYTES if request.memory >= 2 * MORE_BYTES else request.memory // 2
     larger = replace(assembly, own=assembly.own | {"memory": request.memory + step})
-    cost = _drawn_cost(replace(known, assembly=larger), own, partial(loading_of, drawn=drawn))
+    cost = _drawn_cost(replace(known, assembly=larger), own, _loading(known, drawn))
     return replace(found, more=(step, cost.batch_s))

@@ -286,13 +286,15 @@ def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
     return step_seconds(plan, loading_of(request, planner, request.drawn)).cost
 
 
-def loading_of(request: PlanRequest, planner: Planner, drawn: DrawnBatches) -> Loading:
-    """What a step with a planner's stages costs by."""
+def loading_of(
+    request: PlanRequest, planner: Planner, drawn: DrawnBatches, pace: float = 1.0
+) -> Loading:
+    """What a step with a planner's stages costs by; see `plan/pace.py`."""
     stages = planner.stages
     return Loading(
         drawn, graph_sizes(request.store), request.disk, stages.samplers,
         (stages.extracting_queue, stages.training_queue), request.sweep,
-        planner.requirements.looks_ahead,
+        planner.requirements.looks_ahead, pace,
     )  # fmt: skip
 
 

@@ -7,35 +7,45 @@ that is not there yet. When not to use it: for batches that are sampled from the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array
+from gnndrive.plan.computing import (
+    BESIDE,
+    CODE_S,
+    HAND_OVER_S,
+    LAND_BYTE_S,
+    admit_seconds,
+    copy_seconds,
+    gather_seconds,
+    processors,
+)
 from gnndrive.plan.packed import PackedPlanner
 from gnndrive.plan.partitioned import PartitionedPlanner
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import LOOP_ROW_S, Loading, gather_seconds
+from gnndrive.plan.prediction import Loading
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
-from gnndrive.plan.strategy_costs import ADMIT_ROW_S, LAND_BYTE_S, PROCESSORS, StrategyCost
+from gnndrive.plan.strategy_costs import HAND_OVER, PROCESSORS, StrategyCost
 
-CODE_S = 4e-9  # seconds of one core to filter an in-edge of a window
 READ_BYTES = 256 << 10  # of one request of a long read
 RECORDED = "recorded: the same epochs again and again"
 INSIDE = "batches are smaller: neighbours outside their window are left out"
 
 
-def packed_cost(name: str, planner: PackedPlanner, batches: int | None) -> StrategyCost:
-    """What a batch of a pack costs.
+def packed_cost(
+    name: str, planner: PackedPlanner, pace: float, batches: int | None
+) -> StrategyCost:
+    """What a batch of a pack costs; see `plan/pace.py`.
 
     Raises:
         ConfigError: the plan does not fit.
     """
     plan = planner.plan()
-    seconds, hit_share = planner.batch_seconds(plan)
+    seconds, hit_share = planner.batch_seconds(plan, pace)
     return StrategyCost(name, seconds, batches, hit_share, same_batches=False, note=RECORDED)
 
 
@@ -69,10 +79,11 @@ def unpacked_cost(
         read += (1 - share) * count * table.row_bytes
         nbytes += count * table.row_bytes
     disk_s = _long_reads(read, request)
-    gather_s = gather_seconds(wanted, nbytes)
+    gather_s, hand_over_s = copy_seconds(wanted, nbytes), HAND_OVER_S
+    computing = gather_s + hand_over_s + LAND_BYTE_S * read
     seconds = {
-        "disk": disk_s, "gather": gather_s,
-        PROCESSORS: (gather_s + LAND_BYTE_S * read) / (os.cpu_count() or 1),
+        "disk": disk_s, "gather": loading.pace * gather_s, HAND_OVER: loading.pace * hand_over_s,
+        PROCESSORS: loading.pace * computing / processors(),
     }  # fmt: skip
     command = "gnndrive.pack" if request.subgraphs else f"gnndrive pack {request.store.path}"
     note = f"if packed, with {command}; {RECORDED}"
@@ -82,7 +93,7 @@ def unpacked_cost(
 
 
 def partitioned_cost(
-    name: str, request: PlanRequest, planner: PartitionedPlanner,
+    name: str, request: PlanRequest, planner: PartitionedPlanner, pace: float,
     windows: Iterable[Int32Array | None], batches: int,
 ) -> StrategyCost:  # fmt: skip
     """What a batch inside a window costs.
@@ -90,6 +101,7 @@ def partitioned_cost(
     Args:
         name: the strategy's.
         request, planner: the loader's.
+        pace: see `plan/pace.py`.
         windows: the partitions of each window of an epoch.
         batches: of an epoch.
 
@@ -110,15 +122,17 @@ def partitioned_cost(
     rows, edges = rows / batches, edges / batches
     read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
     count = drawn.together.get(table.name, (0,))[0] if drawn is not None else 0
-    sample_s = 0.0 if drawn is None else drawn.sample_s
-    cores, gather_s = os.cpu_count() or 1, gather_seconds(count, count * table.row_bytes)
-    admit_s, load_s = ADMIT_ROW_S * count + LOOP_ROW_S * rows, CODE_S * edges
-    computing = sample_s + gather_s + admit_s + load_s + LAND_BYTE_S * rows * table.row_bytes
+    sample_s = 0.0 if drawn is None else BESIDE * drawn.sample_s
+    cores, gather_s = processors(), pace * gather_seconds(count, count * table.row_bytes)
+    admit_s, load_s = pace * admit_seconds(count, rows), pace * CODE_S * edges
+    computing = sample_s + gather_s + admit_s + load_s
+    computing += pace * (HAND_OVER_S + LAND_BYTE_S * rows * table.row_bytes)
     seconds = {
         "disk": _long_reads(read, request),
         "sampling": sample_s / min(planner.stages.samplers, cores) + load_s,
         "admission": admit_s,
         "gather": gather_s,
+        HAND_OVER: pace * HAND_OVER_S,
         PROCESSORS: computing / cores,
     }
     note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"

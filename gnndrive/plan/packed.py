@@ -19,10 +19,11 @@ from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.computing import HAND_OVER_S, copy_seconds
 from gnndrive.plan.items import PlanItem, item_if_any, other_items
 from gnndrive.plan.plan import Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import Disk, gather_seconds
+from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
 from gnndrive.plan.requirements import Requirements
 from gnndrive.sampling.samplers.base import Bounds
@@ -204,9 +205,9 @@ class PackedPlanner(Planner):
         requests = (read - beyond) / READ_BYTES + shared / (READ_BYTES / 4) + rows + 2
         return requests * self.disk.request_s + read * self.disk.byte_s
 
-    def batch_seconds(self, plan: Plan) -> tuple[dict[str, float], float]:
+    def batch_seconds(self, plan: Plan, pace: float) -> tuple[dict[str, float], float]:
         """What a batch keeps busy for how long with a plan, by part, and the share of its bytes
-        that is not read."""
+        that is not read; see `plan/pace.py`."""
         every = self._bytes({})[0]
         read, shared, _, beyond = self._bytes(
             {each.name: each.residents + each.kept for each in plan.tables}
@@ -214,7 +215,8 @@ class PackedPlanner(Planner):
         record = self.sizes.record_bytes
         seconds = {
             "disk": self._read_seconds(read + record, shared, beyond, every),
-            "gather": gather_seconds(self._rows(), every),
+            "gather": pace * copy_seconds(self._rows(), every),
+            "hand-over": pace * HAND_OVER_S,
         }
         return seconds, 1 - read / max(every, 1)
 
@@ -233,7 +235,7 @@ class PackedPlanner(Planner):
             parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
         seconds = max(
-            self._read_seconds(read, shared, beyond, every), gather_seconds(self._rows(), every)
+            self._read_seconds(read, shared, beyond, every), copy_seconds(self._rows(), every)
         )
         return (
             f"a batch's rows: {', '.join(parts)}",

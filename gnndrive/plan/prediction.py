@@ -9,7 +9,6 @@ a promise: it knows neither training nor other users of the disk.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +16,7 @@ from math import exp, log
 from typing import Self
 
 from gnndrive.pipeline.extract import SWEEP_MAX
+from gnndrive.plan.computing import admit_seconds, gather_seconds, processors
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.topologies.base import GraphSize
@@ -26,8 +26,6 @@ from gnndrive.store.reader import Store
 REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
 FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
 SAMPLING_SHARE = 2  # a sampler is busy half of the time, so that batches of any size never wait
-COPY_ROW_S, COPY_BYTE_S = 3.5e-8, 8.8e-11  # seconds that one thread takes to gather a row, a byte
-LOOP_ROW_S = 2.4e-7  # seconds of an event loop to admit a row of a batch and to plan its read
 HOP_GROWTH_MIN = 2.0  # a hop has at least so many times the nodes of the one before
 SECTOR_BYTES = 512
 
@@ -135,6 +133,7 @@ class Loading:
         queues: bounds of a rank's extracting and training queue.
         sweep: the most batches that are read together; None: as many as fit.
         looks_ahead: whether the policy knows the queued samples.
+        pace: see `plan/pace.py`; plans are compared at 1.
     """
 
     drawn: DrawnBatches
@@ -144,6 +143,7 @@ class Loading:
     queues: tuple[int, int]
     sweep: int | None
     looks_ahead: bool
+    pace: float = 1.0
 
     @property
     def threads(self) -> int:
@@ -155,22 +155,17 @@ class Loading:
         return self.drawn.together.get(table.name, (0,))
 
 
-def gather_seconds(rows: float, nbytes: float) -> float:
-    """Seconds that one thread takes to gather so many rows, which have so many bytes together."""
-    return COPY_ROW_S * rows + COPY_BYTE_S * nbytes
-
-
 NOT_OVERLAPPED = 1 / 3
 """Share of the parts beside the longest one that does not overlap with it. On two processors, 10 M
 nodes, 5 GB: one process, two ranks that share a buffer and two that do not are within 8 %
 (bench/ranks.py)."""
 
 
-def expected_seconds(parts: Collection[float], not_overlapped: float = NOT_OVERLAPPED) -> float:
+def expected_seconds(parts: Collection[float]) -> float:
     """Seconds that a step is expected to take: those of its longest part, and a share of the
     seconds of the other parts, because measured steps overlap with these only in part."""
     longest = max(parts, default=0.0)
-    return longest + not_overlapped * (sum(parts) - longest)
+    return longest + NOT_OVERLAPPED * (sum(parts) - longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +193,13 @@ class StepSeconds:
 
 def step_seconds(plan: Plan, loading: Loading) -> StepSeconds:
     """Predict what a step costs with a plan and its number of ranks."""
-    ranks, cores = plan.ranks, os.cpu_count() or 1
+    ranks, cores = plan.ranks, processors()
     admitted = sum(loading.counts(each)[0] for each in plan.tables)
     gathered = sum(loading.counts(each)[0] * each.row_bytes for each in plan.tables)
     return StepSeconds(
         ranks * loading.drawn.sample_s / min(ranks * loading.threads, cores),
         ranks * (features_seconds(plan, loading) + adjacency_seconds(plan, loading)),
-        ranks * LOOP_ROW_S * admitted / (1 if plan.shared else min(ranks, cores)),
+        ranks * admit_seconds(admitted, 0, admitted) / (1 if plan.shared else min(ranks, cores)),
         ranks * gather_seconds(admitted, gathered) / min(ranks, cores),
     )
 

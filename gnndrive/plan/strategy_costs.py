@@ -10,7 +10,6 @@ When not to use it: for what a batch takes in fact. `gnndrive bench strategies` 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,14 +21,21 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.plugins import find
 from gnndrive.pipeline.extract import SWEEP_MAX
+from gnndrive.plan.computing import (
+    BESIDE,
+    HAND_OVER_S,
+    LAND_BYTE_S,
+    admit_seconds,
+    gather_seconds,
+    processors,
+)
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import (
-    LOOP_ROW_S,
+    NOT_OVERLAPPED,
     Loading,
     adjacency_seconds,
     expected_seconds,
-    gather_seconds,
     loaded_rows,
 )
 from gnndrive.plan.request import PlanRequest
@@ -43,11 +49,8 @@ from gnndrive.plan.simulation import (
     simulate,
 )
 
-PROCESSORS, RECORDS = "processors", "records"
-NOT_OVERLAPPED = 0.6  # of the stages beside the longest one, on two processors
+PROCESSORS, RECORDS, HAND_OVER = "processors", "records", "hand-over"
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
-ADMIT_ROW_S = 3e-8  # seconds of the event loop to find a row of a batch in the slot table
-LAND_BYTE_S = 1.5e-10  # seconds of one core that a byte takes from staging to its slot
 
 ClassesOf = Callable[[str, str], Classes | None]
 """Takes a score and a table's name; returns the classes of the table's rows."""
@@ -60,8 +63,9 @@ class StrategyCost:
     Attributes:
         strategy: its name.
         seconds: what a batch keeps busy for how long, by part: "sampling", "disk", "admission",
-            "gather", "processors" (all that computes, shared by the cores), "records" (writing and
-            reading samples that were drawn ahead, which keeps the disk busy, too).
+            "gather", "hand-over" (from a batch's rows to the next one's), "processors" (all that
+            computes, shared by the cores), "records" (writing and reading samples that were drawn
+            ahead, which keeps the disk busy, too).
         batches: batches of an epoch; None: not known.
         hit_share: the share of a batch's rows that need not be loaded; None: not known.
         same_batches: whether the batches are those of strategy "gnndrive".
@@ -160,25 +164,26 @@ def part_seconds(
     """What a batch keeps busy for how long, by part, if it loads so much of each table."""
     drawn = loading.drawn
     disk_s = adjacency_seconds(plan, loading)
-    rows = missing = loaded = nbytes = 0.0
+    rows = ranked = missing = loaded = nbytes = 0.0
     for table in plan.tables:
         found = loads[table.name]
         sweep = max(found.sweep, 1.0)
         disk_s += loading.disk.seconds(found.loads * sweep, table.rows, table.row_bytes) / sweep
         count = loading.counts(table)[0]
         rows, missing = rows + count, missing + found.loads
+        ranked += count if table.slots < table.rows else 0
         loaded += found.loads * table.row_bytes
         nbytes += count * table.row_bytes
-    cores = os.cpu_count() or 1
-    gather_s = gather_seconds(rows, nbytes)
-    # `LOOP_ROW_S` is for a row whose read is planned, too.
-    admit_s = ADMIT_ROW_S * rows + (LOOP_ROW_S - ADMIT_ROW_S) * missing
-    computing = drawn.sample_s + admit_s + gather_s + LAND_BYTE_S * loaded
+    cores, pace, sample_s = processors(), loading.pace, BESIDE * drawn.sample_s
+    gather_s = pace * gather_seconds(rows, nbytes)
+    admit_s = pace * admit_seconds(rows, missing, ranked)
+    computing = sample_s + admit_s + gather_s + pace * (LAND_BYTE_S * loaded + HAND_OVER_S)
     return {
         "disk": disk_s,
-        "sampling": drawn.sample_s / min(loading.threads, cores),
+        "sampling": sample_s / min(loading.threads, cores),
         "admission": admit_s,
         "gather": gather_s,
+        HAND_OVER: pace * HAND_OVER_S,
         PROCESSORS: computing / cores,
         RECORDS: _record_seconds(request),
     }
@@ -188,11 +193,13 @@ def batch_seconds(parts: Mapping[str, float]) -> float:
     """Seconds that a batch is expected to take: by its stages, which overlap in part, or by the
     processors, if these have more to do. No batch waits for its record, but records keep the disk
     busy."""
-    stages = {name: each for name, each in parts.items() if name not in (PROCESSORS, RECORDS)}
-    beside = sum(seconds for name, seconds in stages.items() if name != "disk")
+    # A sweep is read once it is admitted, a batch gathered once the one before is handed over.
+    read_s = parts.get("admission", 0.0) + parts["disk"]
+    made_s = parts.get("gather", 0.0) + parts.get(HAND_OVER, 0.0)
+    sample_s = parts.get("sampling", 0.0)
     return max(
-        expected_seconds(stages.values(), NOT_OVERLAPPED),
-        stages["disk"] + parts.get(RECORDS, 0.0) + NOT_OVERLAPPED * beside,
+        expected_seconds((read_s, made_s, sample_s)),
+        read_s + parts.get(RECORDS, 0.0) + NOT_OVERLAPPED * (made_s + sample_s),
         parts.get(PROCESSORS, 0.0),
     )
 

@@ -10,9 +10,10 @@ import pytest
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.computing import gather_seconds
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.prediction import Disk, Loading, features_seconds, gather_seconds, loaded_rows
+from gnndrive.plan.prediction import Disk, Loading, features_seconds, loaded_rows
 from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from tests.plan.test_plan import item

@@ -10,8 +10,18 @@ import pytest
 
 import gnndrive.plan.drawn as drawn_batches
 from gnndrive.common.records import Int64Array, Sample, Seeds
+from gnndrive.plan.computing import (
+    ADMIT_ROW_S,
+    BESIDE,
+    PLAN_ROW_S,
+    RANK_ROW_S,
+    admit_seconds,
+    copy_seconds,
+    gather_seconds,
+)
 from gnndrive.plan.drawn import draw_batches
-from gnndrive.plan.strategy_costs import NOT_OVERLAPPED, batch_seconds
+from gnndrive.plan.prediction import NOT_OVERLAPPED
+from gnndrive.plan.strategy_costs import batch_seconds
 from gnndrive.sampling.samplers.base import Bounds
 
 
@@ -19,21 +29,41 @@ from gnndrive.sampling.samplers.base import Bounds
     ("parts", "seconds"),
     [
         ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2),
+        ({"disk": 4.0, "gather": 1.0, "admission": 2.0}, 6 + NOT_OVERLAPPED * 1),
+        ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5 + NOT_OVERLAPPED * 1),
+        ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5 + NOT_OVERLAPPED * 2),
         ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2),
         ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4 + NOT_OVERLAPPED * 1),
         ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 1 + 8 + NOT_OVERLAPPED * 4),
         ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9),
+        ({"disk": 2.0}, 2),
     ],
     ids=[
         "stages",
+        "a sweep is read after it is admitted",
+        "a batch is gathered after the one before is handed over",
+        "sampling",
         "records of a busy disk",
         "records of an idle disk",
         "records alone",
         "processors",
+        "one part",
     ],
 )
 def test_the_seconds_of_a_batch(parts: Mapping[str, float], seconds: float) -> None:
     assert batch_seconds(parts) == pytest.approx(seconds)
+
+
+def test_rows_of_a_small_buffer_and_missing_rows_take_the_event_loop_longer() -> None:
+    assert admit_seconds(10, 0) == pytest.approx(10 * ADMIT_ROW_S)
+    assert admit_seconds(10, 0, 10) == pytest.approx(10 * (ADMIT_ROW_S + RANK_ROW_S))
+    missing = 10 * (ADMIT_ROW_S + RANK_ROW_S) + 4 * PLAN_ROW_S
+    assert admit_seconds(10, 4, 10) == pytest.approx(missing)
+
+
+def test_rows_are_gathered_faster_where_no_rows_are_admitted() -> None:
+    assert gather_seconds(10, 5_120) == pytest.approx(BESIDE * copy_seconds(10, 5_120))
+    assert copy_seconds(10, 5_120) > copy_seconds(10, 0) > 0
 
 
 class Sampler:
