@@ -6,7 +6,6 @@ it when it makes a plan within a budget.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -17,6 +16,7 @@ from gnndrive.common.errors import BatchTooLarge
 from gnndrive.common.memory import available_memory
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.plan.choice import holds_everything, with_drawn
+from gnndrive.plan.computing import processors
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace, draw_traces
@@ -102,7 +102,7 @@ class Drawing:
                 found[name] = trace
         if len(found) == len(tables):
             return found
-        threads = len(os.sched_getaffinity(0))
+        threads = processors()
         sampler, topologies = self._to_draw(request, request.memory or 0, threads)
         try:
             found = draw_traces(

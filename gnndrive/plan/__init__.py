@@ -10,6 +10,7 @@ in which a loader uses them:
 - `choice`: `make_planner` chooses topology, samplers and queues; `least_memory`.
 - `topology_choice`: `choose_topology` picks where the adjacency lives.
 - `prediction`: `step_seconds`, what a batch for each rank costs with a plan.
+- `computing`: what the processors take of a batch; `pace`: how fast those of this machine are.
 - `planner`: `Planner` makes the plan and decides which attributes are memory-mapped.
 - `plan`: `make_plan` makes a `Plan`, a list of `PlanItem`s.
 - `items`: all uses of memory beside the feature buffer; add new ones there.
@@ -17,5 +18,7 @@ in which a loader uses them:
 - `second_buffer`: the feature buffer of a second live iterator.
 - `packed`: the plan of a loader that replays a pack.
 
-`gnndrive plan` also uses `sketch`, for a graph that is not there, and `scale`, for several hosts.
+`loader.compare()` uses `sampled_trace`, `simulation` and `replay`, `strategy_costs` and
+`layout_costs`, and makes a `comparison`. `gnndrive plan` also uses `sketch`, for a graph that is
+not there, and `scale`, for several hosts.
 """

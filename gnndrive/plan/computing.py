@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 
+PROCESSORS, RECORDS, HAND_OVER = "processors", "records", "hand-over"  # parts of a batch's seconds
 COPY_ROW_S, COPY_BYTE_S = 3.2e-8, 8.2e-11  # seconds that a thread takes to copy a row, a byte
-BESIDE = 1.4  # times longer does a thread take beside an event loop that admits and releases rows
+BESIDE = 1.4  # times longer a thread takes beside an event loop that admits and releases rows
 # Seconds of the event loop for a row of a batch: to admit and to release it; beside that, if not
 # all rows have a slot, to announce it and to give its slot to another one; to plan its read.
 ADMIT_ROW_S, RANK_ROW_S, PLAN_ROW_S = 7.5e-8, 1.5e-7, 1e-7
@@ -20,9 +21,10 @@ CODE_S = 4e-9  # seconds of one core to filter an in-edge of a window
 HAND_OVER_S = 1.5e-3  # seconds from a batch's rows to the next one's, however small they are
 
 
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0))
+def processors(ranks: int = 1) -> int:
+    """How many processors this process may use; several ranks, which may have some of their own
+    each, use those of the host."""
+    return len(os.sched_getaffinity(0)) if ranks == 1 else os.cpu_count() or 1
 
 
 def copy_seconds(rows: float, nbytes: float) -> float:

@@ -16,8 +16,10 @@ from gnndrive.common.records import Int32Array
 from gnndrive.plan.computing import (
     BESIDE,
     CODE_S,
+    HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
+    PROCESSORS,
     admit_seconds,
     copy_seconds,
     gather_seconds,
@@ -29,7 +31,7 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
-from gnndrive.plan.strategy_costs import HAND_OVER, PROCESSORS, StrategyCost
+from gnndrive.plan.strategy_costs import StrategyCost
 
 READ_BYTES = 256 << 10  # of one request of a long read
 RECORDED = "recorded: the same epochs again and again"

@@ -1,28 +1,31 @@
 """`measure_pace`: how fast this machine computes, beside the one that the constants are of.
 
-The constants of `plan/computing.py` are seconds of one machine. What its event loop spends most of
-its time on, a slot table, is timed here with the same batches everywhere, in some tens of
-milliseconds of one core's time. When not to use it: for choosing topology, samplers and queues
-(`plan/choice.py`), because the same plan must come of the same arguments.
+The constants of `plan/computing.py` are seconds of one machine. The event loop spends most of its
+time on slot tables, so one is timed here with batches that are the same everywhere, in some tens of
+milliseconds. When not to use it: for choosing topology, samplers and queues (`plan/choice.py`),
+because the same plan must come of the same arguments. A process measures once, so that its
+predictions agree; another process may choose another strategy where two cost about the same.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from time import thread_time
+from typing import Any
 
 import numpy as np
 
 from gnndrive.common.records import Int64Array
 from gnndrive.plan.replay import Run, replay
-from gnndrive.store.reader import Store
 
 ROWS, SLOTS = 100_000, 60_000
 BATCHES, DRAWS = 16, 20_000  # of row ids of a batch, some of them twice
 RUNS = 3
 ROW_S = 3.4e-8  # seconds for a row of these batches on the machine of the constants
+NO_STORE: Any = None  # LRU asks for nothing of it
 
 
-class Batches:
+class PaceTrace:
     """Row ids at random, some rows far more often than others; a `Trace`."""
 
     rows = ROWS
@@ -43,16 +46,13 @@ class Batches:
         return sum(map(len, self._ids[first:last]))
 
 
-def measure_pace(store: Store) -> float:
-    """Seconds that computing takes on this machine, as a multiple of what the constants say.
-
-    Args:
-        store: any; policies are made with one.
-    """
-    batches, run = Batches(), Run("lru", 1, SLOTS)
+@cache
+def measure_pace() -> float:
+    """Seconds that computing takes on this machine, as a multiple of what the constants say."""
+    trace, run = PaceTrace(), Run("lru", 1, SLOTS)
     seconds = []
     for _ in range(RUNS):
         began = thread_time()
-        replay(run, batches, store, None)
+        replay(run, trace, NO_STORE, None)
         seconds.append(thread_time() - began)
-    return min(seconds) / (ROW_S * batches.size(0, BATCHES))
+    return min(seconds) / (ROW_S * trace.size(0, BATCHES))

@@ -19,7 +19,14 @@ from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.computing import HAND_OVER_S, copy_seconds
+from gnndrive.plan.computing import (
+    HAND_OVER,
+    HAND_OVER_S,
+    LAND_BYTE_S,
+    PROCESSORS,
+    copy_seconds,
+    processors,
+)
 from gnndrive.plan.items import PlanItem, item_if_any, other_items
 from gnndrive.plan.plan import Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
@@ -212,11 +219,14 @@ class PackedPlanner(Planner):
         read, shared, _, beyond = self._bytes(
             {each.name: each.residents + each.kept for each in plan.tables}
         )
-        record = self.sizes.record_bytes
+        read_bytes = read + self.sizes.record_bytes
+        gather_s = copy_seconds(self._rows(), every)
+        computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
         seconds = {
-            "disk": self._read_seconds(read + record, shared, beyond, every),
-            "gather": pace * copy_seconds(self._rows(), every),
-            "hand-over": pace * HAND_OVER_S,
+            "disk": self._read_seconds(read_bytes, shared, beyond, every),
+            "gather": pace * gather_s,
+            HAND_OVER: pace * HAND_OVER_S,
+            PROCESSORS: pace * computing / processors(),
         }
         return seconds, 1 - read / max(every, 1)
 

@@ -133,7 +133,7 @@ class Loading:
         queues: bounds of a rank's extracting and training queue.
         sweep: the most batches that are read together; None: as many as fit.
         looks_ahead: whether the policy knows the queued samples.
-        pace: see `plan/pace.py`; plans are compared at 1.
+        pace: see `plan/pace.py`; `step_seconds`, which compares plans, takes 1.
     """
 
     drawn: DrawnBatches
@@ -193,13 +193,17 @@ class StepSeconds:
 
 def step_seconds(plan: Plan, loading: Loading) -> StepSeconds:
     """Predict what a step costs with a plan and its number of ranks."""
-    ranks, cores = plan.ranks, processors()
+    ranks, cores = plan.ranks, processors(plan.ranks)
     admitted = sum(loading.counts(each)[0] for each in plan.tables)
+    ranked = sum(loading.counts(each)[0] for each in plan.tables if each.slots < each.rows)
+    missing = sum(loaded_rows(plan, loading).values())
     gathered = sum(loading.counts(each)[0] * each.row_bytes for each in plan.tables)
     return StepSeconds(
         ranks * loading.drawn.sample_s / min(ranks * loading.threads, cores),
         ranks * (features_seconds(plan, loading) + adjacency_seconds(plan, loading)),
-        ranks * admit_seconds(admitted, 0, admitted) / (1 if plan.shared else min(ranks, cores)),
+        ranks
+        * admit_seconds(admitted, missing, ranked)
+        / (1 if plan.shared else min(ranks, cores)),
         ranks * gather_seconds(admitted, gathered) / min(ranks, cores),
     )
 

@@ -32,7 +32,7 @@ from gnndrive.sampling.topologies.base import Topology
 IDS_MAX = 1 << 20  # about as many row ids are kept of a table
 BATCHES_MIN, BATCHES_MAX = 32, 1024
 PASSES = 4  # batches are drawn until they have asked for each row of a table so often, on average
-LONG, LONG_EDGES = 128, 1 << 23  # of small batches as many are drawn, up to so many edges
+LONG, LONG_EDGES = 128, 1 << 23  # so many batches are drawn if they are small, up to so many edges
 EDGES_MAX = 1 << 26  # and of so many edges; sampling them takes some ten seconds of one core
 SETTLED = 0.02  # of a batch's rows
 _KEY = 0x7472616365  # with which batches are drawn; no epoch's

@@ -2,8 +2,8 @@
 
 `loader/strategy_choice.py` makes the plan of each strategy and asks here. Reading is predicted by
 the simulated loads of the strategy's policy (`plan/simulation.py`) and the disk's two constants,
-sampling by the batches that were drawn, and the rest by what a row takes. Beside packs and windows,
-whose loads are known, `predict` serves all strategies.
+sampling by the batches that were drawn, and the rest by what a row takes (`plan/computing.py`).
+Beside packs and windows, whose loads are known, `predict` serves all strategies.
 
 When not to use it: for what a batch takes in fact. `gnndrive bench strategies` measures that.
 """
@@ -11,7 +11,7 @@ When not to use it: for what a batch takes in fact. `gnndrive bench strategies` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gnndrive.buffer.devices.base import PIECES, PIECES_BYTES
 from gnndrive.buffer.lease import RELEASE_STEPS
@@ -23,8 +23,11 @@ from gnndrive.common.plugins import find
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.computing import (
     BESIDE,
+    HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
+    PROCESSORS,
+    RECORDS,
     admit_seconds,
     gather_seconds,
     processors,
@@ -35,7 +38,6 @@ from gnndrive.plan.prediction import (
     NOT_OVERLAPPED,
     Loading,
     adjacency_seconds,
-    expected_seconds,
     loaded_rows,
 )
 from gnndrive.plan.request import PlanRequest
@@ -49,7 +51,11 @@ from gnndrive.plan.simulation import (
     simulate,
 )
 
-PROCESSORS, RECORDS, HAND_OVER = "processors", "records", "hand-over"
+CHAINS: tuple[tuple[str, ...], ...] = (
+    ("admission", "disk"), ("gather", HAND_OVER), ("sampling",),
+)  # fmt: skip
+"""Parts of a batch's seconds. Those of a chain follow each other: a sweep is read once it is
+admitted, a batch gathered once the one before is handed over. Chains overlap in part."""
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 
 ClassesOf = Callable[[str, str], Classes | None]
@@ -84,7 +90,7 @@ class StrategyCost:
     @property
     def batch_s(self) -> float:
         """Seconds that a batch is expected to take."""
-        return batch_seconds(self.seconds)
+        return batch_seconds(self.seconds)[0]
 
     @property
     def epoch_s(self) -> float | None:
@@ -93,9 +99,8 @@ class StrategyCost:
 
     @property
     def bound_by(self) -> str:
-        """The part that takes longest, without the records, for which no batch waits."""
-        parts = (name for name in self.seconds if name != RECORDS)
-        return max(parts, key=lambda name: self.seconds[name], default="")
+        """The part that these seconds are due to; empty: nothing is known."""
+        return batch_seconds(self.seconds)[1] if self.seconds else ""
 
 
 def predict(
@@ -153,8 +158,11 @@ def predict_curve(
     found = []
     for point in points:
         here = Simulated(point.hit_share, point.loads, point.sweep)
-        parts = part_seconds(request, plan, loading, {**others, table.name: here})
-        found.append((point, batch_seconds(parts)))
+        parts = part_seconds(
+            request, _with_slots(plan, table.name, point.slots), loading,
+            {**others, table.name: here},
+        )  # fmt: skip
+        found.append((point, batch_seconds(parts)[0]))
     return found
 
 
@@ -189,19 +197,17 @@ def part_seconds(
     }
 
 
-def batch_seconds(parts: Mapping[str, float]) -> float:
-    """Seconds that a batch is expected to take: by its stages, which overlap in part, or by the
-    processors, if these have more to do. No batch waits for its record, but records keep the disk
-    busy."""
-    # A sweep is read once it is admitted, a batch gathered once the one before is handed over.
-    read_s = parts.get("admission", 0.0) + parts["disk"]
-    made_s = parts.get("gather", 0.0) + parts.get(HAND_OVER, 0.0)
-    sample_s = parts.get("sampling", 0.0)
-    return max(
-        expected_seconds((read_s, made_s, sample_s)),
-        read_s + parts.get(RECORDS, 0.0) + NOT_OVERLAPPED * (made_s + sample_s),
-        parts.get(PROCESSORS, 0.0),
-    )
+def batch_seconds(parts: Mapping[str, float]) -> tuple[float, str]:
+    """Seconds that a batch is expected to take, and the part that they are due to: by the longest
+    chain and a share of the others, or by the processors, if these have more to do."""
+    sums = {chain: sum(parts.get(name, 0.0) for name in chain) for chain in CHAINS}
+    whole = sum(sums.values())
+    terms = [(own + NOT_OVERLAPPED * (whole - own), chain) for chain, own in sums.items()]
+    # No batch waits for its record, but records keep the disk busy.
+    terms.append((terms[0][0] + parts.get(RECORDS, 0.0), (*CHAINS[0], RECORDS)))
+    terms.append((parts.get(PROCESSORS, 0.0), (PROCESSORS,)))
+    seconds, names = max(terms, key=lambda each: each[0])
+    return seconds, max(names, key=lambda name: parts.get(name, 0.0))
 
 
 def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:
@@ -244,6 +250,12 @@ def buffer_loads(
     loads = loaded_rows(plan, loading)[table.name]
     count = max(loading.counts(table)[0], 1)
     return Simulated(max(1 - loads / count, 0.0), loads, use.sweep, known=table.slots >= table.rows)
+
+
+def _with_slots(plan: Plan, name: str, slots: int) -> Plan:
+    """The plan with so many slots of a table."""
+    tables = (replace(each, slots=slots) if each.name == name else each for each in plan.tables)
+    return replace(plan, tables=tuple(tables))
 
 
 def _record_seconds(request: PlanRequest) -> float:

@@ -9,34 +9,40 @@ import numpy as np
 import pytest
 
 import gnndrive.plan.drawn as drawn_batches
-from gnndrive.common.records import Int64Array, Sample, Seeds
+from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
+from gnndrive.plan import strategy_costs
 from gnndrive.plan.computing import (
     ADMIT_ROW_S,
     BESIDE,
+    HAND_OVER_S,
+    LAND_BYTE_S,
     PLAN_ROW_S,
     RANK_ROW_S,
     admit_seconds,
     copy_seconds,
     gather_seconds,
 )
-from gnndrive.plan.drawn import draw_batches
-from gnndrive.plan.prediction import NOT_OVERLAPPED
-from gnndrive.plan.strategy_costs import batch_seconds
+from gnndrive.plan.drawn import DrawnBatches, draw_batches
+from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.prediction import NOT_OVERLAPPED, Disk, Loading
+from gnndrive.plan.simulation import Simulated
+from gnndrive.plan.strategy_costs import StrategyCost, batch_seconds, part_seconds
 from gnndrive.sampling.samplers.base import Bounds
 
 
 @pytest.mark.parametrize(
-    ("parts", "seconds"),
+    ("parts", "seconds", "due_to"),
     [
-        ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2),
-        ({"disk": 4.0, "gather": 1.0, "admission": 2.0}, 6 + NOT_OVERLAPPED * 1),
-        ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5 + NOT_OVERLAPPED * 1),
-        ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5 + NOT_OVERLAPPED * 2),
-        ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2),
-        ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4 + NOT_OVERLAPPED * 1),
-        ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 1 + 8 + NOT_OVERLAPPED * 4),
-        ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9),
-        ({"disk": 2.0}, 2),
+        ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2, "disk"),
+        ({"disk": 2.0, "gather": 3.0, "admission": 2.5}, 4.5 + NOT_OVERLAPPED * 3, "admission"),
+        ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5 + NOT_OVERLAPPED * 1, "gather"),
+        ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5 + NOT_OVERLAPPED * 2, "sampling"),
+        ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2, "disk"),
+        ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4 + NOT_OVERLAPPED * 1, "gather"),
+        ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 1 + 8 + NOT_OVERLAPPED * 4, "records"),
+        ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9, "processors"),
+        ({"disk": 1.0, "gather": 4.0, "processors": 4.2}, 4 + NOT_OVERLAPPED * 1, "gather"),
+        ({"disk": 2.0}, 2, "disk"),
     ],
     ids=[
         "stages",
@@ -47,11 +53,48 @@ from gnndrive.sampling.samplers.base import Bounds
         "records of an idle disk",
         "records alone",
         "processors",
+        "processors with time to spare",
         "one part",
     ],
 )
-def test_the_seconds_of_a_batch(parts: Mapping[str, float], seconds: float) -> None:
-    assert batch_seconds(parts) == pytest.approx(seconds)
+def test_the_seconds_of_a_batch_and_what_they_are_due_to(
+    parts: Mapping[str, float], seconds: float, due_to: str
+) -> None:
+    assert batch_seconds(parts) == (pytest.approx(seconds), due_to)
+    cost = StrategyCost("gnndrive", parts)
+    assert (cost.batch_s, cost.bound_by) == (pytest.approx(seconds), due_to)
+
+
+def test_nothing_is_due_where_nothing_is_known() -> None:
+    assert StrategyCost("gnndrive", refused="no").bound_by == ""
+
+
+def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two tables, one has a slot for each row; a sweep has two batches."""
+    monkeypatch.setattr(strategy_costs, "processors", lambda: 2)
+    monkeypatch.setattr(strategy_costs, "_record_seconds", lambda request: 0.25)
+    drawn = DrawnBatches((), {"a": (100,), "b": (50,)}, 0.0, sample_s=0.01)
+    disk = Disk(request_s=1e-3, byte_s=0.0, gap_bytes=0)
+    loading = Loading(drawn, [], disk, 4, (6, 4), None, looks_ahead=True, pace=2.0)
+    tables = TablePlan("a", 10**9, 500, 64, 100), TablePlan("b", 50, 50, 8, 50)
+    plan = Plan((), tables, None, TopologyChoice("resident", "resident", 0))
+    loads = {"a": Simulated(0.4, 60.0, 2.0), "b": Simulated(1.0, 0.0, 2.0)}
+    request: Any = None
+    found = part_seconds(request, plan, loading, loads)
+    admit_s = 2 * (150 * ADMIT_ROW_S + 100 * RANK_ROW_S + 60 * PLAN_ROW_S)
+    gather_s = 2 * BESIDE * copy_seconds(150, 100 * 64 + 50 * 8)
+    sample_s = BESIDE * 0.01
+    land_s = 2 * LAND_BYTE_S * 60 * 64
+    computing = sample_s + admit_s + gather_s + land_s + 2 * HAND_OVER_S
+    assert found == {
+        "disk": pytest.approx(121 * 1e-3 / 2, rel=1e-3),
+        "sampling": pytest.approx(sample_s / 2),
+        "admission": pytest.approx(admit_s),
+        "gather": pytest.approx(gather_s),
+        "hand-over": pytest.approx(2 * HAND_OVER_S),
+        "processors": pytest.approx(computing / 2),
+        "records": 0.25,
+    }
 
 
 def test_rows_of_a_small_buffer_and_missing_rows_take_the_event_loop_longer() -> None:

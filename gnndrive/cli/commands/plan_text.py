@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnndrive.common.memory import format_size
 from gnndrive.plan.comparison import duration
+from gnndrive.plan.computing import processors
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Loading, loaded_rows
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout
@@ -55,7 +55,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     """What a step takes by its parts, what bounds it, and an epoch."""
     ranks, loading = run.cluster.hosts * plan.ranks, run.loading
     what = "a batch" if ranks == 1 else f"a step, in which each of {ranks} ranks gets a batch"
-    cores = os.cpu_count() or 1
+    cores = processors(plan.ranks)
     each = "" if plan.ranks == 1 else " a rank"
     why = {
         "sample": f"{loading.threads} threads{each}, {cores} processors as on this machine",
