@@ -121,7 +121,8 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
         batches = assembly.steps()
     except TypeError:
         batches = None
-    known = _Known(whole, traces, types, measure_pace(), batches)
+    pace = measure_pace(STRATEGIES[DEFAULT].policy)
+    known = _Known(whole, traces, types, pace, batches)
     others = [each for each in STRATEGIES.values() if all and each.name != own.name]
     costs = _costs(
         known, request, _loading(known, drawn), others if own == AUTO else [own, *others]

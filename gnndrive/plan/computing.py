@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 
-PROCESSORS, RECORDS, HAND_OVER = "processors", "records", "hand-over"  # parts of a batch's seconds
+# Parts of a batch's seconds.
+PROCESSORS, RECORDS, HAND_OVER, FILTER = "processors", "records", "hand-over", "filter"
 COPY_ROW_S, COPY_BYTE_S = 3.2e-8, 8.2e-11  # seconds that a thread takes to copy a row, a byte
 BESIDE = 1.4  # times longer a thread takes beside an event loop that admits and releases rows
 # Seconds of the event loop for a row of a batch: to admit and to release it; beside that, if not
 # all rows have a slot, to announce it and to give its slot to another one; to plan its read.
 ADMIT_ROW_S, RANK_ROW_S, PLAN_ROW_S = 7.5e-8, 1.5e-7, 1e-7
 LAND_BYTE_S = 1.5e-10  # seconds of one core that a byte takes from staging to its slot
-CODE_S = 4e-9  # seconds of one core to filter an in-edge of a window
+CODE_S = 6e-9  # seconds of one core to filter an in-edge of a window
 HAND_OVER_S = 1.5e-3  # seconds from a batch's rows to the next one's, however small they are
 
 

@@ -16,6 +16,7 @@ from gnndrive.common.records import Int32Array
 from gnndrive.plan.computing import (
     BESIDE,
     CODE_S,
+    FILTER,
     HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
@@ -126,12 +127,13 @@ def partitioned_cost(
     count = drawn.together.get(table.name, (0,))[0] if drawn is not None else 0
     sample_s = 0.0 if drawn is None else BESIDE * drawn.sample_s
     cores, gather_s = processors(), pace * gather_seconds(count, count * table.row_bytes)
-    admit_s, load_s = pace * admit_seconds(count, rows), pace * CODE_S * edges
-    computing = sample_s + gather_s + admit_s + load_s
+    admit_s, filter_s = pace * admit_seconds(count, rows), pace * CODE_S * edges
+    computing = sample_s + gather_s + admit_s + filter_s
     computing += pace * (HAND_OVER_S + LAND_BYTE_S * rows * table.row_bytes)
     seconds = {
         "disk": _long_reads(read, request),
-        "sampling": sample_s / min(planner.stages.samplers, cores) + load_s,
+        FILTER: filter_s,
+        "sampling": sample_s / min(planner.stages.samplers, cores),
         "admission": admit_s,
         "gather": gather_s,
         HAND_OVER: pace * HAND_OVER_S,

@@ -23,6 +23,7 @@ from gnndrive.common.plugins import find
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.computing import (
     BESIDE,
+    FILTER,
     HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
@@ -52,10 +53,11 @@ from gnndrive.plan.simulation import (
 )
 
 CHAINS: tuple[tuple[str, ...], ...] = (
-    ("admission", "disk"), ("gather", HAND_OVER), ("sampling",),
+    ("admission", "disk", FILTER), ("gather", HAND_OVER), ("sampling",),
 )  # fmt: skip
 """Parts of a batch's seconds. Those of a chain follow each other: a sweep is read once it is
-admitted, a batch gathered once the one before is handed over. Chains overlap in part."""
+admitted, a window's lists are filtered once they are read, a batch is gathered once the one before
+is handed over. Chains overlap in part."""
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 
 ClassesOf = Callable[[str, str], Classes | None]
@@ -71,7 +73,7 @@ class StrategyCost:
         seconds: what a batch keeps busy for how long, by part: "sampling", "disk", "admission",
             "gather", "hand-over" (from a batch's rows to the next one's), "processors" (all that
             computes, shared by the cores), "records" (writing and reading samples that were drawn
-            ahead, which keeps the disk busy, too).
+            ahead, which keeps the disk busy, too), "filter" (of the lists of windows).
         batches: batches of an epoch; None: not known.
         hit_share: the share of a batch's rows that need not be loaded; None: not known.
         same_batches: whether the batches are those of strategy "gnndrive".

@@ -139,7 +139,7 @@ def test_packs_and_partitions_that_are_there_are_asked(
         ("gnndrive", False, {"admission", "gather", "hand-over"}),
         ("diskgnn", False, {"gather", "hand-over", "processors"}),
         ("diskgnn", True, {"gather", "hand-over", "processors"}),
-        ("hierbatching", True, {"admission", "gather", "hand-over"}),
+        ("hierbatching", True, {"admission", "filter", "gather", "hand-over"}),
     ],
     ids=["drawn", "not packed", "packed", "partitioned"],
 )
@@ -156,7 +156,7 @@ def test_what_computes_follows_the_machines_pace(
         short |= {"memory": "8MB"}  # room for a window
     found = list[Mapping[str, float]]()
     for pace in (1.0, 10.0):
-        monkeypatch.setattr(strategy_choice, "measure_pace", lambda pace=pace: pace)
+        monkeypatch.setattr(strategy_choice, "measure_pace", lambda policy, pace=pace: pace)
         compared = make(**short | {"data": store}).compare()
         assert compared is not None
         (cost,) = (each for each in compared.costs if each.strategy == name)

@@ -17,6 +17,9 @@ from gnndrive.plan.pace import (
     measure_pace,
 )
 from gnndrive.plan.replay import Run, replay
+from gnndrive.strategies import STRATEGIES
+
+POLICY = STRATEGIES["gnndrive"].policy
 
 
 def test_the_batches_are_the_same_everywhere() -> None:
@@ -33,7 +36,7 @@ def test_the_batches_are_the_same_everywhere() -> None:
 
 def test_rows_are_found_loaded_and_given_up() -> None:
     batches = PaceTrace()
-    counts = replay(Run("lru", 1, SLOTS), batches, NO_STORE, None)
+    counts = replay(Run(POLICY, 1, SLOTS), batches, NO_STORE, None)
     sums = counts.after(0)
     assert sums["wanted"] == batches.size(0, BATCHES)
     assert SLOTS < sums["loads"] < sums["wanted"] / 2
@@ -52,6 +55,6 @@ def test_the_pace_is_that_of_the_fastest_run_and_found_once(
     monkeypatch.setattr(pace, "thread_time", lambda: next(clock))
     measure_pace.cache_clear()
     expected = min(seconds) / (ROW_S * PaceTrace().size(0, BATCHES))
-    assert measure_pace() == pytest.approx(expected)
-    assert measure_pace() == pytest.approx(expected)  # the clock has no more readings
+    assert measure_pace(POLICY) == pytest.approx(expected)
+    assert measure_pace(POLICY) == pytest.approx(expected)  # the clock has no more readings
     measure_pace.cache_clear()

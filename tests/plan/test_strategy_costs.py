@@ -35,6 +35,7 @@ from gnndrive.sampling.samplers.base import Bounds
     [
         ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2, "disk"),
         ({"disk": 2.0, "gather": 3.0, "admission": 2.5}, 4.5 + NOT_OVERLAPPED * 3, "admission"),
+        ({"disk": 2.0, "gather": 3.0, "filter": 2.5}, 4.5 + NOT_OVERLAPPED * 3, "filter"),
         ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5 + NOT_OVERLAPPED * 1, "gather"),
         ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5 + NOT_OVERLAPPED * 2, "sampling"),
         ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2, "disk"),
@@ -47,6 +48,7 @@ from gnndrive.sampling.samplers.base import Bounds
     ids=[
         "stages",
         "a sweep is read after it is admitted",
+        "a window is filtered after it is read",
         "a batch is gathered after the one before is handed over",
         "sampling",
         "records of a busy disk",
