@@ -40,6 +40,7 @@ class Strategy:
             "auto", unless the user says another; None: batches are not sampled ahead.
         static: the share of the nodes that such a loader holds for the whole epoch, unless the user
             says another.
+        mixed: whether its windows are to mix nodes, so that partitions at random suit it best.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Strategy:
     partitioned: bool = False
     superbatch: int | str | None = None
     static: float = 0.0
+    mixed: bool = False
 
 
 STRATEGIES = {
@@ -85,7 +87,7 @@ STRATEGIES = {
         ),
         Strategy(
             "marius", "MariusGNN (EuroSys 2023)", "marius", "inside",
-            ("mmap",), "partitioned", "lru", ("disk",), partitioned=True,
+            ("mmap",), "partitioned", "lru", ("disk",), partitioned=True, mixed=True,
         ),
     )
 }  # fmt: skip

@@ -15,11 +15,13 @@ from gnndrive.loader.arguments import positive
 from gnndrive.store.partitioned.format import NAME, PARTITIONED, TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned, partitions_of
 from gnndrive.store.reader import Store
+from gnndrive.strategies import Strategy
 
 NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
 """Arguments of a loader that samples from the whole graph, which do nothing inside windows."""
 ARGUMENTS = ("partitioned", "megabatch", "static", "passes", "order")
 """Arguments that only a loader of windows has."""
+RANDOM = "random"  # a partitioning's method
 AUTO = "auto"  # passes=: as many as loading a window takes
 
 
@@ -83,6 +85,17 @@ def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
         )
     path = _only(store, strategy) if named is None else _path(store, named)
     return open_partitioned(path, store)
+
+
+def suited_partitions(strategy: Strategy, store: Store) -> str | None:
+    """The name of the store's partitions that suit a strategy best, of several: those at random if
+    its windows are to mix nodes, others if not; None: there are no whole ones."""
+    infos = {each.path.name: each.info for each in partitions_of(store) if each.info is not None}
+
+    def unsuited(name: str) -> bool:
+        return (infos[name].settings.method == RANDOM) != strategy.mixed
+
+    return min(sorted(infos), key=unsuited, default=None)
 
 
 def check_tables(tables: list[str], strategy: str) -> None:

@@ -22,7 +22,12 @@ from gnndrive.common.records import NodeKey
 from gnndrive.loader.arguments import victim_bytes
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.find_pack import find_recording
-from gnndrive.loader.find_partitioned import check_tables, check_window_arguments, find_partitioned
+from gnndrive.loader.find_partitioned import (
+    check_tables,
+    check_window_arguments,
+    find_partitioned,
+    suited_partitions,
+)
 from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.loader.window_size import choose_megabatches
 from gnndrive.plan.choice import loading_of, make_planner
@@ -236,7 +241,10 @@ def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
     assembly, own = _with(known.assembly, strategy), known.assembly.own
     check_window_arguments(own, strategy.name)
     check_tables([table.name for table in assembly.collate.tables], strategy.name)
-    partitioned = find_partitioned(assembly.store, own["partitioned"], strategy.name)
+    named = own["partitioned"]
+    if named is None:
+        named = suited_partitions(strategy, assembly.store)
+    partitioned = find_partitioned(assembly.store, named, strategy.name)
     megabatches = choose_megabatches(assembly, partitioned)
     inside = replace(assembly, megabatches=megabatches)
     request = inside.request()

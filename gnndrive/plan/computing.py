@@ -18,7 +18,7 @@ BESIDE = 1.4  # times longer a thread takes beside an event loop that admits and
 # all rows have a slot, to announce it and to give its slot to another one; to plan its read.
 ADMIT_ROW_S, RANK_ROW_S, PLAN_ROW_S = 7.5e-8, 1.5e-7, 1e-7
 LAND_BYTE_S = 1.5e-10  # seconds of one core that a byte takes from staging to its slot
-CODE_S = 6e-9  # seconds of one core to filter an in-edge of a window
+FILTER_EDGE_S = 6e-9  # seconds of one core to filter an in-edge of a window
 HAND_OVER_S = 1.5e-3  # seconds from a batch's rows to the next one's, however small they are
 
 

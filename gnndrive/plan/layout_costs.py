@@ -15,8 +15,8 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array
 from gnndrive.plan.computing import (
     BESIDE,
-    CODE_S,
     FILTER,
+    FILTER_EDGE_S,
     HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
@@ -109,10 +109,12 @@ def partitioned_cost(
         batches: of an epoch.
 
     Raises:
-        ConfigError: the plan does not fit.
+        ConfigError: the plan does not fit, or no batch was drawn.
     """
     plan, sizes = planner.plan(), planner.windows
     partitioned, drawn = sizes.partitioned, sizes.drawn
+    if drawn is None:
+        raise ConfigError("how large batches are is not known before one is drawn: give memory=")
     nodes, codes = np.diff(partitioned.bounds), np.diff(partitioned.edge_bounds)
     (table,) = plan.tables
     rows, edges, before = float(sizes.static), 0.0, set[int]()
@@ -124,10 +126,9 @@ def partitioned_cost(
     batches = max(batches, 1)
     rows, edges = rows / batches, edges / batches
     read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
-    count = drawn.together.get(table.name, (0,))[0] if drawn is not None else 0
-    sample_s = 0.0 if drawn is None else BESIDE * drawn.sample_s
+    count, sample_s = drawn.together.get(table.name, (0,))[0], BESIDE * drawn.sample_s
     cores, gather_s = processors(), pace * gather_seconds(count, count * table.row_bytes)
-    admit_s, filter_s = pace * admit_seconds(count, rows), pace * CODE_S * edges
+    admit_s, filter_s = pace * admit_seconds(count, rows), pace * FILTER_EDGE_S * edges
     computing = sample_s + gather_s + admit_s + filter_s
     computing += pace * (HAND_OVER_S + LAND_BYTE_S * rows * table.row_bytes)
     seconds = {

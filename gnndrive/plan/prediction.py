@@ -157,8 +157,8 @@ class Loading:
 
 NOT_OVERLAPPED = 1 / 3
 """Share of the parts beside the longest one that does not overlap with it. On two processors, 10 M
-nodes, 5 GB: one process, two ranks that share a buffer and two that do not are within 8 %
-(bench/ranks.py)."""
+nodes, 5 GB: one process, two ranks that share a buffer and two that do not were within 8 %
+(bench/ranks.py); docs/tasks/strategies.md has what strategies of one process are within."""
 
 
 def expected_seconds(parts: Collection[float]) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 import gnndrive as gd
 from gnndrive.cli.commands.numbers import parse_count, parse_rate
+from gnndrive.cli.commands.plan_text import BY_FORMULA
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from tests.cli.conftest import DIM, NODES, Command
@@ -28,6 +29,16 @@ def test_a_rank_on_one_host(gnndrive: Command, planted: Path) -> None:
     assert "about 250 ms, bound by compute: 250 ms if all else overlaps" in ended.out
     assert "an epoch of 80 steps: about 20 s" in ended.out
     assert "run gnndrive bench disk" in ended.out
+
+
+def test_what_a_batch_takes_in_all_is_said_once(gnndrive: Command, planted: Path) -> None:
+    """By the comparison where there is one, without --compute-s."""
+    out = gnndrive("plan", planted, *FEW, "--memory", "60MB").out
+    assert BY_FORMULA in out
+    assert "all else overlaps" not in out
+    assert "an epoch of" not in out
+    assert re.search(r"^predicted +a batch +an epoch", out, re.MULTILINE)
+    assert re.search(r"^gnndrive +[\d.]+ m?s +[\d.]+ m?s", out, re.MULTILINE)
 
 
 def test_ranks_that_share_and_ranks_that_do_not(gnndrive: Command, planted: Path) -> None:

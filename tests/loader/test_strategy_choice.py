@@ -171,6 +171,37 @@ def test_what_computes_follows_the_machines_pace(
         assert slow[part] == usual[part] > 0
 
 
+def test_each_strategy_has_the_partitions_that_suit_it(
+    make: Make, wide: Store, short: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(wide.path, tmp_path / "own.gnn")
+    store = gnndrive.open(tmp_path / "own.gnn")
+    gnndrive.partition(store, parts=30, method="random", name="a")
+    gnndrive.partition(store, parts=30, method="ldg", name="b")
+    found = dict[str, str]()
+    find = strategy_choice.find_partitioned
+
+    def noted(store: Store, named: Any, strategy: str) -> Any:
+        found[strategy] = named
+        return find(store, named, strategy)
+
+    monkeypatch.setattr(strategy_choice, "find_partitioned", noted)
+    compared = make(**short | {"data": store, "memory": "8MB"}).compare()
+    assert compared is not None
+    assert not any(each.refused for each in compared.costs)
+    assert found == {"hierbatching": "b", "marius": "a"}
+
+
+def test_windows_whose_batches_are_not_drawn_are_refused(make: Make, wide: Store, tmp_path: Path):
+    shutil.copytree(wide.path, tmp_path / "own.gnn")
+    store = gnndrive.open(tmp_path / "own.gnn")
+    gnndrive.partition(store, parts=30, method="random")
+    compared = make(**SHORT | {"data": store, "buffer": "4MB"}).compare()
+    assert compared is not None
+    (cost,) = (each for each in compared.costs if each.strategy == "hierbatching")
+    assert cost.refused.endswith("is not known before one is drawn: give memory=")
+
+
 def test_the_rows_of_drawn_batches_are_kept_beside_the_store(
     make: Make, wide: Store, short: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

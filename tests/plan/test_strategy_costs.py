@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 import gnndrive.plan.drawn as drawn_batches
 from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
-from gnndrive.plan import strategy_costs
+from gnndrive.plan import packed, strategy_costs
 from gnndrive.plan.computing import (
     ADMIT_ROW_S,
     BESIDE,
@@ -21,10 +23,12 @@ from gnndrive.plan.computing import (
     admit_seconds,
     copy_seconds,
     gather_seconds,
+    processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
+from gnndrive.plan.packed import PackedPlanner
 from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.prediction import NOT_OVERLAPPED, Disk, Loading
+from gnndrive.plan.prediction import NOT_OVERLAPPED, Disk, Loading, loaded_rows, step_seconds
 from gnndrive.plan.simulation import Simulated
 from gnndrive.plan.strategy_costs import StrategyCost, batch_seconds, part_seconds
 from gnndrive.sampling.samplers.base import Bounds
@@ -97,6 +101,54 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         "processors": pytest.approx(computing / 2),
         "records": 0.25,
     }
+
+
+def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 100 rows of 64 bytes, of which 40 are read, and its record."""
+    monkeypatch.setattr(packed, "processors", lambda: 2)
+    asked = list[tuple[float, ...]]()
+
+    def read_seconds(*given: float) -> float:
+        asked.append(given)
+        return 0.5
+
+    planner: Any = SimpleNamespace(
+        sizes=SimpleNamespace(record_bytes=300),
+        _rows=lambda: 100.0,
+        _bytes=lambda hot: (40 * 64.0, 10 * 64.0, 20 * 64.0, 10 * 64.0) if hot else (100 * 64.0,),
+        _read_seconds=read_seconds,
+    )
+    plan: Any = SimpleNamespace(tables=[SimpleNamespace(name="a", residents=1, kept=2)])
+    seconds, hits = PackedPlanner.batch_seconds(planner, plan, 2.0)
+    read_bytes = 40 * 64 + 300
+    assert asked == [(read_bytes, 10 * 64, 10 * 64, 100 * 64)]
+    computing = copy_seconds(100, 6_400) + HAND_OVER_S + LAND_BYTE_S * read_bytes
+    assert seconds == {
+        "disk": 0.5,
+        "gather": pytest.approx(2 * copy_seconds(100, 6_400)),
+        "hand-over": pytest.approx(2 * HAND_OVER_S),
+        "processors": pytest.approx(2 * computing / 2),
+    }
+    assert hits == pytest.approx(0.6)
+
+
+def test_several_ranks_use_the_processors_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert (processors(), processors(1), processors(2)) == (2, 2, 8)
+
+
+def test_a_step_admits_the_rows_that_are_missing() -> None:
+    """A buffer of half of a batch's rows; without it, none is missing or ranked."""
+    drawn = DrawnBatches((), {"a": (500, 1_000, 1_500)}, 0.0, 0.0)
+    loading = Loading(drawn, [], Disk(), 1, (2, 2), 1, looks_ahead=False)
+    small, whole = TablePlan("a", 10_000, 500, 64, 500), TablePlan("a", 10_000, 10_000, 64, 500)
+    plans = [Plan((), (each,), None, TopologyChoice("resident", "", 0)) for each in (small, whole)]
+    found = [step_seconds(each, loading).admit_s for each in plans]
+    missing = loaded_rows(plans[0], loading)["a"]
+    assert missing > 400
+    assert found[0] == pytest.approx(admit_seconds(500, missing, 500))
+    assert found[1] == pytest.approx(admit_seconds(500, 0))
 
 
 def test_rows_of_a_small_buffer_and_missing_rows_take_the_event_loop_longer() -> None:

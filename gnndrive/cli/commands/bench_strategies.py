@@ -32,6 +32,7 @@ from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import run_envelope
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.loader.find_partitioned import suited_partitions
 from gnndrive.store.reader import Store, open_homogeneous
 
 COMMAND = "gnndrive bench strategies"
@@ -149,7 +150,7 @@ def _partitions(choice: Choice, store: Store) -> str | None:
     strategy = choice.strategy
     if strategy is None or not strategy.partitioned or "partitioned" in choice.arguments:
         return None
-    return strategy_runs.folder_for(strategy, store)
+    return suited_partitions(strategy, store)
 
 
 def _limit(asked: Comparison) -> AbstractContextManager[tuple[Cgroup | None, str]]:

@@ -18,6 +18,9 @@ NOT_BUILT = (
 )
 
 
+BY_FORMULA = "these choose topology and queues; what a batch takes in all is simulated:"
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What is printed beside a plan.
@@ -28,6 +31,7 @@ class Run:
         batches: batches of an epoch, over all ranks; None: not known.
         source: where the batches are known from, such as "8 batches that were drawn".
         notes: what to know of the figures.
+        compared: whether a comparison of strategies follows, which says what a batch takes in all.
     """
 
     loading: Loading
@@ -35,6 +39,7 @@ class Run:
     batches: int | None
     source: str
     notes: tuple[str, ...] = ()
+    compared: bool = False
 
 
 def plan_lines(plan: Plan, hosts: int = 1) -> list[str]:
@@ -75,6 +80,8 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
         lines.append(
             f"  {name:<9}" + (missing[name] if value is None else f"{duration(value):>8}  {said}")
         )
+    if run.compared and run.cluster.compute_s is None:
+        return [*lines, BY_FORMULA, *run.notes]
     lines.append(
         f"about {duration(layout.expected_s)}, bound by {layout.bound_by}: "
         f"{duration(layout.step_s)} if all else overlaps, {duration(layout.serial_s)} if nothing "

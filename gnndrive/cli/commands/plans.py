@@ -56,7 +56,6 @@ from gnndrive.strategies import strategy as find_strategy
 AT_RANDOM = (
     "rows are taken to lie at random; a graph in which many batches need the same rows reads less"
 )
-BY_FORMULA = "these seconds choose topology and queues; below, more batches are simulated"
 DEFAULT_DISK = "the disk is taken for a usual SSD"
 
 
@@ -177,11 +176,9 @@ def _of_store(
     notes: tuple[str, ...] = ()
     if load_calibration(store) is None:
         notes = (f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it",)
-    if found is not None:
-        notes = (*notes, BY_FORMULA)
     drawn = len(loading.drawn.sizes)
     source = f"{drawn} {'batch' if drawn == 1 else 'batches'} drawn from the store"
-    run = Run(loading, cluster, batches, source, notes)
+    run = Run(loading, cluster, batches, source, notes, compared=found is not None)
     return _planned(planner, run, store.info.nbytes)._replace(comparison=found)
 
 

@@ -22,14 +22,14 @@ from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
+from gnndrive.loader.find_partitioned import suited_partitions
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.plan.superbatches import RAMP
 from gnndrive.store.packed.format import packs_of
-from gnndrive.store.partitioned.partitioned import partitions_of
 from gnndrive.store.reader import Store
 from gnndrive.strategies import STRATEGIES, Strategy
 
-WARM_UP, SECONDS, RANDOM = 10, 120.0, "random"
+WARM_UP, SECONDS = 10, 120.0
 PYG_PAPER = "PyG with memory-mapped arrays, as in Ginex (VLDB 2022)"
 _OF_THE_COMPARISON = {
     "self", "data", "num_neighbors", "input_nodes", "strategy", "seed", "kwargs",
@@ -190,24 +190,12 @@ def missing(choice: Choice, store: Store, asked: Comparison) -> str | None:
         return None
     path = shlex.quote(str(store.path))
     unnamed = strategy.partitioned and "partitioned" not in choice.arguments
-    if unnamed and folder_for(strategy, store) is None:
-        how = " --method random --name random" if strategy.name == "marius" else ""
+    if unnamed and suited_partitions(strategy, store) is None:
+        how = " --method random --name random" if strategy.mixed else ""
         return f"needs partitions: gnndrive partition {path}{how}"
     if strategy.replays and "packed" not in choice.arguments and not _has_pack(store, asked):
         return f"needs a pack of these batches: {_pack_command(path, asked)}"
     return None
-
-
-def folder_for(strategy: Strategy, store: Store) -> str | None:
-    """The name of the partitions that suit a strategy best: random ones for marius, others else;
-    None: there are no whole ones."""
-    infos = {each.path.name: each.info for each in partitions_of(store) if each.info is not None}
-    wants_random = strategy.name == "marius"
-
-    def unsuited(name: str) -> bool:
-        return (infos[name].settings.method == RANDOM) != wants_random
-
-    return min(sorted(infos), key=unsuited, default=None)
 
 
 def _has_pack(store: Store, asked: Comparison) -> bool:
