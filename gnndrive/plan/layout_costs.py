@@ -82,11 +82,11 @@ def unpacked_cost(
         read += (1 - share) * count * table.row_bytes
         nbytes += count * table.row_bytes
     disk_s = _long_reads(read, request)
-    gather_s, hand_over_s = copy_seconds(wanted, nbytes), HAND_OVER_S
-    computing = gather_s + hand_over_s + LAND_BYTE_S * read
+    gather_s, pace = copy_seconds(wanted, nbytes), loading.pace
+    computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read
     seconds = {
-        "disk": disk_s, "gather": loading.pace * gather_s, HAND_OVER: loading.pace * hand_over_s,
-        PROCESSORS: loading.pace * computing / processors(),
+        "disk": disk_s, "gather": pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
+        PROCESSORS: pace * computing / processors(),
     }  # fmt: skip
     command = "gnndrive.pack" if request.subgraphs else f"gnndrive pack {request.store.path}"
     note = f"if packed, with {command}; {RECORDED}"

@@ -81,7 +81,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
             f"  {name:<9}" + (missing[name] if value is None else f"{duration(value):>8}  {said}")
         )
     if run.compared and run.cluster.compute_s is None:
-        return [*lines, BY_FORMULA, *run.notes]
+        return [*lines, *run.notes, BY_FORMULA]
     lines.append(
         f"about {duration(layout.expected_s)}, bound by {layout.bound_by}: "
         f"{duration(layout.step_s)} if all else overlaps, {duration(layout.serial_s)} if nothing "
