@@ -11,10 +11,8 @@ When not to use it: for data in memory.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TypeAlias
 
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreError
@@ -48,7 +46,6 @@ from gnndrive.store.row_classes import kept_classes, row_classes
 from gnndrive.strategies import AUTO, STRATEGIES, Strategy, batches_of
 
 DEFAULT = "gnndrive"
-LoadingOf: TypeAlias = Callable[[PlanRequest, Planner], Loading]
 UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
 OWN = "predicted as if its batches needed the rows of those that were drawn"
 MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smaller `memory=`
@@ -62,6 +59,7 @@ class _Known:
         assembly: the loader's.
         traces: by the tables' names.
         types: table name → its node type, without tables of edges.
+        drawn: what is known of the batches.
         pace: see `plan/pace.py`.
         batches: of an epoch; None: not known.
         classes: of rows, by score and table, as far as they were asked for.
@@ -70,9 +68,14 @@ class _Known:
     assembly: Assembly
     traces: Mapping[str, SampledTrace]
     types: Mapping[str, NodeKey]
+    drawn: DrawnBatches
     pace: float
     batches: int | None
     classes: dict[tuple[str, str], Classes | None] = field(default_factory=dict)
+
+    def loading(self, request: PlanRequest, planner: Planner) -> Loading:
+        """What a step of a loader costs by."""
+        return loading_of(request, planner, self.drawn, self.pace)
 
     def classes_of(self, score: str, table: str) -> Classes | None:
         """The classes of a table's rows; None: it is of edges, or the graph cannot be read. A score
@@ -127,17 +130,15 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
     except TypeError:
         batches = None
     pace = measure_pace(STRATEGIES[DEFAULT].policy)
-    known = _Known(whole, traces, types, pace, batches)
+    known = _Known(whole, traces, types, drawn, pace, batches)
     others = [each for each in STRATEGIES.values() if all and each.name != own.name]
-    costs = _costs(
-        known, request, _loading(known, drawn), others if own == AUTO else [own, *others]
-    )
+    costs = _costs(known, request, others if own == AUTO else [own, *others])
     notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
     found = Comparison(own.name, tuple(costs), notes=notes)
     if not (all and curve) or own.replays or own.partitioned:
         return found
     with contextlib.suppress(GNNDriveError):  # with more memory something else may be refused
-        return _with_curve(found, known, own, drawn)
+        return _with_curve(found, known, own)
     return found
 
 
@@ -173,12 +174,8 @@ def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
     return replace(assembly, strategy=strategy)
 
 
-def _loading(known: _Known, drawn: DrawnBatches) -> LoadingOf:
-    return partial(loading_of, drawn=drawn, pace=known.pace)
-
-
 def _costs(
-    known: _Known, request: PlanRequest, drawn_loading: LoadingOf, strategies: Sequence[Strategy]
+    known: _Known, request: PlanRequest, strategies: Sequence[Strategy]
 ) -> list[StrategyCost]:
     """The costs of strategies: those with the same batches first."""
     found: list[StrategyCost] = []
@@ -187,15 +184,13 @@ def _costs(
         same = batches_of(strategy) == DEFAULT
         try:
             if same:
-                cost = _drawn_cost(known, strategy, drawn_loading)
+                cost = _drawn_cost(known, strategy)
             elif strategy.replays:
-                cost = _packed_cost(known, strategy, request, drawn_loading)
+                cost = _packed_cost(known, strategy, request)
             elif strategy.partitioned:
                 cost = _partitioned_cost(known, strategy)
             else:  # a composed one with batches of its own
-                cost = replace(
-                    _drawn_cost(known, strategy, drawn_loading), same_batches=False, note=OWN
-                )
+                cost = replace(_drawn_cost(known, strategy), same_batches=False, note=OWN)
         except GNNDriveError as error:
             said = str(error).partition("\n")[0].removesuffix(". With the least it uses")
             cost = StrategyCost(strategy.name, same_batches=same, refused=said)
@@ -203,7 +198,7 @@ def _costs(
     return found + others
 
 
-def _drawn_cost(known: _Known, strategy: Strategy, loading: LoadingOf) -> StrategyCost:
+def _drawn_cost(known: _Known, strategy: Strategy) -> StrategyCost:
     """The cost of a strategy that samples from the whole graph."""
     assembly = _with(known.assembly, strategy)
     plain = assembly.subgraphs is None
@@ -212,14 +207,13 @@ def _drawn_cost(known: _Known, strategy: Strategy, loading: LoadingOf) -> Strate
     request = assembly.request()
     planner = make_planner(request)
     return predict(
-        strategy.name, request, planner, loading(request, planner), known.traces, known.classes_of,
+        strategy.name, request, planner, known.loading(request, planner), known.traces,
+        known.classes_of,
         known.batches,
     )  # fmt: skip
 
 
-def _packed_cost(
-    known: _Known, strategy: Strategy, request: PlanRequest, loading: LoadingOf
-) -> StrategyCost:
+def _packed_cost(known: _Known, strategy: Strategy, request: PlanRequest) -> StrategyCost:
     """The cost of replaying a pack, or what it would be if there were one."""
     assembly = _with(known.assembly, strategy)
     try:
@@ -229,7 +223,12 @@ def _packed_cost(
             raise
         planner = make_planner(request)
         return unpacked_cost(
-            strategy.name, request, planner, loading(request, planner), known.traces, known.batches
+            strategy.name,
+            request,
+            planner,
+            known.loading(request, planner),
+            known.traces,
+            known.batches,
         )
     planner = make_planner(replace(assembly, recording=recording).request())
     assert isinstance(planner, PackedPlanner)
@@ -254,7 +253,7 @@ def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
     return partitioned_cost(strategy.name, request, planner, known.pace, windows, inside.steps())
 
 
-def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: DrawnBatches) -> Comparison:
+def _with_curve(found: Comparison, known: _Known, own: Strategy) -> Comparison:
     """The comparison with the miss-ratio curve, and what more memory gives."""
     assembly = _with(known.assembly, own)
     request = assembly.request()
@@ -264,10 +263,9 @@ def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: DrawnBat
     if not tables:
         return found
     table = max(tables, key=lambda each: each.rows * each.row_bytes)
-    loading = _loading(known, drawn)(request, planner)
     curve = predict_curve(
-        table, curve_slots(table.slots, table.rows), request, planner, loading, known.traces,
-        known.classes_of,
+        table, curve_slots(table.slots, table.rows), request, planner,
+        known.loading(request, planner), known.traces, known.classes_of,
     )  # fmt: skip
     points, seconds = tuple(point for point, _ in curve), tuple(each for _, each in curve)
     found = replace(
@@ -277,5 +275,5 @@ def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: DrawnBat
         return found
     step = MORE_BYTES if request.memory >= 2 * MORE_BYTES else request.memory // 2
     larger = replace(assembly, own=assembly.own | {"memory": request.memory + step})
-    cost = _drawn_cost(replace(known, assembly=larger), own, _loading(known, drawn))
+    cost = _drawn_cost(replace(known, assembly=larger), own)
     return replace(found, more=(step, cost.batch_s))

@@ -9,7 +9,7 @@ a promise: it knows neither training nor other users of the disk.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
@@ -196,13 +196,15 @@ def step_seconds(plan: Plan, loading: Loading) -> StepSeconds:
     ranks, cores = plan.ranks, processors(plan.ranks)
     admitted = sum(loading.counts(each)[0] for each in plan.tables)
     ranked = sum(loading.counts(each)[0] for each in plan.tables if each.slots < each.rows)
-    missing = sum(loaded_rows(plan, loading).values())
+    together, missing = _sweep(plan, loading)
+    read_s = _read_seconds(plan, loading, together, missing)
+    missing_rows = sum(missing.values()) / together
     gathered = sum(loading.counts(each)[0] * each.row_bytes for each in plan.tables)
     return StepSeconds(
         ranks * loading.drawn.sample_s / min(ranks * loading.threads, cores),
-        ranks * (features_seconds(plan, loading) + adjacency_seconds(plan, loading)),
+        ranks * (read_s + adjacency_seconds(plan, loading)),
         ranks
-        * admit_seconds(admitted, missing, ranked)
+        * admit_seconds(admitted, missing_rows, ranked)
         / (1 if plan.shared else min(ranks, cores)),
         ranks * gather_seconds(admitted, gathered) / min(ranks, cores),
     )
@@ -217,20 +219,33 @@ def features_seconds(plan: Plan, loading: Loading, hosts: int = 1) -> float:
         loading: what it costs by.
         hosts: hosts that have an equal part of the rows each and read it side by side.
     """
-    together, seconds = _together(plan, loading), 0.0
-    for table in plan.tables:
-        missing = _missing(table, loading, together, _queued(plan, loading, together)) / hosts
-        seconds += loading.disk.seconds(missing, table.rows // hosts, table.row_bytes) / together
-    return seconds
+    return _read_seconds(plan, loading, *_sweep(plan, loading), hosts)
 
 
 def loaded_rows(plan: Plan, loading: Loading) -> dict[str, float]:
     """Rows of each table that a batch loads, because they are not in the feature buffer."""
+    together, missing = _sweep(plan, loading)
+    return {name: rows / together for name, rows in missing.items()}
+
+
+def _sweep(plan: Plan, loading: Loading) -> tuple[int, dict[str, float]]:
+    """The number of batches in a sweep, and the rows of each table that it finds missing."""
     together = _together(plan, loading)
     queued = _queued(plan, loading, together)
-    return {
-        table.name: _missing(table, loading, together, queued) / together for table in plan.tables
+    return together, {
+        table.name: _missing(table, loading, together, queued) for table in plan.tables
     }
+
+
+def _read_seconds(
+    plan: Plan, loading: Loading, together: int, missing: Mapping[str, float], hosts: int = 1
+) -> float:
+    """Seconds a batch of reading the rows that a sweep finds missing; see `features_seconds`."""
+    seconds = (
+        loading.disk.seconds(missing[table.name] / hosts, table.rows // hosts, table.row_bytes)
+        for table in plan.tables
+    )
+    return sum(seconds) / together
 
 
 def adjacency_seconds(plan: Plan, loading: Loading) -> float:
