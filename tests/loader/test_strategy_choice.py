@@ -18,6 +18,7 @@ import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
 from gnndrive.common.errors import StoreError
 from gnndrive.loader import strategy_choice
+from gnndrive.plan import strategy_costs
 from gnndrive.plan.comparison import duration
 from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
@@ -169,6 +170,26 @@ def test_what_computes_follows_the_machines_pace(
         assert usual[part] > 0
     for part in {"disk"} | ({"sampling"} if name == "gnndrive" else set()):
         assert slow[part] == usual[part] > 0
+
+
+def test_a_buffer_of_all_rows_ranks_none_of_them(
+    make: Make, short: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """The curve's points have slots of their own, not those of the plan."""
+    asked = list[tuple[float, float]]()
+
+    def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
+        asked.append((missing, ranked))
+        return 1.0 + ranked
+
+    monkeypatch.setattr(strategy_costs, "admit_seconds", admit_seconds)
+    found = make(**short).compare()
+    assert found is not None
+    assert found.curve is not None
+    assert found.curve.points[-1].hit_share == 1.0
+    assert (0.0, 0.0) in asked
+    assert found.curve.seconds[-1] < 2.0
+    assert min(found.curve.seconds[:-1]) > 2.0
 
 
 def test_each_strategy_has_the_partitions_that_suit_it(
