@@ -3,10 +3,11 @@
 usage: gpu_bundle.py [--python 3.12] [OUT]
 
 OUT (build/gpu-bundle) holds gnndrive's wheel, the wheels that it and its tests need except those
-that such a machine has (`NOT_BUNDLED`), tests/, bench/, the page that `run.sh --all` fills in, a
-small graph, the commit's name, and run.sh. It is made in a temporary folder and renamed, so OUT is
-always a whole bundle. The wheels have the versions that are installed here, so the tests run with
-the same versions on both machines. `make gpu-bundle` runs this script.
+that such a machine has (`NOT_BUNDLED`) and those that nothing there uses (`NOT_USED`), tests/,
+bench/, the page that `run.sh --all` fills in, a small graph, the commit's name, and run.sh. It is
+made in a temporary folder and renamed, so OUT is always a whole bundle. The wheels have the
+versions that are installed here, so the tests run with the same versions on both machines.
+`make gpu-bundle` runs this script.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ PARTS = Path(__file__).resolve().parent / "gpu-bundle"
 BYTES_MAX = 64_000_000
 NOT_BUNDLED = {"numpy", "torch", "torch-geometric", "scipy", "psutil"}
 """Packages that are too large, that must match the machine's CUDA, or that those need."""
+NOT_USED = {"matplotlib"}
+"""Packages of tests other than tests/gpu; matplotlib needs some that cannot just be unpacked."""
 PAGE = "docs/gpu-results.md"
 RUN = ("tests/gpu", "bench/gpu.py", "bench/gpu_all.py", PAGE)
 GLIBC_MINORS = range(34, 4, -1)  # gnndrive's core needs 2.34 if Debian 12 builds it
@@ -68,7 +71,9 @@ def installed(name: str) -> Package:
 def wheels_needed(
     asked: Iterable[str], python: str, look_up: Callable[[str], Package] = installed
 ) -> dict[str, str]:
-    """Versions by name of the packages that are required, directly or not, but `NOT_BUNDLED`.
+    """Versions by name of the packages that are required, directly or not.
+
+    Those of `NOT_BUNDLED` and `NOT_USED` are left out, with what only they need.
 
     Args:
         asked: requirements.
@@ -78,13 +83,14 @@ def wheels_needed(
     environment = cast("dict[str, str]", default_environment()) | {
         "python_version": python, "python_full_version": f"{python}.0", "extra": "",
     }  # fmt: skip
+    left_out = NOT_BUNDLED | NOT_USED
     versions: dict[str, str] = {}
     waiting = [Requirement(line) for line in asked]
     while waiting:
         wanted = waiting.pop()
         name = canonicalize_name(wanted.name)
         unconditional = wanted.marker is None or wanted.marker.evaluate(environment)
-        if name in NOT_BUNDLED or name in versions or not unconditional:
+        if name in left_out or name in versions or not unconditional:
             continue
         assert not wanted.extras, f"{wanted}: extras are not followed"
         versions[name], requires = look_up(name)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -50,6 +51,15 @@ def test_this_trees_bundle_has_small_packages_only():
     found = gpu_bundle.wheels_needed(gpu_bundle.project_requirements(), "3.12")
     assert {"cffi", "pycparser", "rich", "typer", "pytest", "pluggy", "iniconfig"} <= set(found)
     assert {"torch", "numpy", "scipy", "torch-geometric", "triton"}.isdisjoint(found)
+    assert "matplotlib" not in found
+
+
+def test_unpacking_installs_each_package_of_this_trees_bundle():
+    for name in gpu_bundle.wheels_needed(gpu_bundle.project_requirements(), "3.12"):
+        files = metadata.files(name)
+        assert files, name
+        beside = [file for file in files if file.parts[0] == ".." and "bin" not in file.parts]
+        assert not beside, f"{name} has files that run.sh does not install: add it to NOT_USED"
 
 
 def test_what_the_bundle_lacks_is_checked_and_named():
