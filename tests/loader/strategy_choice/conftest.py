@@ -1,0 +1,38 @@
+"""A graph whose rows are most of its bytes, and a loader that is short of memory for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError, Store
+from tests.loader.conftest import Make
+
+SAME = {"gnndrive", "ginex", "ali+pg", "lsm-gnn"}
+"""Strategies whose batches are those of gnndrive."""
+SHORT: dict[str, Any] = {"buffer": None, "shuffle": True, "seed": 5, "io_depth": 1}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A graph whose rows are most of its bytes, so that memory may be short of them alone."""
+    draw = torch.Generator().manual_seed(1)
+    source = (3_000 * torch.rand(12_000, generator=draw) ** 3).long()
+    edges = torch.stack([source, torch.randint(3_000, (12_000,), generator=draw)])
+    x = torch.randn(3_000, 256, generator=draw)
+    folder = tmp_path_factory.mktemp("choice") / "wide.gnn"
+    return gnndrive.from_data(Data(x=x, edge_index=edges), folder)
+
+
+@pytest.fixture
+def short(make: Make, wide: Store) -> dict[str, Any]:
+    """Arguments of a loader with a little more memory than it needs."""
+    given = {"data": wide, **SHORT}
+    with pytest.raises(ConfigError, match="give at least memory=") as caught:
+        make(memory=1, **given).plan()
+    least = str(caught.value).split('memory="')[1].split('"')[0]
+    return given | {"memory": int(1.15 * gnndrive.common.memory.parse_size(least, "memory"))}
