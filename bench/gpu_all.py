@@ -52,7 +52,7 @@ NAMES = ("machine", "tests", "graph", "moves", "disk", "epochs", "switches", "sw
 SECONDS = 540.0
 SWITCHES = (
     "gather_stream=on", "portions=8", "huge_pages=on", "blocks=128", "places_on_device=on",
-    "loads=4", "restrict=on", "loads=4 restrict=on",
+    "loads=1", "restrict=off", "loads=1 restrict=off",
 )  # fmt: skip
 """Each switch of the device, those first that change epochs most."""
 BUDGETS = ("4GiB", "5GiB", "")  # of a loader, less than the features; "": no limit

@@ -22,7 +22,7 @@ SWITCHES = [
     MoveOptions(blocks=1),
     MoveOptions(places_on_device=True),
     *(MoveOptions(loads=loads, restrict=loads != 2) for loads in LOADS),
-    MoveOptions(blocks=128, places_on_device=True, loads=4),
+    MoveOptions(blocks=128, places_on_device=True, loads=1),
 ]
 
 

@@ -21,9 +21,9 @@ def test_every_switch_can_be_given_as_text():
 
 def test_a_switch_alone_is_on_and_a_dash_is_as_good():
     assert MoveOptions.parse(["places-on-device"]).places_on_device is True
-    assert MoveOptions.parse(["restrict=off"]) == MoveOptions() == MoveOptions.parse([])
+    assert MoveOptions.parse(["restrict=on"]) == MoveOptions() == MoveOptions.parse([])
     assert str(MoveOptions()) == "defaults"
-    assert str(MoveOptions.parse(["restrict", "blocks=128"])) == "blocks=128 restrict=on"
+    assert str(MoveOptions.parse(["restrict=off", "huge-pages"])) == "restrict=off huge_pages=on"
 
 
 @pytest.mark.parametrize(
