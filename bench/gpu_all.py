@@ -50,10 +50,7 @@ from gnndrive.disk.engines import why_not_uring
 
 NAMES = ("machine", "tests", "graph", "moves", "disk", "epochs", "switches", "switch-epochs")
 SECONDS = 540.0
-SWITCHES = (
-    "gather_stream=on", "portions=8", "huge_pages=on", "blocks=128", "places_on_device=on",
-    "loads=1", "restrict=off", "loads=1 restrict=off",
-)  # fmt: skip
+SWITCHES = ("gather_stream=on", "portions=8", "blocks=128")
 """Each switch of the device, those first that change epochs most."""
 BUDGETS = ("4GiB", "5GiB", "")  # of a loader, less than the features; "": no limit
 BEGAN = "GPU_ALL_BEGAN"  # environment: when run.sh began, in seconds of the system's clock

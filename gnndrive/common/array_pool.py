@@ -30,9 +30,7 @@ from gnndrive.common.forks import keep_until_exit
 SMALL_BYTES = 1 << 18  # smaller arrays use numpy's own memory
 _PAGE_BYTES = 4096
 _HUGE_BYTES = 2 << 20
-# Linux; Python's mmap does not name them.
-_MADV_WIPEONFORK = 18
-_MAP_HUGETLB, _MAP_HUGE_2MB = 0x40000, 21 << 26
+_MADV_WIPEONFORK = 18  # Linux; Python's mmap does not name it
 
 Allocate: TypeAlias = Callable[[Any, Any], npt.NDArray[Any]]
 """(shape, dtype) → an array of arbitrary content; `numpy.empty` is one."""
@@ -72,28 +70,13 @@ def advise_huge(block: mmap.mmap) -> None:
             block.madvise(mmap.MADV_HUGEPAGE)
 
 
-def huge_map(nbytes: int) -> mmap.mmap:
-    """Map private memory of huge pages: of those that the administrator has reserved, else of those
-    that the kernel makes when they are first used, else of small ones.
-
-    Raises:
-        MemoryError: the system has no memory for it.
-    """
-    rounded = -(-max(nbytes, 1) // _HUGE_BYTES) * _HUGE_BYTES
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    try:
-        return mmap.mmap(-1, rounded, flags=flags | _MAP_HUGETLB | _MAP_HUGE_2MB)
-    except (OSError, ValueError, OverflowError):  # none are reserved, or fewer
-        return private_map(rounded, huge=True)
-
-
 def keep_from_children(block: mmap.mmap) -> None:
     """Have forked children find zeros in `block`, into which the disk reads.
 
     They would share its pages copy-on-write, and what the disk then reads into them could land in
     the child's copy. The addresses stay taken in the child (MADV_DONTFORK would free them), because
-    a child that frees `block` would otherwise free whatever was mapped there since. Reserved huge
-    pages cannot be wiped: a child gets copies of those that are pinned, and none of the others.
+    a child that frees `block` would otherwise free whatever was mapped there since. Before
+    Linux 4.14 memory cannot be wiped: a child gets copies of pinned pages, and none of the others.
     """
     try:
         block.madvise(_MADV_WIPEONFORK)

@@ -69,16 +69,17 @@ def test_options_are_passed_to_epoch(store: Path):
 def test_switches_are_sets_that_are_measured_in_turn(
     store: Path, capsys: pytest.CaptureFixture[str]
 ):
-    own, given = gpu.parse([str(store), "--switch", "defaults", "--switch", "blocks=8 restrict"])
-    assert own.switch == ["defaults", "blocks=8 restrict"]
-    assert given.switches == MoveOptions(blocks=8, restrict=True)  # a worker has the last
+    sets = ["defaults", "blocks=8 gather_stream"]
+    own, given = gpu.parse([str(store), "--switch", sets[0], "--switch", sets[1]])
+    assert own.switch == sets
+    assert given.switches == MoveOptions(blocks=8, gather_stream=True)  # a worker has the last
     device = _gpu_device.switched(given.way, MoveOptions(portions=8))
     assert choose(device) == (device, None)
     assert device.portions == 8
     assert gpu.parse([str(store)])[1].switches == MoveOptions()
     with pytest.raises(SystemExit):
         gpu.parse([str(store), "--switch", "block=8"])
-    assert "choose from blocks, places_on_device" in capsys.readouterr().err
+    assert "choose from blocks, gather_stream" in capsys.readouterr().err
 
 
 # ---- moves ----
@@ -117,20 +118,19 @@ def test_a_move_that_fails_is_named_and_the_others_are_measured(
     monkeypatch.setattr(_gpu_moves, "MEASURE", dict.fromkeys(("h2d", "gather"), measure))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     file = tmp_path / "moves.json"
-    own, _ = gpu.parse(
-        ["--parts", "h2d", "--switch", "loads=4", "--ways", "zero-copy,staged", "--json", str(file)]
-    )
+    ways = ["--ways", "zero-copy,staged"]
+    own, _ = gpu.parse(["--parts", "h2d", "--switch", "blocks=4", *ways, "--json", str(file)])
     found: dict[str, Any] = {"moves": [], "failed": [], "unavailable": []}
     gpu.measure(own, None, found)
-    head = {"part": "h2d", "way": "staged", "row_bytes": 512, "switches": "loads=4"}
+    head = {"part": "h2d", "way": "staged", "row_bytes": 512, "switches": "blocks=4"}
     assert found == {
         "moves": [head | {"ratio": [0.9]}],
-        "failed": ["h2d, staged, 3072 B, loads=4: CUDA error: an illegal memory access was "
+        "failed": ["h2d, staged, 3072 B, blocks=4: CUDA error: an illegal memory access was "
                    "encountered"],
         "unavailable": ["zero-copy: needs CuPy"],
     }  # fmt: skip
     assert json.loads(file.read_text()) == found
-    assert [(driver.options.loads, driver.closed) for driver in made] == [(4, True)]
+    assert [(driver.options.blocks, driver.closed) for driver in made] == [(4, True)]
 
 
 def test_an_error_that_stays_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch):

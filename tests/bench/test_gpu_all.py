@@ -159,11 +159,11 @@ def test_the_time_of_epochs_leaves_some_for_the_switches(
 def test_a_switch_that_crashes_does_not_stop_the_others(
     fake: Fake, run: Callable[..., dict[str, Any]], kept: int
 ):
-    fake.crashes_at, fake.moves_kept = gpu_all.SWITCHES[2], kept
+    fake.crashes_at, fake.moves_kept = gpu_all.SWITCHES[1], kept
     found = run("--only", "switches")
     assert list(found["parts"]) == ["switches", "switches, 2"]
-    assert f"--switch {gpu_all.SWITCHES[3]}" in found["parts"]["switches, 2"]["command"]
-    assert f"--switch {gpu_all.SWITCHES[2]}" not in found["parts"]["switches, 2"]["command"]
+    assert f"--switch {gpu_all.SWITCHES[2]}" in found["parts"]["switches, 2"]["command"]
+    assert f"--switch {gpu_all.SWITCHES[1]}" not in found["parts"]["switches, 2"]["command"]
     line = row(found["page"], "rows moved with each switch")
     measured = [one for one in gpu_all.SWITCHES if f"{one}: h2d" in line]
     assert measured == [one for one in gpu_all.SWITCHES if kept or one != fake.crashes_at]

@@ -192,40 +192,23 @@ def test_a_forked_child_keeps_the_addresses_of_slots_and_not_their_content() -> 
     assert memory.all()
 
 
-@pytest.mark.parametrize("reserved", [False, True])
-def test_huge_pages_are_reserved_ones_or_those_that_the_kernel_makes(
-    monkeypatch: pytest.MonkeyPatch, reserved: bool
+def test_what_cannot_be_wiped_in_a_child_keeps_its_addresses_there(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reserved ones cannot be wiped in a forked child, so the child never unmaps their addresses,
-    which are free there."""
+    """The child never unmaps them, because they are free there."""
     advice: list[int] = []
 
     class Block(mmap.mmap):
-        huge = False
-
-        def __new__(cls, file: int, nbytes: int, flags: int = 0) -> Block:
-            huge = bool(flags & array_pool._MAP_HUGETLB)
-            if huge and not reserved:
-                raise OSError(errno.ENOMEM, "none are reserved")
-            made = super().__new__(cls, file, nbytes, flags=flags & 0xFF)
-            made.huge = huge
-            return made
-
         def madvise(self, option: int, *given: int) -> None:
-            if self.huge and option == array_pool._MADV_WIPEONFORK:
-                raise OSError(errno.EINVAL, "not of reserved pages")
+            if option == array_pool._MADV_WIPEONFORK:
+                raise OSError(errno.EINVAL, "an older kernel")
             advice.append(option)
 
     monkeypatch.setattr(mmap, "mmap", Block)
-    block = array_pool.huge_map(3 << 20)
+    block = array_pool.private_map(3 << 20)
     array_pool.keep_from_children(block)
-    assert len(block) == 4 << 20
-    if reserved:
-        assert advice == [mmap.MADV_DONTFORK]
-    else:
-        assert advice == [mmap.MADV_HUGEPAGE, array_pool._MADV_WIPEONFORK]
+    assert advice == [mmap.MADV_DONTFORK]
     kept: list[mmap.mmap] = []
     monkeypatch.setattr(array_pool, "keep_until_exit", kept.append)
     array_pool._keep_unwiped()
-    kept = [each for each in kept if isinstance(each, Block)]  # not those of earlier tests
-    assert kept == ([block] if reserved else [])
+    assert [each for each in kept if isinstance(each, Block)] == [block]

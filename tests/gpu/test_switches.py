@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer.devices._options import LOADS, MoveOptions
+from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import TorchDriver
 from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
 from tests.buffer.devices.test_drivers import pinned_moves, staged
@@ -18,12 +18,8 @@ pytestmark = pytest.mark.gpu
 
 PLACES, SLOTS = 700, 500
 SWITCHES = [
-    MoveOptions(),
-    MoveOptions(blocks=1),
-    MoveOptions(places_on_device=True),
-    *(MoveOptions(loads=loads, restrict=loads != 2) for loads in LOADS),
-    MoveOptions(blocks=128, places_on_device=True, loads=1),
-]
+    MoveOptions(), MoveOptions(blocks=1), MoveOptions(blocks=128), MoveOptions(gather_stream=True),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", SWITCHES, ids=str)

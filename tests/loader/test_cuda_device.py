@@ -44,9 +44,7 @@ def test_a_gpu_without_a_number_is_the_one_that_was_current(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [MoveOptions(portions=8), MoveOptions(gather_stream=True), MoveOptions(huge_pages=True)],
-    ids=str,
+    "options", [MoveOptions(portions=8), MoveOptions(gather_stream=True)], ids=str
 )
 def test_switches_change_no_batch(
     gpus: FakeCuda, make: Make, data: Data, monkeypatch: pytest.MonkeyPatch, options: MoveOptions

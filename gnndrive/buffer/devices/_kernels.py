@@ -10,20 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.common.errors import ConfigError
 
 WAYS = ("zero-copy", "copy+kernel", "staged")
 NAME = "move_rows"
 UNITS = {16: "uint4", 8: "uint2", 4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}
+LOADS = 4
+"""Rows that a warp reads before it writes the first. On an H100 a gather of rows of 512 bytes is
+1.1 times as fast with four as with one; of 3,072 bytes it takes as long (docs/gpu-results.md)."""
 _THREADS, _WARP, _BLOCKS_MAX = 256, 32, 1 << 16
 # One warp moves LOADS rows of `units` units at a time: in a row of 512 bytes each lane has one unit
 # of each row, and reads all of them before it writes the first, so that their latencies overlap.
 # The last rows, fewer than LOADS, are moved one by one.
 _MOVE_ROWS = """
 extern "C" __global__ void move_rows(
-    UNIT *RESTRICT into, const int *RESTRICT into_row,
-    const UNIT *RESTRICT from, const int *RESTRICT from_row,
+    UNIT *__restrict__ into, const int *__restrict__ into_row,
+    const UNIT *__restrict__ from, const int *__restrict__ from_row,
     const long long rows, const long long units)
 {
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
@@ -67,14 +69,14 @@ class MoveKernel:
     Args:
         cupy: the CuPy module.
         device: which GPU.
-        options: the kernel's switches.
+        blocks: see `MoveOptions`.
 
     Raises:
         UnreachableHostMemory: the GPU cannot read registered host memory.
     """
 
-    def __init__(self, cupy: Any, device: torch.device, options: MoveOptions) -> None:
-        self._cupy, self._device, self._options = cupy, device, options
+    def __init__(self, cupy: Any, device: torch.device, blocks: int = 0) -> None:
+        self._cupy, self._device, self._blocks = cupy, device, blocks
         self._kernels: dict[int, Any] = {}
         self._streams: dict[torch.cuda.Stream, Any] = {}
         self._same_address = _host_pointers_are_valid(cupy.cuda.runtime, device.index)
@@ -82,7 +84,7 @@ class MoveKernel:
     def compile(self, unit: int) -> Any:
         """Compile the kernel for units of so many bytes; compiled once."""
         if unit not in self._kernels:
-            kernel = self._cupy.RawKernel(code(unit, self._options), NAME)
+            kernel = self._cupy.RawKernel(code(unit), NAME)
             kernel.compile()
             self._kernels[unit] = kernel
         return self._kernels[unit]
@@ -115,8 +117,8 @@ class MoveKernel:
         unit = unit_of(width, self._address(into), base)
         kernel = self.compile(unit)
         across = not (source.is_cuda and into.is_cuda)
-        most = (self._options.blocks if across else 0) or _BLOCKS_MAX
-        warps = -(-rows // self._options.loads)
+        most = (self._blocks if across else 0) or _BLOCKS_MAX
+        warps = -(-rows // LOADS)
         blocks = min(-(-warps * _WARP // _THREADS), most)
         arguments = (
             self._address(into), self._address(into_row),
@@ -176,10 +178,9 @@ def find_cupy(way: str | None) -> Any:
     return cupy
 
 
-def code(unit: int, options: MoveOptions) -> str:
+def code(unit: int) -> str:
     """The kernel's source for units of `unit` bytes."""
-    restrict = "__restrict__" if options.restrict else ""
-    defines = {"UNIT": UNITS[unit], "LOADS": options.loads, "RESTRICT": restrict}
+    defines = {"UNIT": UNITS[unit], "LOADS": LOADS}
     return "".join(f"#define {name} {value}\n" for name, value in defines.items()) + _MOVE_ROWS
 
 

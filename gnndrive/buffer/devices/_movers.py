@@ -132,13 +132,12 @@ class KernelMover(Mover):
     Args:
         kernel: moves rows.
         device: which GPU.
-        options: see `MoveOptions`.
     """
 
     way = "zero-copy"
 
-    def __init__(self, kernel: MoveKernel, device: torch.device, options: MoveOptions) -> None:
-        self.kernel, self._device, self._options = kernel, device, options
+    def __init__(self, kernel: MoveKernel, device: torch.device) -> None:
+        self.kernel, self._device = kernel, device
 
     def scatter(
         self,
@@ -149,9 +148,12 @@ class KernelMover(Mover):
     ) -> None:
         """See `Driver.scatter`."""
         low, high, in_order = _stretch(moves[0])
-        places, slots = self._places(moves, in_order)
-        rows, first = self._rows(staging[low:high]), 0 if in_order else low
-        self.kernel.move(stream, into, slots, rows, places, moves.shape[1], first)
+        places, slots = torch.from_numpy(moves)
+        rows = self._rows(staging[low:high])
+        if in_order:
+            self.kernel.move(stream, into, slots, rows, None, len(slots))
+        else:
+            self.kernel.move(stream, into, slots, rows, places, len(slots), first=low)
 
     def copy_out(
         self, stream: torch.cuda.Stream, rows: torch.Tensor, into: npt.NDArray[np.uint8],
@@ -172,15 +174,6 @@ class KernelMover(Mover):
     def _rows(self, landed: npt.NDArray[np.uint8]) -> torch.Tensor:
         """The rows, where the kernel reads them."""
         return torch.from_numpy(landed)
-
-    def _places(
-        self, moves: Int32Array, in_order: bool
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """The places, None if the kernel needs none, and the slots, where the kernel reads them."""
-        if self._options.places_on_device:
-            places = None if in_order else _there(moves[0], self._device)
-            return places, _there(moves[1], self._device)
-        return None if in_order else torch.from_numpy(moves[0]), torch.from_numpy(moves[1])
 
 
 class CopyMover(KernelMover):
@@ -216,9 +209,9 @@ def choose_mover(
     if cupy is None:
         return TorchMover(device)
     try:
-        kernel = MoveKernel(cupy, device, options)
+        kernel = MoveKernel(cupy, device, options.blocks)
         kernel.compile(_TRIAL_ROW_BYTES)  # a compiler that does not work is found before a launch
-        made = (CopyMover if way == CopyMover.way else KernelMover)(kernel, device, options)
+        made = (CopyMover if way == CopyMover.way else KernelMover)(kernel, device)
         _try(driver, stream, made)
         return made
     except Exception as error:  # a compiler or a driver may raise anything

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.devices._capture import CaptureMode
-from gnndrive.common.array_pool import huge_map, keep_from_children, private_map
+from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.ffi import ffi
 from gnndrive.common.forks import ProcessGuard
 
@@ -31,17 +31,12 @@ class PinnedMemory:
         device: a GPU whose context registers it.
         stream: the stream whose work uses it.
         capture: the threads' capture mode.
-        huge_pages: whether to map huge pages where the system has them.
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        stream: torch.cuda.Stream,
-        capture: CaptureMode,
-        huge_pages: bool = False,
+        self, device: torch.device, stream: torch.cuda.Stream, capture: CaptureMode
     ) -> None:
-        self._device, self._capture, self._huge_pages = device, capture, huge_pages
+        self._device, self._capture = device, capture
         self._registered: dict[int, npt.NDArray[np.uint8]] = {}
         guard = ProcessGuard()
         self.close = weakref.finalize(
@@ -54,7 +49,7 @@ class PinnedMemory:
         Raises:
             MemoryError: there is not that much, or CUDA refuses to register it.
         """
-        mapping = huge_map(nbytes) if self._huge_pages else private_map(nbytes)
+        mapping = private_map(nbytes)
         keep_from_children(mapping)
         memory = np.frombuffer(mapping, np.uint8)
         address = _address(memory)

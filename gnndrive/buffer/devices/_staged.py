@@ -284,7 +284,7 @@ class StagedVictims:
         self._pinned = np.empty(0, np.uint8)
 
 
-_PAGE_BYTES, _HUGE_BYTES = 4096, 2 << 20
+_PAGE_BYTES = 4096
 
 
 @dataclass(eq=False)
@@ -331,10 +331,9 @@ class Staged(Device):
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
         """See `Device.pinned_bytes`; the places and slots of scatters are pinned too."""
-        portion, options = portion_rows(cls.portion_bytes, row_bytes, rows), cls.options
-        page_bytes = _HUGE_BYTES if options.huge_pages else _PAGE_BYTES
-        sizes = _pinned_sizes(options.portions, portion, row_bytes)
-        return sum(_rounded_up(nbytes, page_bytes) for nbytes in sizes)
+        portion = portion_rows(cls.portion_bytes, row_bytes, rows)
+        sizes = _pinned_sizes(cls.options.portions, portion, row_bytes)
+        return sum(_rounded_up(nbytes, _PAGE_BYTES) for nbytes in sizes)
 
     def deliver(
         self,

@@ -64,7 +64,7 @@ class TorchDriver(Driver):
             self._side = _new_stream()
             self._copies = _new_stream()  # or labels would wait for the next batches' rows
             self._gathers = _new_stream() if options.gather_stream else self._compute
-            self._pinned = PinnedMemory(self.device, self._side, self._capture, options.huge_pages)
+            self._pinned = PinnedMemory(self.device, self._side, self._capture)
         with self._on(self._side):
             self._mover = choose_mover(self, self._side, self.device, way, options)
         self.way = self._mover.way

@@ -253,19 +253,17 @@ def test_a_device_without_a_buffer_leaves_the_users_cache_alone(gpus: FakeCuda) 
     assert torch.cuda.memory_reserved(1) >= 1 << 20
 
 
-@pytest.mark.parametrize("huge", [False, True])
 @pytest.mark.parametrize("portions", [1, 4, 8])
 @pytest.mark.parametrize(("row_bytes", "slots"), [(512, 10), (513, 9_000), (3, 7), (4100, 2_000)])
 def test_the_plan_counts_the_pinned_memory_that_is_registered(
-    gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch, row_bytes: int, slots: int, portions: int,
-    huge: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(Cuda, "options", MoveOptions(portions=portions, huge_pages=huge))
+    gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch, row_bytes: int, slots: int, portions: int
+) -> None:
+    monkeypatch.setattr(Cuda, "options", MoveOptions(portions=portions))
     monkeypatch.setattr(Cuda, "portion_bytes", 1 << 18)
     device = Cuda(torch.device("cuda", 1))
     memory = device.allocate(slots, row_bytes)
     assert memory.landing_rows_max == min(slots, (1 << 18) // row_bytes)
-    registered, page = sum(gpus.host.registered.values()), (2 << 20) if huge else 4096
+    registered, page = sum(gpus.host.registered.values()), 4096
     counted = Cuda.pinned_bytes(row_bytes, slots)
     assert counted - 2 * page < registered <= counted
     memory.close()

@@ -12,7 +12,6 @@ import torch
 from gnndrive.buffer.devices import _kernels
 from gnndrive.buffer.devices._kernels import NAME, UNITS, MoveKernel, code
 from gnndrive.buffer.devices._movers import _lacks_memory
-from gnndrive.buffer.devices._options import MoveOptions
 from tests.buffer.devices.host_cupy import HostCupy, TorchStream
 
 
@@ -30,14 +29,14 @@ def test_cuda_is_asked_by_names_that_cupy_has(tmp_path: Any):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_kernel_is_made_from_its_source(unit: int):
-    kernel = cupy.RawKernel(code(unit, MoveOptions()), NAME)
+    kernel = cupy.RawKernel(code(unit), NAME)
     assert (kernel.name, kernel.backend) == (NAME, "nvrtc")
     assert callable(kernel.compile)
 
 
 def test_a_stream_of_torch_becomes_one_of_cupys(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_kernels, "_host_pointers_are_valid", lambda *given: True)
-    kernel = MoveKernel(cupy, torch.device("cuda", 0), MoveOptions())
+    kernel = MoveKernel(cupy, torch.device("cuda", 0))
     stream: Any = TorchStream(0x5000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""The kernel that moves rows: each of its variants, run by the host, moves what numpy moves."""
+"""The kernel that moves rows: run by the host, moves what numpy moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from gnndrive.buffer.devices._kernels import (
     find_cupy,
     unit_of,
 )
-from gnndrive.buffer.devices._options import LOADS, MoveOptions
 from gnndrive.common.errors import ConfigError
 from tests.buffer.devices.host_cupy import HostCupy, TorchStream
 from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
@@ -28,10 +27,6 @@ from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
 GPU = torch.device("cuda", 1)
 STREAM: Any = TorchStream(5)
 GUARD = 3  # rows before and behind those that may be written
-VARIANTS = [
-    MoveOptions(loads=loads, restrict=restrict, blocks=blocks)
-    for loads, restrict, blocks in itertools.product(LOADS, (False, True), (0, 1, 2))
-]
 
 
 def on_gpu(tensor: torch.Tensor) -> Any:
@@ -40,7 +35,7 @@ def on_gpu(tensor: torch.Tensor) -> Any:
 
 
 def check_move(
-    cupy: HostCupy, options: MoveOptions, row_bytes: int, count: int, by: str, seed: int = 0
+    cupy: HostCupy, blocks: int, row_bytes: int, count: int, by: str, seed: int = 0
 ) -> None:
     """Move `count` rows by lists of rows or in order, and compare with numpy."""
     draw = np.random.default_rng([seed, count, row_bytes])
@@ -58,26 +53,27 @@ def check_move(
         for wanted, row in zip(listed, (source_row, into_row), strict=True)
     ]
     target = torch.from_numpy(into)[GUARD : GUARD + count]
-    MoveKernel(cupy, GPU, options).move(
+    MoveKernel(cupy, GPU, blocks).move(
         STREAM, target, rows[1], torch.from_numpy(source), rows[0], count
     )
     assert np.array_equal(into, expected), (row_bytes, count, by)
 
 
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
-def test_every_variant_moves_its_rows_and_nothing_else(cupy: HostCupy, options: MoveOptions):
-    cupy.backwards = options.restrict
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_rows_are_moved_and_nothing_else(cupy: HostCupy, blocks: int, backwards: bool):
+    cupy.backwards = backwards
     for row_bytes in (1, 6, 33, 132, 400, 512, 520, 1032):
         for count, by in itertools.product(
             (0, 1, 7, 8, 9, 64, 65, 131), ("", "source", "source into")
         ):
-            check_move(cupy, options, row_bytes, count, by)
+            check_move(cupy, blocks, row_bytes, count, by)
 
 
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
 def test_rows_of_all_sizes(cupy: HostCupy, row_bytes: int):
-    for options in (MoveOptions(), MoveOptions(loads=1, restrict=False, blocks=1)):
-        check_move(cupy, options, row_bytes, 50, "source into", seed=1)
+    for blocks in (0, 1):
+        check_move(cupy, blocks, row_bytes, 50, "source into", seed=1)
 
 
 def test_all_units_are_used(cupy: HostCupy):
@@ -85,7 +81,7 @@ def test_all_units_are_used(cupy: HostCupy):
     assert unit_of(512, 4096, 4104) == 8
     assert unit_of(512, 4097) == 1
     for unit in UNITS:
-        assert code(unit, MoveOptions()).startswith(f"#define UNIT {UNITS[unit]}\n")
+        assert code(unit).startswith(f"#define UNIT {UNITS[unit]}\n")
 
 
 def test_a_base_that_is_less_aligned_takes_a_narrower_unit(cupy: HostCupy):
@@ -94,7 +90,7 @@ def test_a_base_that_is_less_aligned_takes_a_narrower_unit(cupy: HostCupy):
     source = memory[shift : shift + 4 * 64].view(4, 64)
     source[:] = torch.arange(256, dtype=torch.uint8).view(4, 64)
     into = torch.zeros(4, 64, dtype=torch.uint8)
-    MoveKernel(cupy, GPU, MoveOptions()).move(STREAM, into, None, source, None, 4)
+    MoveKernel(cupy, GPU).move(STREAM, into, None, source, None, 4)
     assert torch.equal(into, source)
     assert cupy.launches[0].args[-1] == 16, "64 bytes in units of 4"
 
@@ -102,20 +98,15 @@ def test_a_base_that_is_less_aligned_takes_a_narrower_unit(cupy: HostCupy):
 def test_a_source_may_begin_at_a_later_row(cupy: HostCupy):
     source, into = torch.from_numpy(some_rows(9, 48)), torch.zeros(3, 48, dtype=torch.uint8)
     rows = torch.tensor([8, 4, 6], dtype=torch.int32)
-    kernel = MoveKernel(cupy, GPU, MoveOptions())
+    kernel = MoveKernel(cupy, GPU)
     kernel.move(STREAM, into, None, source[4:].clone(), rows, 3, first=4)
     assert torch.equal(into, source[rows.long()])
 
 
 def test_only_launches_that_touch_rows_of_host_memory_are_capped(cupy: HostCupy):
-    source, into = torch.from_numpy(some_rows(100, 16)), torch.zeros(100, 16, dtype=torch.uint8)
-    for options, on_host, on_device in (
-        (MoveOptions(), 4, 4),
-        (MoveOptions(blocks=2, loads=1), 2, 13),
-        (MoveOptions(blocks=200, loads=1), 13, 13),
-        (MoveOptions(blocks=3), 3, 4),
-    ):
-        kernel = MoveKernel(cupy, GPU, options)
+    source, into = torch.from_numpy(some_rows(400, 16)), torch.zeros(400, 16, dtype=torch.uint8)
+    for most, on_host, on_device in ((0, 13, 13), (2, 2, 13), (200, 13, 13)):
+        kernel = MoveKernel(cupy, GPU, most)
         cases = (
             (into, source, on_host),
             (into, on_gpu(source), on_host),
@@ -124,9 +115,9 @@ def test_only_launches_that_touch_rows_of_host_memory_are_capped(cupy: HostCupy)
         )
         for there, given, blocks in cases:
             into.zero_()
-            kernel.move(STREAM, there, None, given, None, 100)
+            kernel.move(STREAM, there, None, given, None, 400)
             assert torch.equal(into, source)
-            assert cupy.launches[-1].blocks == blocks, options
+            assert cupy.launches[-1].blocks == blocks, most
 
 
 # ---- streams
@@ -136,7 +127,7 @@ def test_only_launches_that_touch_rows_of_host_memory_are_capped(cupy: HostCupy)
 def test_a_stream_is_wrapped_once_and_without_a_warning(folder: Path, version: int):
     cupy = HostCupy(folder, version)
     source, into = torch.from_numpy(some_rows(4, 16)), torch.zeros(4, 16, dtype=torch.uint8)
-    kernel = MoveKernel(cupy, GPU, MoveOptions())
+    kernel = MoveKernel(cupy, GPU)
     streams: list[Any] = [STREAM, TorchStream(7), TorchStream(5)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -159,18 +150,18 @@ def test_host_memory_is_found_at_its_own_address_or_at_the_gpus(cupy: HostCupy):
     for same, expected in ((1, source), (0, elsewhere)):
         cupy.attributes[91] = same
         elsewhere.add_(1)
-        MoveKernel(cupy, GPU, MoveOptions()).move(STREAM, into, None, source, None, 4)
+        MoveKernel(cupy, GPU).move(STREAM, into, None, source, None, 4)
         assert torch.equal(into, expected)
     cupy.translate = lambda address: 0
     with pytest.raises(UnreachableHostMemory, match="no address on the GPU"):
-        MoveKernel(cupy, GPU, MoveOptions()).move(STREAM, into, None, source, None, 4)
+        MoveKernel(cupy, GPU).move(STREAM, into, None, source, None, 4)
 
 
 @pytest.mark.parametrize("attribute", [19, 99])
 def test_a_gpu_that_reads_no_host_memory_is_not_tried(cupy: HostCupy, attribute: int):
     cupy.attributes[attribute] = 0
     with pytest.raises(UnreachableHostMemory, match="is 0"):
-        MoveKernel(cupy, GPU, MoveOptions())
+        MoveKernel(cupy, GPU)
 
 
 def test_an_unknown_way_names_the_known_ones():

@@ -20,22 +20,21 @@ def test_every_switch_can_be_given_as_text():
 
 
 def test_a_switch_alone_is_on_and_a_dash_is_as_good():
-    assert MoveOptions.parse(["places-on-device"]).places_on_device is True
-    assert MoveOptions.parse(["restrict=on"]) == MoveOptions() == MoveOptions.parse([])
+    assert MoveOptions.parse(["gather-stream"]).gather_stream is True
+    assert MoveOptions.parse(["gather_stream=off"]) == MoveOptions() == MoveOptions.parse([])
     assert str(MoveOptions()) == "defaults"
-    assert str(MoveOptions.parse(["restrict=off", "huge-pages"])) == "restrict=off huge_pages=on"
+    assert str(MoveOptions.parse(["gather_stream", "blocks=128"])) == "blocks=128 gather_stream=on"
 
 
 @pytest.mark.parametrize(
     ("switch", "says"),
     [
-        ("block=1", "choose from blocks, places_on_device"),
+        ("block=1", "choose from blocks, gather_stream"),
         ("blocks=many", "give a number"),
         ("blocks", "give a number"),
         ("blocks=-1", "at least 1, or 0"),
-        ("loads=3", "choose one of 1, 2, 4, 8"),
         ("portions=0", "at least 1"),
-        ("restrict=maybe", "on or off"),
+        ("gather_stream=maybe", "on or off"),
     ],
 )
 def test_a_wrong_switch_says_what_is_right(switch: str, says: str):

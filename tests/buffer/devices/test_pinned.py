@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices import _pinned
-from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._pinned import PinnedMemory
-from gnndrive.buffer.devices.cuda import Cuda, TorchDriver
-from gnndrive.common import array_pool
+from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.testing.fake_cuda import FakeCuda
 from tests.buffer.devices.test_cuda import gpus
 
@@ -105,20 +103,3 @@ def test_a_forked_child_leaves_the_memory_alone(
     del pinned
     gc.collect()
     assert len(gpus.host.registered) == 1
-
-
-def test_staging_may_have_huge_pages(gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    make = array_pool.huge_map
-
-    def mapped(nbytes: int) -> mmap.mmap:
-        asked.append(nbytes)
-        return make(nbytes)
-
-    monkeypatch.setattr(_pinned, "huge_map", mapped)
-    device = Cuda(torch.device("cuda", 1), "staged", MoveOptions(huge_pages=True))
-    memory = device.allocate(10, 512)
-    assert len(asked) == 2
-    assert sorted(gpus.host.registered.values()) == [2 << 20, 2 << 20]
-    memory.close()
-    device.close()
