@@ -34,7 +34,8 @@ def quoted(page: str) -> list[str]:
 
 def is_said(message: str, said: list[str]) -> bool:
     """Whether the fixed parts of a message stand in one of the texts, in their order."""
-    pattern = re.compile(".*".join(map(re.escape, message.split(BETWEEN))), re.DOTALL)
+    parts = message.strip(BETWEEN).split(BETWEEN)
+    pattern = re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
     return any(pattern.search(text) for text in said)
 
 

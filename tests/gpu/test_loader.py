@@ -59,14 +59,19 @@ def epochs(make: Make, **given: Any) -> list[list[Data]]:
     return [[batch if host else on_gpu(batch) for batch in loader] for _ in range(2)]
 
 
-@pytest.mark.parametrize("engine", ["auto", "threads", "simulated"])
-@pytest.mark.parametrize("staging", [None, (1, 4096), (2, 600)])
+@pytest.mark.parametrize(
+    ("engine", "staging"),
+    [
+        ("auto", None), ("threads", None), ("simulated", None),
+        ("auto", (1, 4096)), ("threads", (2, 600)), ("simulated", (2, 600)),
+    ],
+)  # fmt: skip
 def test_batches_are_those_of_the_cpu(
     make: Make,
     data: Data,
     monkeypatch: pytest.MonkeyPatch,
-    staging: tuple[int, int] | None,
     engine: str,
+    staging: tuple[int, int] | None,
 ) -> None:
     simulate(monkeypatch, seed=5, faults=NOISE)
     if staging is not None:

@@ -26,7 +26,7 @@ from tests.pipeline.scenarios import PLACES, expected_nodes
 from tests.pipeline.test_simulated import NOISE, held
 from tests.pipeline.turns import Wait, cancel_after_each_turn
 
-SEEDS = 40
+SEEDS = 25
 SHAPES: dict[str, dict[str, Any]] = {
     "one place": {"places": 1},
     "two places": {"places": 2, "residents": 60},

@@ -18,7 +18,7 @@ from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulat
 from tests.pipeline.scenarios import expected_nodes, few_staging_blocks_end_well
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
-SEEDS = 1000
+SEEDS = 400
 SWEEPS = {"slots": 64, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
 
 
@@ -37,23 +37,23 @@ def test_noise_changes_nothing(rows: TableFile) -> None:
 
 
 def test_a_buffer_just_large_enough_never_deadlocks(rows: TableFile) -> None:
-    """10,000 batches through four extractors and exactly the slots of the largest batch."""
+    """5,000 batches through four extractors and exactly the slots of the largest batch."""
     batches = 0
-    for seed in range(100):
+    for seed in range(50):
         scenario = Scenario(rows, batches=100, faults=Faults(short=0.05, delay_turns_max=3))
         batches += len(simulate(scenario, seed))
-    assert batches == 10_000
+    assert batches == 5_000
 
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_every_batch_comes_once(rows: TableFile, in_order: bool) -> None:
-    for seed in range(100):
+    for seed in range(50):
         scenario = Scenario(rows, faults=NOISE, stages=Stages(in_order=in_order), slots=40)
         assert sorted(batch.index for batch in simulate(scenario, seed)) == list(range(20))
 
 
 def test_batches_do_not_depend_on_samplers_extractors_queues(rows: TableFile) -> None:
-    for seed in range(30):
+    for seed in range(15):
         one = Stages(samplers=1, extractors=1, extracting_queue=1, training_queue=1)
         expected = held(simulate(Scenario(rows, faults=NOISE, stages=one), seed))
         for stages in (Stages(), Stages(4, 4, 9, 2), Stages(2, 7, 3, 8)):

@@ -158,7 +158,7 @@ def test_batches_are_the_same(
     rows: TableFile, variant: Callable[[Scenario], Scenario], slots: int
 ) -> None:
     scenario = Scenario(rows, slots=slots, stages=Stages(4, 4, 6, 6))
-    for seed in range(40):
+    for seed in range(20):
         got = simulate(variant(scenario), seed, epochs=1)
         assert [(b.index, b.node.tolist()) for b in got] == expected_nodes(scenario, seed)
 
@@ -176,7 +176,7 @@ def test_batches_one_by_one_are_the_same(rows: TableFile, slots: int) -> None:
 def test_queues_shorter_than_a_sweep(
     rows: TableFile, queues: tuple[int, int], in_order: bool
 ) -> None:
-    for seed in range(20):
+    for seed in range(10):
         for sweep in (None, 3):
             stages = Stages(2, 3, *queues, in_order, sweep)
             scenario = Scenario(rows, slots=50, stages=stages, policy=Belady(), faults=NOISE)

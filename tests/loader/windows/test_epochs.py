@@ -100,11 +100,10 @@ def test_copies_and_pickles_draw_the_same(make: Make) -> None:
 
 
 def places(loader: NeighborLoader) -> list[int]:
-    """Numbers of batches after which an epoch is broken off: none, in the middle of windows,
-    between them, before the last batch and after it."""
+    """Numbers of batches after which an epoch is broken off: none, in the middle of a window,
+    between two, before the last batch and after it."""
     window = windows_of(loader)[1]
-    end = window.first + window.count
-    return [0, 1, window.first, window.first + 1, end - 1, end, len(loader) - 1, len(loader)]
+    return [0, window.first, window.first + window.count - 1, len(loader) - 1, len(loader)]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def places(loader: NeighborLoader) -> list[int]:
     [{}, {"passes": 2}, {"drop_last": True}, {"input_nodes": SOME}, {"seed": None}],
     ids=["plain", "passes", "drop_last", "some nodes", "no seed"],
 )
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", range(5))
 def test_another_loader_goes_on(make: Make, place: int, arguments: dict[str, Any]) -> None:
     done = places(make(**arguments | {"seed": 5}))[place]
     torch.manual_seed(9)
