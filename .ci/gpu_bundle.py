@@ -36,7 +36,8 @@ BYTES_MAX = 64_000_000
 NOT_BUNDLED = {"numpy", "torch", "torch-geometric", "scipy", "psutil"}
 """Packages that are too large, that must match the machine's CUDA, or that those need."""
 NOT_USED = {"matplotlib"}
-"""Packages of tests other than tests/gpu; matplotlib needs some that cannot just be unpacked."""
+"""Packages of other tests than tests/gpu. The wheel of fonttools, which matplotlib needs, has a
+.data folder, which run.sh does not install."""
 PAGE = "docs/gpu-results.md"
 RUN = ("tests/gpu", "bench/gpu.py", "bench/gpu_all.py", PAGE)
 GLIBC_MINORS = range(34, 4, -1)  # gnndrive's core needs 2.34 if Debian 12 builds it

@@ -95,7 +95,14 @@ def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
         stats = loader.stats()
     found = stats["rows_hit"] + stats["rows_waited"]
     hit_rate = found / (found + stats["rows_loaded"])
-    return meter.result(hit_rate=hit_rate, **{name: stats[name] for name in REPORTED}, **ended)
+    counters = {name: stats[name] for name in REPORTED}
+    return figures(meter, ended, hit_rate=hit_rate, **counters)
+
+
+def figures(meter: Meter, ended: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The result of a loader. All its times begin after the set-up, as `ended` does."""
+    first_s = meter.first_s - meter.set_up["set_up_s"]
+    return meter.result(first_s=first_s, **more, **ended)
 
 
 # ---- batches that are made on the host
@@ -125,7 +132,7 @@ def run_by_hand(
             meter.batch(len(batch.n_id))
             del made, batch, x
         ended = trainer.ended(started)
-    return meter.result(**ended)
+    return figures(meter, ended)
 
 
 def prepared(

@@ -19,7 +19,6 @@ from _gpu_tries import moves_of, of_step, try_with, working_ways
 from gnndrive.common.memory import format_size, parse_size
 
 ROOT = Path(__file__).resolve().parent.parent
-ASKED = "## What will stand here"
 FILLED = "## Results"
 HOW = "## How to run it"
 FAKE = "*(fake GPU)*"
@@ -242,7 +241,7 @@ ROWS: dict[str, Row] = {
     "tests/gpu": (in_step("tests"), tests),
     "rows into the feature buffer beside a plain pinned copy of the same bytes, 512 and 3,072 "
     "bytes a row, by each way": (in_step("moves"), lambda results: ratios(results, "h2d")),
-    "which way is kept": (in_step("moves"), faster_way),
+    "which way is faster": (in_step("moves"), faster_way),
     "gather beside a copy within the GPU's memory, 512 and 3,072 bytes a row, by each way":
         (in_step("moves"), lambda results: ratios(results, "gather")),
     "seconds a batch beside PyG's way, pinned host gather and copy, features larger than the "
@@ -274,7 +273,7 @@ def cell(value: object) -> str:
 
 def questions(template: str) -> dict[str, str]:
     """What is asked for, by the questions of the page's table."""
-    lines = template[template.index(ASKED if ASKED in template else FILLED) :].splitlines()
+    lines = template[template.index(FILLED) :].splitlines()
     first = lines.index(next(line for line in lines if line.startswith("| question |")))
     asked = {}
     for line in lines[first + 2 :]:
@@ -312,7 +311,7 @@ def page(results: Result, template: str) -> str:
         f"{found.get('commit', 'unknown')}."
     )
     title, how = template.splitlines()[0], template[template.index(HOW) :]
-    how = how[: how.index(ASKED if ASKED in how else FILLED)].strip()
+    how = how[: how.index(FILLED)].strip()
     lines = [title, "", head + on_memory(results), "", how, "", FILLED, ""]
     lines += table(("question", "asked for", "figure", "when", "command"),
                    answers(results, template))  # fmt: skip

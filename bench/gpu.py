@@ -3,7 +3,7 @@
 usage: python bench/gpu.py STORE [--runs 3] [--batches 20] [--device-memory 4GB] [--json FILE]
        python bench/gpu.py --generate 20 --folder DIR [--host-budget 4GiB] [the same options]
        python bench/gpu.py --parts h2d,gather      (neither store nor disk)
-       python bench/gpu.py --parts h2d --switch defaults --switch "blocks=128 restrict"
+       python bench/gpu.py --parts h2d --switch defaults --switch "blocks=128 gather_stream"
 
 Three parts:
 h2d     rows from pinned staging into random slots of the feature buffer, in each of the ways,

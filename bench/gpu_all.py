@@ -55,7 +55,7 @@ SWITCHES = ("gather_stream=on", "portions=8", "blocks=128")
 BUDGETS = ("4GiB", "5GiB", "")  # of a loader, less than the features; "": no limit
 BEGAN = "GPU_ALL_BEGAN"  # environment: when run.sh began, in seconds of the system's clock
 SWITCHES_TRIES = 3
-KERNELS = WAYS[:2]  # ways that the switches change
+KERNELS = WAYS[:2]  # ways whose kernel `blocks` changes
 TEST_S = 45  # after which a test's stacks are printed
 MEASURED = ["--buffer", "2GB", "--samplers", "4", "--threads", "4"]
 # Seconds: at most for each part, and what later parts need.

@@ -75,8 +75,9 @@ def keep_from_children(block: mmap.mmap) -> None:
 
     They would share its pages copy-on-write, and what the disk then reads into them could land in
     the child's copy. The addresses stay taken in the child (MADV_DONTFORK would free them), because
-    a child that frees `block` would otherwise free whatever was mapped there since. Before
-    Linux 4.14 memory cannot be wiped: a child gets copies of pinned pages, and none of the others.
+    a child that frees `block` would otherwise free whatever was mapped there since. Where
+    memory cannot be wiped (before Linux 4.14, in some sandboxes) a child does not get it at all,
+    and never unmaps its addresses.
     """
     try:
         block.madvise(_MADV_WIPEONFORK)

@@ -192,10 +192,9 @@ def test_a_forked_child_keeps_the_addresses_of_slots_and_not_their_content() -> 
     assert memory.all()
 
 
-def test_what_cannot_be_wiped_in_a_child_keeps_its_addresses_there(
+def test_memory_that_cannot_be_wiped_is_not_inherited_and_never_unmapped_in_a_child(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The child never unmaps them, because they are free there."""
     advice: list[int] = []
 
     class Block(mmap.mmap):

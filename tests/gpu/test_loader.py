@@ -63,7 +63,7 @@ def epochs(make: Make, **given: Any) -> list[list[Data]]:
     ("engine", "staging"),
     [
         ("auto", None), ("threads", None), ("simulated", None),
-        ("auto", (1, 4096)), ("threads", (2, 600)), ("simulated", (2, 600)),
+        ("auto", (2, 600)), ("threads", (1, 4096)), ("simulated", (1, 4096)),
     ],
 )  # fmt: skip
 def test_batches_are_those_of_the_cpu(

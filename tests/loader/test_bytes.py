@@ -18,7 +18,7 @@ from tests.loader.batches import simulate
 DIMS = [1, 3, 32, 64, 100, 127, 128, 129, 200, 256, 768, 4714]
 DTYPES = [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 ENGINES = ["uring", "threads", "simulated"]
-BY_ALL_ENGINES = [torch.uint8, torch.float64]  # an engine sees bytes, not types
+BY_ALL_ENGINES = [torch.uint8, torch.float64]  # odd row sizes, and the largest
 CASES = [
     (dim, dtype, engine)
     for dtype in DTYPES
@@ -48,7 +48,7 @@ def table(
     return gnndrive.open(path), x
 
 
-@pytest.mark.parametrize(("dim", "dtype", "engine"), CASES)
+@pytest.mark.parametrize(("dim", "dtype", "engine"), CASES, ids=str)
 def test_every_row_equals_direct_indexing(
     graph: tuple[np.ndarray, np.ndarray], dim: int, dtype: torch.dtype, engine: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -16,8 +16,10 @@ WAYS = ("zero-copy", "copy+kernel", "staged")
 NAME = "move_rows"
 UNITS = {16: "uint4", 8: "uint2", 4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}
 LOADS = 4
-"""Rows that a warp reads before it writes the first. On an H100 a gather of rows of 512 bytes is
-1.1 times as fast with four as with one; of 3,072 bytes it takes as long (docs/gpu-results.md)."""
+"""Rows of which each lane of a warp reads one unit before it writes the first. On an H100 a gather
+of rows of 512 bytes is 1.1 times as fast with four as with one, and of 3,072 bytes 0.5 % slower.
+Without __restrict__ it would lose another 1 % there, and so would scatters (docs/gpu-results.md).
+"""
 _THREADS, _WARP, _BLOCKS_MAX = 256, 32, 1 << 16
 # One warp moves LOADS rows of `units` units at a time: in a row of 512 bytes each lane has one unit
 # of each row, and reads all of them before it writes the first, so that their latencies overlap.
@@ -103,7 +105,9 @@ class MoveKernel:
 
         Args:
             stream: a stream of the GPU.
-            into: uint8 [n, row_bytes], on the GPU or in registered host memory.
+            into: uint8 [n, row_bytes], on the GPU or in registered host memory. It overlaps
+                neither `source` nor the lists, and nothing else writes what the kernel reads while
+                it runs: __restrict__ promises that.
             into_row: int32 [rows], on the GPU or in registered host memory; None: row `i`.
             source: uint8 [m, row_bytes], on the GPU or in registered host memory.
             source_row: int32 [rows], as `into_row`.

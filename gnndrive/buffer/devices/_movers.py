@@ -5,7 +5,8 @@ copy+kernel  one copy of the stretch of staging that has landed, and a kernel be
 staged       one such copy, and torch's own kernels behind it: the only way without CuPy
 
 Rows are gathered, and copied out of slots into pinned memory, by the kernel in the first two ways,
-by torch in the third.
+by torch in the third. On an H100 the ways into slots differ by 2 % (docs/gpu-results.md), so the
+first is preferred: it needs no memory of the GPU for the stretch, and reads no gaps between rows.
 """
 
 from __future__ import annotations

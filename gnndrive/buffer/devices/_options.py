@@ -1,8 +1,8 @@
 """What can be chosen in how a GPU's rows are moved; `bench/gpu.py --switch blocks=128` measures it.
 
-The defaults are what the device does unless a measurement asks for something else. Moving rows with
-nothing beside it takes as long with any of them (an H100, docs/gpu-results.md); what they change
-beside training on large models has not been measured.
+The defaults are what the device does unless a measurement asks for something else. With nothing
+beside it, moving rows takes as long with any of them, within 1 % (an H100, docs/gpu-results.md);
+what they change beside training on large models has not been measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernel that moves rows: run by the host, moves what numpy moves."""
+"""The kernel that moves rows: run by the host, it moves what numpy moves."""
 
 from __future__ import annotations
 

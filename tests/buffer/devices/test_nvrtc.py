@@ -72,7 +72,7 @@ def nvrtc() -> Nvrtc:
 
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("unit", UNITS)
-def test_it_compiles(nvrtc: Nvrtc, unit: int, gpu: str):
+def test_the_kernel_compiles(nvrtc: Nvrtc, unit: int, gpu: str):
     cubin, log = nvrtc(code(unit), gpu)
     assert cubin.startswith(b"\x7fELF")
     assert NAME.encode() in cubin
@@ -80,8 +80,8 @@ def test_it_compiles(nvrtc: Nvrtc, unit: int, gpu: str):
 
 
 def test_all_loads_come_before_the_first_store(nvrtc: Nvrtc):
-    """What each thread reads ahead is in registers, not in memory of its own, and reads go through
-    the cache for what no kernel writes (.nc)."""
+    """What each thread reads ahead is in registers, not in memory of its own, and reads take
+    the read-only path (.nc)."""
     text, _ = nvrtc(code(16), "compute_80")
     ptx = text.decode()
     assert ".local" not in ptx

@@ -100,8 +100,8 @@ def test_copies_and_pickles_draw_the_same(make: Make) -> None:
 
 
 def places(loader: NeighborLoader) -> list[int]:
-    """Numbers of batches after which an epoch is broken off: none, in the middle of a window,
-    between two, before the last batch and after it."""
+    """Numbers of batches after which an epoch is broken off: none, between two windows, before the
+    last batch of a window, before the last batch of all and after it."""
     window = windows_of(loader)[1]
     return [0, window.first, window.first + window.count - 1, len(loader) - 1, len(loader)]
 
