@@ -36,10 +36,10 @@ import torch
 from _limits import limited
 
 import gnndrive
-from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.direct_file import STRETCH_BYTES
+from gnndrive.common.malloc import return_large_blocks
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import DiskCost
 from gnndrive.inference.layers import Layers

@@ -27,7 +27,6 @@ from gnndrive.cli.commands import page as page_command
 from gnndrive.cli.commands import serve as serve_command
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.loader_options import LoaderOptions
-from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
@@ -58,6 +57,7 @@ from gnndrive.cli.commands.options import (
 from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.training import TrainSettings
 from gnndrive.common.errors import GNNDriveError, StoreError
+from gnndrive.common.malloc import return_large_blocks
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -2,7 +2,8 @@
 
 - `errors.py`: the exceptions; `records.py`: the records that one part hands to another.
 - `ffi.py`: the C core, and the only module that imports it; `plugins.py`: finds plug-ins by name.
-- `array_pool.py`: recycles the memory of batches; `memory.py`: sizes, and free memory.
+- `array_pool.py`: recycles the memory of batches; `memory.py`: sizes, and free memory;
+  `malloc.py`: returns to the system what was freed.
 - `atomic_files.py`: files and folders that exist whole or not at all.
 - `loop_thread.py`: a thread that runs an event loop.
 """

@@ -6,6 +6,7 @@ it when it makes a plan within a budget.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -13,6 +14,7 @@ from itertools import count, islice
 import numpy as np
 
 from gnndrive.common.errors import BatchTooLarge
+from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.memory import available_memory
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.plan.choice import holds_everything, with_drawn
@@ -77,10 +79,9 @@ class Drawing:
         tables = {table.name: table.file.row_count for table in request.tables}
         drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, tables)
         if drawn is None:
-            try:
+            with contextlib.suppress(BatchTooLarge):
                 drawn = self._draw(request, request.memory or 0)
-            except BatchTooLarge:
-                return None
+            return_free_memory()
             if drawn is not None:
                 save_entry(self.store, key, drawn.to_json(self.settings))
         return drawn
@@ -102,14 +103,9 @@ class Drawing:
                 found[name] = trace
         if len(found) == len(tables):
             return found
-        threads = processors()
-        sampler, topologies = self._to_draw(request, request.memory or 0, threads)
-        try:
-            found = draw_traces(
-                self.many(), sampler, topologies, self.rows_of, tables, request.bounds, threads
-            )
-        except BatchTooLarge:
-            return {}
+        found = {}
+        with contextlib.suppress(BatchTooLarge):
+            found = self._draw_traces(request, tables)
         for name, trace in found.items():
             save_trace(self.store, keys[name], trace.to_array())
         return found
@@ -126,6 +122,15 @@ class Drawing:
         sampler, topologies = self._to_draw(request, memory)
         rows = {table.name: table.file.row_count for table in request.tables}
         return draw_batches(self.seeds(), sampler, topologies, self.rows_of, rows, request.bounds)
+
+    def _draw_traces(
+        self, request: PlanRequest, tables: Mapping[str, int]
+    ) -> dict[str, SampledTrace]:
+        threads = processors()
+        sampler, topologies = self._to_draw(request, request.memory or 0, threads)
+        return draw_traces(
+            self.many(), sampler, topologies, self.rows_of, tables, request.bounds, threads
+        )
 
     def _to_draw(
         self, request: PlanRequest, memory: int, threads: int = 1

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreError
+from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.arguments import victim_bytes
 from gnndrive.loader.assembly import Assembly
@@ -108,6 +109,13 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
         ConfigError: the plan of the loader's own strategy does not fit.
         StoreError, ReadError: the graph is damaged or cannot be read.
     """
+    try:
+        return _compared(assembly, all, curve)
+    finally:  # loading begins next, and no plan counts what drawing and simulating have freed
+        return_free_memory()
+
+
+def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
     own = assembly.strategy
     whole = assembly
     if own.replays or own.partitioned:

@@ -25,10 +25,10 @@ from typing import Any, Protocol
 
 import torch
 
-from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS, mapped_batches
 from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import ConfigError, GNNDriveError
+from gnndrive.common.malloc import return_large_blocks
 from gnndrive.common.records import Int64Array
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.plan.strategy_costs import StrategyCost

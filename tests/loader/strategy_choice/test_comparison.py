@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
 from gnndrive.common.errors import StoreError
-from gnndrive.loader import strategy_choice
+from gnndrive.loader import drawing, strategy_choice
 from gnndrive.plan import strategy_costs
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import access_traces
@@ -212,6 +213,19 @@ def test_the_rows_of_drawn_batches_are_kept_beside_the_store(
     assert damaged is not None
     assert [each.hit_share for each in damaged.costs] == hits
     gnndrive.open(store.path)  # which ignores the folder
+
+
+def test_what_drawing_and_comparing_free_is_returned(
+    make: Make, short: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    returned: list[str] = []
+    for module in (drawing, strategy_choice):
+        name = module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(module, "return_free_memory", partial(returned.append, name))
+    for expected in (["drawing", "strategy_choice"], ["strategy_choice"]):
+        make(**short | {"batch_size": 19}).compare()
+        assert returned == expected, "batches are drawn once"
+        returned.clear()
 
 
 def test_a_link_in_the_place_of_the_folder_is_left_alone(
