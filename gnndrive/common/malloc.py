@@ -1,7 +1,7 @@
 """What glibc keeps of the memory that the process has freed, and how it is returned to the system.
 
 Threads that sample or gather batches each have a heap of their own, and what they free stays in it:
-some hundred MB, which no plan counts. Elsewhere, and without glibc, these functions do nothing.
+some hundred MB, which no plan counts. Without glibc these functions do nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def return_large_blocks() -> None:
 
 
 def return_free_memory() -> None:
-    """Return once what is free now, in the heaps of all threads. Takes some milliseconds; call it
-    after work that will not come again, such as drawing batches for a plan."""
+    """Return what is free at this moment in the heaps of all threads. Takes some milliseconds, and
+    memory that is needed again costs page faults: call it once a plan is made, not for each batch.
+    """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

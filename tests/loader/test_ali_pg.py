@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
@@ -17,20 +16,16 @@ from tests.loader.batches import assert_same
 from tests.loader.conftest import Make
 from tests.loader.hetero.graph import check as check_types
 from tests.loader.hetero.graph import make_data
+from tests.loader.skewed import skewed_store
 
 GIVEN: dict[str, Any] = {"shuffle": True, "seed": 5}
 
 
 @pytest.fixture(scope="module")
 def skewed(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """2,000 nodes; a tenth of them have most of the out-edges."""
-    draw = torch.Generator().manual_seed(2)
-    source = (2_000 * torch.rand(30_000, generator=draw) ** 3).long()
-    edges = torch.stack([source, torch.randint(2_000, (30_000,), generator=draw)])
-    x = torch.randn(2_000, 64, generator=draw)
-    return gnndrive.from_data(
-        Data(x=x, edge_index=edges), tmp_path_factory.mktemp("ali") / "skewed.gnn"
-    )
+    """2,000 nodes, some of which have most of the out-edges."""
+    folder = tmp_path_factory.mktemp("ali") / "skewed.gnn"
+    return skewed_store(folder, nodes=2_000, edges=30_000, columns=64, seed=2)
 
 
 @pytest.mark.parametrize(

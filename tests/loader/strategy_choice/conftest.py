@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, Store
 from tests.loader.conftest import Make
+from tests.loader.skewed import skewed_store
 
 SAME = {"gnndrive", "ginex", "ali+pg", "lsm-gnn"}
 """Strategies whose batches are those of gnndrive."""
@@ -20,12 +19,8 @@ SHORT: dict[str, Any] = {"buffer": None, "shuffle": True, "seed": 5, "io_depth":
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A graph whose rows are most of its bytes, so that memory may be short of them alone."""
-    draw = torch.Generator().manual_seed(1)
-    source = (3_000 * torch.rand(12_000, generator=draw) ** 3).long()
-    edges = torch.stack([source, torch.randint(3_000, (12_000,), generator=draw)])
-    x = torch.randn(3_000, 256, generator=draw)
     folder = tmp_path_factory.mktemp("choice") / "wide.gnn"
-    return gnndrive.from_data(Data(x=x, edge_index=edges), folder)
+    return skewed_store(folder, nodes=3_000, edges=12_000, columns=256, seed=1)
 
 
 @pytest.fixture
