@@ -20,6 +20,7 @@ import epoch
 import gpu
 import gpu_all
 import pytest
+from _loaders import Meter
 
 from gnndrive.buffer.devices._kernels import WAYS
 from tests.bench.fake_parts import Fake, InProcess, row
@@ -131,6 +132,13 @@ def run_worker(name: str, options: argparse.Namespace, *_: Any) -> dict[str, Any
     _, worker = gpu.parse([*options.given, "--worker", name])
     assert worker is not None
     return _gpu_loaders.RUNS[name](worker) | {"peak_bytes": 1}
+
+
+def test_a_loaders_first_batch_counts_from_the_end_of_its_set_up():
+    meter = Meter("gnndrive")
+    meter.set_up, meter.first_s = {"set_up_s": 2.0, "set_up_cpu_s": 1.0}, 2.5
+    found = _gpu_loaders.figures(meter, {"elapsed_s": 3.0}, hit_rate=0.5)
+    assert [found[name] for name in ("first_s", "elapsed_s", "hit_rate")] == [0.5, 3.0, 0.5]
 
 
 def test_a_rehearsal_fills_every_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
