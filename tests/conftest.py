@@ -5,17 +5,21 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
 from hypothesis import settings
 
-from tests import forked
+from tests import forked, soak
 
 # Each test computes with one thread, because there is one worker for each core: threads that wait
 # for each other beside other work take up to ten times as long. OpenMP reads this when torch is
 # imported; the processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile("busy", deadline=None)
-settings.load_profile("busy")
+# `make test` shows the same examples each time, a soak others in each of its runs.
+settings.register_profile(
+    "project", deadline=None, database=None, derandomize=soak.DRAWN not in os.environ
+)
+settings.load_profile("project")
 
 
 def pytest_collection_finish() -> None:
@@ -28,3 +32,9 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """End the process that programs are forked from."""
     forked.stop()
+
+
+@pytest.fixture(name="seeds")
+def fixture_seeds() -> soak.Seeds:
+    """`seeds(3)`: three fixed seeds, in a soak other ones in each run (tests/soak.py)."""
+    return soak.seeds

@@ -1,0 +1,144 @@
+"""`make soak`: tests that draw seeds, examples or combinations, again and again with fresh ones.
+
+A test of `make test` shows a behaviour with a few fixed seeds. The same test is soaked when it
+
+- asks for the fixture `seeds`, and loops over `seeds(3)` instead of `range(3)`;
+- is decorated with `product`, which takes each value once, and all combinations in a soak;
+- is one of Hypothesis'.
+
+The soak picks one of these tests at random, then one of its combinations and a seed, runs it, and
+goes on until its time is over. All of it follows from SEED. `GNNDRIVE_SOAK=N` in the environment
+runs chosen tests once as the soak does when it has drawn N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+from hypothesis import core
+
+from tests.project_files import ROOT
+
+DRAWN = "GNNDRIVE_SOAK"  # the number that a test's seeds and examples follow from
+UNTIL = "GNNDRIVE_SOAK_UNTIL"  # time.monotonic() at which the soak ends
+RUNS = 3  # combinations and seeds of one test in a row: its module's fixtures are made once
+SEED_MAX = 1 << 31
+
+Seeds = Callable[[int], Iterable[int]]
+
+
+def seeds(count: int) -> Iterable[int]:
+    """`count` seeds: 0, 1, 2, … in `make test`, others in each run of a soak."""
+    start = int(os.environ.get(DRAWN, "0"))
+    return range(start, start + count)
+
+
+def product(names: str, *values: Sequence[Any], ids: Any = None) -> pytest.MarkDecorator:
+    """Parameters of which each matters alone: `make test` has each value once, a soak all pairs.
+
+    Args:
+        names: as in `pytest.mark.parametrize`; one more sequence of values for each.
+        values: of each name.
+        ids: as in `pytest.mark.parametrize`.
+    """
+    most = max(map(len, values))
+    cases = [tuple(each[i % len(each)] for each in values) for i in range(most)]
+    if DRAWN in os.environ:
+        cases = list(itertools.product(*values))
+    marked = [pytest.param(*case, marks=pytest.mark.soak) for case in cases]
+    return pytest.mark.parametrize(names, marked, ids=ids)
+
+
+# ---- a soak, in a process of pytest
+
+
+def is_soaked(item: pytest.Item) -> bool:
+    """Whether other seeds, examples or combinations can show more of this test."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return "seeds" in getattr(item, "fixturenames", ()) or bool(marks & {"soak", "hypothesis"})
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what no seed changes."""
+    config.hook.pytest_deselected(items=[item for item in items if not is_soaked(item)])
+    items[:] = [item for item in items if is_soaked(item)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """Run tests at random until the time is over; a test that has failed is not run again."""
+    rng = random.Random(os.environ[DRAWN])
+    write = session.config.get_terminal_writer().line
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in session.items:
+        functions[item.nodeid.split("[")[0]].append(item)
+    runs = 0
+    while functions and time.monotonic() < float(os.environ[UNTIL]):
+        name = rng.choice(list(functions))
+        chosen = [rng.choice(functions[name]) for _ in range(RUNS)]
+        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            runs += 1
+            if failure := _run(item, following, rng.randrange(SEED_MAX)):
+                write(failure)
+                del functions[name]
+                session.testsfailed += 1
+                session._setupstate.teardown_exact(None)
+                break
+    write(f"{runs} runs of {len(functions)} tests")
+    return True
+
+
+def _run(item: pytest.Item, following: pytest.Item | None, drawn: int) -> str:
+    """Run one test with what follows from `drawn`; returns what failed, and how to repeat it."""
+    os.environ[DRAWN] = str(drawn)
+    core.global_force_seed = drawn
+    item._initrequest()  # type: ignore[attr-defined]  # its fixtures are made anew
+    item._report_sections.clear()
+    failed = [each for each in runtestprotocol(item, False, following) if each.failed]
+    if not failed:
+        return ""
+    said = "\n".join(f"{each.when}: {each.longreprtext}" for each in failed)
+    repeat = f"{DRAWN}={drawn} .venv/bin/python -m pytest '{item.nodeid}'"
+    return f"\n{said}\n{item.nodeid} failed in {failed[0].when}. Repeat it:\n    {repeat}"
+
+
+# ---- `make soak`
+
+
+def main() -> int:
+    """Soak in a process for each core; returns 1 if a test has failed."""
+    parser = argparse.ArgumentParser(prog="make soak")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=random.randrange(SEED_MAX))
+    parser.add_argument("--drop", default="", help="take a rule out: a function in dropped.py")
+    parser.add_argument("tests", nargs="*", default=["tests"])
+    given = parser.parse_args()
+    print(f"soak: {given.minutes:g} minutes, SEED={given.seed}", flush=True)
+    until = time.monotonic() + 60 * given.minutes
+    command = [sys.executable, "-m", "pytest", "-p", "tests.soak", "-p", "no:cacheprovider"]
+    processes = [
+        subprocess.Popen(
+            [*command, "-m", "not gpu", *given.tests], cwd=ROOT,
+            env={**os.environ, DRAWN: f"{given.seed + number}", UNTIL: f"{until}",
+                 "GNNDRIVE_DROP": given.drop},
+        )
+        for number in range(os.cpu_count() or 1)
+    ]  # fmt: skip
+    failed = [process.wait() for process in processes]
+    print(f"soak: {'a test has failed' if any(failed) else 'all passed'}, SEED={given.seed}")
+    return int(any(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
