@@ -1,5 +1,7 @@
-"""Tables whose rows tell their number; each test runs once with each device that needs no GPU."""
+"""Tables whose rows tell their number; each seed has a device, and a soak may take a rule out."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,10 @@ from gnndrive.buffer.devices import host
 from gnndrive.common.records import TableFile
 from gnndrive.testing import simulation
 from gnndrive.testing.simulation import write_told_rows
+from tests import soak
+
+DEVICES = ("host", "simulated-cuda")
+DROP = "GNNDRIVE_DROP"  # a function of dropped.py: what the soak is to find
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +30,47 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
     return write_told_rows(path, 200, 1024)
 
 
-@pytest.fixture(autouse=True, params=["host", "simulated-cuda"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The device of the test's simulations; the host gathers in pieces."""
-    name: str = request.param
+@pytest.fixture
+def device() -> str:
+    """The device of the test's simulations; `parametrize("device", DEVICES)` overrides it."""
+    return DEVICES[0]
+
+
+@pytest.fixture(autouse=True)
+def default_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations use `device`; the host gathers in pieces."""
     monkeypatch.setattr(host, "PIECES_BYTES", 0)
-    monkeypatch.setattr(simulation, "DEFAULT_DEVICE", name)
-    return name
+    monkeypatch.setattr(simulation, "DEFAULT_DEVICE", device)
+
+
+def use_device_of(seed: int, patch: pytest.MonkeyPatch) -> None:
+    """Even seeds simulate the host, odd ones a GPU whose streams are queues."""
+    patch.setattr(simulation, "DEFAULT_DEVICE", DEVICES[seed % 2])
+
+
+@pytest.fixture(name="seeds")
+def seeds_with_devices(monkeypatch: pytest.MonkeyPatch) -> soak.Seeds:
+    """`seeds(3)` as in all tests; each seed has its device."""
+
+    def each(count: int) -> Iterator[int]:
+        for seed in soak.seeds(count):
+            use_device_of(seed, monkeypatch)
+            yield seed
+
+    return each
+
+
+@pytest.fixture(autouse=True)
+def without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make soak` may take a rule out, to show that it would find the breach."""
+    if name := os.environ.get(DROP):
+        from tests.pipeline import dropped, dropped_windows
+
+        drop = getattr(dropped, name, None) or getattr(dropped_windows, name)
+        drop(monkeypatch)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A soak without a rule leaves out the tests that take one out themselves."""
+    if os.environ.get(DROP):
+        items[:] = [item for item in items if "without_the_rule" not in item.name]

@@ -5,18 +5,24 @@ longer exists, and `test_rules.py` refuses an error that comes from a patch that
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gnndrive.buffer.admission_queue import Ticket
+from gnndrive.buffer.devices._staged import StagedMemory
+from gnndrive.buffer.devices.simulated_cuda import COMPUTE, SimulatedDriver
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.fetch_queue import FetchQueue
 from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.place_table import PlaceHold, PlaceTable, _Place
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib, pointer
-from gnndrive.common.records import Landing, Stretch
+from gnndrive.common.records import Int32Array, Landing, Stretch
+from gnndrive.disk.tiers import _victims
+from gnndrive.disk.tiers._victims import Victims
 from gnndrive.host.turns import Turn, Turns
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
@@ -390,3 +396,177 @@ def drop_turns_of_ranks(patch: Patch) -> None:
     patch.setattr(Turns, "join", joining)
     patch.setattr(Turns, "peek", peek)
     patch.setattr(Turns, "take_now", take_now)
+
+
+# ---- places for whole batches
+
+
+def drop_places_wait_for_reads(patch: Patch) -> None:
+    """6: a place is free as soon as its batch was released."""
+    patch.setattr(_Place, "free", property(lambda place: not place.entries))
+
+
+def drop_batches_wait_for_their_rows(patch: Patch) -> None:
+    """7: a batch is ready as soon as its reads have begun."""
+    patch.setattr(PlaceHold, "settled", lambda hold: True)
+
+
+def drop_batches_wait_for_residents(patch: Patch) -> None:
+    """7: a batch is ready although residents are still being read."""
+    patch.setattr(PlaceTable, "residents_settled", True)
+
+
+def drop_failures_reach_the_batch(patch: Patch) -> None:
+    """8: a failed row counts as read."""
+    commit = PlaceTable.commit
+
+    def careless(table: PlaceTable, stretch: Stretch) -> None:
+        failed = stretch.failures["slot"]
+        commit(table, Stretch(np.concatenate([stretch.slots, failed])))
+
+    patch.setattr(PlaceTable, "commit", careless)
+
+
+# ---- waits for copies on a device
+
+
+async def no_wait(event: Any) -> None:
+    """Goes on before the event has fired."""
+
+
+def drop_commit_behind_the_scatter(patch: Patch) -> None:
+    """A row is valid, and its staging free, as soon as its scatter was begun."""
+    commit = StagedMemory.commit
+
+    async def hasty(memory: StagedMemory, landing: Landing, stretch: Stretch) -> Stretch:
+        driver: Any = memory._driver
+        driver.wait = no_wait
+        try:
+            return await commit(memory, landing, stretch)
+        finally:
+            del driver.wait
+
+    patch.setattr(StagedMemory, "commit", hasty)
+
+
+def drop_staging_behind_the_scatter(patch: Patch) -> None:
+    """Rows are valid when they should be, but their staging is free as soon as they landed."""
+    take, commit = StagedMemory.landing, StagedMemory.commit
+
+    def kept(memory: StagedMemory, slots: Any) -> Landing | None:
+        landing = take(memory, slots)
+        return None if landing is None else replace(landing, leave=lambda: None)
+
+    async def early(memory: StagedMemory, landing: Landing, stretch: Stretch) -> Stretch:
+        driver: Any = memory._driver
+        wait, portion = type(driver).wait, landing.owner
+
+        async def leaving(event: Any) -> None:
+            if portion.moved == len(portion.slots):
+                memory._free.append(portion)
+            del driver.wait
+            await wait(driver, event)
+
+        driver.wait = leaving
+        return await commit(memory, landing, stretch)
+
+    patch.setattr(StagedMemory, "landing", kept)
+    patch.setattr(StagedMemory, "commit", early)
+
+
+def drop_release_behind_the_gathers_copy(patch: Patch) -> None:
+    """A lease is released as soon as its gather was begun."""
+
+    async def at_once(lease: Lease) -> None:
+        return
+
+    patch.setattr(Lease, "gathered", at_once)
+
+
+def drop_cleanup_behind_the_gathers_copy(patch: Patch) -> None:
+    """The same when an epoch ends early."""
+    release_and_drain = epoch_run._release_and_drain
+
+    async def at_once(epoch: Epoch) -> None:
+        with patch.context() as meanwhile:
+            drop_release_behind_the_gathers_copy(meanwhile)
+            await release_and_drain(epoch)
+
+    patch.setattr(epoch_run, "_release_and_drain", at_once)
+
+
+# ---- waits of the victim buffer
+
+
+def drop_copy_out_before_the_scatter(patch: Patch) -> None:
+    """Rows are copied out on another stream than the one that scatters others over them."""
+    begin, begin_copy_out = SimulatedDriver._begin, SimulatedDriver.copy_out
+
+    def copy_out(driver: SimulatedDriver, slots: Any, into: Any, moves: Int32Array) -> Any:
+        with patch.context() as meanwhile:
+            elsewhere = lambda self, stream, work: begin(self, COMPUTE, work)  # noqa: E731
+            meanwhile.setattr(SimulatedDriver, "_begin", elsewhere)
+            return begin_copy_out(driver, slots, into, moves)
+
+    patch.setattr(SimulatedDriver, "copy_out", copy_out)
+
+
+def drop_copy_back_behind_the_copy_out(patch: Patch) -> None:
+    """A fetch copies a row back although its copy-out has not ended."""
+    lib, pointer = _victims.lib, _victims.pointer
+
+    async def at_once(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
+        await tier._begin_copy_back(kept, *places)
+        if before:
+            await asyncio.wait(before)  # the table needs it
+        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
+
+    patch.setattr(Victims, "_copy_back", at_once)
+
+
+def drop_valid_behind_the_copy_out(patch: Patch) -> None:
+    """A place counts as arrived as soon as its copy-out was begun."""
+    copy_out = Victims._copy_out
+
+    async def hasty(tier: Victims, ended: Any, places: Int32Array) -> None:
+        async def already() -> None:
+            return
+
+        await copy_out(tier, already, places)
+
+    patch.setattr(Victims, "_copy_out", hasty)
+
+
+def slow_copies_back(patch: Patch) -> None:
+    """A thread that copies back some turns of the loop later."""
+    begin = _victims.begin_copy
+
+    def later(*given: Any) -> asyncio.Future[None]:
+        async def copied() -> None:
+            for _ in range(12):
+                await asyncio.sleep(0)
+            begin(*given)
+
+        return asyncio.ensure_future(copied())
+
+    patch.setattr(_victims, "begin_copy", later)
+
+
+def drop_places_behind_the_copy_back(patch: Patch) -> None:
+    """A place may be taken as soon as its row was found, while the row is being copied back."""
+    slow_copies_back(patch)
+    begin = Victims._begin_copy_back
+
+    def given_up(tier: Victims, kept: Any, *places: Any) -> Any:
+        begun = begin(tier, kept, *places)
+        lib, pointer = _victims.lib, _victims.pointer
+        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
+        return begun
+
+    async def copied(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
+        if before:
+            await asyncio.wait(before)
+        await tier._begin_copy_back(kept, *places)
+
+    patch.setattr(Victims, "_begin_copy_back", given_up)
+    patch.setattr(Victims, "_copy_back", copied)

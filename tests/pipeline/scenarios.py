@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
+from gnndrive.buffer.policies.base import Keys
+from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common.records import EngineSettings, Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.loader.buffer_pool import BufferPool
@@ -34,7 +36,9 @@ from gnndrive.testing.simulation import (
 
 SLOW = Faults(short=0.1, delay_turns_max=6)
 AHEAD_TURNS = 300
+TURNS = 100  # most leases have ended by then
 PLACES: dict[str, Any] = {"places": 2, "residents": 60}
+AHEAD = Stages(4, 3, 8, 4)
 
 
 def epoch_ends_well(rows: TableFile, seed: int, **given: Any) -> None:
@@ -105,7 +109,7 @@ def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24, **gi
                 lease.release()
 
         users = [asyncio.ensure_future(use(start)) for start in (0, 16, 33, 6)]
-        for _ in range(seed):
+        for _ in range(seed % TURNS):
             await asyncio.sleep(0)
         users[seed % 3].cancel()
         await asyncio.wait(users)
@@ -261,3 +265,92 @@ def windows_in_any_order(rows: TableFile, seed: int) -> None:
     """The younger of two windows lacks most of its slots, and its batches may overtake others."""
     stages = Stages(samplers=4, sweep=1, in_order=False)
     windows_end_well(rows, seed, stages=stages, few_slots=33 + 5 * seed % 15)
+
+
+# ---- on the simulated device, where a copy is begun long before its bytes are there
+
+
+def many_batches(rows: TableFile, seed: int) -> None:
+    """Through few slots, so that they are used again soon, to a slow consumer."""
+    slots = (0, 32)[seed % 2]
+    scenario = Scenario(rows, slots=slots, faults=SLOW, batches=16, consumer_turns_max=30)
+    simulate(replace(scenario, device=SimulatedCuda.name), seed)
+
+
+def broken_off(rows: TableFile, seed: int) -> None:
+    """A batch that was taken from an epoch and is checked in the next one."""
+
+    async def main() -> None:
+        scenario = Scenario(rows, faults=SLOW, batches=6, device=SimulatedCuda.name)
+        simulation = Simulation(scenario, seed)
+        first = simulation.epoch()
+        running = asyncio.ensure_future(run_epoch(first))
+        taken: Delivered = await first.output.aget()
+        running.cancel()
+        await asyncio.wait([running])
+        second = simulation.epoch(1)
+        running = asyncio.ensure_future(run_epoch(second))
+        simulation.check(await second.output.aget())
+        simulation.check(taken)
+        await simulation.consume(second)
+        await running
+        await simulation.close()
+
+    run(main())
+
+
+class Soonest(Belady):
+    """Gives up the row that is needed soonest, so that it is fetched back while it is copied."""
+
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        return Keys(next_use, np.zeros(len(next_use), np.uint8))
+
+
+def victims(rule: str = "victim", count: int = 24) -> dict[str, Any]:
+    """Arguments of a scenario with a victim buffer."""
+    return {
+        "tiers": (rule, "disk"), "victims": count, "policy": Belady(),
+        "device": SimulatedCuda.name,
+    }  # fmt: skip
+
+
+def victims_of_few_slots(rows: TableFile, seed: int, rule: str = "victim") -> None:
+    """Batches with many rows in common through few slots, so that slots are used again soon and
+    rows leave that are wanted."""
+    more = victims(rule, (24, 5)[seed // 2 % 2])
+    more["policy"] = (Soonest(), Belady())[seed // 4 % 2]
+    scenario = Scenario(
+        replace(rows, row_count=70), slots=(32, 40)[seed % 2], faults=SLOW, batches=10,
+        stages=AHEAD, consumer_turns_max=8, **more,
+    )  # fmt: skip
+    batches = simulate(scenario, seed)
+    assert [batch.index for batch in batches] == list(range(10))
+
+
+def victims_back_at_once(rows: TableFile, seed: int, rule: str = "victim") -> None:
+    """Rows that leave for one lease and are fetched back for the next, which is granted in the same
+    turn: what leaves is copied out meanwhile."""
+
+    async def main() -> None:
+        more = victims(rule, 64) | {"policy": Soonest(), "part_rows": 100}
+        simulation = Simulation(Scenario(rows, slots=32, faults=SLOW, **more), seed)
+        buffer = simulation.buffer
+        parts = np.split(np.arange(48), 3)
+        order = [0, 1, 2, 0, 1, 2, 0]
+        for index in range(len(order)):
+            buffer.announce(index, {"x": parts[order[index]]})
+
+        async def use(index: int) -> None:
+            wanted = {"x": parts[order[index]]}
+            lease = await buffer.granted(buffer.join([(index, wanted)])[0])
+            await lease.ready()
+            got = lease.gather("x", torch.uint8, (rows.row_bytes,))
+            simulation.check(Delivered(index, wanted["x"], got))
+            await lease.gathered()
+            lease.release()
+
+        for first in range(0, len(order), 2):
+            await asyncio.gather(*map(use, range(len(order))[first : first + 2]))
+        await simulation.close()
+
+    run(main())
