@@ -26,6 +26,7 @@ class Graph:
     indptr: np.ndarray
     path: Path
     dtype: np.dtype[Any]
+    type: Any = None
 
     @property
     def index_pointers(self) -> np.ndarray:
@@ -39,16 +40,10 @@ class Graph:
         return np.memmap(self.path, self.dtype, "r", DATA_OFFSET, (edges,))
 
     @property
-    def type(self) -> None:
-        return None
-
-    @property
     def source(self) -> SimpleNamespace:
         return SimpleNamespace(type=None, num_nodes=len(self.indptr) - 1)
 
-    @property
-    def target(self) -> SimpleNamespace:
-        return self.source
+    target = source
 
     @property
     def num_edges(self) -> int:
@@ -76,14 +71,17 @@ class Opened:
         return self.adjacency.stats()
 
     def close(self) -> None:
-        if self.closed:
-            return
+        if not self.closed:
+            self.adjacency.close()
         self.closed = True
-        self.adjacency.close()
+
+
+Open = Callable[..., Opened]
+OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
 
 
 @pytest.fixture
-def on_disk(tmp_path: Path) -> Callable[[np.ndarray, np.ndarray], Graph]:
+def on_disk(tmp_path: Path) -> OnDisk:
     """A function that writes a graph's indices to a file."""
 
     def write(indptr: np.ndarray, indices: np.ndarray) -> Graph:
@@ -95,19 +93,14 @@ def on_disk(tmp_path: Path) -> Callable[[np.ndarray, np.ndarray], Graph]:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., Opened]]:
+def opened() -> Iterator[Open]:
     """A function that opens a graph as the topology of that name; closed after the test."""
     made: list[Opened] = []
 
     def one(
-        graph: Graph,
-        name: Any = "direct",
-        cache_bytes: int = 0,
-        engine: str = "threads",
-        faults: Any = None,
-        seed: int = 0,
-        gap: int = 8192,
-    ) -> Opened:
+        graph: Graph, name: Any = "direct", cache_bytes: int = 0, engine: str = "threads",
+        faults: Any = None, seed: int = 0, gap: int = 8192,
+    ) -> Opened:  # fmt: skip
         choice = TopologyChoice(name, "", 0, cache_bytes)
         adjacency = Adjacency([graph], choice, gap)  # type: ignore[list-item]
         made.append(Opened(adjacency))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,12 +25,10 @@ from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.testing.faults import NOISE, Faults
 from tests.sampling.samplers.graphs import Scratch, graph_of_degrees, random_graph
+from tests.soak import product
 
 from .conftest import DATA_OFFSET, Graph, Opened
 
-Result = TypeVar("Result")
-Open = Callable[..., Opened]
-OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
 POLLS = 1_000_000
 
 
@@ -64,11 +61,8 @@ def make_cache(graph: Graph, nbytes: int) -> _neighbours.NeighbourCache:
         return _neighbours.NeighbourCache(csc, reader, nbytes)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("nbytes", [1_600, 5_000, 20_000, 10**6])
-def test_lists_with_the_highest_out_degree_for_their_length_are_kept(
-    on_disk: OnDisk, nbytes: int, dtype: type
-) -> None:
+@product("nbytes,dtype", [1_600, 5_000, 20_000, 10**6], [np.int32, np.int64])
+def test_lists_with_the_highest_out_degree_for_their_length_are_kept(on_disk, nbytes, dtype):
     indptr, indices = random_graph(500, 12, seed=3, dtype=dtype)
     graph = on_disk(indptr, indices)
     cache = make_cache(graph, nbytes)
@@ -85,35 +79,36 @@ def test_lists_with_the_highest_out_degree_for_their_length_are_kept(
         assert of_kept.min() * (1 + 2**-6) >= of_others.max()
 
 
-def test_a_cache_smaller_than_its_address_table_is_refused(on_disk: OnDisk) -> None:
+def test_a_cache_smaller_than_its_address_table_is_refused(on_disk):
     graph = on_disk(*random_graph(10_000, 2))
     with pytest.raises(OSError, match="ENOSPC"):
         make_cache(graph, 1_500)
     assert make_cache(graph, _neighbours.least_bytes(GraphSize(10_000, 1, 8))).nodes < 200
 
 
-def test_lists_are_filled_over_stretches(on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_are_filled_over_stretches(on_disk, monkeypatch):
     monkeypatch.setattr("gnndrive.disk.sequential_reader.STRETCH_BYTES", 4096)
-    indptr, indices = graph_of_degrees([5_000, 3, 2_000, 0, 1, 700], 2, np.int32)
-    assert kept(make_cache(on_disk(indptr, indices), 10**6), on_disk(indptr, indices)).sum() == 5
+    graph = on_disk(*graph_of_degrees([5_000, 3, 2_000, 0, 1, 700], 2, np.int32))
+    assert kept(make_cache(graph, 10**6), graph).sum() == 5
 
 
-def test_out_degrees_skip_indices_that_are_no_nodes() -> None:
-    for dtype in (np.int32, np.int64):
-        indices = np.array([0, 3, -1, 3, 4, np.iinfo(dtype).max, np.iinfo(dtype).min] * 20, dtype)
-        counts = np.zeros(4, np.uint32)
-        lib.gd_count_out_degrees(
-            ffi.from_buffer(indices), indices.itemsize, len(indices), 4,
-            ffi.from_buffer("uint32_t[]", counts),
-        )  # fmt: skip
-        assert counts.tolist() == [20, 0, 0, 40]
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_out_degrees_skip_indices_that_are_no_nodes(dtype):
+    indices = np.array([0, 3, -1, 3, 4, np.iinfo(dtype).max, np.iinfo(dtype).min] * 20, dtype)
+    counts = np.zeros(4, np.uint32)
+    lib.gd_count_out_degrees(
+        ffi.from_buffer(indices), indices.itemsize, len(indices), 4,
+        ffi.from_buffer("uint32_t[]", counts),
+    )  # fmt: skip
+    assert counts.tolist() == [20, 0, 0, 40]
 
 
-def test_neighbours_from_the_cache_are_not_read_from_disk(opened: Open, on_disk: OnDisk) -> None:
+def test_neighbours_from_the_cache_are_not_read_from_disk(opened, on_disk):
     graph = on_disk(*random_graph(2000, 20, seed=1, dtype=np.int32))
     read = []
     for cache in (0, 60_000, 10**6):
         direct = opened(graph, cache_bytes=cache, gap=0)
+        assert direct.topology.fetches == (cache < 10**6)
         sample = Uniform([10, 10]).sample_nodes(np.arange(100), 1, direct.topology)
         stats = direct.stats
         assert stats["neighbours_wanted"] == len(sample.edge)
@@ -122,35 +117,7 @@ def test_neighbours_from_the_cache_are_not_read_from_disk(opened: Open, on_disk:
     assert read[0] > read[1] > read[2] == 0
 
 
-# ---- errors
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_bad_sector_is_a_read_error(opened: Open, on_disk: OnDisk, seed: int) -> None:
-    """Only for nodes whose list touches the sector; others are sampled."""
-    indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
-    sector = int(indptr[210]) // 128
-    bad = DATA_OFFSET + 512 * sector
-    faults = Faults(eio_offsets=((bad, bad + 512),), short=0.2, eagain=0.1, delay_turns_max=seed)
-    graph, memory = on_disk(indptr, indices), Mmap(indptr, indices)
-    topology = opened(graph, engine="simulated", faults=faults, seed=seed).topology
-    sampler, failed = Uniform([-1]), 0
-    for node in range(0, 400, 7):
-        touched = indptr[node] < 128 * (sector + 1) and indptr[node + 1] > 128 * sector
-        if touched:
-            failed += 1
-            with pytest.raises(ReadError) as caught:
-                sampler.sample_nodes(np.array([node, 0]), 0, topology)
-            assert (caught.value.path, caught.value.errno) == (str(graph.path), errno.EIO)
-            assert bad - 512 < caught.value.offset <= bad
-        else:
-            got = sampler.sample_nodes(np.array([node]), 0, topology)
-            expected = sampler.sample_nodes(np.array([node]), 0, memory)
-            np.testing.assert_array_equal(got.node, expected.node)
-    assert failed
-
-
-def test_c_refuses_neighbours_that_it_does_not_wait_for() -> None:
+def test_c_refuses_neighbours_that_it_does_not_wait_for():
     sampler = Scratch()
     scratch = sampler.handle
     indptr = np.array([0, 2, 2])
@@ -170,10 +137,8 @@ def test_c_refuses_neighbours_that_it_does_not_wait_for() -> None:
     assert (resume(3), resume(-1)) == (-errno.EINVAL, -errno.EINVAL)
     assert (resume(1), resume(1), resume(0)) == (lib.GD_WANTS, 0, -errno.EINVAL)
     assert (lib.gd_sampler_nodes(scratch, 0), lib.gd_sampler_edges(scratch, 0)) == (2, 2)
-    assert (
-        sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
-    )  # a sample that was not finished, then a new one
-    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
+    for _ in range(2):  # a sample that is not finished, then a new one
+        assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
     given[0] = 2
     assert (resume(2), resume(0)) == (-errno.ERANGE, -errno.EINVAL)
     assert lib.gd_sampler_culprit(scratch, ffi.NULL) == 2
@@ -201,11 +166,10 @@ def drawn_together(
         return list(threads.map(draw, seeds, participants))
 
 
-@pytest.mark.parametrize("cache", [0, 30_000])
-@pytest.mark.parametrize("small", [False, True])
+@product("cache,small", [0, 30_000], [False, True])
 def test_samples_drawn_together_equal_those_drawn_alone_and_read_less(
-    opened: Open, on_disk: OnDisk, cache: int, small: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opened, on_disk, cache, small, monkeypatch
+):
     if small:
         monkeypatch.setattr(Direct, "missing_max", 97)
         monkeypatch.setattr(Direct, "wanted_max", 301)
@@ -216,7 +180,6 @@ def test_samples_drawn_together_equal_those_drawn_alone_and_read_less(
     alone, together = (opened(graph, cache_bytes=cache, gap=0) for _ in range(2))
     for node, got in zip(seeds, drawn_together(together.topology, seeds, sampler), strict=True):
         expected = sampler.sample_nodes(node, 7, memory)
-        assert isinstance(got, Sample)
         np.testing.assert_array_equal(got.node, expected.node)
         np.testing.assert_array_equal(got.row, expected.row)
         sampler.sample_nodes(node, 7, alone.topology)
@@ -225,54 +188,63 @@ def test_samples_drawn_together_equal_those_drawn_alone_and_read_less(
     assert 0 < together.stats["topology_bytes_read"] < alone.stats["topology_bytes_read"]
 
 
-def test_a_bad_sector_fails_only_the_samples_that_need_it(opened: Open, on_disk: OnDisk) -> None:
+def test_a_bad_sector_fails_only_the_samples_that_need_it(opened, on_disk, seeds):
+    """Whether they are drawn alone or together."""
     indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
+    graph, memory, sampler = on_disk(indptr, indices), Mmap(indptr, indices), Uniform([-1])
     sector = int(indptr[210]) // 128
     bad = DATA_OFFSET + 512 * sector
-    graph, memory = on_disk(indptr, indices), Mmap(indptr, indices)
-    faults = Faults(eio_offsets=((bad, bad + 512),), short=0.2)
-    topology = opened(graph, engine="simulated", faults=faults).topology
-    seeds = [np.array([node]) for node in range(200, 222, 3)]
-    outcomes = drawn_together(topology, seeds, Uniform([-1]))
-    failed = 0
-    for node, got in zip(range(200, 222, 3), outcomes, strict=True):
-        if indptr[node] < 128 * (sector + 1) and indptr[node + 1] > 128 * sector:
-            failed += 1
-            assert isinstance(got, ReadError)
-            assert (got.path, got.errno) == (str(graph.path), errno.EIO)
-        else:
-            assert isinstance(got, Sample)
-            expected = Uniform([-1]).sample_nodes(np.array([node]), 7, memory)
-            np.testing.assert_array_equal(got.node, expected.node)
-    assert 0 < failed < len(outcomes)
+    nodes = range(200, 222, 3)
+    for seed in seeds(2):
+        faults = Faults(
+            eio_offsets=((bad, bad + 512),), short=0.2, eagain=0.1, delay_turns_max=seed % 6
+        )
+        topology = opened(graph, engine="simulated", faults=faults, seed=seed).topology
+        apart, paired = (
+            [np.array([each]) for each in nodes],
+            [np.array([each, 0]) for each in nodes],
+        )
+        outcomes = drawn_together(topology, apart, sampler)
+        outcomes += [drawn_together(topology, [each], sampler)[0] for each in paired]
+        failed = 0
+        for node, got in zip([*apart, *paired], outcomes, strict=True):
+            if indptr[node[0]] < 128 * (sector + 1) and indptr[node[0] + 1] > 128 * sector:
+                failed += 1
+                assert isinstance(got, ReadError)
+                assert (got.path, got.errno) == (str(graph.path), errno.EIO)
+                assert bad - 512 < got.offset <= bad
+            else:
+                expected = sampler.sample_nodes(node, 7, memory)
+                np.testing.assert_array_equal(got.node, expected.node)
+        assert 0 < failed < len(outcomes)
 
 
-def test_stopping_a_combined_fetch(opened: Open, on_disk: OnDisk) -> None:
-    one = opened(on_disk(*random_graph(3000, 20, seed=1)), engine="simulated", faults=NOISE)
-    set_paused(one, True)
-    sampler, outcomes = Uniform([5, 5]), []
-    seeds = [np.arange(0, 3000, 10) + n for n in range(4)]
-    whole = threading.Thread(
-        target=lambda: outcomes.extend(drawn_together(one.topology, seeds, sampler)), daemon=True
-    )
-    whole.start()
-    assert any(reading(one) for _ in range(POLLS))
-    sampler.stop()
-    set_paused(one, False)
-    whole.join(60)
-    assert [type(outcome) for outcome in outcomes] == [ClosedError] * 4
+def test_a_fetch_passes_through_the_file_in_parts(opened, on_disk, monkeypatch):
+    monkeypatch.setattr(Direct, "missing_max", 100)
+    sizes, ranges = [], []
+    plans: weakref.WeakSet[Any] = weakref.WeakSet()
+    locate = type(opened(on_disk(*random_graph(10, 1))).adjacency._layouts[0]).locate
+
+    def measured(self: Any, rows: np.ndarray, *rest: Any) -> Any:
+        sizes.append(len(rows))
+        ranges.append((rows.min(), rows.max()))
+        assert not plans, "there is memory for one plan"
+        job = locate(self, rows, *rest)
+        plans.add(job)
+        return job
+
+    monkeypatch.setattr("gnndrive.disk.layouts.table.TableLayout.locate", measured)
+    graph = on_disk(*random_graph(1000, 20, seed=1))
+    # Simulated, because the threads of other engines may hold a plan a little longer than its end.
+    topology = opened(graph, engine="simulated").topology
+    sample = Uniform([-1]).sample_nodes(np.arange(300), 0, topology)
+    assert sum(sizes) == len(sample.edge)
+    assert 90 < max(sizes) <= 100
+    assert len(sizes) < len(sample.edge) / 80
+    assert all(before[1] < after[0] for before, after in pairwise(ranges)), "one pass, by parts"
 
 
-def test_a_topology_with_all_lists_in_its_cache_does_not_fetch(
-    opened: Open, on_disk: OnDisk
-) -> None:
-    graph = on_disk(*random_graph(500, 20, seed=1))
-    assert opened(graph, cache_bytes=0).topology.fetches
-    assert opened(graph, cache_bytes=30_000).topology.fetches
-    assert not opened(graph, cache_bytes=10**6).topology.fetches
-
-
-# ---- stopping and closing
+# ---- stopping and closing, on a disk that does not answer
 
 
 class Thread(threading.Thread):
@@ -296,58 +268,69 @@ class Thread(threading.Thread):
         return self.outcome
 
 
-def call_in_loop(one: Opened, coroutine: Coroutine[Any, Any, Result]) -> Result:
-    assert one.adjacency._loop_thread is not None
-    return one.adjacency._loop_thread.call(coroutine)
-
-
 def set_paused(one: Opened, paused: bool) -> None:
     async def act() -> None:
-        assert one.adjacency._engine is not None
-        one.adjacency._engine.paused = paused  # type: ignore[attr-defined]
+        one.adjacency._engine.paused = paused  # type: ignore[union-attr]
 
-    call_in_loop(one, act())
+    one.adjacency._loop_thread.call(act())  # type: ignore[union-attr]
 
 
-def reading(one: Opened) -> bool:
-    async def ask() -> bool:
+def until_it_reads(one: Opened) -> None:
+    async def reads() -> bool:
         return bool(one.adjacency._engine.inflight)  # type: ignore[union-attr]
 
-    return call_in_loop(one, ask())
+    assert any(one.adjacency._loop_thread.call(reads()) for _ in range(POLLS))  # type: ignore
 
 
-def test_stopping_ends_a_reading_and_a_waiting_sampler(opened: Open, on_disk: OnDisk) -> None:
-    """On a disk that does not answer: samplers that wait for the lock end at once, the one that
-    reads ends when its reads in flight have ended."""
-    indptr, indices = random_graph(3000, 20, seed=1)
-    one = opened(on_disk(indptr, indices), engine="simulated", faults=NOISE)
+@pytest.fixture
+def paused(opened, on_disk):
+    """A topology of `random_graph(3000, 20, seed=1)` whose reads do not end."""
+    one = opened(on_disk(*random_graph(3000, 20, seed=1)), engine="simulated", faults=NOISE, gap=0)
     set_paused(one, True)
+    return one
+
+
+def test_stopping_ends_a_reading_and_a_waiting_sampler(paused):
+    """Samplers that wait for the lock end at once, the one that reads ends when its reads in flight
+    have ended."""
     stopped, other = Uniform([5, 5]), Uniform([5, 5])
-    first = Thread(stopped, one.topology)
-    assert any(reading(one) for _ in range(POLLS))
-    waiting = [Thread(stopped, one.topology) for _ in range(3)]
-    unharmed = Thread(other, one.topology)
+    first = Thread(stopped, paused.topology)
+    until_it_reads(paused)
+    waiting = [Thread(stopped, paused.topology) for _ in range(3)]
+    unharmed = Thread(other, paused.topology)
     stopped.stop()
     for thread in waiting:
         assert isinstance(thread.ended(), ClosedError)
     assert first.is_alive(), "law 3: the kernel may still write"
-    set_paused(one, False)
+    set_paused(paused, False)
     assert isinstance(first.ended(), ClosedError)
-    expected = Uniform([5, 5]).sample_nodes(np.arange(0, 3000, 10), 0, Mmap(indptr, indices))
+    memory = Mmap(*random_graph(3000, 20, seed=1))
+    expected = Uniform([5, 5]).sample_nodes(np.arange(0, 3000, 10), 0, memory)
     np.testing.assert_array_equal(unharmed.ended().node, expected.node)
 
 
-def test_closing_ends_a_reading_sampler(opened: Open, on_disk: OnDisk) -> None:
-    graph = on_disk(*random_graph(3000, 20, seed=1))
-    one = opened(graph, engine="simulated", faults=NOISE, gap=0)
-    set_paused(one, True)
-    thread = Thread(Uniform([5]), one.topology)
-    assert any(reading(one) for _ in range(POLLS))
-    one.close()
+def test_stopping_a_combined_fetch(paused):
+    sampler, outcomes = Uniform([5, 5]), []
+    seeds = [np.arange(0, 3000, 10) + n for n in range(4)]
+    whole = threading.Thread(
+        target=lambda: outcomes.extend(drawn_together(paused.topology, seeds, sampler)), daemon=True
+    )
+    whole.start()
+    until_it_reads(paused)
+    sampler.stop()
+    set_paused(paused, False)
+    whole.join(60)
+    assert [type(outcome) for outcome in outcomes] == [ClosedError] * 4
+
+
+def test_closing_ends_a_reading_sampler(paused):
+    thread = Thread(Uniform([5]), paused.topology)
+    until_it_reads(paused)
+    paused.close()
     assert isinstance(thread.ended(), ClosedError)
 
 
-def test_a_stop_token_calls_functions_registered_before_and_after_it_is_set() -> None:
+def test_a_stop_token_calls_functions_registered_before_and_after_it_is_set():
     stop, calls = StopToken(), []
     with stop.calling(lambda: calls.append("left")):
         assert not stop
@@ -358,30 +341,3 @@ def test_a_stop_token_calls_functions_registered_before_and_after_it_is_set() ->
         assert calls == ["within", "late"]
     assert stop
     assert stop.flag[0] == 1
-
-
-def test_a_fetch_passes_through_the_file_in_parts(
-    opened: Open, on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Direct, "missing_max", 100)
-    sizes, ranges = [], []
-    plans: weakref.WeakSet[Any] = weakref.WeakSet()
-    locate = type(opened(on_disk(*random_graph(10, 1))).adjacency._layouts[0]).locate
-
-    def measured(self: Any, rows: np.ndarray, *rest: Any) -> Any:
-        sizes.append(len(rows))
-        ranges.append((rows.min(), rows.max()))
-        assert not plans, "there is memory for one plan"
-        job = locate(self, rows, *rest)
-        plans.add(job)
-        return job
-
-    monkeypatch.setattr("gnndrive.disk.layouts.table.TableLayout.locate", measured)
-    graph = on_disk(*random_graph(1000, 20, seed=1))
-    # Simulated, because the threads of other engines may hold a plan a little longer than its end.
-    topology = opened(graph, engine="simulated").topology
-    sample = Uniform([-1]).sample_nodes(np.arange(300), 0, topology)
-    assert sum(sizes) == len(sample.edge)
-    assert 90 < max(sizes) <= 100
-    assert len(sizes) < len(sample.edge) / 80
-    assert all(before[1] < after[0] for before, after in pairwise(ranges)), "one pass, by parts"
