@@ -12,7 +12,7 @@ WORKERS ?= $(shell nproc)
 CORE := gnndrive/_core.abi3.so
 NATIVE := $(wildcard native/*.c native/*.h) build_ext.py setup.py
 
-.PHONY: help demo test build lint format docs gpu-bundle clean distclean
+.PHONY: help demo test soak build lint format docs gpu-bundle clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## what there is to make
@@ -25,6 +25,10 @@ demo: $(CORE)  ## generate a graph of 2 M nodes, train on it with 256 MB for fea
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(CORE)  ## all tests
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup
+
+soak: MINUTES ?= 10
+soak: $(CORE)  ## tests with fresh seeds for MINUTES=10, from SEED=a random one
+	@$(PY) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(DROP),--drop $(DROP))
 
 build: $(CORE)  ## install what is needed and build the C core in place
 

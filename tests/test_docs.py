@@ -1,55 +1,44 @@
-"""The documents are right: the snippets of docs/tasks run, each page twice in one folder;
-README.md and docs/performance.md stay short; and every path and module that a document names
-exists.
-
-The checks are functions from text to findings, so that tests can show that they find what they
-should.
-"""
+"""The documents are right: their snippets run; every path, module, link and message that they name
+exists; `make docs` shows every public name and every page."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tests.project_files import ROOT
+import gnndrive
+from gnndrive.common import plugins
+from tests.project_files import ROOT, files, named
+from tests.test_tidy import KINDS
 
-TASKS = ROOT / "docs" / "tasks"
-PAGES = sorted(TASKS.glob("*.md"))
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "tests" / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+PAGES = [*sorted((ROOT / "docs" / "tasks").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 README_LINES = 150
 PERFORMANCE_WORDS = 1700
 FOLDERS = ("gnndrive", "native", "tests", "bench", "docs")
 OF_PACKAGE = [
     path.name for path in (ROOT / "gnndrive").iterdir() if (path / "__init__.py").exists()
 ]
+BETWEEN = "…"
+
+
+# ---- snippets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_a_page_runs_twice(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
+    """In one namespace; a snippet with a title is a file's content."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for processes that a page starts elsewhere
-    run_snippets(page)
-    run_snippets(page)
-
-
-def test_the_examples_of_contributing_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_snippets(ROOT / "CONTRIBUTING.md")
-    run_snippets(ROOT / "CONTRIBUTING.md")
-
-
-def run_snippets(page: Path) -> None:
-    """Run the Python snippets of a page, in one namespace; one with a title is a file's content."""
     text = page.read_text(encoding="utf-8")
     head = r"^```python(?: title=\"([^\"]+)\")?\n(.*?)^```$"
     snippets = re.findall(head, text, re.MULTILINE | re.DOTALL)
@@ -66,13 +55,9 @@ def run_snippets(page: Path) -> None:
 # ---- length
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < README_LINES
-
-
-def test_performance_is_short() -> None:
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    assert len(text.split()) < PERFORMANCE_WORDS
+def test_the_pages_that_everybody_reads_are_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < README_LINES
+    assert len((ROOT / "docs" / "performance.md").read_text().split()) < PERFORMANCE_WORDS
 
 
 # ---- names
@@ -101,11 +86,6 @@ def modules_in(text: str) -> set[str]:
     return {name for name in names if not name.endswith(".gnn")}
 
 
-def links_in(text: str) -> set[str]:
-    """The targets of a text's links to files."""
-    return {link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link}
-
-
 def is_named(name: str) -> bool:
     """Whether a dotted name is a module or package, or an attribute of one."""
     so_far = "gnndrive"
@@ -123,51 +103,114 @@ def is_named(name: str) -> bool:
 
 def name_findings(text: str, folder: Path) -> list[str]:
     """Paths, modules and links in a text that do not exist; links count from `folder`."""
+    links = {link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link}
     findings = [f"no file {path}" for path in paths_in(text) if not (ROOT / path).exists()]
     findings += [f"no module {name}" for name in modules_in(text) if not is_named(name)]
-    findings += [f"no target {link}" for link in links_in(text) if not (folder / link).exists()]
+    findings += [f"no target {link}" for link in links if not (folder / link).exists()]
     return sorted(findings)
 
 
-@pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=[path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
-)
-def test_every_name_exists(document: Path) -> None:
-    assert not name_findings(document.read_text(encoding="utf-8"), document.parent)
-
-
-# ---- the checks find what they should
+def test_every_name_exists_and_every_figure_was_measured():
+    texts = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
+    assert not [each for path in DOCUMENTS for each in name_findings(texts[path], path.parent)]
+    assert not [path for path, text in texts.items() if "FIGURE" in text]
 
 
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
         ("`gnndrive/attic/old.py`", "no file gnndrive/attic/old.py"),
-        ("(native/reads.c, native/lost.c)", "no file native/lost.c"),
         ("`buffer/policies/fifo.py`", "no file gnndrive/buffer/policies/fifo.py"),
         ("`gnndrive/disk/engines/{uring,rust}.py`", "no file gnndrive/disk/engines/rust.py"),
         ("`gnndrive.attic.Old`", "no module gnndrive.attic.Old"),
         ("`gnndrive.disk.engines.rust`", "no module gnndrive.disk.engines.rust"),
-        ("[a page](docs/tasks/cooking.md)", "no file docs/tasks/cooking.md"),
         ("[a page](cooking.md)", "no target cooking.md"),
+        ("`gnndrive/buffer/`, disk/engines/uring.py, native/ring.c.", None),
+        ("`gnndrive.open`, gnndrive.buffer.policies.base.Policy, `open_store`", None),
+        ("build/gpu-bundle, papers.gnn, see [the tests](tests/README.md#x)", None),
     ],
 )
-def test_a_name_that_does_not_exist_is_found(text: str, finding: str) -> None:
-    assert finding in name_findings(text, ROOT)
+def test_a_name_that_does_not_exist_is_found(text, finding):
+    assert name_findings(text, ROOT) == ([finding] if finding else [])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "`gnndrive/buffer/`, disk/engines/uring.py, native/ring.c.",
-        "gnndrive/pipeline/{sample,train}.py",
-        "`gnndrive.open`, gnndrive.buffer.policies.base.Policy, `open_store`",
-        "build/gpu-bundle, papers.gnn, see [the tests](tests/README.md#x)",
-    ],
-)
-def test_a_name_that_exists_is_not(text: str) -> None:
-    assert not name_findings(text, ROOT)
+# ---- messages that docs/troubleshooting.md quotes
 
 
-def test_every_figure_was_measured():
-    assert not [path.name for path in DOCUMENTS if "FIGURE" in path.read_text()]
+def texts(source: str) -> Iterator[str]:
+    """All texts in a module that a message can be; what is computed in them becomes "…"."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            parts = (
+                part.value if isinstance(part, ast.Constant) else BETWEEN for part in node.values
+            )
+            yield "".join(map(str, parts))
+
+
+def is_said(message: str, said: list[str]) -> bool:
+    """Whether the fixed parts of a message stand in one of the texts, in their order."""
+    parts = message.strip(BETWEEN).split(BETWEEN)
+    pattern = re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
+    return any(pattern.search(text) for text in said)
+
+
+def test_every_quoted_message_is_still_in_the_code():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
+    assert 25 <= len(messages) == len(set(messages)) <= 55
+    sources = [path for path in files(".py") if named(path).startswith("gnndrive/")]
+    said = [text for path in sources for text in texts(path.read_text(encoding="utf-8"))]
+    assert not [message for message in messages if not is_said(message, said)]
+
+
+def test_a_message_that_is_not_there_is_found():
+    said = list(texts('raise E(f"the disk {name} is " "full: free " f"{n} bytes")'))
+    assert is_said("the … is full", said)
+    assert is_said("… is full: free … bytes", said)
+    assert not is_said("the … is empty", said)
+    assert not is_said("full: … the disk", said)
+
+
+# ---- make docs
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / ".ci" / "docs_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_public_name_and_kind_of_plug_in_is_described(pages):
+    described = [name for names in pages.public_names().values() for name in names]
+    assert sorted(name.rpartition(".")[2] for name in described) == sorted(gnndrive.__all__)
+    for name in described:
+        module, _, leaf = name.rpartition(".")
+        assert getattr(importlib.import_module(module), leaf) is getattr(gnndrive, leaf)
+    assert pages.plugin_kinds() == sorted(f"gnndrive.{kind}.base" for kind in KINDS)
+    assert all(plugins.names(kind.split(".")[1]) for kind in KINDS)
+
+
+def test_every_page_is_in_the_navigation(pages):
+    config = pages.on_config(SimpleNamespace(nav=None, watch=[]))
+    listed = set(leaves(config.nav))
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
+    assert listed == written | set(pages.PAGES.values()) | set(pages.api_pages())
+
+
+def leaves(nav: object) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [leaf for part in parts for leaf in leaves(part)]
+
+
+def test_links_of_the_readme_are_those_of_docs(pages):
+    text = pages.top_page("README.md")
+    assert "](docs/" not in text
+    assert "](tasks/import.md)" in text

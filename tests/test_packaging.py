@@ -29,17 +29,16 @@ def test_without_liburing_it_names_the_package(tmp_path: Path):
     assert "Traceback" not in tried.stderr
 
 
-@pytest.mark.parametrize("system", ["darwin", "win32"])
 @pytest.mark.parametrize("module", ["build_ext", "gnndrive"])
-def test_on_another_system_it_says_that_it_needs_linux(system: str, module: str):
-    code = f"import shutil, subprocess, sys, cffi; sys.platform = {system!r}; import {module}"
+def test_on_another_system_it_says_that_it_needs_linux(module: str):
+    code = f"import shutil, subprocess, sys, cffi; sys.platform = 'darwin'; import {module}"
     tried = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=False
     )
     assert tried.returncode != 0
     last = tried.stderr.splitlines()[-1]
     assert "gnndrive runs on Linux only" in last
-    assert f"this is {system}: " in last
+    assert "this is darwin: " in last
     assert "WSL 2 or in a Linux container" in last
 
 
@@ -74,4 +73,4 @@ def test_make_lists_its_targets():
         ["make", "--no-print-directory"], cwd=ROOT, text=True, capture_output=True, check=True
     ).stdout
     names = {line.split()[0] for line in output.splitlines()}
-    assert names >= {"demo", "test", "build", "lint", "gpu-bundle"}
+    assert names >= {"demo", "test", "soak", "build", "lint", "gpu-bundle"}

@@ -1,4 +1,4 @@
-"""How long files, functions and lines are, and what no file may say.
+"""What no file may say, and what each module must.
 
 Each check is a function from text to findings, so that the tests at the end can show that it finds
 what it should.
@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from tests.project_files import ROOT, files, named
 
-FILE_LINES = 400
-FUNCTION_LINES = 70
-COLUMNS = 100
 SPOKEN = (".py", ".c", ".h", ".md", ".toml", ".cfg", ".ini", ".sh", ".yml", ".yaml", ".in")
 # The brackets keep these patterns from finding themselves.
 FORBIDDEN = {
@@ -25,52 +21,6 @@ FORBIDDEN = {
 }
 SKIPS = re.compile(r"mark[.](skip|skipif|xfail)\b|pytest[.](skip|xfail|importorskip)[(]")
 MAY_SKIP = re.compile(r"tests/gpu/|tests/test_facebook[.]py: +pytest[.]skip[(]missing[)]$")
-
-
-# ---- sizes
-
-
-def python_functions(source: str) -> Iterator[tuple[str, int]]:
-    """(name, lines) of each function, its decorators left out."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
-
-
-def c_functions(source: str) -> Iterator[tuple[str, int]]:
-    """(name, lines) of each function: from a line at the margin to the brace at the margin."""
-    start, head, inside = 0, "", False
-    for number, line in enumerate(source.splitlines()):
-        code = re.sub(r"/\*.*?\*/|//.*", "", line).rstrip()
-        if inside and code.startswith("}"):
-            if name := re.search(r"(\w+)\s*\(", head):
-                yield name[1], number - start + 1
-            head, inside = "", False
-        elif not inside and (head or re.match(r"[A-Za-z_]", code)):
-            start = start if head else number
-            head += f" {code}"
-            inside = code.endswith("{")
-            if code.endswith((";", "}")):  # a declaration, or all on one line
-                head = ""
-
-
-def size_findings(source: str, name: str) -> list[str]:
-    """Files, functions and lines that are too long."""
-    lines = source.splitlines()
-    functions = c_functions if name.endswith((".c", ".h")) else python_functions
-    findings = [
-        f"{name}:{number} has {len(line)} columns"
-        for number, line in enumerate(lines, 1)
-        if len(line) > COLUMNS
-    ]
-    if len(lines) >= FILE_LINES:
-        findings.append(f"{name} has {len(lines)} lines")
-    findings += [
-        f"{name}: {function} has {count} lines"
-        for function, count in functions(source)
-        if count >= FUNCTION_LINES
-    ]
-    return findings
 
 
 # ---- words
@@ -116,12 +66,6 @@ def sleep_findings(source: str, name: str) -> list[str]:
 # ---- the project
 
 
-def test_files_functions_and_lines_are_short():
-    assert not [
-        f for path in files(".py", ".c", ".h") for f in size_findings(path.read_text(), named(path))
-    ]
-
-
 def test_modules_say_what_they_are():
     assert not [
         finding
@@ -146,21 +90,6 @@ def test_tests_never_sleep():
 
 
 # ---- the checks find what they should
-
-
-def test_what_is_too_long_is_found():
-    body = "    x = 1\n"
-    assert size_findings("def f():\n" + body * 68, "a.py") == []
-    assert size_findings("def f():\n" + body * 69, "a.py") == ["a.py: f has 70 lines"]
-    assert size_findings("x = 1\n" * 400, "a.py") == ["a.py has 400 lines"]
-    assert size_findings("x" * 101, "a.h") == ["a.h:1 has 101 columns"]
-    assert size_findings(_c_function(64), "a.c") == []
-    assert size_findings(_c_function(65), "a.c") == ["a.c: f has 70 lines"]
-
-
-def _c_function(lines: int) -> str:
-    head = "struct s { int a; };\nstatic int f(int a);\nenum { A = 1 };\n"
-    return head + "static int\nf(int a,\n  int b)\n{\n" + "    b++;\n" * lines + "}\n"
 
 
 def test_silence_is_found():
