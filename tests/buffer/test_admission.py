@@ -42,7 +42,7 @@ def unchanged(table: CoreTable, code: int, rows: list[int]) -> int:
     return answer.deficit
 
 
-def test_duplicates_share_a_slot_and_hold_a_reference_each(table: CoreTable) -> None:
+def test_duplicates_share_a_slot_and_hold_a_reference_each(table):
     answer = table.admit([7, 3, 7, 7, 3])
     assert (answer.hits, answer.waits, answer.load_count) == (0, 0, 2)
     assert [row for row, _ in answer.loads] == [7, 3]
@@ -53,7 +53,7 @@ def test_duplicates_share_a_slot_and_hold_a_reference_each(table: CoreTable) -> 
     assert table.references(seven) == 1
 
 
-def test_hit_wait_and_load_are_told_apart(table: CoreTable) -> None:
+def test_hit_wait_and_load_are_told_apart(table):
     valid = table.serve([1])
     loading = table.admit([2])
     answer = table.admit([3, 2, 1, 2, 1, 3])
@@ -63,37 +63,37 @@ def test_hit_wait_and_load_are_told_apart(table: CoreTable) -> None:
     assert answer.alias[2] == valid.alias[0]
 
 
-def test_a_row_loaded_by_one_lease_is_loaded_by_no_other(table: CoreTable) -> None:
+def test_a_row_loaded_by_one_lease_is_loaded_by_no_other(table):
     leases = [table.admit([5, 6]) for _ in range(4)]
     assert [lease.load_count for lease in leases] == [2, 0, 0, 0]
     assert [lease.waits for lease in leases] == [0, 2, 2, 2]
 
 
-def test_an_empty_batch_is_admitted(table: CoreTable) -> None:
+def test_an_empty_batch_is_admitted(table):
     assert table.admit([]).verdict == (0, 0, 0, 0, 0, 0)
     assert table.release([]) == 0
 
 
-def test_a_batch_of_exactly_all_slots_fits(table: CoreTable) -> None:
+def test_a_batch_of_exactly_all_slots_fits(table):
     retire(table, [0, 1, 2, 3])
     answer = table.admit([4, 5, 6, 7, 4])
     assert (answer.code, answer.load_count) == (0, 4)
     assert table.stats()["evictions"] == 4
 
 
-def test_one_row_more_than_slots_never_fits(table: CoreTable) -> None:
+def test_one_row_more_than_slots_never_fits(table):
     assert unchanged(table, -errno.ENOSPC, [0, 1, 2, 3, 4, 4]) == 1
     assert unchanged(table, -errno.ENOSPC, list(range(20))) == 16
 
 
-def test_a_batch_that_never_fits_is_refused_also_when_some_rows_are_there(table: CoreTable) -> None:
+def test_a_batch_that_never_fits_is_refused_also_when_some_rows_are_there(table):
     held = table.serve([0, 1, 2])
     assert unchanged(table, -errno.ENOSPC, [0, 1, 2, 3, 4]) == 1
     table.release(held.alias)
     assert unchanged(table, -errno.ENOSPC, [0, 1, 2, 3, 4]) == 1
 
 
-def test_a_batch_that_does_not_fit_now_gets_its_deficit(table: CoreTable) -> None:
+def test_a_batch_that_does_not_fit_now_gets_its_deficit(table):
     held = table.serve([0, 1, 2])
     for rows, deficit in ([10, 11], 1), ([10, 11, 12], 2), ([10, 11, 12, 13], 3):
         assert unchanged(table, -errno.EAGAIN, rows) == deficit
@@ -103,7 +103,7 @@ def test_a_batch_that_does_not_fit_now_gets_its_deficit(table: CoreTable) -> Non
     assert table.admit([10, 11]).code == 0
 
 
-def test_own_hits_on_standby_are_not_available(table: CoreTable) -> None:
+def test_own_hits_on_standby_are_not_available(table):
     retire(table, [0, 1])
     held = table.serve([2, 3])
     assert table.available() == 2
@@ -115,7 +115,7 @@ def test_own_hits_on_standby_are_not_available(table: CoreTable) -> None:
     assert table.release(held.alias) == 0
 
 
-def test_hold_takes_only_rows_that_have_a_slot(table: CoreTable) -> None:
+def test_hold_takes_only_rows_that_have_a_slot(table):
     retire(table, [0])
     loading = table.admit([1])
     before = table.available()
@@ -138,13 +138,13 @@ def test_hold_takes_only_rows_that_have_a_slot(table: CoreTable) -> None:
     assert lib.gd_buffer_verify(table.c) == 0
 
 
-def test_a_hit_that_another_lease_holds_costs_nothing(table: CoreTable) -> None:
+def test_a_hit_that_another_lease_holds_costs_nothing(table):
     table.serve([0, 1])
     retire(table, [2, 3])
     assert table.probe([0, 1, 10, 11]).code == 0
 
 
-def test_hits_are_not_evicted_by_own_loads(table: CoreTable) -> None:
+def test_hits_are_not_evicted_by_own_loads(table):
     retire(table, [0])
     retire(table, [1])
     retire(table, [2])
@@ -156,7 +156,7 @@ def test_hits_are_not_evicted_by_own_loads(table: CoreTable) -> None:
     assert table.references(answer.alias[2]) == table.references(answer.alias[3]) == 1
 
 
-def test_free_slots_are_used_before_any_row_is_evicted(table: CoreTable) -> None:
+def test_free_slots_are_used_before_any_row_is_evicted(table):
     retire(table, [0, 1])
     table.admit([10, 11])
     assert table.rows_held() == {0, 1, 10, 11}
@@ -165,7 +165,7 @@ def test_free_slots_are_used_before_any_row_is_evicted(table: CoreTable) -> None
 
 @pytest.mark.parametrize("bad", [-1, 20, 2**31, 2**32, INT64_MAX, -INT64_MAX - 1])
 @pytest.mark.parametrize("place", [0, 3, 6])
-def test_an_id_out_of_range_leaves_no_marks(table: CoreTable, bad: int, place: int) -> None:
+def test_an_id_out_of_range_leaves_no_marks(table, bad, place):
     retire(table, [0, 1])
     table.admit([2])
     rows = [0, 1, 2, 10, 11, 0]
@@ -175,7 +175,7 @@ def test_an_id_out_of_range_leaves_no_marks(table: CoreTable, bad: int, place: i
     assert (answer.hits, answer.waits, answer.load_count) == (1, 1, 1)
 
 
-def test_an_id_out_of_range_far_behind_is_found() -> None:
+def test_an_id_out_of_range_far_behind_is_found():
     """The loops look ahead by some rows: the last id of a long batch counts like the first."""
     table = CoreTable(rows=1000, slots=1000)
     for bad in (-1, 1000):
@@ -183,7 +183,7 @@ def test_an_id_out_of_range_far_behind_is_found() -> None:
     assert table.admit(list(range(1000))).load_count == 1000
 
 
-def test_the_whole_batch_or_nothing(table: CoreTable) -> None:
+def test_the_whole_batch_or_nothing(table):
     retire(table, [0, 1])
     held = table.serve([2])
     before = table.observe()
@@ -194,7 +194,7 @@ def test_the_whole_batch_or_nothing(table: CoreTable) -> None:
     assert (answer.code, answer.hits, answer.load_count) == (0, 1, 3)
 
 
-def test_a_loading_slot_that_no_lease_holds_stays_out_of_use(table: CoreTable) -> None:
+def test_a_loading_slot_that_no_lease_holds_stays_out_of_use(table):
     orphan = table.admit([1, 2, 3, 4])
     assert table.release(orphan.alias) == 0
     assert {table.state(slot) for slot in orphan.alias} == {LOADING}
@@ -208,7 +208,7 @@ def test_a_loading_slot_that_no_lease_holds_stays_out_of_use(table: CoreTable) -
     assert set(answer.alias) == set(orphan.alias[:2])
 
 
-def test_an_orphan_is_waited_for_and_not_read_again(table: CoreTable) -> None:
+def test_an_orphan_is_waited_for_and_not_read_again(table):
     orphan = table.admit([1])
     table.release(orphan.alias)
     heir = table.admit([1])
@@ -218,9 +218,7 @@ def test_an_orphan_is_waited_for_and_not_read_again(table: CoreTable) -> None:
     assert table.stats()["standby"] == 0
 
 
-def test_a_failed_row_is_unmapped_at_once_and_its_slot_free_at_the_last_release(
-    table: CoreTable,
-) -> None:
+def test_a_failed_row_is_unmapped_at_once_and_its_slot_free_at_the_last_release(table):
     loader, waiter = table.admit([1]), table.admit([2, 1])
     (slot,) = loader.alias
     assert table.fail([slot]) == 0
@@ -239,7 +237,7 @@ def test_a_failed_row_is_unmapped_at_once_and_its_slot_free_at_the_last_release(
     assert table.verify() == 0
 
 
-def test_the_free_slot_of_a_failed_row_is_used_again() -> None:
+def test_the_free_slot_of_a_failed_row_is_used_again():
     table = CoreTable(rows=20, slots=1)
     for row in range(5):
         lease = table.admit([row])
@@ -250,7 +248,7 @@ def test_the_free_slot_of_a_failed_row_is_used_again() -> None:
     assert table.stats()["evictions"] == 0
 
 
-def test_settled_stops_at_what_is_still_loading(table: CoreTable) -> None:
+def test_settled_stops_at_what_is_still_loading(table):
     lease = table.admit([1, 2, 3])
     first, second, third = lease.pending
     assert table.settled(lease.pending) == (0, 0)
@@ -263,7 +261,7 @@ def test_settled_stops_at_what_is_still_loading(table: CoreTable) -> None:
     assert table.settled([]) == (1, 0)
 
 
-def test_a_row_becomes_valid_only_by_its_commit(table: CoreTable) -> None:
+def test_a_row_becomes_valid_only_by_its_commit(table):
     lease = table.admit([1])
     assert table.state(lease.alias[0]) == LOADING
     assert table.probe([1]).waits == 1
@@ -271,7 +269,7 @@ def test_a_row_becomes_valid_only_by_its_commit(table: CoreTable) -> None:
     assert (table.probe([1]).hits, table.probe([1]).pending_count) == (1, 0)
 
 
-def test_invalid_slots_and_rows_are_refused(table: CoreTable) -> None:
+def test_invalid_slots_and_rows_are_refused(table):
     lease = table.serve([1])
     for slot in (*lease.alias, 3, -1, 4):  # valid, free, and not a slot
         assert table.commit([slot]) == table.fail([slot]) == -errno.EINVAL
@@ -282,7 +280,7 @@ def test_invalid_slots_and_rows_are_refused(table: CoreTable) -> None:
     assert table.verify() == 0
 
 
-def test_the_newest_batch_overwrites_the_key(table: CoreTable) -> None:
+def test_the_newest_batch_overwrites_the_key(table):
     table = CoreTable(rows=20, slots=2)
     table.release(table.serve([1], [-50]).alias)
     table.release(table.serve([2], [-40]).alias)
@@ -291,7 +289,7 @@ def test_the_newest_batch_overwrites_the_key(table: CoreTable) -> None:
     assert table.rows_held() == {1, 3}
 
 
-def test_invalid_sizes_are_refused() -> None:
+def test_invalid_sizes_are_refused():
     for rows, slots in (-1, 1), (1, 0), (1, -1), (1, 2**31 - 1), (1, 2**40):
         assert lib.gd_buffer_new(rows, slots) == ffi.NULL
     empty = CoreTable(rows=0, slots=1)
@@ -299,12 +297,12 @@ def test_invalid_sizes_are_refused() -> None:
     assert empty.admit([0]).code == -errno.ERANGE
 
 
-def test_slot_of_a_row_out_of_range_is_none(table: CoreTable) -> None:
+def test_slot_of_a_row_out_of_range_is_none(table):
     for row in (-1, 20, INT64_MAX, -INT64_MAX - 1):
         assert table.slot_of(row) == -1
 
 
-def test_gather_copies_by_alias() -> None:
+def test_gather_copies_by_alias():
     row_bytes, stride, slots = 5, 8, 40
     table = ffi.new("uint8_t[]", bytes(slot * 3 + at for slot in range(slots) for at in range(8)))
     alias = [39, 0, 7, 7, *range(20)]
@@ -314,7 +312,7 @@ def test_gather_copies_by_alias() -> None:
     assert bytes(ffi.buffer(rows)) == expected + b"\0"
 
 
-def test_a_gather_runs_in_a_few_threads() -> None:
+def test_a_gather_runs_in_a_few_threads():
     most = min(os.cpu_count() or 1, 4)
     for threads in range(6):
         assert lib.gd_gather_threads(0, threads) == 1
@@ -323,7 +321,7 @@ def test_a_gather_runs_in_a_few_threads() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_threads_gather_the_same(threads: int) -> None:
+def test_threads_gather_the_same(threads):
     table = np.arange(1000 * 4096, dtype=np.int32).reshape(1000, -1)
     alias = np.arange(4000, dtype=np.int32) * 7 % 1000
     rows = np.empty((len(alias), table.shape[1]), np.int32)

@@ -132,7 +132,7 @@ def drawn_sweeps(draw: random.Random, rows: int, slots: int) -> list[list[Batch]
     return sweeps
 
 
-def test_belady_loads_as_few_rows_as_any_choice() -> None:
+def test_belady_loads_as_few_rows_as_any_choice():
     """With sweeps, admission in parts, rows that come twice, and two sweeps in flight."""
     draw, better_than_lru = random.Random(28), 0
     for _ in range(INSTANCES):
@@ -173,7 +173,7 @@ def modelled_loads(
 
 @pytest.mark.parametrize("early", [False, True], ids=["at the boundary", "while it is replayed"])
 @pytest.mark.parametrize("first", [0, NONE - 7])
-def test_what_another_superbatch_needs_stays(early: bool, first: int) -> None:
+def test_what_another_superbatch_needs_stays(early, first):
     """Whether its codes come at the boundary or before; also where the codes begin anew."""
     draw, rows, slots, size = random.Random(7), 30, 9, 10
     for _ in range(50):
@@ -186,10 +186,7 @@ def test_what_another_superbatch_needs_stays(early: bool, first: int) -> None:
         table.foresee(first, first, None)
         known = 0
 
-        def before(
-            index: int, table: SlotTable = table, coded: list = coded, codes: list = codes,
-            batches: list = batches,
-        ) -> None:  # fmt: skip
+        def before(index, table=table, coded=coded, codes=codes, batches=batches):
             nonlocal known
             until = index + 5 if early else index
             while known <= until and known < len(codes):
@@ -209,7 +206,7 @@ def test_what_another_superbatch_needs_stays(early: bool, first: int) -> None:
             held = admit(table, [batch], [codes[index]], part=0)
         loads = table.stats()["loads"]
 
-        def reach(index: int, last: int = len(batches)) -> int:
+        def reach(index, last=len(batches)):
             until = index + 5 if early else index
             return min((until // size + 1) * size, last)
 
@@ -227,7 +224,7 @@ class Near(Policy):
         return Keys(near * 1000, np.full(len(next_use), 255, np.uint8))
 
 
-def test_keys_rise_as_a_batch_comes_nearer() -> None:
+def test_keys_rise_as_a_batch_comes_nearer():
     """Row 0, of the lowest class, is needed by batch 5: it leaves first until batch 2."""
     classes = np.array([0, 10, 20, 30, 40, 50], np.uint8)
     for until, leaves in ((1, 0), (2, 1)):
@@ -244,7 +241,7 @@ def test_keys_rise_as_a_batch_comes_nearer() -> None:
         assert [lib.gd_buffer_slot_of(table.handle, row) < 0 for row in first].index(True) == leaves
 
 
-def test_an_epoch_begins_with_nothing_known() -> None:
+def test_an_epoch_begins_with_nothing_known():
     """Codes of the epoch before mean other batches now."""
     classes = np.array([3, 2, 1, 0], np.uint8)
     table = table_of(4, 3, classes=classes)
@@ -257,7 +254,7 @@ def test_an_epoch_begins_with_nothing_known() -> None:
     assert lib.gd_buffer_slot_of(table.handle, 2) < 0, "the lowest class stays"
 
 
-def test_slots_keep_no_codes_unless_they_are_asked_to() -> None:
+def test_slots_keep_no_codes_unless_they_are_asked_to():
     table = SlotTable(4, 3, 8, NOTHING, NO_TIER, None)
 
     assert lib.gd_buffer_recode(table.handle, ffi.NULL, ffi.NULL, 1) == -22

@@ -63,7 +63,7 @@ def listed(evicted: Evicted | None) -> list[tuple[int, int, int]]:
     return list(zip(rows, slots, evicted.next_use.tolist(), strict=True))
 
 
-def test_rows_of_announced_batches_are_reported_with_their_next_use() -> None:
+def test_rows_of_announced_batches_are_reported_with_their_next_use():
     """Row 3, which no batch needs, leaves unreported; the row that is needed last comes first."""
     table = table_of(Belady())
     assert serve(table, ids(0, 1, 2, 3)) == []
@@ -76,7 +76,7 @@ def test_rows_of_announced_batches_are_reported_with_their_next_use() -> None:
     assert serve(table, ids(4, 5, 6)) == [(0, 0, 5), (8, 3, 4), (9, 1, 3)]
 
 
-def test_codes_tell_the_next_use_beyond_the_window() -> None:
+def test_codes_tell_the_next_use_beyond_the_window():
     table = table_of(Belady(), foreseen=True)
     table.foresee(0, 0, None)
     table.foresee(0, 300, np.full(ROWS, NONE, np.uint16))
@@ -90,7 +90,7 @@ def test_codes_tell_the_next_use_beyond_the_window() -> None:
     assert (listed(hold.evicted), hold.evicted.now) == ([(3, 3, 17)], 0)
 
 
-def test_a_batch_that_was_withdrawn_does_not_want_its_rows() -> None:
+def test_a_batch_that_was_withdrawn_does_not_want_its_rows():
     table = table_of(Belady())
     serve(table, ids(0, 1, 2, 3))
     table.announce(1, ids(0, 1))
@@ -99,7 +99,7 @@ def test_a_batch_that_was_withdrawn_does_not_want_its_rows() -> None:
     assert serve(table, ids(4, 5, 6, 7)) == []
 
 
-def test_a_slot_that_loads_or_has_failed_is_never_reported() -> None:
+def test_a_slot_that_loads_or_has_failed_is_never_reported():
     """Even if its row is wanted and no lease holds it."""
     table = table_of(Belady())
     table.announce(1, ids(0, 1, 2, 3))
@@ -115,7 +115,7 @@ def test_a_slot_that_loads_or_has_failed_is_never_reported() -> None:
 
 
 @pytest.mark.parametrize("policy", [LRU(), Belady()])
-def test_nothing_is_reported_to_a_tier_that_takes_no_offers(policy: Policy) -> None:
+def test_nothing_is_reported_to_a_tier_that_takes_no_offers(policy):
     """Nor by a policy that knows no next use."""
     table = table_of(policy, takes=isinstance(policy, LRU))
     serve(table, ids(0, 1, 2, 3))
@@ -147,19 +147,17 @@ class Listening(Tier):
 
 @pytest.mark.parametrize("device", ["host", "simulated-cuda"])
 @pytest.mark.parametrize("part_rows", [2, 100])
-def test_rows_are_offered_before_others_are_fetched_into_their_slots(
-    tmp_path: Any, device: str, part_rows: int
-) -> None:
+def test_rows_are_offered_before_others_are_fetched_into_their_slots(tmp_path, device, part_rows):
     """Whole or in parts; once, even if a batch has no further row to fetch."""
     file = write_told_rows(tmp_path / "x", 40, 64)
 
-    async def main() -> None:
+    async def main():
         scenario = Scenario(file, slots=4, policy=Belady(), device=device, part_rows=part_rows)
         simulation = Simulation(scenario, seed=0)
         buffer, table = simulation.buffer, simulation.table
         table.tier = tier = Listening(table.tier)
 
-        async def visit(rows: Int64Array) -> None:
+        async def visit(rows):
             lease = await buffer.lease({"x": rows})
             await lease.ready()
             lease.release()
@@ -184,7 +182,7 @@ def test_rows_are_offered_before_others_are_fetched_into_their_slots(
     run(main())
 
 
-def test_no_next_use_is_no_batch() -> None:
+def test_no_next_use_is_no_batch():
     """The value that says so is larger than any index."""
     table = table_of(Belady())
     assert table._ranking is not None

@@ -217,7 +217,7 @@ class FeatureBuffer(RuleBasedStateMachine):
             lease.position = position
 
 
-def test_feature_buffer_equals_its_model() -> None:
+def test_feature_buffer_equals_its_model():
     steps.clear()
     happened.clear()
     run_state_machine_as_test(

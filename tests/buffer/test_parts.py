@@ -40,7 +40,7 @@ ROWS = st.lists(
 @example([(FAR, False), (0, False), (FAR, False), (FAR - 1, False)], 1)
 @example([(2**62, False), (0, False)], 1)
 @example([(5, False)], 1)
-def test_parts(rows: list[tuple[int, bool]], part_rows: int) -> None:
+def test_parts(rows, part_rows):
     ids, there = [row for row, _ in rows], [held for _, held in rows]
     count, parts = divide(ids, there, part_rows)
     assert count == len(parts)
@@ -57,7 +57,7 @@ def test_parts(rows: list[tuple[int, bool]], part_rows: int) -> None:
         assert max(one) < min(next_one)  # in the file's order, equal rows together
 
 
-def test_a_parts_rows_come_from_their_places_and_its_aliases_go_there() -> None:
+def test_a_parts_rows_come_from_their_places_and_its_aliases_go_there():
     rows, alias = np.array([50, 40, 30, 20], np.int64), np.array([7, -1, -2, -1], np.int32)
     order, part = np.array([3, 1], np.int32), np.empty(2, np.int64)
     lib.gd_part_take(pointer(rows), pointer(order), 2, pointer(part))
@@ -67,7 +67,7 @@ def test_a_parts_rows_come_from_their_places_and_its_aliases_go_there() -> None:
     assert alias.tolist() == [7, 6, -2, 5]
 
 
-def test_a_part_has_few_rows_more_than_asked() -> None:
+def test_a_part_has_few_rows_more_than_asked():
     """The first is an eighth, then each as large as all before it, up to that."""
     count, parts = divide(list(range(100_000)), [False] * 100_000, 8_000)
     asked = [1_000, 1_000, 2_000, 4_000] + [8_000] * 11
@@ -76,12 +76,12 @@ def test_a_part_has_few_rows_more_than_asked() -> None:
         assert least <= len(part) < least + 8 * 100_000 // 2048
 
 
-def test_nothing_is_missing() -> None:
+def test_nothing_is_missing():
     assert divide([3, 3], [True, True], 1) == (0, [])
     assert divide([], [], 1) == (0, [])
 
 
-def test_a_part_of_no_rows() -> None:
+def test_a_part_of_no_rows():
     nothing = pointer(np.empty(0, np.int64))
     none = pointer(np.empty(0, np.int32))
     parts = ffi.new("gd_part[]", 2)

@@ -227,7 +227,7 @@ class Places(RuleBasedStateMachine):
         self.batches = [each for each in self.batches if each.entries or each.loading]
 
 
-def test_places_follow_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_follow_the_model(monkeypatch):
     monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", PART_ROWS)
     run_state_machine_as_test(
         Places,
@@ -242,7 +242,7 @@ def test_places_follow_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(happened[name] for name in names) > 20, happened
 
 
-def test_all_residents_settle() -> None:
+def test_all_residents_settle():
     """In order, with failures: those that failed are read again when they are begun again."""
     table = make(17, 2)
     admitted = table.admit(np.arange(10))[2]
@@ -274,14 +274,14 @@ def test_all_residents_settle() -> None:
     assert table.next_residents() is None
 
 
-def test_ids_out_of_range_take_no_place() -> None:
+def test_ids_out_of_range_take_no_place():
     table = make(3, 1)
     for bad in (-1, ROWS, 2**40, -(2**63)):
         assert table.admit(np.array([5, bad]))[0] == -errno.ERANGE
         assert table.available == PLACE_ROWS
 
 
-def test_batches_without_other_rows_take_turns_too() -> None:
+def test_batches_without_other_rows_take_turns_too():
     """A place without rows counts as one slot, so that a batch that waits for it is tried again."""
     table = make(ROWS, 1, 0)
     first = table.admit(np.arange(5))[2]
@@ -293,7 +293,7 @@ def test_batches_without_other_rows_take_turns_too() -> None:
     assert table.available >= needed
 
 
-def test_a_batch_without_rows_shares_no_place() -> None:
+def test_a_batch_without_rows_shares_no_place():
     table = make(0, 1)
     nothing = table.admit(np.empty(0, np.int64))[2]
     other = table.admit(np.arange(5))[2]
@@ -305,14 +305,14 @@ def test_a_batch_without_rows_shares_no_place() -> None:
     assert table.admit(np.empty(0, np.int64))[0] == 0, "it waits for a place"
 
 
-def test_more_slots_than_have_numbers_are_refused() -> None:
+def test_more_slots_than_have_numbers_are_refused():
     with pytest.raises(ConfigError, match=r"2,147,483,648 slots, .*less"):
         make(1 << 31, 1, 0)
     with pytest.raises(ConfigError, match="less"):
         make(0, 2, 1 << 30)
 
 
-def test_a_release_too_many_is_found() -> None:
+def test_a_release_too_many_is_found():
     table = make(0, 1)
     hold = table.admit(np.arange(5))[2]
     assert hold is not None

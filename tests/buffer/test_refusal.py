@@ -15,7 +15,7 @@ from gnndrive.common.memory import parse_size
 
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
-def test_ranks_with_buffers_of_their_own_need_one_each(buffers: int) -> None:
+def test_ranks_with_buffers_of_their_own_need_one_each(buffers):
     tables: Any = {"nodes/x": SimpleNamespace(slots=1_000, row_bytes=512, batch_rows_max=3_000)}
     with pytest.raises(ConfigError, match="but a batch needs 1,250") as caught:
         raise_refusal(tables, buffers, "nodes/x", -errno.ENOSPC, 250)

@@ -74,7 +74,7 @@ KEYS = {
 
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("slots", [1, 2, 7, 64, 700])
-def test_equals_a_sorted_list(kind: str, slots: int) -> None:
+def test_equals_a_sorted_list(kind, slots):
     for seed in range(4):
         rng, standby = Random(f"{kind} {slots} {seed}"), Standby(slots)
         out = list(range(slots))
@@ -97,14 +97,14 @@ def test_equals_a_sorted_list(kind: str, slots: int) -> None:
         standby.check()
 
 
-def test_pop_of_an_empty_standby_is_minus_one() -> None:
+def test_pop_of_an_empty_standby_is_minus_one():
     standby = Standby(3)
     assert standby.pop() == -1
     standby.push(2, 0)
     assert (standby.pop(), standby.pop()) == (2, -1)
 
 
-def test_equal_keys_leave_oldest_first() -> None:
+def test_equal_keys_leave_oldest_first():
     standby = Standby(8)
     for slot in (5, 1, 7, 0, 3):
         standby.push(slot, 9)
@@ -114,7 +114,7 @@ def test_equal_keys_leave_oldest_first() -> None:
     assert standby.drain() == [2, 5, 1, 0, 3, 7]
 
 
-def test_a_forgotten_key_keeps_its_age() -> None:
+def test_a_forgotten_key_keeps_its_age():
     """A second bucket of a key is younger than the first, whatever is in the cache."""
     a, b, c = colliding_keys(3)
     standby = Standby(8)
@@ -123,7 +123,7 @@ def test_a_forgotten_key_keeps_its_age() -> None:
     assert standby.drain() == [0, 2, 5, 1, 4, 3]
 
 
-def test_a_bucket_used_again_for_another_key_is_not_mistaken() -> None:
+def test_a_bucket_used_again_for_another_key_is_not_mistaken():
     """The cache still points at a bucket that went to another key, or back to the first."""
     a, b = colliding_keys(2)
     other = next(k for k in itertools.count(a + 1) if cache_place(k) != cache_place(a))
@@ -155,7 +155,7 @@ def serve(table: CoreTable, rows: Sequence[int]) -> list[int]:
     return sorted(before - table.rows_held())
 
 
-def test_lru_evicts_the_row_released_longest_ago() -> None:
+def test_lru_evicts_the_row_released_longest_ago():
     table = CoreTable(rows=10, slots=3)
     # Three slots fill; each miss then drops the row released longest ago.
     trace = [(1, []), (2, []), (3, []), (1, []), (4, [2]), (5, [3]), (1, []), (6, [4]), (2, [5])]
@@ -163,7 +163,7 @@ def test_lru_evicts_the_row_released_longest_ago() -> None:
     assert table.rows_held() == {1, 2, 6}
 
 
-def test_slots_of_one_release_leave_in_the_order_of_slots() -> None:
+def test_slots_of_one_release_leave_in_the_order_of_slots():
     table = CoreTable(rows=18000, slots=9000)
     lease = table.serve(list(range(9000)))
     shuffled = Random(1).sample(lease.alias, 9000)
@@ -174,7 +174,7 @@ def test_slots_of_one_release_leave_in_the_order_of_slots() -> None:
     assert [slot for _, slot in table.admit(list(range(9000, 18000))).loads] == expected
 
 
-def test_a_release_that_is_refused_has_released_nothing() -> None:
+def test_a_release_that_is_refused_has_released_nothing():
     table = CoreTable(rows=10, slots=4)
     held = table.serve([1, 2, 3])
     before = table.observe(), table.stats()
@@ -185,7 +185,7 @@ def test_a_release_that_is_refused_has_released_nothing() -> None:
     assert (table.available(), table.verify()) == (4, 0)
 
 
-def test_lru_counts_from_the_release_not_the_admission() -> None:
+def test_lru_counts_from_the_release_not_the_admission():
     table = CoreTable(rows=10, slots=2)
     early, late = table.serve([1]), table.serve([2])
     table.release(late.alias)
@@ -193,7 +193,7 @@ def test_lru_counts_from_the_release_not_the_admission() -> None:
     assert serve(table, [3]) == [2]
 
 
-def test_lru_counts_from_the_last_release_of_a_shared_row() -> None:
+def test_lru_counts_from_the_last_release_of_a_shared_row():
     table = CoreTable(rows=10, slots=3)
     first = table.serve([1, 2])
     second = table.serve([1])
@@ -203,7 +203,7 @@ def test_lru_counts_from_the_last_release_of_a_shared_row() -> None:
     assert [serve(table, [row]) for row in (4, 5, 6)] == [[2], [3], [1]]
 
 
-def test_lru_of_a_row_that_no_lease_holds_counts_from_its_commit() -> None:
+def test_lru_of_a_row_that_no_lease_holds_counts_from_its_commit():
     table = CoreTable(rows=10, slots=2)
     orphan = table.admit([1])
     table.release(orphan.alias)
@@ -212,7 +212,7 @@ def test_lru_of_a_row_that_no_lease_holds_counts_from_its_commit() -> None:
     assert [serve(table, [row]) for row in (3, 4)] == [[2], [1]]
 
 
-def test_rekey_moves_a_row_on_standby_and_one_still_held() -> None:
+def test_rekey_moves_a_row_on_standby_and_one_still_held():
     table = CoreTable(rows=10, slots=3)
     for row, key in ((1, -30), (2, -20)):
         table.release(table.serve([row], [key]).alias)
@@ -224,7 +224,7 @@ def test_rekey_moves_a_row_on_standby_and_one_still_held() -> None:
     assert [lib.gd_buffer_row_of(table.c, slot) for slot in (2, 1, 0)] == [4, 5, 6]
 
 
-def test_a_given_key_of_the_smallest_int64_is_a_key() -> None:
+def test_a_given_key_of_the_smallest_int64_is_a_key():
     """It must leave first, and not be taken for "no key: the tick of the release"."""
     table = CoreTable(rows=10, slots=2)
     table.release(table.serve([1], [INT64_MIN]).alias)
@@ -272,7 +272,7 @@ def fewest_loads(batches: Sequence[Sequence[int]], slots: int, live: int) -> int
 
 
 @pytest.mark.parametrize("live", [1, 2, 3])
-def test_look_ahead_loads_as_few_rows_as_any_choice_could(live: int) -> None:
+def test_look_ahead_loads_as_few_rows_as_any_choice_could(live):
     worse = instances = 0
     for seed in range(300):
         rng = Random(f"{live} {seed}")

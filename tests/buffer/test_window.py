@@ -44,7 +44,7 @@ def next_uses(window: object, rows: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_next_uses_are_those_of_a_dictionary_of_sets(window: object, seed: int) -> None:
+def test_next_uses_are_those_of_a_dictionary_of_sets(window, seed):
     draw = random.Random(seed)
     known: dict[int, list[int]] = {}
     for _ in range(300):
@@ -65,7 +65,7 @@ def test_next_uses_are_those_of_a_dictionary_of_sets(window: object, seed: int) 
         assert next_uses(window, list(range(ROWS))) == expected
 
 
-def test_what_is_refused_changes_nothing(window: object) -> None:
+def test_what_is_refused_changes_nothing(window):
     assert add(window, 3, [1, 2]) == 0
     assert add(window, 3, [4]) == -errno.EINVAL
     assert add(window, -1, [4]) == -errno.EINVAL
@@ -82,6 +82,6 @@ def test_what_is_refused_changes_nothing(window: object) -> None:
     assert lib.gd_window_wanted(window, ROWS) == lib.gd_window_wanted(window, -1) == -errno.ERANGE
 
 
-def test_no_memory_and_no_window() -> None:
+def test_no_memory_and_no_window():
     assert lib.gd_window_new(-1) == ffi.NULL
     lib.gd_window_free(ffi.NULL)

@@ -26,7 +26,7 @@ def address(array: Any) -> int:
     return int(array.ctypes.data)
 
 
-def test_a_block_is_used_again_when_its_array_is_gone() -> None:
+def test_a_block_is_used_again_when_its_array_is_gone():
     pool = ArrayPool()
     array = pool.empty(LARGE, np.uint8)
     first = address(array)
@@ -36,7 +36,7 @@ def test_a_block_is_used_again_when_its_array_is_gone() -> None:
     assert address(pool.empty((LARGE // 8 - 100,), np.int64)) == first
 
 
-def test_a_view_or_a_tensor_keeps_the_block() -> None:
+def test_a_view_or_a_tensor_keeps_the_block():
     pool = ArrayPool()
     array = pool.empty((1000, 256), np.float32)
     view, tensor = array[10:20, 3], torch.from_numpy(array)[5]
@@ -53,7 +53,7 @@ def test_a_view_or_a_tensor_keeps_the_block() -> None:
     assert pool.spare_bytes > 0
 
 
-def test_live_arrays_share_no_memory() -> None:
+def test_live_arrays_share_no_memory():
     pool = ArrayPool()
     for _ in range(3):
         arrays = [pool.empty(LARGE + 5000 * i, np.uint8) for i in range(6)]
@@ -63,7 +63,7 @@ def test_live_arrays_share_no_memory() -> None:
             assert (array == number).all()
 
 
-def test_batches_of_similar_size_reuse_blocks() -> None:
+def test_batches_of_similar_size_reuse_blocks():
     pool, sizes = ArrayPool(), np.random.default_rng(0).integers(9 * LARGE, 10 * LARGE, 200)
     live: list[Any] = []
     most = 0
@@ -73,7 +73,7 @@ def test_batches_of_similar_size_reuse_blocks() -> None:
     assert most <= 3 * 12 * LARGE
 
 
-def test_a_block_that_became_too_small_is_freed() -> None:
+def test_a_block_that_became_too_small_is_freed():
     pool = ArrayPool()
     for size in range(LARGE, 4 * LARGE, LARGE // 4):
         del_me = pool.empty(size, np.uint8)
@@ -83,7 +83,7 @@ def test_a_block_that_became_too_small_is_freed() -> None:
 
 @pytest.mark.parametrize("shape", [0, (0, 3), 10, (2, 5), (3, 0, 2)])
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float16])
-def test_small_and_empty_arrays(shape: Any, dtype: Any) -> None:
+def test_small_and_empty_arrays(shape, dtype):
     pool = ArrayPool()
     array = pool.empty(shape, dtype)
     assert array.shape == np.empty(shape).shape
@@ -93,7 +93,7 @@ def test_small_and_empty_arrays(shape: Any, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.float64, torch.uint8])
-def test_tensors_of_any_dtype(dtype: torch.dtype) -> None:
+def test_tensors_of_any_dtype(dtype):
     for shape in ((0,), (4, 0), (3, 2), (600_000, 1)):
         tensor = empty_tensor(ArrayPool().empty, shape, dtype)
         assert tensor.dtype == dtype
@@ -102,7 +102,7 @@ def test_tensors_of_any_dtype(dtype: torch.dtype) -> None:
         assert tensor.fill_(1).all()
 
 
-def test_closing_frees_spare_blocks_and_later_returns() -> None:
+def test_closing_frees_spare_blocks_and_later_returns():
     pool = ArrayPool()
     kept, dropped = pool.empty(LARGE, np.uint8), pool.empty(LARGE, np.uint8)
     del dropped
@@ -115,10 +115,10 @@ def test_closing_frees_spare_blocks_and_later_returns() -> None:
     assert pool.empty(LARGE, np.uint8).nbytes == LARGE
 
 
-def test_threads_may_take_and_return_blocks_at_once() -> None:
+def test_threads_may_take_and_return_blocks_at_once():
     pool, wrong = ArrayPool(), []
 
-    def work(number: int) -> None:
+    def work(number):
         for turn in range(200):
             array = pool.empty(LARGE // 2 + 4096 * (turn % 7), np.uint8)
             array[::4096] = number
@@ -133,7 +133,7 @@ def test_threads_may_take_and_return_blocks_at_once() -> None:
     assert not wrong
 
 
-def test_collecting_a_cycle_returns_its_block() -> None:
+def test_collecting_a_cycle_returns_its_block():
     pool = ArrayPool()
     cycle: list[Any] = [pool.empty(LARGE, np.uint8)]
     cycle.append(cycle)
@@ -142,7 +142,7 @@ def test_collecting_a_cycle_returns_its_block() -> None:
     assert pool.spare_bytes >= LARGE
 
 
-def test_a_reference_is_dead_once_the_block_is_back() -> None:
+def test_a_reference_is_dead_once_the_block_is_back():
     pool = ArrayPool()
     large, small = pool.empty((1000, 256), np.float32), pool.empty(1000, np.uint8)
     view = torch.from_numpy(large)[1:]
@@ -154,7 +154,7 @@ def test_a_reference_is_dead_once_the_block_is_back() -> None:
     assert pool.spare_bytes > 0
 
 
-def test_a_reference_keeps_no_block_of_a_closed_pool() -> None:
+def test_a_reference_keeps_no_block_of_a_closed_pool():
     pool = ArrayPool()
     array = pool.empty(LARGE, np.uint8)
     (reference,), block = pool.references([address(array)]), weakref.ref(array.base.base.obj)
@@ -165,18 +165,18 @@ def test_a_reference_keeps_no_block_of_a_closed_pool() -> None:
     assert block() is None
 
 
-def test_returning_a_block_swallows_no_ctrl_c() -> None:
+def test_returning_a_block_swallows_no_ctrl_c():
     pool = ArrayPool()
     drop_and_interrupt([pool.empty(LARGE, np.uint8).base])
     assert pool.spare_bytes >= LARGE
 
 
-def test_no_memory_is_an_error() -> None:
+def test_no_memory_is_an_error():
     with pytest.raises(MemoryError, match="no memory for"):
         ArrayPool().empty(1 << 60, np.uint8)
 
 
-def test_a_forked_child_keeps_the_addresses_of_slots_and_not_their_content() -> None:
+def test_a_forked_child_keeps_the_addresses_of_slots_and_not_their_content():
     """The child may free the slots, and must not free what it has mapped since."""
     slots = HostMemory(1, 1 << 20, np.empty)
     memory = np.frombuffer(slots._map, np.uint8)
@@ -192,13 +192,11 @@ def test_a_forked_child_keeps_the_addresses_of_slots_and_not_their_content() -> 
     assert memory.all()
 
 
-def test_memory_that_cannot_be_wiped_is_not_inherited_and_never_unmapped_in_a_child(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_that_cannot_be_wiped_is_not_inherited_and_never_unmapped_in_a_child(monkeypatch):
     advice: list[int] = []
 
     class Block(mmap.mmap):
-        def madvise(self, option: int, *given: int) -> None:
+        def madvise(self, option, *given):
             if option == array_pool._MADV_WIPEONFORK:
                 raise OSError(errno.EINVAL, "an older kernel")
             advice.append(option)

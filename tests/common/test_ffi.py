@@ -48,7 +48,7 @@ def test_holding_gil_keeps_the_gil(window):
     needs to get it from `lib`, whose calls release the GIL."""
     asked, got = threading.Event(), []
 
-    def want() -> None:
+    def want():
         asked.wait()
         got.append(True)
 

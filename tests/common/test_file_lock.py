@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ def never() -> None:
     raise AssertionError("the lock was taken")
 
 
-def test_the_file_goes_with_the_lock(tmp_path: Path) -> None:
+def test_the_file_goes_with_the_lock(tmp_path):
     file = tmp_path / "lock"
     for _ in range(2):
         with locked(file, never) as waited:
@@ -30,18 +29,18 @@ def test_the_file_goes_with_the_lock(tmp_path: Path) -> None:
         assert not file.exists()
 
 
-def test_a_file_left_behind_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_file_left_behind_is_no_obstacle(tmp_path):
     (tmp_path / "lock").touch()
     with locked(tmp_path / "lock", never):
         pass
     assert not (tmp_path / "lock").exists()
 
 
-def test_one_thread_at_a_time(tmp_path: Path) -> None:
+def test_one_thread_at_a_time(tmp_path):
     inside, most, waits = [0], [0], []
     guard = threading.Lock()
 
-    def work() -> None:
+    def work():
         for _ in range(50):
             with locked(tmp_path / "lock", lambda: waits.append(None)):
                 with guard:
@@ -60,10 +59,10 @@ def test_one_thread_at_a_time(tmp_path: Path) -> None:
     assert len(waits) <= 200
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
     ours, theirs = FORK.Pipe()
 
-    def hold() -> None:
+    def hold():
         with locked(tmp_path / "lock", never):
             theirs.send("holding")
             signal.pause()
@@ -72,7 +71,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     process.start()
     assert ours.recv() == "holding"
 
-    def kill() -> None:
+    def kill():
         os.kill(process.pid or 0, signal.SIGKILL)
 
     with locked(tmp_path / "lock", kill) as waited:
@@ -81,11 +80,11 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     assert not (tmp_path / "lock").exists()
 
 
-def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     ours, theirs = FORK.Pipe()
     waiting = threading.Event()
 
-    def work() -> None:
+    def work():
         with locked(tmp_path / "lock", waiting.set):
             pass
 
@@ -101,7 +100,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     child.join()
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_named(tmp_path):
     with (
         pytest.raises(StoreError, match=r"gone.*choose a folder"),
         locked(tmp_path / "gone/l", never),
@@ -109,10 +108,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "lock")
 
-    def use() -> None:
+    def use():
         with (
             pytest.raises(StoreError, match="lock is no plain file"),
             locked(tmp_path / "lock", never),
@@ -131,8 +130,8 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     assert (tmp_path / "lock").is_fifo()
 
 
-def test_a_limit_on_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
+def test_a_limit_on_files_is_named(tmp_path, monkeypatch):
+    def refused(*_):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(os, "open", refused)

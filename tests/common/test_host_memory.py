@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -16,7 +15,7 @@ from gnndrive.common import host_memory, memory
 from gnndrive.common.ffi import lib
 from gnndrive.common.host_memory import claim, gather_threads, left_memory, local_ranks, release
 from gnndrive.common.records import INFLIGHT_BYTES
-from tests.loader.conftest import Make, data, make, store
+from tests.loader.conftest import data, make, store
 
 __all__ = ["data", "make", "store"]
 
@@ -29,7 +28,7 @@ def _one_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
 
 
-def test_what_live_loaders_have_not_used_yet_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_live_loaders_have_not_used_yet_is_not_left(monkeypatch):
     assert left_memory(1) == 10**9
     first, second = claim(100_000_000), claim(200_000_000)
     assert left_memory(1) == 700_000_000
@@ -42,9 +41,7 @@ def test_what_live_loaders_have_not_used_yet_is_not_left(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 9])
-def test_ranks_divide_what_reads_and_copies(
-    monkeypatch: pytest.MonkeyPatch, make: Make, ranks: int
-) -> None:
+def test_ranks_divide_what_reads_and_copies(monkeypatch, make, ranks):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     assert make()._assembly().engine_settings.inflight_bytes == INFLIGHT_BYTES // ranks
     assert gather_threads() == max(4 // ranks, 1)
@@ -56,7 +53,7 @@ def test_ranks_divide_what_reads_and_copies(
     assert asked.call_args.args[-1] == gather_threads()
 
 
-def test_each_rank_of_the_host_has_an_equal_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_of_the_host_has_an_equal_part(monkeypatch):
     for said, ranks in (("4", 4), ("", 1), ("0", 1), ("x", 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
         assert local_ranks() == ranks
@@ -65,7 +62,7 @@ def test_each_rank_of_the_host_has_an_equal_part(monkeypatch: pytest.MonkeyPatch
         assert left_memory(ranks) == left_memory(max(ranks, 3)) == 10**9
 
 
-def test_every_rank_is_taken_to_claim_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rank_is_taken_to_claim_as_much(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     number = claim(100_000_000)
     assert left_memory(1) == 150_000_000
@@ -73,9 +70,7 @@ def test_every_rank_is_taken_to_claim_as_much(monkeypatch: pytest.MonkeyPatch) -
     release(number)
 
 
-def test_shared_memory_counts_as_a_part_for_each_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shared_memory_counts_as_a_part_for_each_rank(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     alone = host_memory._own_bytes()
@@ -86,7 +81,7 @@ def test_shared_memory_counts_as_a_part_for_each_rank(
         assert host_memory._own_bytes() < alone + (32 << 20)
 
 
-def test_a_loader_claims_its_plan_until_it_is_closed(make: Make) -> None:
+def test_a_loader_claims_its_plan_until_it_is_closed(make):
     loader = make()
     planned = loader.plan().total_bytes
     assert left_memory(1) == 10**9, "it is not started"
@@ -96,7 +91,7 @@ def test_a_loader_claims_its_plan_until_it_is_closed(make: Make) -> None:
     assert left_memory(1) == 10**9
 
 
-def test_a_group_has_left_what_it_does_not_use_without_the_page_cache(tmp_path: Path) -> None:
+def test_a_group_has_left_what_it_does_not_use_without_the_page_cache(tmp_path):
     for name, text in (
         ("limit", "1000"), ("usage", "700"),
         ("memory.stat", "cache 9\ntotal_active_file 100\ntotal_inactive_file 50\nactive_file 1\n"),

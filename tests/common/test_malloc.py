@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from gnndrive.common import malloc
 from gnndrive.common.malloc import return_free_memory, return_large_blocks
@@ -19,7 +18,7 @@ def resident_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
-def test_blocks_below_one_that_is_in_use_are_returned() -> None:
+def test_blocks_below_one_that_is_in_use_are_returned():
     blocks = [np.ones(BLOCK_BYTES, np.uint8) for _ in range(BLOCKS)]
     last = blocks[-1]
     blocks.clear()
@@ -29,7 +28,7 @@ def test_blocks_below_one_that_is_in_use_are_returned() -> None:
     assert last.all()
 
 
-def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_glibc_nothing_happens(monkeypatch):
     monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
     return_free_memory()
     return_large_blocks()

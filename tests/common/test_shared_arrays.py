@@ -29,9 +29,7 @@ def received(arrays: SharedArrays, described: SharedArray) -> np.ndarray:
     ),
     st.integers(-70, 70),
 )
-def test_each_array_is_where_its_description_says(
-    groups: list[list[tuple[str, int]]], error: int
-) -> None:
+def test_each_array_is_where_its_description_says(groups, error):
     """Also if the sizes that were reserved are wrong."""
     arrays, made = SharedArrays("test"), []
     for group in groups:
@@ -51,7 +49,7 @@ def test_each_array_is_where_its_description_says(
     arrays.close()
 
 
-def test_an_array_of_another_memory_is_refused() -> None:
+def test_an_array_of_another_memory_is_refused():
     arrays = SharedArrays("test")
     arrays.allocate(100)
     with pytest.raises(ValueError, match="x is not in memory that was allocated here"):
@@ -59,7 +57,7 @@ def test_an_array_of_another_memory_is_refused() -> None:
     arrays.close()
 
 
-def test_empty_arrays_take_no_memory_of_their_own() -> None:
+def test_empty_arrays_take_no_memory_of_their_own():
     arrays = SharedArrays("test")
     arrays.reserve([10])
     arrays.reserve([0, 0])
@@ -68,7 +66,7 @@ def test_empty_arrays_take_no_memory_of_their_own() -> None:
     arrays.close()
 
 
-def test_more_than_is_available_is_refused() -> None:
+def test_more_than_is_available_is_refused():
     arrays = SharedArrays("test")
     with pytest.raises(MemoryError, match="memory="):
         arrays.reserve([1 << 60])

@@ -42,7 +42,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_receiver_sees_what_the_maker_writes_later(memory: SharedMemory) -> None:
+def test_a_receiver_sees_what_the_maker_writes_later(memory):
     received = SharedMemory.attach(sent(memory.fd), NBYTES)
     assert not received.array.any()
     memory.array[-1] = 7
@@ -51,7 +51,7 @@ def test_a_receiver_sees_what_the_maker_writes_later(memory: SharedMemory) -> No
     received.close()
 
 
-def test_a_receiver_cannot_write(memory: SharedMemory) -> None:
+def test_a_receiver_cannot_write(memory):
     received = SharedMemory.attach(sent(memory.fd), NBYTES)
     assert not received.array.flags.writeable
     with pytest.raises(ConfigError, match=r"Operation not permitted.*host_service=False"):
@@ -61,7 +61,7 @@ def test_a_receiver_cannot_write(memory: SharedMemory) -> None:
     received.close()
 
 
-def test_both_sides_may_write_if_the_maker_says_so() -> None:
+def test_both_sides_may_write_if_the_maker_says_so():
     memory = SharedMemory.create(NBYTES, "test", written_by_all=True)
     received = SharedMemory.attach(sent(memory.fd), NBYTES, writable=True)
     received.array[3] = 9
@@ -70,7 +70,7 @@ def test_both_sides_may_write_if_the_maker_says_so() -> None:
     received.close()
 
 
-def test_no_process_can_change_the_size(memory: SharedMemory) -> None:
+def test_no_process_can_change_the_size(memory):
     for size in (0, NBYTES - 1, NBYTES + 1):
         with pytest.raises(PermissionError):
             os.ftruncate(memory.fd, size)
@@ -78,9 +78,7 @@ def test_no_process_can_change_the_size(memory: SharedMemory) -> None:
         fcntl.fcntl(memory.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
 
-def test_a_kernel_that_cannot_refuse_writers_is_used_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kernel_that_cannot_refuse_writers_is_used_all_the_same(monkeypatch):
     monkeypatch.setattr(shared_memory, "_SEAL_FUTURE_WRITE", 1 << 20)
     memory = SharedMemory.create(NBYTES, "test")
     SharedMemory.attach(sent(memory.fd), NBYTES).close()
@@ -89,7 +87,7 @@ def test_a_kernel_that_cannot_refuse_writers_is_used_all_the_same(
     memory.close()
 
 
-def test_arrays_keep_the_memory_after_close(memory: SharedMemory) -> None:
+def test_arrays_keep_the_memory_after_close(memory):
     received = SharedMemory.attach(sent(memory.fd), NBYTES)
     theirs, ours = received.array[5:], memory.array[5:]
     ours[:] = 8
@@ -102,7 +100,7 @@ def test_arrays_keep_the_memory_after_close(memory: SharedMemory) -> None:
             _ = closed.fd
 
 
-def test_nothing_is_left_open() -> None:
+def test_nothing_is_left_open():
     before = open_files()
     for _ in range(3):
         memory = SharedMemory.create(NBYTES, "test", huge=True)
@@ -117,12 +115,12 @@ def test_nothing_is_left_open() -> None:
 @pytest.mark.parametrize(
     ("nbytes", "why"), [(NBYTES + 1, "has 3,145,728 bytes instead of 3,145,729"), (0, "0 bytes")]
 )
-def test_memory_of_another_size_is_refused(memory: SharedMemory, nbytes: int, why: str) -> None:
+def test_memory_of_another_size_is_refused(memory, nbytes, why):
     with pytest.raises(ConfigError, match=why):
         SharedMemory.attach(sent(memory.fd), nbytes)
 
 
-def test_memory_that_may_become_smaller_is_refused() -> None:
+def test_memory_that_may_become_smaller_is_refused():
     fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, NBYTES)
     with pytest.raises(ConfigError, match="not sealed against becoming smaller"):
@@ -130,7 +128,7 @@ def test_memory_that_may_become_smaller_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/proc/self/maps", "/", __file__])
-def test_what_is_no_memory_is_refused(path: str) -> None:
+def test_what_is_no_memory_is_refused(path):
     fd, before = os.open(path, os.O_RDONLY), open_files()
     with pytest.raises(ConfigError, match="cannot be used"):
         SharedMemory.attach(fd, 1)
@@ -138,7 +136,7 @@ def test_what_is_no_memory_is_refused(path: str) -> None:
 
 
 @given(st.integers(-(2**70), 2**70))
-def test_any_size_is_mapped_or_refused(nbytes: int) -> None:
+def test_any_size_is_mapped_or_refused(nbytes):
     memory = SharedMemory.create(4096, "test")
     try:
         received = SharedMemory.attach(sent(memory.fd), nbytes)
@@ -151,7 +149,7 @@ def test_any_size_is_mapped_or_refused(nbytes: int) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [1 << 45, 1 << 62, 1 << 70])
-def test_more_than_is_available_is_refused(nbytes: int) -> None:
+def test_more_than_is_available_is_refused(nbytes):
     with pytest.raises(MemoryError, match=r"no memory for .* are available.*memory="):
         SharedMemory.create(nbytes, "test")
 
@@ -165,10 +163,8 @@ def test_more_than_is_available_is_refused(nbytes: int) -> None:
         (errno.EMFILE, "ulimit -n"),
     ],
 )
-def test_a_system_that_refuses_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
-) -> None:
-    def refuse(name: str, flags: int) -> int:
+def test_a_system_that_refuses_says_how_to_go_on(monkeypatch, code, remedy):
+    def refuse(name, flags):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "memfd_create", refuse)
@@ -177,10 +173,8 @@ def test_a_system_that_refuses_says_how_to_go_on(
 
 
 @pytest.mark.parametrize("refused", ["ftruncate", "mmap"])
-def test_a_refused_memory_leaves_no_descriptor(
-    monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
-    def refuse(*given: object, **named: object) -> None:
+def test_a_refused_memory_leaves_no_descriptor(monkeypatch, refused):
+    def refuse(*given, **named):
         raise OSError(errno.ENOMEM, "out of memory")
 
     monkeypatch.setattr({"ftruncate": os, "mmap": mmap}[refused], refused, refuse)
@@ -190,8 +184,8 @@ def test_a_refused_memory_leaves_no_descriptor(
     assert open_files() == before
 
 
-def test_a_mapping_needs_a_descriptor_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object, **named: object) -> None:
+def test_a_mapping_needs_a_descriptor_too(monkeypatch):
+    def refuse(*given, **named):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(mmap, "mmap", refuse)
@@ -201,7 +195,7 @@ def test_a_mapping_needs_a_descriptor_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert open_files() == before
 
 
-def test_a_forked_child_has_the_memory(memory: SharedMemory) -> None:
+def test_a_forked_child_has_the_memory(memory):
     received = SharedMemory.attach(sent(memory.fd), NBYTES)
     memory.array[0] = 5
     array = received.array

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,11 +16,13 @@ from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
 PLACES, ROWS_MAX = 4, 16
 ANSWER_TURNS_MAX = 500
 FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.ASK)
+ROLES = ("simulation", "group", "first", "second")  # what `two_ranks` gives
 LATER = 9  # an epoch
 OTHERS_ROWS = np.arange(100, 108)
 
@@ -128,6 +132,41 @@ async def two_ranks(
         assert not first.member.places
         assert len(first.got) == heard, "nothing is sent to a rank that has left"
         assert not group._by_order
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that runs in the loop that finds deadlocks."""
+
+    @functools.wraps(test)
+    def called(**fixtures: Any) -> None:
+        run(test(**fixtures))
+
+    return called
+
+
+def of_two_ranks(**given: Any) -> Callable[..., Callable[..., None]]:
+    """For a test that runs within `two_ranks`, and takes what it needs of `ROLES` by name."""
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        taken = inspect.signature(test).parameters
+
+        async def main(rows: TableFile, fixtures: dict[str, Any]) -> None:
+            async with two_ranks(rows, **given) as made:
+                roles = dict(zip(ROLES, made, strict=True))
+                given_names = {"rows": rows, **fixtures, **roles}
+                await test(**{name: given_names[name] for name in taken})
+
+        def called(rows: TableFile, **fixtures: Any) -> None:
+            run(main(rows, fixtures))
+
+        functools.update_wrapper(called, test)
+        fixtures = ["rows", *(name for name in taken if name not in ("rows", *ROLES))]
+        called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in fixtures]
+        )
+        return called
+
+    return decorate
 
 
 async def some_turns(count: int = ANSWER_TURNS_MAX) -> None:

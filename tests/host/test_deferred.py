@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ NAME = "gnndrive_deferred_example"
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a package with a module `inside`; both count how often they are imported."""
+def example(tmp_path, monkeypatch):
+    """The name of a package with a module `inside`."""
     folder = tmp_path / NAME
     folder.mkdir()
     (folder / "__init__.py").write_text("VALUE = 5\n")
@@ -26,7 +25,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return NAME
 
 
-def test_import_statements_do_not_import_it(example: str) -> None:
+def test_only_its_use_imports_a_deferred_module(example):
     defer(example)
     first, second = __import__(example), __import__(example)
     assert first is second
@@ -34,34 +33,29 @@ def test_import_statements_do_not_import_it(example: str) -> None:
     assert first.VALUE == 5
     assert sys.modules[example] is not first
     assert __import__(example).VALUE == second.VALUE == 5
-
-
-def test_a_name_of_it_or_a_module_inside_does(example: str) -> None:
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="NOTHING"):
+            assert first.NOTHING
     defer(example)
-    scope: dict[str, object] = {}
+    assert "VALUE" in vars(sys.modules[example]), "it is imported already"
+
+
+def test_a_name_of_it_or_a_module_inside_imports_it(example):
+    defer(example)
+    scope = {}
     exec(f"import {example}.inside as inside\nfrom {example} import VALUE", scope)
     assert vars(scope["inside"])["VALUE"] == 6
     assert scope["VALUE"] == 5
 
 
-def test_what_it_lacks_is_an_attribute_error(example: str) -> None:
-    defer(example)
-    module = __import__(example)
-    for _ in range(2):
-        with pytest.raises(AttributeError, match="NOTHING"):
-            assert module.NOTHING
-    defer(example)
-    assert "VALUE" in vars(sys.modules[example]), "it is imported already"
-
-
-def test_one_that_is_not_installed_is_an_import_error() -> None:
+def test_one_that_is_not_installed_is_an_import_error():
     defer("gnndrive_not_installed")
     with pytest.raises(ModuleNotFoundError):
         vars(sys.modules["gnndrive_not_installed"].inside)
     assert "gnndrive_not_installed" not in sys.modules
 
 
-def test_the_host_service_starts_without_torch() -> None:
+def test_the_host_service_starts_without_torch():
     found = imported_by(
         "from gnndrive.host.deferred import defer\n"
         "defer('torch')\n"

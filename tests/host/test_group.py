@@ -1,35 +1,47 @@
 """Each message to a group, at each point of a batch's way: done as documented, or refused, and then
-the other ranks go on."""
+the other ranks go on. What the group answers: valid rows in the order of the turns, and errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import errno
 
 import numpy as np
 import pytest
 
-from gnndrive.common.records import TableFile
-from gnndrive.host.arena import PAGE
-from gnndrive.host.group import Group
+from gnndrive.buffer.policies.belady import Belady
+from gnndrive.common.errors import ConfigError, ReadError
+from gnndrive.disk.engines.simulated import Faults
+from gnndrive.host.arena import COUNTERS, PAGE
+from gnndrive.host.error_text import error_from
 from gnndrive.host.messages import Kind, ProtocolError
+from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Simulation
-from tests.host.spoken import FROM_RANKS, PLACES, SpokenRank, group_of, some_turns, two_ranks
+from tests.host.spoken import (
+    FROM_RANKS,
+    PLACES,
+    SpokenRank,
+    group_of,
+    in_loop,
+    of_two_ranks,
+    some_turns,
+    two_ranks,
+)
+from tests.soak import product
 
 WANTED = np.arange(8)
-Way = Callable[[Simulation, Group, SpokenRank], Awaitable[None]]
+BAD_SECTOR = Faults(eio_offsets=((0, 512),))  # the rows 0 to 7
 
 
-async def unknown(simulation: Simulation, group: Group, rank: SpokenRank) -> None:
+async def unknown(simulation, group, rank):
     rank.arena.write_rows(0, [WANTED])
 
 
-async def announced(simulation: Simulation, group: Group, rank: SpokenRank) -> None:
+async def announced(simulation, group, rank):
     rank.announce(WANTED)
 
 
-async def waiting(simulation: Simulation, group: Group, rank: SpokenRank) -> None:
+async def waiting(simulation, group, rank):
     """It joins in epoch 1, and rank 1's turns in epoch 0 come first."""
     rank.announce(WANTED, epoch=1)
     rank.say(Kind.JOIN, epoch=1)
@@ -37,7 +49,7 @@ async def waiting(simulation: Simulation, group: Group, rank: SpokenRank) -> Non
     assert group.extracting.has(0, 1, 0)
 
 
-async def extracting(simulation: Simulation, group: Group, rank: SpokenRank) -> None:
+async def extracting(simulation, group, rank):
     simulation.engine.paused = True
     rank.announce(WANTED)
     rank.say(Kind.JOIN)
@@ -45,25 +57,25 @@ async def extracting(simulation: Simulation, group: Group, rank: SpokenRank) -> 
     assert simulation.engine.inflight
 
 
-async def given_up(simulation: Simulation, group: Group, rank: SpokenRank) -> None:
+async def given_up(simulation, group, rank):
     await extracting(simulation, group, rank)
     rank.say(Kind.LEAVE)
     assert not rank.heard(Kind.LEFT), "its rows are being read"
 
 
-async def ready(simulation: Simulation, group: Group, rank: SpokenRank) -> None:
+async def ready(simulation, group, rank):
     rank.announce(WANTED)
     rank.say(Kind.JOIN)
     await rank.answer(Kind.READY)
     rank.check(WANTED)
 
 
-async def released(simulation: Simulation, group: Group, rank: SpokenRank) -> None:
+async def released(simulation, group, rank):
     await ready(simulation, group, rank)
     rank.say(Kind.RELEASE)
 
 
-ALLOWED: dict[Way, tuple[Kind, ...]] = {
+ALLOWED = {
     unknown: (Kind.ANNOUNCE, Kind.LEAVE),
     announced: (Kind.JOIN, Kind.LEAVE),
     waiting: (Kind.LEAVE,),
@@ -72,209 +84,143 @@ ALLOWED: dict[Way, tuple[Kind, ...]] = {
     ready: (Kind.LEAVE, Kind.RELEASE_TAIL, Kind.RELEASE),
     released: (Kind.ANNOUNCE, Kind.LEAVE),
 }
+ALWAYS = (Kind.END, Kind.ASK)
+CASES = [(way, kind) for way, kinds in ALLOWED.items() for kind in (None, *kinds, *ALWAYS)]
 
 
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("way", ALLOWED)
-def test_a_message_is_allowed_or_refused(rows: TableFile, way: Way, kind: Kind) -> None:
-    """After it the rank leaves, and `two_ranks` has the other one load batches."""
-
-    async def main() -> None:
-        async with two_ranks(rows) as (simulation, group, first, second):
-            await way(simulation, group, first)
-            allowed = (*ALLOWED[way], Kind.END, Kind.ASK)
-            assert first.refused(kind, epoch=int(way is waiting)) == (kind not in allowed)
-            group.leave(first.member, lost=True)
-            assert [each.a for each in second.heard(Kind.PEER_LOST)] == [0]
-
-    run(main())
+@pytest.mark.parametrize(("way", "kind"), CASES)
+@of_two_ranks()
+async def test_a_message_is_allowed_or_refused(simulation, group, first, second, way, kind):
+    """`kind`, or all that are refused; then the rank leaves, and the other one loads batches."""
+    await way(simulation, group, first)
+    epoch = int(way is waiting)
+    refused = set(Kind) - {*ALLOWED[way], *ALWAYS} if kind is None else set()
+    assert all(first.refused(each, epoch=epoch) for each in refused)
+    assert kind is None or not first.refused(kind, epoch=epoch)
+    group.leave(first.member, lost=True)
+    assert [each.a for each in second.heard(Kind.PEER_LOST)] == [0]
 
 
-@pytest.mark.parametrize("kind", [Kind.LEAVE, Kind.END], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [Kind.LEAVE, Kind.END])
 @pytest.mark.parametrize("way", [announced, waiting, extracting, given_up, ready])
-def test_a_batch_that_is_given_up_is_answered_once(rows: TableFile, way: Way, kind: Kind) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (simulation, group, first, _):
-            await way(simulation, group, first)
-            epoch, later = int(way is waiting), way in (extracting, given_up)
-            first.say(kind, epoch=epoch)
-            assert len(first.heard(Kind.LEFT, epoch=epoch)) == (not later)
-            simulation.engine.paused = False
-            await some_turns()
-            assert len(first.heard(Kind.LEFT, epoch=epoch)) == 1
-            assert len(first.heard(Kind.READY, epoch=epoch)) == (way is ready)
-            assert not first.member.batches
-            assert not first.member.places
-            assert simulation.table.available == 16
-
-    run(main())
+@of_two_ranks()
+async def test_a_batch_that_is_given_up_is_answered_once(simulation, group, first, way, kind):
+    await way(simulation, group, first)
+    epoch, later = int(way is waiting), way in (extracting, given_up)
+    first.say(kind, epoch=epoch)
+    assert len(first.heard(Kind.LEFT, epoch=epoch)) == (not later)
+    simulation.engine.paused = False
+    await some_turns()
+    assert len(first.heard(Kind.LEFT, epoch=epoch)) == 1
+    assert len(first.heard(Kind.READY, epoch=epoch)) == (way is ready)
+    assert not first.member.batches
+    assert not first.member.places
+    assert simulation.table.available == 16
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_place_is_free_when_its_batch_has_ended(rows: TableFile, fails: bool) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (_, _, first, _):
-            first.announce(np.array([500]) if fails else WANTED, 0, place=0)
-            for step in range(1, PLACES):
-                first.announce(WANTED, step, place=step)
-            assert all(first.refused(Kind.ANNOUNCE, 9, place) for place in range(PLACES))
-            first.say(Kind.LEAVE, 3)
-            first.announce(WANTED, 9, place=3)
-            first.say(Kind.JOIN, 0)
-            if fails:
-                await first.answer(Kind.FAILED)
-            else:
-                await first.answer(Kind.READY)
-                assert first.refused(Kind.ANNOUNCE, 10, 0), "it holds the aliases"
-                first.say(Kind.RELEASE)
-            first.announce(WANTED, 10, place=0)
-
-    run(main())
+@of_two_ranks()
+async def test_a_place_is_free_when_its_batch_has_ended(first, fails):
+    first.announce(np.array([500]) if fails else WANTED, 0, place=0)
+    for step in range(1, PLACES):
+        first.announce(WANTED, step, place=step)
+    assert all(first.refused(Kind.ANNOUNCE, 9, place) for place in range(PLACES))
+    first.say(Kind.LEAVE, 3)
+    first.announce(WANTED, 9, place=3)
+    first.say(Kind.JOIN, 0)
+    if fails:
+        await first.answer(Kind.FAILED)
+    else:
+        await first.answer(Kind.READY)
+        assert first.refused(Kind.ANNOUNCE, 10, 0), "it holds the aliases"
+        first.say(Kind.RELEASE)
+    first.announce(WANTED, 10, place=0)
 
 
-def test_a_batch_that_joins_in_an_ended_epoch_leaves_nothing_behind(rows: TableFile) -> None:
+@of_two_ranks()
+async def test_a_batch_that_joins_in_an_ended_epoch_leaves_nothing_behind(first):
     """It was announced after the end of its epoch, so its turn has passed."""
-
-    async def main() -> None:
-        async with two_ranks(rows) as (_, _, first, _):
-            first.say(Kind.END)
-            first.announce(WANTED)
-            assert first.refused(Kind.JOIN)
-
-    run(main())
+    first.say(Kind.END)
+    first.announce(WANTED)
+    assert first.refused(Kind.JOIN)
 
 
-# ---- numbers out of range
+@of_two_ranks()
+async def test_numbers_out_of_range_are_refused(first):
+    first.arena.write_rows(0, [WANTED])
+    for place in (-1, PLACES, 2**40, -(2**63)):
+        assert first.refused(Kind.ANNOUNCE, 0, place)
+    for epoch, step in ((0, -1), (0, 1 << 39), (0, 2**63 - 1), (1 << 22, 0), (-1, 0)):
+        assert first.refused(Kind.ANNOUNCE, step, 0, epoch=epoch)
+    for count in (-1, 17, 2**62, -(2**63)):
+        first.arena._memory[PAGE : PAGE + 8].view(np.int64)[:] = count
+        assert first.refused(Kind.ANNOUNCE)
+    assert not first.member.batches
 
 
-@pytest.mark.parametrize("place", [-1, PLACES, 2**40, -(2**63)])
-def test_a_place_that_is_not_there_is_refused(rows: TableFile, place: int) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (_, _, first, _):
-            assert first.refused(Kind.ANNOUNCE, 0, place)
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("epoch", "step"),
-    [(0, -1), (0, 1 << 39), (0, 2**63 - 1), (1 << 22, 0), (2**32 - 1, 5), (-1, 0)],
-)
-def test_an_epoch_or_step_out_of_range_is_refused(rows: TableFile, epoch: int, step: int) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (_, _, first, _):
-            first.arena.write_rows(0, [WANTED])
-            assert first.refused(Kind.ANNOUNCE, step, 0, epoch=epoch)
-
-    run(main())
+@of_two_ranks()
+async def test_the_tail_of_a_lease_is_released_from_its_end_on(simulation, group, first):
+    await ready(simulation, group, first)
+    for begin, available in ((8, 8), (6, 10), (6, 10), (1, 15)):
+        first.say(Kind.RELEASE_TAIL, a=0, b=begin)
+        assert simulation.table.available == available
+    for table, begin in ((0, 2), (0, -1), (0, 2**62), (1, 0), (-1, 0), (2**40, 0)):
+        assert first.refused(Kind.RELEASE_TAIL, a=table, b=begin)
+    first.say(Kind.RELEASE)
+    assert simulation.table.available == 16
 
 
-@pytest.mark.parametrize("count", [-1, 17, 2**62, -(2**63)])
-def test_a_count_of_rows_that_is_too_large_is_refused(rows: TableFile, count: int) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (_, _, first, _):
-            first.arena._memory[PAGE : PAGE + 8].view(np.int64)[:] = count
-            assert first.refused(Kind.ANNOUNCE)
-            assert not first.member.batches
-
-    run(main())
-
-
-def test_the_tail_of_a_lease_is_released_from_its_end_on(rows: TableFile) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (simulation, group, first, _):
-            await ready(simulation, group, first)
-            for begin, available in ((8, 8), (6, 10), (6, 10), (1, 15)):
-                first.say(Kind.RELEASE_TAIL, a=0, b=begin)
-                assert simulation.table.available == available
-            for table, begin in ((0, 2), (0, -1), (0, 2**62), (1, 0), (-1, 0), (2**40, 0)):
-                assert first.refused(Kind.RELEASE_TAIL, a=table, b=begin)
-            first.say(Kind.RELEASE)
-            assert simulation.table.available == 16
-
-    run(main())
-
-
-def test_orders_increase_with_the_turns(rows: TableFile) -> None:
+@of_two_ranks()
+async def test_orders_increase_with_the_turns(first, second):
     """The last batch of an epoch comes before the first of the next, up to the largest numbers."""
     last = (1 << 39) - 1
-
-    async def main() -> None:
-        async with two_ranks(rows) as (_, _, first, second):
-            for at in ([(0, 0), (0, 1), (0, last), (1, 0)], [(6, 0), (6, last), (7, 0), (7, last)]):
-                for place, (epoch, step) in enumerate(at):
-                    first.announce(WANTED, step, place, epoch)
-                    second.announce(WANTED, step, place, epoch)
-                orders = [
-                    each.member.batches[turn].order for turn in at for each in (first, second)
-                ]
-                assert orders == sorted(set(orders))
-                for epoch, step in at:
-                    first.say(Kind.LEAVE, step, epoch=epoch)
-                    second.say(Kind.LEAVE, step, epoch=epoch)
-            first.announce(WANTED, last, 0, (1 << 22) - 1)
-            (batch,) = first.member.batches.values()
-            assert orders[-1] < batch.order < 2**62
-
-    run(main())
+    for at in ([(0, 0), (0, 1), (0, last), (1, 0)], [(6, 0), (6, last), (7, 0), (7, last)]):
+        for place, (epoch, step) in enumerate(at):
+            first.announce(WANTED, step, place, epoch)
+            second.announce(WANTED, step, place, epoch)
+        orders = [each.member.batches[turn].order for turn in at for each in (first, second)]
+        assert orders == sorted(set(orders))
+        for epoch, step in at:
+            first.say(Kind.LEAVE, step, epoch=epoch)
+            second.say(Kind.LEAVE, step, epoch=epoch)
+    first.announce(WANTED, last, 0, (1 << 22) - 1)
+    (batch,) = first.member.batches.values()
+    assert orders[-1] < batch.order < 2**62
 
 
 # ---- the ranks of a group
 
 
-def test_a_rank_enters_once(rows: TableFile) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (simulation, group, first, _):
-            for number in (0, 1, 2, -1):
-                with pytest.raises(ProtocolError, match="none of"):
-                    SpokenRank(simulation, group, number)
-            group.leave(first.member, lost=False)
-            with pytest.raises(ProtocolError, match="has come before"):
-                SpokenRank(simulation, group, 0)
-
-    run(main())
-
-
-def test_a_rank_that_has_left_is_refused(rows: TableFile) -> None:
-    async def main() -> None:
-        async with two_ranks(rows) as (_, group, first, _):
-            first.arena.write_rows(0, [WANTED])
-            group.leave(first.member, lost=False)
-            assert all(first.refused(kind) for kind in FROM_RANKS)
-
-    run(main())
+@of_two_ranks()
+async def test_a_rank_enters_once_and_is_refused_when_it_has_left(simulation, group, first):
+    for number in (0, 1, 2, -1):
+        with pytest.raises(ProtocolError, match="none of"):
+            SpokenRank(simulation, group, number)
+    first.arena.write_rows(0, [WANTED])
+    group.leave(first.member, lost=False)
+    with pytest.raises(ProtocolError, match="has come before"):
+        SpokenRank(simulation, group, 0)
+    assert all(first.refused(kind) for kind in FROM_RANKS)
 
 
-def test_a_rank_that_comes_late_hears_what_has_happened(rows: TableFile) -> None:
-    async def main() -> None:
-        async with group_of(rows, 3, 5, 7) as (simulation, group):
-            group.leave(SpokenRank(simulation, group, 5).member, lost=True)
-            group.leave(SpokenRank(simulation, group, 7).member, lost=False)
-            late = SpokenRank(simulation, group, 3)
-            assert not late.got, "the service welcomes it first"
-            await some_turns()
-            assert [(each.kind, each.a) for each in late.got] == [(Kind.PEER_LOST, 5)]
-            await late.load(WANTED)
-
-    run(main())
-
-
-def test_a_rank_that_comes_and_goes_at_once_hears_nothing(rows: TableFile) -> None:
-    async def main() -> None:
-        async with group_of(rows, 0, 1) as (simulation, group):
-            group.leave(SpokenRank(simulation, group, 0).member, lost=True)
-            late = SpokenRank(simulation, group, 1)
-            group.leave(late.member, lost=False)
-            await some_turns()
-            assert not late.got
-
-    run(main())
+@in_loop
+async def test_a_rank_that_comes_late_hears_what_has_happened(rows):
+    async with group_of(rows, 3, 4, 5, 7) as (simulation, group):
+        group.leave(SpokenRank(simulation, group, 5).member, lost=True)
+        group.leave(SpokenRank(simulation, group, 7).member, lost=False)
+        late, gone = SpokenRank(simulation, group, 3), SpokenRank(simulation, group, 4)
+        group.leave(gone.member, lost=False)
+        assert not late.got, "the service welcomes it first"
+        await some_turns()
+        assert [(each.kind, each.a) for each in late.got] == [(Kind.PEER_LOST, 5)]
+        assert not gone.got
+        await late.load(WANTED)
 
 
-def test_nothing_is_left_if_a_group_ends_in_the_middle_of_a_batch(rows: TableFile) -> None:
+def test_nothing_is_left_if_a_group_ends_in_the_middle_of_a_batch(rows, seeds):
     """`group_of` has all ranks leave; then the group ends at once."""
 
-    async def main(turns: int) -> None:
+    async def main(turns):
         async with group_of(rows, 0, 1, 2) as (simulation, group):
             for number in range(3):
                 rank = SpokenRank(simulation, group, number)
@@ -283,5 +229,171 @@ def test_nothing_is_left_if_a_group_ends_in_the_middle_of_a_batch(rows: TableFil
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    for turns in range(40):
-        run(main(turns))
+    for seed in seeds(10):
+        run(main(seed * 7 % 40))
+
+
+# ---- what it answers
+
+
+@of_two_ranks()
+async def test_batches_of_two_ranks_come_in_the_order_of_their_turns(first, second):
+    """The buffer holds one batch; rank 0 joins with three before rank 1 does with its first."""
+    for number, rank in enumerate((first, second)):
+        for step in range(3):
+            rank.announce(np.arange(16) + 32 * step + 100 * number, step, step)
+            rank.say(Kind.JOIN, step)
+    for step in range(3):
+        for rank, other in ((first, second), (second, first)):
+            await rank.answer(Kind.READY, step)
+            await some_turns()
+            assert not other.heard(Kind.READY, step + (rank is second))
+            rank.say(Kind.RELEASE, step)
+
+
+@of_two_ranks(slots=20, part_rows=100)
+async def test_batches_of_several_ranks_are_read_in_one_sweep(simulation, first, second):
+    """Rows that both need are loaded once, in one admission; `fits_together` of the buffer decides
+    how many batches a sweep has."""
+    first.announce(np.arange(12), 0, place=0)
+    second.announce(np.arange(4, 16), 0, place=0)
+    first.announce(np.arange(16, 28), 1, place=1)
+    for rank, step in ((second, 0), (first, 0), (first, 1)):
+        rank.say(Kind.JOIN, step)
+    await first.answer(Kind.READY)
+    await second.answer(Kind.READY)
+    await some_turns()
+    stats = simulation.table.stats()
+    assert (stats["admitted"], stats["loads"], stats["repeats"]) == (1, 16, 8)
+    assert not first.heard(Kind.READY, 1), "there is no room for a third one"
+
+
+@product("wrong,given", [-1, 200, 2**31, 2**62, -(2**63)], [{}, {"policy": Belady()}])
+@in_loop
+async def test_rows_out_of_range_are_an_error_of_their_batch(rows, wrong, given):
+    """The batches beside it, which may be in one sweep with it, get their rows."""
+    async with two_ranks(rows, slots=64, **given) as (_, _, first, second):
+        first.announce(np.array([0, 1, wrong]), 0, place=0)
+        first.announce(WANTED, 1, place=1)
+        second.announce(WANTED + 20, 0, place=0)
+        for rank, step in ((first, 0), (first, 1), (second, 0)):
+            rank.say(Kind.JOIN, step)
+        error = error_from((await first.answer(Kind.FAILED)).text)
+        assert isinstance(error, IndexError)
+        assert "out of range" in str(error)
+        await second.answer(Kind.READY)
+        second.check(WANTED + 20)
+        second.say(Kind.END)
+        await first.answer(Kind.READY, 1)
+        first.check(WANTED, 1)
+
+
+@of_two_ranks(slots=10)
+async def test_a_batch_that_the_buffer_cannot_hold_is_an_error_of_that_batch(first, second):
+    first.announce(np.arange(12))
+    first.say(Kind.JOIN)
+    await second.load(WANTED)
+    error = error_from((await first.answer(Kind.FAILED)).text)
+    assert isinstance(error, ConfigError)
+    assert "needs 12" in str(error)
+
+
+@of_two_ranks(faults=BAD_SECTOR)
+async def test_a_bad_sector_is_an_error_of_the_batches_that_need_it(
+    rows, simulation, first, second
+):
+    first.announce(WANTED)
+    first.say(Kind.JOIN)
+    await second.load(WANTED + 20)
+    error = error_from((await first.answer(Kind.FAILED)).text)
+    assert isinstance(error, ReadError)
+    assert (error.path, error.errno) == (rows.path, errno.EIO)
+    assert simulation.table.available == 16
+    await first.load(WANTED + 20, 1)
+
+
+@of_two_ranks(faults=BAD_SECTOR)
+async def test_a_batch_that_fails_after_it_was_given_up_is_answered_once(simulation, first):
+    simulation.engine.paused = True
+    first.announce(WANTED)
+    first.say(Kind.JOIN)
+    await some_turns()
+    first.say(Kind.LEAVE)
+    assert not first.got
+    simulation.engine.paused = False
+    await some_turns()
+    assert [each.kind for each in first.got] == [Kind.LEFT]
+    first.announce(WANTED + 20, 1)
+
+
+@of_two_ranks()
+async def test_the_end_of_an_epoch_leaves_the_next_one_alone(first, second):
+    for place in range(2):
+        first.announce(WANTED + place, place=place, epoch=place)
+        first.say(Kind.JOIN, epoch=place)
+    for rank in (first, second):
+        rank.say(Kind.END)
+    await first.answer(Kind.LEFT)
+    await first.answer(Kind.READY, epoch=1)
+    first.check(WANTED + 1, 1)
+
+
+@of_two_ranks()
+async def test_a_rank_asks_whom_it_waits_for(first, second):
+    def awaited():
+        second.say(Kind.ASK)
+        assert second.got[-1].kind is Kind.AWAITED
+        return second.got[-1].a
+
+    assert awaited() == 0, "it has not joined with its first batch"
+    first.announce(np.arange(16))
+    first.say(Kind.JOIN)
+    assert awaited() == -1, "its turn has come"
+    await first.answer(Kind.READY)
+    assert awaited() == 1
+    second.announce(np.arange(16, 32))
+    second.say(Kind.JOIN)
+    await some_turns()
+    assert awaited() == 0, "it has not joined with its second batch"
+    first.announce(np.arange(32, 48), 1, place=1)
+    first.say(Kind.JOIN, 1)
+    await some_turns()
+    assert awaited() == 1, "the turn after that"
+    first.say(Kind.END)
+    assert awaited() == 1
+
+
+@of_two_ranks(stages=Stages(extractors=1))
+async def test_a_rank_that_holds_all_slots_is_named(first, second):
+    """Every batch that can join has joined, and the only extractor waits for slots."""
+    await first.load(WANTED)
+    first.say(Kind.END)
+    for step in range(3):
+        second.announce(np.arange(16) + 16 * step, step, place=step)
+        second.say(Kind.JOIN, step)
+    await second.answer(Kind.READY)
+    await some_turns()
+    first.say(Kind.ASK)
+    assert first.got[-1].a == 1
+
+
+@in_loop
+async def test_a_broken_buffer_is_an_error_at_all_ranks(rows):
+    async with group_of(rows, 0, 1, 2) as (simulation, group):
+        first, second = (SpokenRank(simulation, group, number) for number in range(2))
+        simulation.buffer.fail(ValueError("the device is gone"))
+        first.announce(WANTED)
+        first.say(Kind.JOIN)
+        await some_turns()
+        for rank in (first, second, SpokenRank(simulation, group, 2)):
+            text = (await rank.answer(Kind.BROKEN)).text
+            assert "the device is gone" in str(error_from(text))
+
+
+@of_two_ranks()
+async def test_the_counters_are_there_when_a_batch_is_ready(first, second):
+    second.say(Kind.END)
+    for step in range(2):
+        await first.load(WANTED, step)
+    counted = dict(zip(COUNTERS, first.arena.counters.tolist(), strict=True))
+    assert (counted["loads"], counted["hits"]) == (8, 8)

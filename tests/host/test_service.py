@@ -10,7 +10,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -83,7 +82,7 @@ async def gone(stranger: Stranger) -> bool:
 # ---- who is let in
 
 
-async def test_the_last_client_ends_the_service(store: Store, hello: Hello) -> None:
+async def test_the_last_client_ends_the_service(store, hello):
     async with running(store, stays=False) as made:
         first, second = await made.welcome(hello), await made.welcome(of_one(hello))
         first.say(Kind.BYE)
@@ -95,9 +94,7 @@ async def test_the_last_client_ends_the_service(store: Store, hello: Hello) -> N
         assert made.service.failures == []
 
 
-async def test_other_users_are_refused(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_users_are_refused(store, hello, monkeypatch):
     async with running(store) as made:
         honest = await made.welcome(hello)
         user = os.geteuid()
@@ -117,8 +114,8 @@ async def test_other_users_are_refused(
 
 
 async def test_a_client_that_says_nothing_or_stays_when_refused_is_disconnected(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, hello, monkeypatch
+):
     monkeypatch.setattr(service, "HELLO_S", 0)
     async with running(store, stays=False) as made:
         silent = await made.stranger()
@@ -132,19 +129,17 @@ async def test_a_client_that_says_nothing_or_stays_when_refused_is_disconnected(
         await made.service.ended.wait()
 
 
-async def test_accepting_goes_on_when_files_are_free_again(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_accepting_goes_on_when_files_are_free_again(store, hello, monkeypatch):
     monkeypatch.setattr(acceptor, "RETRY_S", 0)
     refusals = [OSError(errno.EMFILE, "Too many open files")] * 3
 
     class Refusing(socket.socket):
-        def accept(self) -> tuple[socket.socket, Any]:
+        def accept(self):
             if refusals:
                 raise refusals.pop()
             return super().accept()
 
-    def kind() -> socket.socket:
+    def kind():
         return Refusing(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     async with running(store, kind=kind) as made:
@@ -156,11 +151,11 @@ async def test_accepting_goes_on_when_files_are_free_again(
 # ---- who is disconnected
 
 
-async def test_a_client_that_never_reads(store: Store, hello: Hello) -> None:
+async def test_a_client_that_never_reads(store, hello):
     async with running(store) as made:
         client = await made.welcome(hello)
 
-        def ask_on() -> None:
+        def ask_on():
             while client.say(Kind.ASK):
                 pass
 
@@ -169,7 +164,7 @@ async def test_a_client_that_never_reads(store: Store, hello: Hello) -> None:
         client.close()
 
 
-async def test_descriptors_that_clients_send_are_closed(store: Store, hello: Hello) -> None:
+async def test_descriptors_that_clients_send_are_closed(store, hello):
     async with running(store) as made:
         client = await made.stranger()
         read, write = os.pipe()
@@ -184,14 +179,12 @@ async def test_descriptors_that_clients_send_are_closed(store: Store, hello: Hel
         client.close()
 
 
-async def test_an_error_of_the_service_ends_one_connection_and_is_loud(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_of_the_service_ends_one_connection_and_is_loud(store, hello, monkeypatch):
     async with running(store) as made:
         honest = await made.welcome(of_one(hello))
         other = await made.welcome(hello)
 
-        def fail(*_: Any) -> None:
+        def fail(*_):
             raise RuntimeError("a mistake")
 
         with monkeypatch.context() as patched:
@@ -205,13 +198,11 @@ async def test_an_error_of_the_service_ends_one_connection_and_is_loud(
         assert "Traceback" in made.reports[0]
 
 
-async def test_a_rank_that_may_open_no_more_files_hears_which_limit(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_rank_that_may_open_no_more_files_hears_which_limit(store, hello, monkeypatch):
     async with running(store) as made:
         receive = socket.recv_fds
 
-        def truncated(*given: Any) -> Any:
+        def truncated(*given):
             data, fds, flags, address = receive(*given)
             return data, fds, flags | socket.MSG_CTRUNC, address
 

@@ -8,9 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,6 @@ from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.host import graphs
 from gnndrive.host.group_buffer import GroupBuffer
-from gnndrive.host.hello import Hello
 from gnndrive.host.messages import Kind
 from gnndrive.host.wire import abstract_name, new_socket
 from tests.host.processes.strangers import Stranger, of_one
@@ -58,12 +55,10 @@ sys.exit(run(int(sys.argv[1]), sys.argv[2]))
 """
 
 
-async def test_a_broken_invariant_is_found_at_the_end_of_a_group(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broken_invariant_is_found_at_the_end_of_a_group(store, hello, monkeypatch):
     verify = FeatureBuffer.verify
 
-    def broken(buffer: FeatureBuffer) -> None:
+    def broken(buffer):
         verify(buffer)
         raise AssertionError("a slot table breaks invariant 7")
 
@@ -80,15 +75,13 @@ async def test_a_broken_invariant_is_found_at_the_end_of_a_group(
     assert made.service.budget.used == hello.share, "its memory may still be there"
 
 
-async def test_memory_is_freed_in_another_thread(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_memory_is_freed_in_another_thread(store, hello, monkeypatch):
     threads = list[threading.Thread]()
 
-    def recorded(kind: type[Any], name: str) -> None:
+    def recorded(kind, name):
         usual = getattr(kind, name)
 
-        def called(*given: Any) -> None:
+        def called(*given):
             threads.append(threading.current_thread())
             usual(*given)
 
@@ -118,7 +111,7 @@ def started(store: Store, *what: str) -> tuple[Stranger, subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_exit_status_of_the_process_says_so(store: Store, hello: Hello, broken: bool) -> None:
+def test_the_exit_status_of_the_process_says_so(store, hello, broken):
     client, process = started(store, *(["-c", FAILING] if broken else ["-m", "gnndrive.host"]))
     client.enter(hello, store)
     client.close()
@@ -127,7 +120,7 @@ def test_the_exit_status_of_the_process_says_so(store: Store, hello: Hello, brok
     assert ("invariant 7" in said) == broken
 
 
-def test_a_process_without_clients_does_not_read_on(store: Store, hello: Hello) -> None:
+def test_a_process_without_clients_does_not_read_on(store, hello):
     client, process = started(store, "-c", READING)
     client.say(Kind.HELLO, **replace(hello, topology="resident").to_json())
     assert process.stdout is not None
@@ -137,12 +130,10 @@ def test_a_process_without_clients_does_not_read_on(store: Store, hello: Hello) 
     assert process.returncode == 0
 
 
-async def test_what_is_read_too_late_is_freed(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_read_too_late_is_freed(store, hello, monkeypatch):
     begun, go_on, closed = (threading.Event() for _ in range(3))
 
-    def publish(*given: Any) -> Any:
+    def publish(*given):
         begun.set()
         go_on.wait()
         return SimpleNamespace(close=closed.set)
@@ -165,7 +156,7 @@ async def test_what_is_read_too_late_is_freed(
         assert not made.service.failures
 
 
-def test_a_store_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_is_one_line(tmp_path):
     with new_socket() as listener:
         run = subprocess.run(
             [sys.executable, "-m", "gnndrive.host", str(listener.fileno()), str(tmp_path)],

@@ -9,7 +9,6 @@ import asyncio
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -180,9 +179,7 @@ CONTRACT = (
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("policy", ALL, ids=plugins.name_of)
-def test_a_policy_keeps_its_contract(
-    policy: Any, check: Callable[[Any, Path], None], tmp_path: Path
-) -> None:
+def test_a_policy_keeps_its_contract(policy, check, tmp_path):
     check(plugins.find("policies", policy), tmp_path)
 
 
@@ -266,19 +263,17 @@ class Vague(Pairs):
         (Overflowing, no_use_is_on_one_side, "either side"),
     ],
 )
-def test_a_broken_policy_is_found(
-    policy: type[Policy], check: Callable[[Any, Path], None], message: str, tmp_path: Path
-) -> None:
+def test_a_broken_policy_is_found(policy, check, message, tmp_path):
     with pytest.raises(AssertionError, match=message):
         check(policy, tmp_path)
 
 
-def test_one_that_cannot_be_made_says_where_to_help(tmp_path: Path) -> None:
+def test_one_that_cannot_be_made_says_where_to_help(tmp_path):
     class Demanding(Pairs):
         name = "demanding"
 
         @classmethod
-        def make(cls, context: PolicyContext) -> Demanding:
+        def make(cls, context):
             raise KeyError("scores")
 
     with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):

@@ -40,7 +40,7 @@ def present(table: SlotTable) -> set[int]:
 
 
 @pytest.mark.parametrize("foreseen", [False, True], ids=["queued samples", "codes"])
-def test_a_trace_by_hand(foreseen: bool) -> None:
+def test_a_trace_by_hand(foreseen):
     table = SlotTable(
         len(CLASSES), 4, 8, NOTHING, NO_TIER, Hybrid(1), classes=CLASSES, foreseen=foreseen
     )
@@ -60,7 +60,7 @@ def test_a_trace_by_hand(foreseen: bool) -> None:
         table.verify()
 
 
-def test_belady_loads_no_more() -> None:
+def test_belady_loads_no_more():
     draw, more = random.Random(5), 0
     for _ in range(200):
         batches = [tuple(draw.sample(range(12), 2)) for _ in range(20)]
@@ -88,14 +88,12 @@ def test_belady_loads_no_more() -> None:
         (1, 1000, 1, 2, 4),
     ],
 )
-def test_the_threshold_is_what_fills_the_buffer(
-    slots: int, rows: int, batch_rows: int, window: int, threshold: int
-) -> None:
+def test_the_threshold_is_what_fills_the_buffer(slots, rows, batch_rows, window, threshold):
     context = PolicyContext("nodes/x", rows, slots, None, batch_rows, window)
     assert Hybrid.make(context).threshold == threshold
 
 
-def test_a_subclass_may_set_the_threshold() -> None:
+def test_a_subclass_may_set_the_threshold():
     class Paper(Hybrid):
         name, threshold = "paper", 32
 
@@ -104,7 +102,7 @@ def test_a_subclass_may_set_the_threshold() -> None:
     assert Hybrid().threshold == 4
 
 
-def test_a_row_leaves_by_its_class_alone() -> None:
+def test_a_row_leaves_by_its_class_alone():
     """With "static", whatever is announced and whichever row was released longest ago."""
     table = table_of(len(CLASSES), 4, Static(), CLASSES)
     table.announce(1, np.arange(8))

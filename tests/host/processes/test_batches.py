@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnndrive import Store
 from tests.host.processes import programs
-from tests.host.processes.starter import Starter
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
@@ -29,7 +27,7 @@ def dealt(whole: Sequence[str], world: int, done: int = 0) -> list[list[str]]:
     return [padded[rank::world] for rank in range(world)]
 
 
-def test_two_ranks_in_many_ways(starter: Starter, store: Store, tmp_path: Path) -> None:
+def test_two_ranks_in_many_ways(starter, store, tmp_path):
     ended = starter.run("programs.much", 2, tmp_path, store=str(store.path))
     assert ended.statuses == [0, 0], ended.outputs
     assert ended.outputs == ["", ""]
@@ -37,7 +35,7 @@ def test_two_ranks_in_many_ways(starter: Starter, store: Store, tmp_path: Path) 
     valid = alone(store, 2, shuffle=False, input_nodes=range(50))
     for rank, found in enumerate(ended.results):
 
-        def of_rank(whole: list[str], done: int = 0, rank: int = rank) -> list[str]:
+        def of_rank(whole, done=0, rank=rank):
             return dealt(whole, 2, done)[rank]
 
         assert found["train"] == [of_rank(epoch) for epoch in train[:2]]
@@ -50,9 +48,7 @@ def test_two_ranks_in_many_ways(starter: Starter, store: Store, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("world", [3, 4])
-def test_several_tables_and_seed_edges(
-    starter: Starter, store: Store, of_types: Store, tmp_path: Path, world: int
-) -> None:
+def test_several_tables_and_seed_edges(starter, store, of_types, tmp_path, world):
     typed = {"input_nodes": "paper", "buffer": "60KB"}
     links = {"links": True, "num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
     asked = [{"store": str(of_types.path), **typed}, {"store": str(store.path), **links}]
@@ -64,7 +60,7 @@ def test_several_tables_and_seed_edges(
     ]
 
 
-def test_a_store_without_features(starter: Starter, without_x: Store, tmp_path: Path) -> None:
+def test_a_store_without_features(starter, without_x, tmp_path):
     asked = [{"store": str(without_x.path)}]
     ended = starter.run("programs.several", 2, tmp_path, asked=asked)
     assert ended.statuses == [0, 0], ended.outputs
@@ -73,9 +69,7 @@ def test_a_store_without_features(starter: Starter, without_x: Store, tmp_path: 
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_one_shares_its_adjacency_and_the_other_has_none(
-    starter: Starter, store: Store, tmp_path: Path, in_order: bool
-) -> None:
+def test_one_shares_its_adjacency_and_the_other_has_none(starter, store, tmp_path, in_order):
     given = {"store": str(store.path), "in_order": in_order}
     ended = starter.run("programs.own_topologies", 2, tmp_path, **given)
     assert ended.statuses == [0, 0], ended.outputs

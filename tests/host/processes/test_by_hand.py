@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from gnndrive import Store
 from gnndrive.host.inquiry import ask
-from tests.host.processes.starter import Starter
 from tests.host.processes.test_batches import alone, dealt
 from tests.host.served.conftest import MEMORY, Serving
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
 
-def test_ranks_of_a_service(starter: Starter, store: Store, tmp_path: Path) -> None:
+def test_ranks_of_a_service(starter, store, tmp_path):
     with closing(Serving(store, MEMORY)) as serving:
         ended = starter.run("by_hand.ranks_of_a_service", 2, tmp_path, name=serving.name)
         left = ask(serving.address)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnndrive import Store
 from tests.host.processes import deaths
-from tests.host.processes.starter import Ended, Starter
+from tests.host.processes.starter import Ended
 from tests.host.processes.test_batches import alone, dealt
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
@@ -45,9 +44,7 @@ def check_lost(found: Any, victim: int, rest: list[str]) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "os._exit", "leave a child"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_dies_is_an_error_at_the_other(
-    starter: Starter, store: Store, tmp_path: Path, whole: list[str], victim: int, how: str
-) -> None:
+def test_a_rank_that_dies_is_an_error_at_the_other(starter, store, tmp_path, whole, victim, how):
     given = {"store": str(store.path), "victim": victim, "how": how}
     ended = starter.run("deaths.one_dies", 2, tmp_path, at=MOMENTS.randint(1, 80), **given)
     statuses = [0, 0]
@@ -61,8 +58,8 @@ def test_a_rank_that_dies_is_an_error_at_the_other(
 @pytest.mark.parametrize("how", ["raise", "sys.exit"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_ends_its_program_leaves_its_turns(
-    starter: Starter, store: Store, tmp_path: Path, whole: list[str], victim: int, how: str
-) -> None:
+    starter, store, tmp_path, whole, victim, how
+):
     given = {"store": str(store.path), "victim": victim, "at": 5, "how": how}
     ended = starter.run("deaths.one_dies", 2, tmp_path, **given)
     assert ended.statuses[victim] == (4 if how == "sys.exit" else 1)
@@ -73,7 +70,7 @@ def test_a_rank_that_ends_its_program_leaves_its_turns(
     assert ended.results[1 - victim] == {"batches": rest, "error": None}
 
 
-def test_the_service_dies(starter: Starter, store: Store, tmp_path: Path, whole: list[str]) -> None:
+def test_the_service_dies(starter, store, tmp_path, whole):
     ended = starter.run("deaths.service_dies", 3, tmp_path, store=str(store.path), at=9)
     check_ended(ended, [0, 0, 0])
     for found, rest in zip(ended.results, dealt(whole, 3), strict=True):
@@ -82,9 +79,7 @@ def test_the_service_dies(starter: Starter, store: Store, tmp_path: Path, whole:
         assert found["again"] == "HostServiceError"
 
 
-def test_ctrl_c_ends_the_ranks_and_then_the_service(
-    starter: Starter, store: Store, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_the_ranks_and_then_the_service(starter, store, tmp_path):
     ended = starter.run("deaths.interrupted", 3, tmp_path, store=str(store.path), at=9)
     check_ended(ended, [0, 0, 0])
     assert [found["error"] for found in ended.results] == ["KeyboardInterrupt"] * 3
@@ -92,9 +87,7 @@ def test_ctrl_c_ends_the_ranks_and_then_the_service(
 
 
 @pytest.mark.parametrize("service", [False, True])
-def test_what_is_stopped_is_named_and_may_go_on(
-    starter: Starter, store: Store, tmp_path: Path, whole: list[str], service: bool
-) -> None:
+def test_what_is_stopped_is_named_and_may_go_on(starter, store, tmp_path, whole, service):
     given = {"store": str(store.path), "at": 5, "service": service}
     ended = starter.run("deaths.stopped", 2, tmp_path, **given)
     check_ended(ended, [0, 0])
@@ -106,9 +99,7 @@ def test_what_is_stopped_is_named_and_may_go_on(
 @pytest.mark.parametrize(
     ("victim", "point"), [(0, "start"), *product((0, 1), ("plan", "connect", "welcome", "use"))]
 )
-def test_a_rank_dies_while_they_come_together(
-    starter: Starter, store: Store, tmp_path: Path, victim: int, point: str
-) -> None:
+def test_a_rank_dies_while_they_come_together(starter, store, tmp_path, victim, point):
     given = {"store": str(store.path), "victim": victim, "point": point}
     ended = starter.run("deaths.one_dies_early", 2, tmp_path, **given)
     statuses = [0, 0]

@@ -10,9 +10,8 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ConfigError, Store
+from gnndrive import ConfigError
 from tests.host.processes import programs
-from tests.host.processes.starter import Starter
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
@@ -26,9 +25,7 @@ def other(tmp_path: Path) -> str:
     return str(gnndrive.from_data(data, tmp_path / "other.gnn").path)
 
 
-def test_a_rank_with_other_arguments(
-    starter: Starter, store: Store, other: str, tmp_path: Path
-) -> None:
+def test_a_rank_with_other_arguments(starter, store, other, tmp_path):
     ended = starter.run("programs.differing", 2, tmp_path, store=str(store.path), other=other)
     assert ended.statuses == [0, 0], ended.outputs
     assert ended.outputs == ["", ""]
@@ -42,9 +39,7 @@ def test_a_rank_with_other_arguments(
         assert "Give all ranks the same arguments" in text
 
 
-def test_a_service_that_cannot_start(
-    starter: Starter, store: Store, other: str, tmp_path: Path
-) -> None:
+def test_a_service_that_cannot_start(starter, store, other, tmp_path):
     copy = shutil.copytree(store.path, tmp_path / "copy.gnn")
     ended = starter.run("programs.never_starting", 2, tmp_path, store=str(copy), other=other)
     assert ended.statuses == [0, 0], ended.outputs
@@ -65,7 +60,7 @@ def test_a_service_that_cannot_start(
 
 
 @pytest.mark.parametrize("arguments", [{}, {"ranks": None}, {"ranks": None, "in_order": False}])
-def test_one_rank_has_no_service(store: Store, arguments: dict[str, object]) -> None:
+def test_one_rank_has_no_service(store, arguments):
     with (
         programs.loader(store, **arguments) as loader,
         pytest.raises(ConfigError, match="host_service=True cannot be had, because there is one"),

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 
-from gnndrive import Store
 from tests.host.processes import deaths
-from tests.host.processes.starter import Starter
 from tests.host.processes.test_batches import alone, dealt
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
 
-def test_honest_ranks_beside_one_that_is_not(
-    starter: Starter, store: Store, tmp_path: Path
-) -> None:
+def test_honest_ranks_beside_one_that_is_not(starter, store, tmp_path):
     given = {"store": str(store.path), "sessions": 60}
     ended = starter.run("strangers.among_honest_ranks", 3, tmp_path, **given)
     assert ended.statuses == [0, 0, 0], ended.outputs

@@ -10,8 +10,8 @@ from gnndrive import ConfigError
 from gnndrive.host.budget import NAMED_MAX, Budget
 
 
-def test_what_is_promised_is_counted_and_given_back() -> None:
-    async def main() -> None:
+def test_what_is_promised_is_counted_and_given_back():
+    async def main():
         budget = Budget(100)
         await budget.take("a", "job a", 60)
         await budget.take("b", "job b", 40)
@@ -25,8 +25,8 @@ def test_what_is_promised_is_counted_and_given_back() -> None:
     asyncio.run(main())
 
 
-def test_without_a_limit_all_is_counted() -> None:
-    async def main() -> None:
+def test_without_a_limit_all_is_counted():
+    async def main():
         budget = Budget(None)
         await budget.take("a", "job a", 1 << 60)
         assert budget.used == 1 << 60
@@ -34,8 +34,8 @@ def test_without_a_limit_all_is_counted() -> None:
     asyncio.run(main())
 
 
-def test_an_error_says_what_is_left_and_who_has_the_rest() -> None:
-    async def main() -> None:
+def test_an_error_says_what_is_left_and_who_has_the_rest():
+    async def main():
         budget = Budget(30_000)
         await budget.take(0, "small", 5_000)
         await budget.take(1, "large", 15_000)
@@ -51,8 +51,8 @@ def test_an_error_says_what_is_left_and_who_has_the_rest() -> None:
     asyncio.run(main())
 
 
-def test_an_error_is_short_with_many_users() -> None:
-    async def main() -> None:
+def test_an_error_is_short_with_many_users():
+    async def main():
         budget = Budget(1_000)
         for number in range(NAMED_MAX + 2):
             await budget.take(number, f"job {number}", 100 - number)
@@ -62,17 +62,17 @@ def test_an_error_is_short_with_many_users() -> None:
     asyncio.run(main())
 
 
-def test_memory_that_is_being_freed_is_waited_for() -> None:
-    async def main() -> None:
+def test_memory_that_is_being_freed_is_waited_for():
+    async def main():
         budget, freed = Budget(100), asyncio.Event()
         await budget.take("a", "job a", 60)
         await budget.take("b", "job b", 30)
 
-        async def free() -> None:
+        async def free():
             await freed.wait()
             budget.give("a")
 
-        async def free_nothing() -> None:
+        async def free_nothing():
             budget.give("nobody")
 
         budget.freed_by(asyncio.create_task(free()))

@@ -8,7 +8,6 @@ import pickle
 import shutil
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,10 +21,9 @@ from gnndrive.host.inquiry import ask
 from gnndrive.host.messages import PROTOCOL, Kind, Message
 from gnndrive.host.names import address_of
 from gnndrive.host.start import Listener
-from tests.host.served.conftest import Serve
 
 
-def test_a_name_opens_the_store_that_is_served(serve: Serve, store: Store) -> None:
+def test_a_name_opens_the_store_that_is_served(serve, store):
     serving = serve()
     for name in (serving.name, f"gnndrive://{serving.name}"):
         opened = gnndrive.connect(name)
@@ -36,7 +34,7 @@ def test_a_name_opens_the_store_that_is_served(serve: Serve, store: Store) -> No
     assert service_of(store) is None
 
 
-def test_copies_and_pickles_know_the_service(serve: Serve) -> None:
+def test_copies_and_pickles_know_the_service(serve):
     serving = serve()
     opened = gnndrive.connect(serving.name)
     opened.colour = torch.arange(opened.num_nodes)
@@ -45,7 +43,7 @@ def test_copies_and_pickles_know_the_service(serve: Serve) -> None:
         assert torch.equal(other.colour, opened.colour)
 
 
-def test_a_pickle_of_another_store_is_refused(serve: Serve, tmp_path: Path) -> None:
+def test_a_pickle_of_another_store_is_refused(serve, tmp_path):
     serving = serve()
     pickled = pickle.dumps(gnndrive.connect(serving.name))
     data = Data(x=torch.ones(3, 2), edge_index=torch.zeros(2, 1, dtype=torch.int64))
@@ -54,9 +52,7 @@ def test_a_pickle_of_another_store_is_refused(serve: Serve, tmp_path: Path) -> N
         pickle.loads(pickled)
 
 
-def test_a_store_that_was_written_again_is_refused(
-    serve: Serve, store: Store, tmp_path: Path
-) -> None:
+def test_a_store_that_was_written_again_is_refused(serve, store, tmp_path):
     copied = gnndrive.open(shutil.copytree(store.path, tmp_path / "copy.gnn"))
     serving = serve(copied)
     data = Data(x=torch.ones(3, 2), edge_index=torch.zeros(2, 1, dtype=torch.int64))
@@ -66,12 +62,12 @@ def test_a_store_that_was_written_again_is_refused(
 
 
 @pytest.mark.parametrize("name", ["gnndrive://no/name", ""])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_what_is_no_name_is_refused(name):
     with pytest.raises(ConfigError, match="is no name of a service"):
         gnndrive.connect(name)
 
 
-def test_no_service_says_how_to_start_one() -> None:
+def test_no_service_says_how_to_start_one():
     name = f"none-{os.getpid()}"
     with pytest.raises(HostServiceError, match=f"gnndrive://{name} is not running.*gnndrive serve"):
         gnndrive.connect(name)
@@ -81,7 +77,7 @@ def test_no_service_says_how_to_start_one() -> None:
         gnndrive.LinkNeighborLoader(f"gnndrive://{name}", [2])
 
 
-def test_a_service_is_no_folder(serve: Serve, store: Store) -> None:
+def test_a_service_is_no_folder(serve, store):
     name = serve().name
     for given in (f"gnndrive://{name}", Path(f"gnndrive://{name}")):
         with pytest.raises(StoreError, match=rf"open its store with gnndrive.connect\('{name}'\)"):
@@ -92,9 +88,7 @@ def test_a_service_is_no_folder(serve: Serve, store: Store) -> None:
     assert service_of(module.data) is not None
 
 
-def test_another_users_service_is_not_trusted(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_service_is_not_trusted(serve, monkeypatch):
     serving, user = serve(), os.geteuid() + 1
     monkeypatch.setattr(connection, "peer_credentials", lambda sock: (1, user))
     with pytest.raises(HostServiceError, match=f"is that of user {user}: only this user's, or ro"):
@@ -103,7 +97,7 @@ def test_another_users_service_is_not_trusted(
     gnndrive.connect(serving.name)
 
 
-def test_another_user_is_not_accepted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_not_accepted(serve, monkeypatch):
     serving, user = serve(), os.geteuid() + 1
     monkeypatch.setattr("gnndrive.host.acceptor.peer_credentials", lambda sock: (1, user))
     with pytest.raises(HostServiceError, match="is not running, has ended"):
@@ -126,14 +120,12 @@ def answer(listener: Listener, data: bytes) -> socket.socket:
         (Message(Kind.REPORT, text={"protocol": PROTOCOL}).encode(), "a report has path=None"),
     ],
 )
-def test_a_wrong_answer_is_an_error(
-    data: bytes, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_answer_is_an_error(data, said, monkeypatch):
     address = address_of(f"wrong-{os.getpid()}")
     with Listener(address) as listener:
         connect, clients = inquiry.connected, list[socket.socket]()
 
-        def connected(address: str) -> Any:
+        def connected(address):
             sock = connect(address)
             clients.append(answer(listener, data))
             return sock
@@ -145,7 +137,7 @@ def test_a_wrong_answer_is_an_error(
             client.close()
 
 
-def test_a_service_that_is_stopped_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_is_stopped_is_not_waited_for_long(monkeypatch):
     monkeypatch.setattr(inquiry, "ANSWER_S", 0.01)
     address = address_of(f"stopped-{os.getpid()}")
     with Listener(address), pytest.raises(HostServiceError, match=r"does not answer within 0\.01"):

@@ -18,14 +18,13 @@ from gnndrive import (
     HostServiceError,
     LinkNeighborLoader,
     NeighborLoader,
-    Store,
 )
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.host.inquiry import ask
 from gnndrive.host.report import PAGE_CLIENTS
 from gnndrive.sampling.topologies.resident import Resident
 from tests.host.processes.programs import digest
-from tests.host.served.conftest import MEMORY, Load, Serve
+from tests.host.served.conftest import MEMORY
 
 ASKED_MAX = 10_000  # times that a service is asked until it has got a message
 
@@ -38,9 +37,7 @@ def item(plan: Any, what: str) -> Any:
     return next(line for line in plan.lines if line.what == what)
 
 
-def test_batches_are_those_of_a_loader_without_a_service(
-    serve: Serve, load: Load, store: Store
-) -> None:
+def test_batches_are_those_of_a_loader_without_a_service(serve, load, store):
     serving = serve()
     url, own = f"gnndrive://{serving.name}", load(store)
     served = load(url)
@@ -58,12 +55,12 @@ def test_batches_are_those_of_a_loader_without_a_service(
         assert of_service.stats()["engine"] == "host service"
 
 
-async def test_async_for(serve: Serve, load: Load, store: Store) -> None:
+async def test_async_for(serve, load, store):
     found = [digest(batch) async for batch in load(gnndrive.connect(serve().name))]
     assert found == digests(load(store))
 
 
-def test_a_job_does_not_wait_for_another_ones_user(serve: Serve, load: Load, store: Store) -> None:
+def test_a_job_does_not_wait_for_another_ones_user(serve, load, store):
     opened, whole = gnndrive.connect(serve().name), digests(load(store))
     idle, busy = load(opened), load(opened)
     stalled = iter(idle)
@@ -74,15 +71,15 @@ def test_a_job_does_not_wait_for_another_ones_user(serve: Serve, load: Load, sto
     assert first + digests(stalled) == whole
 
 
-def test_nothing_is_left_of_a_loader_that_has_left(serve: Serve, load: Load) -> None:
+def test_nothing_is_left_of_a_loader_that_has_left(serve, load):
     """What a group has refers to itself; the service does not wait for Python to find that."""
     serving = serve()
 
-    async def closed() -> None:
+    async def closed():
         while serving.service._tasks:
             await asyncio.wait(serving.service._tasks)
 
-    def groups() -> list[Any]:
+    def groups():
         found = serving.service._groups.values()
         return [weakref.ref(each) for ranks in found for each in (ranks.group, ranks.buffer)]
 
@@ -99,7 +96,7 @@ def test_nothing_is_left_of_a_loader_that_has_left(serve: Serve, load: Load) -> 
         gc.enable()
 
 
-def test_the_graph_is_there_once(serve: Serve, load: Load, store: Store) -> None:
+def test_the_graph_is_there_once(serve, load, store):
     serving = serve()
     one, other = gnndrive.connect(serving.name), gnndrive.connect(serving.name)
     loaders = [load(one), load(other), load(other, topology="mmap")]
@@ -118,9 +115,7 @@ def test_the_graph_is_there_once(serve: Serve, load: Load, store: Store) -> None
     assert one.index_pointers.base is not None
 
 
-def test_a_job_may_use_the_graph_that_its_memory_is_too_small_for(
-    serve: Serve, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_may_use_the_graph_that_its_memory_is_too_small_for(serve, load, monkeypatch):
     monkeypatch.setattr("gnndrive.sampling.topologies.base.GraphSize.packed_bytes", 10**8)
     opened = gnndrive.connect(serve(memory=10**9).name)
     plan = load(opened, buffer=None, memory="4MB", batch_size=4, io_depth=1).plan()
@@ -132,7 +127,7 @@ def test_a_job_may_use_the_graph_that_its_memory_is_too_small_for(
 # ---- memory
 
 
-def test_a_share_is_what_the_plan_says(serve: Serve, load: Load) -> None:
+def test_a_share_is_what_the_plan_says(serve, load):
     serving = serve()
     loader = load(gnndrive.connect(serving.name), memory="5MB", buffer=None)
     plan = loader.plan()
@@ -153,9 +148,7 @@ def test_a_share_is_what_the_plan_says(serve: Serve, load: Load) -> None:
     assert plan.share_bytes + sum(own) <= plan.host_bytes <= 5_000_000
 
 
-def test_without_a_budget_a_job_takes_a_quarter_of_what_is_left(
-    serve: Serve, load: Load, store: Store
-) -> None:
+def test_without_a_budget_a_job_takes_a_quarter_of_what_is_left(serve, load, store):
     rows = 40 * 4 + 38
     memory = 4 * 100 * rows + 3_000_000
     serving = serve(memory=memory)
@@ -167,7 +160,7 @@ def test_without_a_budget_a_job_takes_a_quarter_of_what_is_left(
     assert load(store, **buffers).plan().slots == store.num_nodes
 
 
-def test_a_job_that_does_not_fit_is_refused(serve: Serve, load: Load, store: Store) -> None:
+def test_a_job_that_does_not_fit_is_refused(serve, load, store):
     opened = gnndrive.connect(serve(memory=6_000_000).name)
     first = load(opened)
     next(iter(first))
@@ -184,7 +177,7 @@ def test_a_job_that_does_not_fit_is_refused(serve: Serve, load: Load, store: Sto
     assert digests(second) == digests(load(store))  # what the first job had is left again
 
 
-def test_a_graph_that_does_not_fit_is_refused(serve: Serve, load: Load) -> None:
+def test_a_graph_that_does_not_fit_is_refused(serve, load):
     share = load(gnndrive.connect(serve().name)).plan().share_bytes
     serving = serve(memory=share + 5_000)  # the graph takes a thousand more
     loader = load(gnndrive.connect(serving.name), topology="resident")
@@ -199,7 +192,7 @@ def test_a_graph_that_does_not_fit_is_refused(serve: Serve, load: Load) -> None:
     assert ask(serving.address).used == 0
 
 
-def test_jobs_one_after_another_find_the_same_memory(serve: Serve, load: Load) -> None:
+def test_jobs_one_after_another_find_the_same_memory(serve, load):
     opened = gnndrive.connect(serve(memory=5_000_000).name)
     for _ in range(5):
         with load(opened) as loader:
@@ -222,9 +215,7 @@ class OwnPolicy(LRU):
         ({"policy": OwnPolicy}, True),
     ],
 )
-def test_other_loaders_have_a_buffer_of_their_own(
-    serve: Serve, load: Load, store: Store, arguments: dict[str, Any], shares_graph: bool
-) -> None:
+def test_other_loaders_have_a_buffer_of_their_own(serve, load, store, arguments, shares_graph):
     serving = serve()
     with load(gnndrive.connect(serving.name), **arguments) as loader:
         assert sorted(digests(loader)) == sorted(digests(load(store)))
@@ -238,9 +229,7 @@ class OwnTopology(Resident):
     name = "own"
 
 
-def test_a_topology_of_ones_own_is_in_the_loaders_process(
-    serve: Serve, load: Load, store: Store
-) -> None:
+def test_a_topology_of_ones_own_is_in_the_loaders_process(serve, load, store):
     serving = serve()
     loader = load(gnndrive.connect(serving.name), topology=OwnTopology)
     assert digests(loader) == digests(load(store))
@@ -249,9 +238,7 @@ def test_a_topology_of_ones_own_is_in_the_loaders_process(
     assert item(loader.plan(), "topology").copies == 1
 
 
-def test_a_service_that_must_and_cannot_is_refused(
-    serve: Serve, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_must_and_cannot_is_refused(serve, load, monkeypatch):
     opened = gnndrive.connect(serve().name)
     sampler = torch.utils.data.DistributedSampler(range(opened.num_nodes), 2, 0)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -266,16 +253,14 @@ def test_a_service_that_must_and_cannot_is_refused(
 # ---- the status
 
 
-def test_a_program_without_a_name(
-    serve: Serve, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_without_a_name(serve, load, monkeypatch):
     serving = serve()
     monkeypatch.setattr("sys.argv", [])  # as in a program that embeds Python
     next(iter(load(gnndrive.connect(serving.name))))
     assert [client.name for client in ask(serving.address).clients] == ["python"]
 
 
-def test_a_report_counts_what_clients_do(serve: Serve, load: Load) -> None:
+def test_a_report_counts_what_clients_do(serve, load):
     serving = serve()
     opened = gnndrive.connect(serving.name)
     one, other = load(opened), load(opened)
@@ -300,7 +285,7 @@ def test_a_report_counts_what_clients_do(serve: Serve, load: Load) -> None:
     assert said[2].endswith(" has left")
 
 
-def test_many_clients_come_in_pages(serve: Serve, load: Load) -> None:
+def test_many_clients_come_in_pages(serve, load):
     serving = serve(memory=None)
     opened = gnndrive.connect(serving.name)
     loaders = [load(opened, device="simulated-cuda") for _ in range(PAGE_CLIENTS + 2)]
@@ -313,7 +298,7 @@ def test_many_clients_come_in_pages(serve: Serve, load: Load) -> None:
 # ---- the end
 
 
-def test_a_loader_says_that_its_service_has_ended(serve: Serve, load: Load) -> None:
+def test_a_loader_says_that_its_service_has_ended(serve, load):
     serving = serve()
     loader = load(gnndrive.connect(serving.name))
     iterator = iter(loader)
@@ -325,9 +310,7 @@ def test_a_loader_says_that_its_service_has_ended(serve: Serve, load: Load) -> N
         load(gnndrive.connect(serving.name))
 
 
-def test_a_draining_service_serves_those_that_are_here(
-    serve: Serve, load: Load, store: Store
-) -> None:
+def test_a_draining_service_serves_those_that_are_here(serve, load, store):
     serving = serve()
     opened = gnndrive.connect(serving.name)
     train = load(opened)
@@ -348,7 +331,7 @@ def test_a_draining_service_serves_those_that_are_here(
     serving.call(serving.service.ended.wait)
 
 
-def test_a_second_iterator_ends_the_first(serve: Serve, load: Load) -> None:
+def test_a_second_iterator_ends_the_first(serve, load):
     loader = load(gnndrive.connect(serve().name))
     assert isinstance(loader, NeighborLoader)
     first, second = iter(loader), iter(loader)

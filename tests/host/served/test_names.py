@@ -14,7 +14,7 @@ from gnndrive.host.wire import abstract_name, new_socket
 
 
 @pytest.mark.parametrize("text", ["papers100M", "gnndrive://papers100M", "a", "x.y_z-9", "0" * 64])
-def test_names(text: str) -> None:
+def test_names(text):
     name = names.checked_name(text)
     assert name == text.removeprefix("gnndrive://")
     assert len(abstract_name(names.address_of(name))) < 108
@@ -23,19 +23,19 @@ def test_names(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "gnndrive://", "a/b", "-a", ".a", "a b", "é", "0" * 65, "a\n"]
 )
-def test_what_is_no_name(text: str) -> None:
+def test_what_is_no_name(text):
     with pytest.raises(ConfigError, match="is no name of a service: give up to 64 letters"):
         names.checked_name(text)
 
 
-def test_a_store_gives_its_folders_name() -> None:
+def test_a_store_gives_its_folders_name():
     assert names.name_for(Path("/data/papers100M.gnn")) == "papers100M"
     assert names.name_for(Path("/data/papers")) == "papers"
     with pytest.raises(ConfigError, match=r"'my papers\.gnn', is no service's: give one, --name"):
         names.name_for(Path("/data/my papers.gnn"))
 
 
-def test_an_address_has_the_users_number() -> None:
+def test_an_address_has_the_users_number():
     address = names.address_of("papers")
     assert address == f"{os.geteuid()}-papers"
     assert names.is_named(address)
@@ -45,7 +45,7 @@ def test_an_address_has_the_users_number() -> None:
         assert names.shown(listener.address) == "the host service"
 
 
-def test_services_that_listen_are_found_once() -> None:
+def test_services_that_listen_are_found_once():
     address = names.address_of(f"found-{os.getpid()}")
     assert address not in names.addresses()
     with Listener(address) as listener, Listener() as of_ranks:
@@ -62,7 +62,7 @@ def test_services_that_listen_are_found_once() -> None:
     assert address not in names.addresses()
 
 
-def test_other_sockets_are_not_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_sockets_are_not_services(tmp_path, monkeypatch):
     lines = [
         "Num       RefCount Protocol Flags    Type St Inode Path",
         "0: 00000002 00000000 00010000 0005 01 1 @gnndrive-1000-a b",

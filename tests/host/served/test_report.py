@@ -21,14 +21,14 @@ def sent(report: ServiceReport) -> Any:
     return json.loads(json.dumps(report.to_json()))
 
 
-def test_a_report_arrives_as_it_was() -> None:
+def test_a_report_arrives_as_it_was():
     assert ServiceReport.from_json(sent(REPORT)) == REPORT
     unlimited = ServiceReport("/x", "ab", 5, True, None, 600, {}, 2.5, 0, ())
     assert ServiceReport.from_json(sent(unlimited)) == unlimited
     assert (REPORT.left, unlimited.left) == (400, None)
 
 
-def test_the_largest_page_fits_a_message() -> None:
+def test_the_largest_page_fits_a_message():
     client = ClientReport(1 << 31, "\N{SLEEPING FACE}" * 100, *[1 << 50] * 6, 1e-300 / 3)
     path = "\udcff" * 4096
     report = ServiceReport(
@@ -42,7 +42,7 @@ def test_the_largest_page_fits_a_message() -> None:
 
 @pytest.mark.parametrize("name", [each for each in sent(REPORT) if each != "protocol"])
 @pytest.mark.parametrize("value", [None, "1", -1.5, [1], {"a": "b"}, True])
-def test_a_wrong_value_is_refused(name: str, value: Any) -> None:
+def test_a_wrong_value_is_refused(name, value):
     text = sent(REPORT)
     fine = {"memory": (type(None),), "path": (str,), "identity": (str,), "time_s": (float,)}
     fine |= {"draining": (bool,)}
@@ -57,14 +57,14 @@ def test_a_wrong_value_is_refused(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", list(sent(REPORT)["clients"][0]))
-def test_a_wrong_value_of_a_client_is_refused(name: str) -> None:
+def test_a_wrong_value_of_a_client_is_refused(name):
     text = sent(REPORT)
     text["clients"][1][name] = None
     with pytest.raises(ProtocolError):
         ServiceReport.from_json(text)
 
 
-def test_another_version_is_named() -> None:
+def test_another_version_is_named():
     for text in ({}, sent(REPORT) | {"protocol": 0}):
         with pytest.raises(ConfigError, match="run both with one version of gnndrive"):
             ServiceReport.from_json(text)

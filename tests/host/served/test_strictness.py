@@ -8,7 +8,6 @@ import shutil
 import socket
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from gnndrive.host.connection import Connection, connected
 from gnndrive.host.hello import NAME_MAX, Hello
 from gnndrive.host.inquiry import ask
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message
-from tests.host.served.conftest import NODES, Load, Serve, Serving
+from tests.host.served.conftest import NODES, Serving
 from tests.store.test_store_added import add
 
 SETTINGS = BufferSettings(
@@ -45,7 +44,7 @@ def refusal(serving: Serving, asked: Hello) -> str:
     return str(raised.value)
 
 
-def test_a_hello_that_is_fine_is_welcome(serve: Serve, store: Store) -> None:
+def test_a_hello_that_is_fine_is_welcome(serve, store):
     serving = serve()
     connection = Connection(serving.address, hello(store))
     connection.wait()
@@ -73,9 +72,7 @@ def test_a_hello_that_is_fine_is_welcome(serve: Serve, store: Store) -> None:
         ({"share": -1}, "is no number of bytes"),
     ],
 )
-def test_what_a_service_does_not_make(
-    serve: Serve, store: Store, asked: dict[str, Any], said: str
-) -> None:
+def test_what_a_service_does_not_make(serve, store, asked, said):
     serving = serve()
     assert said in refusal(serving, hello(store, **asked))
     assert ask(serving.address).used == 0
@@ -83,10 +80,8 @@ def test_what_a_service_does_not_make(
 
 
 @pytest.mark.parametrize("limit", [errno.EMFILE, errno.ENFILE])
-def test_the_services_limit_is_named(
-    serve: Serve, store: Store, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
-    def refuse(*given: Any) -> None:
+def test_the_services_limit_is_named(serve, store, monkeypatch, limit):
+    def refuse(*given):
         raise OSError(limit, "Too many open files")
 
     serving = serve()
@@ -97,7 +92,7 @@ def test_the_services_limit_is_named(
     assert "(ulimit -n)" in said
 
 
-def test_names_are_safe_to_print(serve: Serve, store: Store) -> None:
+def test_names_are_safe_to_print(serve, store):
     serving = serve()
     asked = replace(hello(store), name="a\n\x1b[31m\u202eb" + "é" * 200)
     connection = Connection(serving.address, asked)
@@ -108,9 +103,7 @@ def test_names_are_safe_to_print(serve: Serve, store: Store) -> None:
     connection.close()
 
 
-def test_an_array_that_was_added_meanwhile_is_found(
-    serve: Serve, load: Load, store: Store, tmp_path: Path
-) -> None:
+def test_an_array_that_was_added_meanwhile_is_found(serve, load, store, tmp_path):
     copied = gnndrive.open(shutil.copytree(store.path, tmp_path / "copy.gnn"))
     serving = serve(copied)
     rows = torch.arange(NODES * 20.0).view(NODES, 20)
@@ -137,7 +130,7 @@ def ask_on(sock: socket.socket) -> None:
             sock.send(Message(Kind.STATUS).encode())
 
 
-def test_a_wrong_question_ends_the_connection(serve: Serve) -> None:
+def test_a_wrong_question_ends_the_connection(serve):
     serving = serve()
     with connected(serving.address) as sock:
         sock.send(Message(Kind.STATUS, a=-1).encode())
@@ -145,14 +138,14 @@ def test_a_wrong_question_ends_the_connection(serve: Serve) -> None:
     assert "was disconnected: it asks for client -1" in serving.said[0]
 
 
-def test_a_page_that_is_not_there_is_empty(serve: Serve) -> None:
+def test_a_page_that_is_not_there_is_empty(serve):
     serving = serve()
     with connected(serving.address) as sock:
         sock.send(Message(Kind.STATUS, a=1 << 62).encode())
         assert Message.decode(sock.recv(MESSAGE_BYTES_MAX)).text["clients"] == []
 
 
-def test_who_does_not_read_answers_is_disconnected(serve: Serve) -> None:
+def test_who_does_not_read_answers_is_disconnected(serve):
     serving = serve()
     with connected(serving.address) as sock:
         ask_on(sock)
@@ -160,7 +153,7 @@ def test_who_does_not_read_answers_is_disconnected(serve: Serve) -> None:
     assert "has not read the last answer" in serving.said[0]
 
 
-def test_who_asks_neither_ends_nor_keeps_a_service_of_ranks(serve: Serve, store: Store) -> None:
+def test_who_asks_neither_ends_nor_keeps_a_service_of_ranks(serve, store):
     serving = serve(stays=False)
     assert ask(serving.address).total == 0
     serving.call(lambda: None)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 
 import gnndrive
-from gnndrive import Store, StoreError
-from tests.host.served.conftest import NODES, Load, Serve
+from gnndrive import StoreError
+from tests.host.served.conftest import NODES
 from tests.host.served.test_loading import digests
 from tests.store.test_store_added import add
 
 
-def test_a_store_without_features(serve: Serve, load: Load, without_x: Store) -> None:
+def test_a_store_without_features(serve, load, without_x):
     served, own = load(gnndrive.connect(serve(without_x).name)), load(without_x)
     for _ in range(2):
         assert digests(served) == digests(own)
     assert served.stats()["engine"] == "host service"
 
 
-def test_a_store_whose_features_the_job_has_set(serve: Serve, load: Load, store: Store) -> None:
+def test_a_store_whose_features_the_job_has_set(serve, load, store):
     opened, own = gnndrive.connect(serve().name), gnndrive.open(store.path)
     x = torch.arange(NODES * 5.0).view(NODES, 5)
     opened.x, own.x = x, x.clone()
@@ -34,9 +33,7 @@ def test_a_store_whose_features_the_job_has_set(serve: Serve, load: Load, store:
 
 
 @pytest.mark.parametrize("width", [20, 16, 24])
-def test_an_attribute_that_was_computed_again(
-    serve: Serve, load: Load, store: Store, tmp_path: Path, width: int
-) -> None:
+def test_an_attribute_that_was_computed_again(serve, load, store, tmp_path, width):
     copied = gnndrive.open(shutil.copytree(store.path, tmp_path / "copy.gnn"))
     first = torch.arange(NODES * 20.0).view(NODES, 20)
     add(copied, first, run="0" * 16)
