@@ -1,13 +1,14 @@
 """What every schedule must do, and that a schedule which does not is found.
 
 A schedule that replays batches knows their seeds only when they are read, so rules about seeds are
-for schedules that draw them; `test_recorded.py` has what replaying adds. A schedule of mega-batches
-cuts each window for itself, so that it has more batches in an epoch, and with drop_last fewer whole
-ones; `test_megabatch.py` and `test_marius.py` hold these to their own rules.
+for schedules that draw them; `test_schedules.py` has what replaying adds. A schedule of windows of
+partitions cuts each window for itself, so that it has more batches in an epoch, and with drop_last
+fewer whole ones; `test_windowed.py` holds these to their own rules.
 """
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,12 +30,11 @@ from gnndrive.sampling.schedules.base import (
     ScheduleContext,
     Window,
 )
-from tests.sampling.schedules.parts import Parts
+from tests.sampling.schedules.parts import Parts, batches
 from tests.second import Dealt
 
 Inputs = InputNodes | InputEdges
-COUNTS = (0, 1, 2, 7, 100, 103)
-SIZES = (1, 2, 10, 103, 500)
+NODES = 1 << 18  # of which a store of partitions has at least as many as there are inputs
 
 
 def standard(
@@ -68,7 +68,7 @@ def with_parts(
 ) -> ScheduleContext:
     """The context of a loader whose store is partitioned; an epoch has four windows."""
     context = standard(inputs, batch_size, shuffle, drop_last, seed)
-    return replace(context, partitioned=Parts.spread(16), megabatch=4)
+    return replace(context, partitioned=Parts.spread(16, NODES), megabatch=4)
 
 
 # Schedules that the standard context does not make, or whose order is not their own.
@@ -84,34 +84,12 @@ OF_NODES = ("megabatch",)
 
 
 def made(
-    kind: type[Schedule],
-    inputs: Inputs,
-    batch_size: int = 10,
-    shuffle: bool = True,
-    drop_last: bool = False,
-    seed: int = 3,
-) -> Schedule:
-    """A schedule of that kind."""
+    kind: type[Schedule], inputs: Inputs, batch_size: int = 10, shuffle: bool = True,
+    drop_last: bool = False, seed: int = 3,
+) -> Schedule:  # fmt: skip
+    """A schedule of that kind; if it cannot be made, give it a context in CONTEXTS."""
     context = CONTEXTS.get(kind.name, standard)
-    try:
-        return kind.make(context(inputs, batch_size, shuffle, drop_last, seed))
-    except Exception as error:
-        pytest.fail(
-            f"the schedule {kind.name!r} cannot be made from the standard context ({error!r}): "
-            "give it one in CONTEXTS of this test"
-        )
-
-
-def batches(windows: Iterator[Window]) -> list[Seeds]:
-    """All batches of an epoch, held against their numbers."""
-    drawn: list[Seeds] = []
-    for number, window in enumerate(windows):
-        own = list(window.batches)
-        assert (window.number, window.first) == (number, len(drawn)), "a wrong number of a window"
-        assert window.count == len(own), "a wrong count of a window"
-        drawn += own
-    assert [seeds.index for seeds in drawn] == list(range(len(drawn))), "wrong numbers"
-    return drawn
+    return kind.make(context(inputs, batch_size, shuffle, drop_last, seed))
 
 
 def positions(seeds: Seeds) -> list[Any]:
@@ -128,38 +106,24 @@ def order(schedule: Schedule, epoch: int = 0) -> list[Any]:
 
 
 def each_input_comes_once(kind: type[Schedule]) -> None:
-    for count in COUNTS:
-        for size in SIZES:
-            for shuffle in (False, True):
-                schedule = made(kind, InputNodes(count), size, shuffle)
-                assert sorted(order(schedule, 4)) == list(range(count)), "not each input once"
-
-
-def what_is_dropped_is_less_than_a_batch(kind: type[Schedule]) -> None:
-    for count in COUNTS:
-        for size in SIZES:
-            drawn = batches(made(kind, InputNodes(count), size, drop_last=True).windows(0))
-            sizes = [len(seeds.node) for seeds in drawn]
+    counts, sizes = (0, 1, 2, 7, 100, 103), (1, 2, 10, 103, 500)
+    for drop_last, count, size in itertools.product((False, True), counts, sizes):
+        shuffle = (count + size) % 2 == 0
+        schedule = made(kind, InputNodes(count), size, shuffle, drop_last)
+        drawn = batches(schedule.windows(4))
+        assert len(schedule) == len(drawn), "a wrong length"
+        if kind.name in REPLAYING:
+            continue
+        lengths = [len(seeds.node) for seeds in drawn]
+        found = [at for seeds in drawn for at in seeds.input_id.tolist()]
+        if drop_last:
             # Each window loses less than a batch, and as much is left out whatever they lose.
             whole = max(count // size - (WINDOWED.get(kind.name, 1) - 1), 0)
-            assert sizes == [size] * whole, "other batches than whole ones"
-            assert len({at for seeds in drawn for at in seeds.input_id.tolist()}) == whole * size
-
-
-def no_batch_is_larger_than_planned(kind: type[Schedule]) -> None:
-    """Memory is counted for so many seeds."""
-    for count in COUNTS:
-        for size in SIZES:
-            drawn = batches(made(kind, InputNodes(count), size).windows(0))
-            assert all(0 < len(seeds.node) <= size for seeds in drawn), "too large a batch"
-
-
-def its_length_is_the_number_of_batches(kind: type[Schedule]) -> None:
-    for count in COUNTS:
-        for size in SIZES:
-            for drop_last in (False, True):
-                schedule = made(kind, InputNodes(count), size, drop_last=drop_last)
-                assert len(schedule) == len(batches(schedule.windows(1))), "a wrong length"
+            assert lengths == [size] * whole, "other batches than whole ones"
+            assert len(set(found)) == len(found)
+        else:
+            assert all(0 < each <= size for each in lengths), "too large a batch"
+            assert sorted(found) == list(range(count)), "not each input once"
 
 
 def seeds_are_those_of_the_inputs(kind: type[Schedule]) -> None:
@@ -180,21 +144,17 @@ def seeds_are_those_of_the_inputs(kind: type[Schedule]) -> None:
 
 
 def edges_are_seeds_too(kind: type[Schedule]) -> None:
-    if kind.name in OF_NODES:
-        with pytest.raises(ConfigError, match="seed nodes"):
-            kind.make(CONTEXTS[kind.name](InputEdges(33, stops, "edges"), 8, True, False, 3))
-        return
-
     def ends(at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        assert kind.name not in OF_NODES, "these edges are not needed"
         return at + 100, at + 200, at
 
+    if kind.name in OF_NODES:
+        with pytest.raises(ConfigError, match="seed nodes"):
+            made(kind, InputEdges(33, ends, "edges"), 8)
+        return
     drawn = batches(made(kind, InputEdges(33, ends, "edges"), 8).windows(2))
     assert all(seeds.of_edges for seeds in drawn)
     assert sorted(at for seeds in drawn for at in seeds.input_id.tolist()) == list(range(33))
-
-
-def stops(at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    raise AssertionError("these edges are not needed")
 
 
 def an_order_depends_on_seed_and_epoch(kind: type[Schedule]) -> None:
@@ -204,15 +164,12 @@ def an_order_depends_on_seed_and_epoch(kind: type[Schedule]) -> None:
     for epoch in (2, 0, 3, 1):
         assert order(schedule, epoch) == orders[epoch], "another order the second time"
         assert order(made(kind, InputNodes(100)), epoch) == orders[epoch]
+    unshuffled = made(kind, InputNodes(100), shuffle=False)
+    assert order(unshuffled, 0) == order(unshuffled, 7)
     if kind.name in ORDERED_BY_OTHERS:
         return
     orders += [order(made(kind, InputNodes(100), seed=seed), 1) for seed in (4, 2**62, -1)]
     assert len({tuple(each) for each in orders}) == 7, "epochs or seeds share an order"
-
-
-def unshuffled_epochs_are_alike(kind: type[Schedule]) -> None:
-    schedule = made(kind, InputNodes(100), shuffle=False)
-    assert order(schedule, 0) == order(schedule, 7)
 
 
 def half_an_epoch_changes_no_other(kind: type[Schedule]) -> None:
@@ -240,9 +197,8 @@ def what_is_written_to_a_batch_changes_no_other(kind: type[Schedule]) -> None:
 
 def an_order_takes_no_more_memory_than_it_says(kind: type[Schedule]) -> None:
     """As far as Python and numpy account for it."""
-    count, size = 1 << 18, 4
     for shuffle in (False, True):
-        schedule = made(kind, InputNodes(count), size, shuffle)
+        schedule = made(kind, InputNodes(NODES), 4, shuffle)
         assert type(schedule.order_bytes) is int
         assert schedule.order_bytes >= 0
         tracemalloc.start()
@@ -255,74 +211,54 @@ def an_order_takes_no_more_memory_than_it_says(kind: type[Schedule]) -> None:
 
 
 CONTRACT = (
-    its_length_is_the_number_of_batches,
+    each_input_comes_once,
     an_order_depends_on_seed_and_epoch,
-    unshuffled_epochs_are_alike,
     half_an_epoch_changes_no_other,
     an_order_takes_no_more_memory_than_it_says,
 )
 DRAWING = (
-    each_input_comes_once,
-    what_is_dropped_is_less_than_a_batch,
-    no_batch_is_larger_than_planned,
     seeds_are_those_of_the_inputs,
     edges_are_seeds_too,
     what_is_written_to_a_batch_changes_no_other,
 )
-ALL = [*plugins.names("schedules"), Dealt]
 
 
-@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("schedule", ALL, ids=plugins.name_of)
-def test_a_schedule_keeps_its_contract(schedule: Any, check: Callable[[Any], None]) -> None:
-    check(plugins.find("schedules", schedule))
-
-
-@pytest.mark.parametrize("check", DRAWING, ids=lambda check: check.__name__)
-@pytest.mark.parametrize(
-    "schedule", [each for each in ALL if each not in REPLAYING], ids=plugins.name_of
-)
-def test_a_schedule_draws_its_inputs(schedule: Any, check: Callable[[Any], None]) -> None:
-    check(plugins.find("schedules", schedule))
+@pytest.mark.parametrize("check", CONTRACT + DRAWING, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("schedule", [*plugins.names("schedules"), Dealt], ids=plugins.name_of)
+def test_a_schedule_keeps_its_contract(schedule, check):
+    if schedule not in REPLAYING or check in CONTRACT:
+        check(plugins.find("schedules", schedule))
 
 
 # ---- a broken one is found
 
 
-class Twice(Dealt):
-    """Deals the first window again, behind the last."""
-
-    def windows(self, epoch: int) -> Iterator[Window]:
-        dealt, end = list(super().windows(epoch)), len(self)
-        yield from dealt
-        for window in dealt[:1]:
-            again = [replace(each, index=each.index + end) for each in window.batches]
-            yield replace(window, batches=again, number=len(dealt), first=end)
+def each_batch(dealt: list[Window], change: Callable[[int, Seeds], Seeds]) -> list[Window]:
+    return [
+        replace(each, batches=[change(at, seeds) for at, seeds in enumerate(each.batches)])
+        for each in dealt
+    ]
 
 
-class Renumbered(Dealt):
-    """Numbers batches anew in every window."""
-
-    def windows(self, epoch: int) -> Iterator[Window]:
-        for window in super().windows(epoch):
-            again = [replace(each, index=at) for at, each in enumerate(window.batches)]
-            yield replace(window, batches=again)
-
-
-class Miscounted(Dealt):
-    """Says nothing of its windows."""
-
-    def windows(self, epoch: int) -> Iterator[Window]:
-        for number, window in enumerate(super().windows(epoch)):
-            yield Window(window.batches, number, first=window.first)
+CHANGED: dict[str, Callable[[list[Window]], list[Window]]] = {
+    "one input": lambda dealt: each_batch(
+        dealt, lambda at, seeds: replace(seeds, input_id=0 * seeds.input_id)
+    ),
+    "renumbered": lambda dealt: each_batch(dealt, lambda at, seeds: replace(seeds, index=at)),
+    "short": lambda dealt: dealt[:-1],
+    "miscounted": lambda dealt: [replace(each, count=1) for each in dealt],
+    "unplaced": lambda dealt: [replace(each, first=0) for each in dealt],
+}
 
 
-class Unplaced(Dealt):
-    """Begins every window at the first batch."""
+def changed(name: str) -> type[Schedule]:
+    """A schedule whose windows are changed."""
 
-    def windows(self, epoch: int) -> Iterator[Window]:
-        for window in super().windows(epoch):
-            yield replace(window, first=0)
+    class Changed(Dealt):
+        def windows(self, epoch: int) -> Iterator[Window]:
+            return iter(CHANGED[name](list(super().windows(epoch))))
+
+    return Changed
 
 
 class Stateful(Dealt):
@@ -341,18 +277,19 @@ class Unsparing(Dealt):
     order_bytes = 0
 
 
-class Short(Dealt):
-    """Leaves the last window out."""
-
-    def windows(self, epoch: int) -> Iterator[Window]:
-        yield from list(super().windows(epoch))[:-1]
-
-
 class Doubled(Dealt):
     """Makes one batch of two."""
 
     def __init__(self, context: ScheduleContext, batch_size: int) -> None:
         super().__init__(context, 2 * batch_size)
+
+
+class Whole(Dealt):
+    """Drops no batch."""
+
+    @classmethod
+    def make(cls, context: ScheduleContext) -> Whole:
+        return super().make(replace(context, drop_last=False))
 
 
 class Loose(Dealt):
@@ -366,34 +303,19 @@ class Loose(Dealt):
 @pytest.mark.parametrize(
     ("schedule", "check", "message"),
     [
-        (Twice, each_input_comes_once, "not each input once"),
-        (Short, each_input_comes_once, "not each input once"),
-        (Renumbered, each_input_comes_once, "wrong numbers"),
-        (Miscounted, each_input_comes_once, "a wrong count of a window"),
-        (Unplaced, each_input_comes_once, "a wrong number of a window"),
-        (Short, its_length_is_the_number_of_batches, "a wrong length"),
-        (Doubled, what_is_dropped_is_less_than_a_batch, "other batches than whole ones"),
-        (Doubled, no_batch_is_larger_than_planned, "too large a batch"),
+        (changed("one input"), each_input_comes_once, "not each input once"),
+        (changed("short"), each_input_comes_once, "a wrong length"),
+        (changed("renumbered"), each_input_comes_once, "wrong numbers"),
+        (changed("miscounted"), each_input_comes_once, "count of a window"),
+        (changed("unplaced"), each_input_comes_once, "number of a window"),
+        (Doubled, each_input_comes_once, "too large a batch"),
+        (Whole, each_input_comes_once, "than whole ones"),
         (Stateful, an_order_depends_on_seed_and_epoch, "another order the second time"),
         (Stateful, half_an_epoch_changes_no_other, "an order changed"),
         (Loose, an_order_depends_on_seed_and_epoch, "epochs or seeds share an order"),
         (Unsparing, an_order_takes_no_more_memory_than_it_says, "more memory than it says"),
     ],
 )
-def test_a_broken_schedule_is_found(
-    schedule: type[Schedule], check: Callable[[Any], None], message: str
-) -> None:
+def test_a_broken_schedule_is_found(schedule, check, message):
     with pytest.raises(AssertionError, match=message):
         check(schedule)
-
-
-def test_one_that_cannot_be_made_says_where_to_help() -> None:
-    class Demanding(Dealt):
-        name = "demanding"
-
-        @classmethod
-        def make(cls, context: ScheduleContext) -> Demanding:
-            raise KeyError("partitions")
-
-    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
-        each_input_comes_once(Demanding)

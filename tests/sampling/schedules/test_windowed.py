@@ -1,66 +1,165 @@
-"""Windows are cut into as many batches as an epoch has, however the seeds lie in them."""
+"""Windows of partitions: what `Megabatch` and `Marius` share. Windows are cut into as many batches
+as an epoch has, however the seeds lie in them."""
 
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnndrive.common.records import Seeds
+from gnndrive.sampling.dealing import skip
 from gnndrive.sampling.schedules._parts import InputParts, KeptParts
 from gnndrive.sampling.schedules._windowed import cut, epoch_length, least
-from gnndrive.sampling.schedules.base import InputNodes
-from tests.sampling.schedules.parts import Parts, edges_between
+from gnndrive.sampling.schedules.base import InputNodes, ScheduleContext
+from gnndrive.sampling.schedules.marius import Marius
+from gnndrive.sampling.schedules.megabatch import Megabatch
+from tests.sampling.schedules.parts import Parts, batches, edges_between, parts_of
+
+NODES = 120
+
+
+# ---- whole epochs
+
+
+@st.composite
+def contexts(draw: st.DrawFn) -> tuple[Any, ScheduleContext]:
+    """A schedule and a context that works for it, of seeds that lie anywhere."""
+    random = np.random.default_rng(draw(st.integers(0, 1000)))
+    order = draw(st.sampled_from([None, "dispersed", "sequential", "comet", "beta"]))
+    count = draw(st.integers(1, 12))
+    most = draw(st.integers(1 if order is None else min(count, 2), count))
+    used = draw(st.integers(1, most if order == "sequential" else count))
+    part = random.permutation(count)[random.integers(0, used, NODES)].astype(np.int32)
+    seeds, world = draw(st.integers(0, 60)), draw(st.integers(1, 4))
+    inputs: Any = InputNodes(seeds, torch.from_numpy(random.permutation(NODES)[:seeds]))
+    if order in ("comet", "beta"):
+        inputs = edges_between(*random.integers(0, NODES, (2, seeds)))
+    made = ScheduleContext(
+        inputs, draw(st.integers(1, 20)), draw(st.booleans()), draw(st.booleans()),
+        draw(st.integers(0, 5)), partitioned=Parts(count, part), megabatch=most,
+        passes=draw(st.integers(1, 3)), order=order,
+    )  # fmt: skip
+    if order in ("dispersed", "comet") and draw(st.booleans()):
+        # Two logical partitions have to fit.
+        made = replace(made, logical=draw(st.integers(min(-(-2 * count // most), count), count)))
+        if -(-count // (made.logical or 1)) * 2 > most:
+            made = replace(made, logical=None)
+    kind: Any = Megabatch if order is None else Marius
+    fits = order != "sequential" and world <= kind.make(made)._windows_max
+    return kind, replace(made, world=world) if fits else made
+
+
+def partitions_of(partitioned: Any, seeds: Seeds) -> set[int]:
+    """The partitions that the seeds of a batch lie in."""
+    if not seeds.of_edges:
+        return set(partitioned.part_of(seeds.node).tolist())
+    assert seeds.given is not None
+    given = seeds.given()
+    ends = np.concatenate([given.row.numpy(), given.col.numpy()])
+    return set(partitioned.part_of(ends).tolist())
+
+
+@settings(max_examples=35)
+@given(case=contexts(), epoch=st.integers(0, 3), done=st.integers(0, 80))
+def test_an_epoch(case: tuple[Any, ScheduleContext], epoch: int, done: int) -> None:
+    kind, made = case
+    together, lengths, loaded, windows_of_ranks = Counter[int](), set(), [], 0
+    size, passes, most = made.batch_size or 0, made.passes, made.megabatch or 0
+    for rank in range(made.world):
+        schedule = kind.make(replace(made, rank=rank))
+        windows = [replace(each, batches=list(each.batches)) for each in schedule.windows(epoch)]
+        drawn = batches(iter(windows))
+        lengths.add(len(drawn))
+        assert len(drawn) == schedule.length(epoch)
+        sizes = schedule.window_sizes
+        assert len(windows) <= sizes.windows
+        for window in windows:
+            partitions, own = parts_of(window), list(window.batches)
+            assert partitions == sorted(set(partitions))
+            assert len(partitions) <= sizes.one <= most
+            assert all(partitions_of(made.partitioned, each) <= set(partitions) for each in own)
+            counts = [len(seeds.node) for seeds in own]
+            if made.drop_last:
+                assert set(counts) == {size}
+            else:
+                assert 1 <= min(counts) <= max(counts) <= min(min(counts) + 1, size)
+            per_pass = window.count // passes
+            for turn in range(passes):
+                chosen = own[turn * per_pass : (turn + 1) * per_pass]
+                ids = [at for seeds in chosen for at in seeds.input_id.tolist()]
+                if not made.shuffle and len(set(ids)) == len(ids):
+                    assert ids == sorted(ids)
+        found = Counter(at for seeds in drawn for at in seeds.input_id.tolist())
+        together += found
+        windows_of_ranks += len(windows)
+        loaded += [tuple(parts_of(window)) for window in windows]
+        if kind is Megabatch and not made.drop_last:
+            # Inputs are repeated only where there are fewer of them than batches.
+            assert min(found.values(), default=passes) >= passes
+            assert max(found.values(), default=passes) == passes or len(drawn) > passes * len(found)
+        # An epoch that is skipped in part goes on as if it were whole.
+        left = skip(schedule.windows(epoch), done)
+        rest = [seeds.input_id.tolist() for window in left for seeds in window.batches]
+        assert rest == [seeds.input_id.tolist() for seeds in drawn[done:]]
+    assert len(lengths) == 1, "ranks have different numbers of batches"
+    if kind is Megabatch:
+        # Two ranks load the same window only if there are fewer with seeds than ranks.
+        assert len(set(loaded)) == len(loaded) or len(set(loaded)) < made.world
+        assert len({part for each in set(loaded) for part in each}) == sum(map(len, set(loaded)))
+        assert all(len({*one, *two}) <= sizes.two for one, two in pairwise(loaded))
+    if made.drop_last:
+        assert made.world > 1 or max(together.values(), default=0) <= passes
+    elif made.world == 1:
+        assert together == Counter(dict.fromkeys(range(len(made.inputs)), passes))
+    else:
+        assert set(together) == set(range(len(made.inputs)))
+        assert min(together.values(), default=passes) >= passes
+    if made.world == 1:
+        windows_max = kind.make(made)._windows_max
+        length = passes * epoch_length(len(made.inputs), size, windows_max, made.drop_last)
+        assert len(kind.make(made)) == lengths.pop() == length
+
+
+# ---- cutting
+
 
 WINDOWS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 
 
-@given(seeds=WINDOWS, batch_size=st.integers(1, 70), empty=st.integers(0, 5))
-def test_the_length_of_an_epoch_can_always_be_reached(
-    seeds: list[int], batch_size: int, empty: int
+@settings(max_examples=50)
+@given(
+    seeds=WINDOWS, batch_size=st.integers(1, 70), empty=st.integers(0, 5), more=st.integers(0, 40),
+    share=st.floats(0, 1),
+)  # fmt: skip
+def test_windows_are_cut_as_evenly_as_their_batches_allow(
+    seeds: list[int], batch_size: int, empty: int, more: int, share: float
 ) -> None:
     total, each, windows = sum(seeds), np.array(seeds), len(seeds) + empty
-    length = epoch_length(total, batch_size, windows, drop_last=False)
-    assert least(each, batch_size, False).sum() <= length <= total
-    assert least(each, batch_size, True).sum() >= epoch_length(total, batch_size, windows, True)
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_an_epoch_without_seeds_has_no_batches(drop_last: bool) -> None:
-    assert epoch_length(0, 10, 4, drop_last) == 0
-    assert cut(np.empty(0, np.int64), 10, 0, drop_last) == []
-
-
-@given(seeds=WINDOWS, batch_size=st.integers(1, 70), more=st.integers(0, 40))
-def test_windows_are_cut_as_evenly_as_their_batches_allow(
-    seeds: list[int], batch_size: int, more: int
-) -> None:
-    """No window could give up a batch and leave the largest batches smaller."""
-    total = int(least(np.array(seeds), batch_size, False).sum()) + more
-    counts = cut(np.array(seeds), batch_size, total, drop_last=False)
-    assert sum(counts) == total
-    needed = least(np.array(seeds), batch_size, False).tolist()
+    needed, whole = least(each, batch_size, False).tolist(), least(each, batch_size, True).tolist()
+    assert sum(needed) <= epoch_length(total, batch_size, windows, drop_last=False) <= total
+    assert sum(whole) >= epoch_length(total, batch_size, windows, True)
+    # No window could give up a batch and leave the largest batches smaller.
+    counts = cut(each, batch_size, sum(needed) + more, drop_last=False)
+    assert sum(counts) == sum(needed) + more
     largest = max(size / count for size, count in zip(seeds, counts, strict=True))
     for size, count, own in zip(seeds, counts, needed, strict=True):
         assert count >= own
         assert count == own or size / (count - 1) >= largest
         # Nor are there empty batches while other windows have batches of several seeds.
         assert count <= size or largest <= 1
-
-
-@given(seeds=WINDOWS, batch_size=st.integers(1, 70), data=st.data())
-def test_dropping_takes_batches_of_the_windows_that_have_most(
-    seeds: list[int], batch_size: int, data: Any
-) -> None:
-    whole = least(np.array(seeds), batch_size, True).tolist()
-    total = data.draw(st.integers(0, sum(whole)))
-    counts = cut(np.array(seeds), batch_size, total, drop_last=True)
-    assert sum(counts) == total
+    # Dropping takes batches of the windows that have most.
+    counts = cut(each, batch_size, round(share * sum(whole)), drop_last=True)
+    assert sum(counts) == round(share * sum(whole))
     for own, count in zip(whole, counts, strict=True):
         assert 0 <= count <= own
         assert count == own or max(counts) <= count + 1
@@ -78,32 +177,26 @@ def as_list(parts: InputParts) -> list[tuple[int, list[int]]]:
     return [(key, at.tolist()) for key, at in zip(parts.keys.tolist(), cut_at, strict=True)]
 
 
-@given(node=st.lists(st.integers(0, 29), max_size=60), count=st.integers(1, 9))
-def test_nodes_are_found_by_their_partitions(node: list[int], count: int) -> None:
-    partitioned = Parts.spread(count, 30)
-    inputs = InputNodes(len(node), torch.tensor(node, dtype=torch.int64))
-    found = inputs.parts(partitioned)
-    assert as_list(found) == brute_force(partitioned.part[node].tolist())
-    assert found.positions.dtype == np.int32
-    assert as_list(InputNodes(30).parts(partitioned)) == brute_force(partitioned.part.tolist())
-
-
+@settings(max_examples=30)
 @given(
     ends=st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60),
     count=st.integers(1, 9),
 )
-def test_edges_are_found_by_the_partitions_of_both_ends(
-    ends: list[tuple[int, int]], count: int
-) -> None:
+def test_inputs_are_found_by_their_partitions(ends: list[tuple[int, int]], count: int) -> None:
+    """Edges by those of both ends."""
     partitioned = Parts.spread(count, 30)
+    part = partitioned.part
     source, target = np.array(ends, np.int64).reshape(-1, 2).T.copy()
+    found = InputNodes(len(source), torch.from_numpy(source)).parts(partitioned)
+    assert as_list(found) == brute_force(part[source].tolist())
+    assert found.positions.dtype == np.int32
+    assert as_list(InputNodes(30).parts(partitioned)) == brute_force(part.tolist())
     found = edges_between(source, target).parts(partitioned)
-    keys = partitioned.part[source] * count + partitioned.part[target]
-    assert as_list(found) == brute_force(keys.tolist())
+    assert as_list(found) == brute_force((part[source] * count + part[target]).tolist())
 
 
-def test_more_inputs_than_are_looked_up_together() -> None:
-    node, partitioned = np.random.default_rng(1).permutation(200_000), Parts.spread(50)
+def test_more_inputs_than_are_looked_up_together():
+    node, partitioned = np.random.default_rng(1).permutation(200_000), Parts.spread(50, 200_000)
     found = InputNodes(len(node), torch.from_numpy(node)).parts(partitioned)
     part = partitioned.part[node]
     assert len(partitioned.asked) == 4
@@ -111,9 +204,9 @@ def test_more_inputs_than_are_looked_up_together() -> None:
     assert np.diff(found.bounds).tolist() == np.bincount(part).tolist()
 
 
-def test_partitions_are_found_once_for_a_loader() -> None:
+def test_partitions_are_found_once_for_a_loader():
     """By threads that ask at the same time too; a copy of the inputs in another process finds them
-    again, because that takes less than to send them."""
+    again, because that takes less than to send them; so do those of another partitioned store."""
     inputs, partitioned = InputNodes(1000), Parts.spread(8)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(inputs.parts, [partitioned] * 8))
@@ -122,9 +215,10 @@ def test_partitions_are_found_once_for_a_loader() -> None:
     assert len(pickle.dumps(inputs)) < 1000
     assert as_list(pickle.loads(pickle.dumps(inputs)).parts(partitioned)) == as_list(found[0])
     assert sum(partitioned.asked) == 2000
+    assert inputs.parts(Parts.spread(2)).keys.tolist() == [0, 1]
 
 
-def test_one_thread_at_a_time_looks_for_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_at_a_time_looks_for_partitions(monkeypatch):
     kept, held = KeptParts(), [False]
 
     class Noted:
@@ -143,7 +237,7 @@ def test_one_thread_at_a_time_looks_for_partitions(monkeypatch: pytest.MonkeyPat
     assert not held[0]
 
 
-def test_another_partitioned_store_has_partitions_of_its_own() -> None:
-    inputs, few, many = InputNodes(100), Parts.spread(2), Parts.spread(7)
-    assert inputs.parts(few).keys.tolist() == [0, 1]
-    assert inputs.parts(many).keys.tolist() == list(range(7))
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_an_epoch_without_seeds_has_no_batches(drop_last):
+    assert epoch_length(0, 10, 4, drop_last) == 0
+    assert cut(np.empty(0, np.int64), 10, 0, drop_last) == []
