@@ -20,7 +20,7 @@ WINDOWS = 4  # of three partitions
 STATIC = 9  # nodes, if a loader does not say how many
 MEMORY = 128 << 20
 ARGUMENTS: dict[str, Any] = {
-    "num_neighbors": [4, 3], "batch_size": 32, "shuffle": True, "seed": 5, "megabatch": 3,
+    "num_neighbors": [4, 3], "batch_size": 64, "shuffle": True, "seed": 5, "megabatch": 3,
     "strategy": "hierbatching", "io_depth": 16,
 }  # fmt: skip
 
@@ -56,10 +56,12 @@ def windows_of(loader: NeighborLoader, epoch: int = 0) -> list[Window]:
 
 def with_windows(
     batches: Iterable[Data], loader: NeighborLoader, epoch: int = 0
-) -> Iterator[tuple[Data, Window]]:
-    """Each batch of a whole epoch in its order, with its window."""
-    windows = [each for each in windows_of(loader, epoch) for _ in range(each.count)]
-    return zip(batches, windows, strict=True)
+) -> Iterator[tuple[Data, torch.Tensor]]:
+    """Each batch of a whole epoch in its order, with what is inside its window; bool [N]."""
+    for_each: list[torch.Tensor] = []
+    for window in windows_of(loader, epoch):
+        for_each += window.count * [inside(loader, window)]
+    return zip(batches, for_each, strict=True)
 
 
 def inside(loader: NeighborLoader, window: Window) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Epochs of windows: the same for the same seed, whatever loads them, and resumed anywhere."""
+"""Epochs of windows: the same for the same seed, whatever loads them, and resumed anywhere; as
+many passes as loading a window takes the time of."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import copy
 import json
 import pickle
 import re
+from collections import Counter, deque
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,26 +16,44 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-import gnndrive
 from gnndrive import NeighborLoader, Store
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.errors import ConfigError
+from gnndrive.loader.megabatches import PASSES_MAX, passes_for
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.testing.faults import NOISE
 from tests import forked
 from tests.loader.batches import assert_same, simulate
+from tests.loader.ranks.conftest import as_rank
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
     ARGUMENTS,
     MEMORY,
     NODES,
     PARTS,
+    WINDOWS,
     inputs_of,
     make_graph,
     make_store,
     windows_of,
 )
+from tests.soak import Seeds, product
 
+__all__ = ["as_rank"]
+
+WAYS: list[dict[str, Any]] = [
+    {"samplers": 1, "extracting_queue": 12, "training_queue": 7, "gap": 0},
+    {"samplers": 5, "extracting_queue": 1, "training_queue": 1, "extractors": 1, "io_depth": 1},
+    {"engine": "threads", "buffer": "1MB", "num_workers": 3},
+    {"engine": "simulated", "memory": "80MB"},
+    {"engine": "uring", "device": "simulated-cuda"},
+    {"engine": "threads", "device": "simulated-cuda"},
+    {"engine": "simulated", "device": "simulated-cuda"},
+]
+MARIUS = {"strategy": "marius", "megabatch": 4}
 SOME = torch.arange(0, NODES, 3)
+WHOLE = {"input_nodes": SOME, "drop_last": True, "batch_size": 20}
+RESUMED = [{}, WHOLE, {"passes": 2}, {"seed": None}, MARIUS, MARIUS | {"static": 0.02}]
 
 
 def assert_all_same(left: list[Data], right: list[Data]) -> None:
@@ -41,29 +61,23 @@ def assert_all_same(left: list[Data], right: list[Data]) -> None:
         assert_same(one, other)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"samplers": 1},
-        {"samplers": 5, "extractors": 1},
-        {"extracting_queue": 1, "training_queue": 1},
-        {"extracting_queue": 12, "training_queue": 7},
-        {"io_depth": 1},
-        {"engine": "threads"},
-        {"engine": "simulated"},
-        {"buffer": "1MB"},
-        {"gap": 0},
-        {"memory": "80MB"},
-        {"device": "simulated-cuda"},
-    ],
-)
+def as_json(state: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(state))
+
+
 def test_batches_depend_on_the_seed_alone(
-    make: Make, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+    make: Make, monkeypatch: pytest.MonkeyPatch, seeds: Seeds
 ) -> None:
-    simulate(monkeypatch, 3, NOISE)
-    one, other = make(passes=2), make(passes=2, **arguments)
-    for _ in range(2):
-        assert_all_same(list(one), list(other))
+    """Not on threads, queues, the disk's noise and a device's delays."""
+    made = SimulatedCuda.__init__
+    plain = make()
+    epochs = [list(plain) for _ in range(2)]
+    for arguments, seed in zip(WAYS, seeds(len(WAYS)), strict=True):
+        simulate(monkeypatch, seed, NOISE)
+        monkeypatch.setattr(SimulatedCuda, "__init__", lambda self, seed=seed: made(self, seed))
+        loader = make(**arguments)
+        for epoch in epochs:
+            assert_all_same(list(loader), epoch)
 
 
 def test_other_seeds_draw_other_batches(make: Make) -> None:
@@ -77,22 +91,14 @@ def test_other_seeds_draw_other_batches(make: Make) -> None:
     assert drawn[0][0] != drawn[0][1]
 
 
-def test_any_epoch_may_be_the_first(make: Make) -> None:
-    loader, other = make(), make()
-    epochs = [list(loader) for _ in range(4)]
-    for number in (3, 1, 0):
-        other.set_epoch(number)
-        assert_all_same(list(other), epochs[number])
-
-
-def test_copies_and_pickles_draw_the_same(make: Make) -> None:
+def test_copies_and_pickles_draw_the_same_in_any_epoch(make: Make) -> None:
     loader = make()
-    first = list(loader)
+    epochs = [list(loader) for _ in range(3)]
     pickled = pickle.dumps(loader)
     assert len(pickled) < NODES * 36, "the partitions are not in it"
-    for other in (copy.copy(loader), pickle.loads(pickled)):
-        other.set_epoch(0)
-        assert_all_same(list(other), first)
+    for other, number in ((copy.copy(loader), 0), (pickle.loads(pickled), 2)):
+        other.set_epoch(number)
+        assert_all_same(list(other), epochs[number])
         other.close()
 
 
@@ -106,32 +112,24 @@ def places(loader: NeighborLoader) -> list[int]:
     return [0, window.first, window.first + window.count - 1, len(loader) - 1, len(loader)]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"passes": 2}, {"drop_last": True}, {"input_nodes": SOME}, {"seed": None}],
-    ids=["plain", "passes", "drop_last", "some nodes", "no seed"],
-)
-@pytest.mark.parametrize("place", range(5))
+@product("arguments,place", RESUMED, range(5))
 def test_another_loader_goes_on(make: Make, place: int, arguments: dict[str, Any]) -> None:
-    done = places(make(**arguments | {"seed": 5}))[place]
+    done = places(make(**{**arguments, "seed": 5}))[place]
     torch.manual_seed(9)
     loader = make(**arguments)
-    first = [list(loader) for _ in range(2)][1]
+    first, following = list(loader), list(loader)
     torch.manual_seed(9)
     loader = make(**arguments)
-    assert len(list(loader)) == len(loader)
-    iterator = iter(loader)
-    begun = [next(iterator) for _ in range(done)]
-    if done == len(loader):
-        assert next(iterator, None) is None
-    state = json.loads(json.dumps(loader.state_dict()))
+    finished = done == len(loader)
+    begun = list(loader if finished else islice(loader, done))
     resumed = make(**arguments, samplers=3, engine="threads")
-    resumed.load_state_dict(state)
-    assert resumed.state_dict()["batches"] == (done if done < len(loader) else 0)
-    if done < len(loader):
+    resumed.load_state_dict(as_json(loader.state_dict()))
+    assert resumed.state_dict()["batches"] == (0 if finished else done)
+    assert resumed.epoch == finished
+    if not finished:
         assert_all_same(begun + list(resumed), first)
-    else:
-        assert resumed.epoch == 2
+    if "seed" not in arguments:
+        assert_all_same(list(resumed), following)
 
 
 def test_a_resumed_epoch_is_broken_off_again(make: Make) -> None:
@@ -139,7 +137,7 @@ def test_a_resumed_epoch_is_broken_off_again(make: Make) -> None:
     while len(got) < len(whole):
         loader = make()
         loader.load_state_dict(state)
-        got += islice(loader, 3)
+        got += islice(loader, 5)
         state = loader.state_dict()
     assert_all_same(got, whole)
 
@@ -153,10 +151,8 @@ def test_windows_that_are_done_are_not_loaded(make: Make) -> None:
 
 
 def test_another_process_goes_on(make: Make, store: Store) -> None:
-    loader = make()
-    whole = list(make())
-    iterator = iter(loader)
-    begun = [next(iterator) for _ in range(10)]
+    loader, whole = make(), list(make())
+    begun = list(islice(loader, 10))
     script = f"""
 import json, sys
 import gnndrive
@@ -166,56 +162,47 @@ with loader:
     loader.load_state_dict(state)
     print([[batch.input_id.tolist(), batch.n_id.tolist(), batch.e_id.tolist()] for batch in loader])
 """
-    told = json.dumps(loader.state_dict())
-    ended = forked.run(script, told=told)
+    ended = forked.run(script, told=json.dumps(loader.state_dict()))
     assert ended.returncode == 0, ended.stderr
     rest = [[each[name].tolist() for name in ("input_id", "n_id", "e_id")]
             for each in whole[len(begun) :]]  # fmt: skip
     assert json.loads(ended.stdout) == rest
 
 
-# ---- the size of windows
-
-
-def test_another_size_is_refused_by_name(make: Make) -> None:
-    state = make().state_dict()
-    with pytest.raises(ConfigError, match=r"other settings: megabatch was 3 and is 4\."):
-        make(megabatch=4).load_state_dict(state)
-    make(megabatch=3).load_state_dict(state)
+# ---- the size of windows, and other settings of a state
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("arguments", "name", "value", "said"),
     [
-        ("static", 0, "static was 9 and is 0"),
-        ("passes", 2, "passes was 1 and is 2"),
-        ("passes", "auto", "passes was 1 and is 'auto'"),
-        ("seed", 6, "seed was 5 and is 6"),
-        ("num_neighbors", [4, 2], "num_neighbors was [4, 3] and is [4, 2]"),
+        ({}, "megabatch", 4, "megabatch was 3 and is 4."),
+        ({}, "static", 0, "static was 9 and is 0"),
+        ({}, "passes", 2, "passes was 1 and is 2"),
+        ({}, "passes", "auto", "passes was 1 and is 'auto'"),
+        ({}, "seed", 6, "seed was 5 and is 6"),
+        ({}, "num_neighbors", [4, 2], "num_neighbors was [4, 3] and is [4, 2]"),
+        ({}, "strategy", "marius", "strategy was "),
+        (MARIUS, "megabatch", 6, "megabatch was 4 and is 6"),
+        (MARIUS, "order", "dispersed", "order was "),
     ],
 )
-def test_other_arguments_are_refused_by_name(make: Make, name: str, value: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        make(**{name: value}).load_state_dict(make().state_dict())
-
-
-def test_the_state_of_another_strategy_is_refused(make: Make) -> None:
-    other = make(strategy="gnndrive", megabatch=None)
-    for one, another in ((make(), other), (other, make(megabatch=None))):
-        with pytest.raises(ConfigError, match="strategy was "):
-            another.load_state_dict(one.state_dict())
+def test_other_arguments_are_refused_by_name(
+    make: Make, arguments: dict[str, Any], name: str, value: Any, said: str
+) -> None:
+    state = make(**arguments).state_dict()
+    other = make(**{**arguments, name: value})
+    with pytest.raises(ConfigError, match=f"other settings: .*{re.escape(said)}"):
+        other.load_state_dict(state)
+    make(**arguments).load_state_dict(state)
 
 
 def test_a_loader_takes_over_the_size(make: Make) -> None:
     """If megabatch= does not say another one: the memory may differ from that of the saving."""
-    saving = make()
-    whole = list(make())
-    iterator = iter(saving)
-    begun = [next(iterator) for _ in range(8)]
-    state = saving.state_dict()
+    saving, whole = make(), list(make())
+    begun = list(islice(saving, 8))
     resumed = make(megabatch=None)
     assert len(resumed) != len(whole), "it would have one window"
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(saving.state_dict())
     assert resumed.megabatch is None
     assert_all_same(begun + list(resumed), whole)
     assert len(resumed) == len(whole), "it stays"
@@ -242,18 +229,15 @@ def test_a_loader_that_has_begun_keeps_its_size(make: Make) -> None:
     assert len(list(loader)) == len(loader)
 
 
-@pytest.mark.parametrize("megabatch", [0, -1, True, "3", 1.5, None, PARTS + 1, [3]])
-def test_a_damaged_size_is_refused(make: Make, megabatch: Any) -> None:
-    state = make().state_dict()
-    state["settings"]["megabatch"] = megabatch
-    with pytest.raises(ConfigError, match="megabatch was"):
-        make(megabatch=None).load_state_dict(state)
-
-
-@pytest.mark.parametrize("passes", [0, -1, True, "3", 1.5])
-def test_damaged_passes_are_refused(make: Make, passes: Any) -> None:
-    with pytest.raises(ConfigError, match="the state is damaged"):
-        make().load_state_dict(make().state_dict() | {"passes": passes})
+def test_a_damaged_state_is_refused(make: Make) -> None:
+    state, loader = make().state_dict(), make(megabatch=None)
+    for megabatch in (0, -1, True, "3", 1.5, None, PARTS + 1, [3]):
+        settings = state["settings"] | {"megabatch": megabatch}
+        with pytest.raises(ConfigError, match="megabatch was"):
+            loader.load_state_dict(state | {"settings": settings})
+    for passes in (0, -1, True, "3", 1.5):
+        with pytest.raises(ConfigError, match="the state is damaged"):
+            loader.load_state_dict(state | {"passes": passes})
 
 
 def test_other_partitions_are_refused(tmp_path: Path, make: Make) -> None:
@@ -264,5 +248,98 @@ def test_other_partitions_are_refused(tmp_path: Path, make: Make) -> None:
     with pytest.raises(ConfigError, match=r"other settings: partitioned was '\w+' and is '\w+'\."):
         make(data=store, partitioned="other").load_state_dict(state)
     make(data=store, partitioned="same").load_state_dict(state)
-    opened = gnndrive.open(store.path)
-    make(data=opened, partitioned="default").load_state_dict(state)
+
+
+# ---- passes="auto": one in the first epoch, which decides
+
+
+def measured(loader: NeighborLoader, load_s: float, compute_s: float = 1.0) -> None:
+    """Have each window of the loader taken so many seconds."""
+    seconds = loader._runtime.counters.window_seconds
+    assert len(seconds) % WINDOWS == 0
+    assert all(load > 0 and compute > 0 for load, compute in seconds)
+    loader._runtime.counters.window_seconds = deque([(load_s, compute_s)] * len(seconds))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "passes"),
+    [
+        ([], None),
+        ([(0.0, 1.0)], 1),
+        ([(2.99, 1.0)], 2),
+        ([(3.0, 1.0)], 3),
+        ([(100.0, 1.0)], 8),
+        ([(0.0, 0.0)], PASSES_MAX),
+        ([(1.0, 5e-324)], PASSES_MAX),
+        ([(4.0, 1.0), (100.0, 90.0), (0.1, 0.9)], 4),
+        ([(4.0, 1.0), (6.0, 3.0)], 2),
+    ],
+)
+def test_passes_follow_from_medians(seconds: list[tuple[float, float]], passes: int | None) -> None:
+    assert passes_for(seconds) == passes
+
+
+@pytest.mark.parametrize("load_s", [0.3, 3.7])
+def test_the_first_epoch_decides(make: Make, load_s: float) -> None:
+    loader, passes = make(passes="auto"), max(int(load_s), 1)
+    once = len(loader)
+    assert_all_same(list(loader), list(make()))
+    measured(loader, load_s)
+    for _ in range(2):
+        assert len(loader) == passes * once
+        found = Counter(number for each in inputs_of(loader) for number in each)
+        assert found == Counter(dict.fromkeys(range(NODES), passes))
+        measured(loader, 99.0)  # changes nothing any more
+
+
+def test_an_epoch_that_is_broken_off_decides_nothing(make: Make) -> None:
+    loader = make(passes="auto")
+    once = len(loader)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    assert len(loader) == len(list(loader)) == once
+    loader._runtime.counters.window_seconds = deque([(2.0, 1.0)])
+    assert len(loader) == 2 * once
+
+
+def test_a_resumed_loader_has_the_same_passes(make: Make) -> None:
+    def resumed(of: NeighborLoader) -> NeighborLoader:
+        other = make(passes="auto")
+        other.load_state_dict(as_json(of.state_dict()))
+        assert len(other) == 2 * once
+        return other
+
+    loader = make(passes="auto")
+    once = len(loader)
+    list(loader)
+    measured(loader, 2.0)
+    between, iterator = resumed(loader), iter(loader)
+    begun = list(islice(iterator, once + 2))
+    middle, rest = resumed(loader), list(iterator)
+    assert_all_same(list(middle), rest)
+    assert_all_same(list(between), begun + rest)
+    assert_all_same(list(resumed(middle)), list(loader))
+
+
+def test_a_state_of_the_first_epoch(make: Make) -> None:
+    """Its epoch has one pass, whatever the loader that goes on has decided before."""
+    whole, saving = list(make()), make(passes="auto")
+    begun = list(islice(saving, 5))
+    state = saving.state_dict()
+    fresh, decided = make(passes="auto"), make(passes="auto")
+    list(decided)
+    measured(decided, 4.0)
+    assert len(decided) == 4 * len(whole)
+    for loader in (fresh, decided):
+        loader.load_state_dict(state)
+        assert len(loader) == len(whole)
+        assert_all_same(begun + list(loader), whole)
+
+
+def test_ranks_give_a_number(make: Make, as_rank: Any) -> None:
+    as_rank(0, 2)
+    loader = make(passes="auto", ranks=True)
+    with pytest.raises(ConfigError, match="all ranks have to yield as many batches: give a number"):
+        len(loader)
+    assert len(make(passes=2, ranks=True)) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -15,15 +16,13 @@ from gnndrive.common.errors import ConfigError
 from tests.loader.batches import assert_same
 from tests.loader.ranks.conftest import AsRank, as_rank
 from tests.loader.windows.conftest import Make
-from tests.loader.windows.stores import NODES, PARTS, check, inside, windows_of
+from tests.loader.windows.stores import NODES, PARTS, check, windows_of, with_windows
+from tests.soak import product
 
 __all__ = ["as_rank"]
 
-EPOCHS = 2
 VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {"megabatch": 2},
     "a window each": {"megabatch": 4},
-    "partitions": {"megabatch": 1},
     "in order": {"megabatch": 2, "shuffle": False},
     "passes": {"megabatch": 2, "passes": 2},
     "whole batches": {"megabatch": 2, "drop_last": True, "batch_size": 10},
@@ -32,42 +31,33 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def epoch_of(loader: NeighborLoader) -> list[Data]:
-    """An epoch of the rank that the loader is now."""
-    batches = list(loader)
-    assert len(batches) == len(loader) or loader.epoch > 1, "len() is that of the first epoch"
-    return batches
-
-
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("arguments", VARIANTS.values(), ids=VARIANTS)
+@product("variant,world", list(VARIANTS), [3, 2])
 def test_ranks_have_windows_of_their_own(
-    make: Make, graph: Data, as_rank: AsRank, world: int, arguments: dict[str, Any]
+    make: Make, graph: Data, as_rank: AsRank, variant: str, world: int
 ) -> None:
+    arguments = VARIANTS[variant]
     loaders, inputs = list[NeighborLoader](), range(len(arguments.get("input_nodes", range(NODES))))
     for rank in range(world):
         as_rank(rank, world)
         loaders.append(make(ranks=True, **arguments))
         len(loaders[rank])  # chooses the windows as this rank
-    for epoch in range(EPOCHS):
+    for epoch in range(2):
         found, groups, lengths = Counter[int](), list[tuple[int, ...]](), set[int]()
         for rank, loader in enumerate(loaders):
             as_rank(rank, world)
-            batches = epoch_of(loader)
+            batches = list(loader)
+            assert len(batches) == len(loader) or loader.epoch > 1, "len() is the first epoch's"
             lengths.add(len(batches))
-            windows = windows_of(loader, epoch)
-            groups += [tuple(each.partitions.tolist()) for each in windows]
-            of_each = [each for each in windows for _ in range(each.count)]
-            for batch, window in zip(batches, of_each, strict=True):
-                check(batch, graph, inside(loader, window))
+            groups += [tuple(each.partitions.tolist()) for each in windows_of(loader, epoch)]
+            for batch, window in with_windows(batches, loader, epoch):
+                check(batch, graph, window)
                 found.update(batch.input_id.tolist())
         assert len(lengths) == 1, "ranks that have no more batches wait for the others for ever"
-        passes, few = arguments.get("passes", 1), len(inputs) < 10
-        if not few:
+        if len(inputs) >= 10:
             assert len(groups) == len(set(groups)), "two ranks load a window"
         if not arguments.get("drop_last"):
             assert set(found) == set(inputs)
-            assert min(found.values()) >= passes
+            assert min(found.values()) >= arguments.get("passes", 1)
         else:
             assert max(found.values()) == 1
 
@@ -84,15 +74,13 @@ def test_draws_of_ranks_differ(make: Make, graph: Data, as_rank: AsRank) -> None
     assert drawn[0] != drawn[1]
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("done", [0, 1, 4, 7])
+@product("done,world", [0, 1, 4], [2, 3])
 def test_as_many_ranks_go_on(make: Make, as_rank: AsRank, world: int, done: int) -> None:
     states = []
     for rank in range(world):
         as_rank(rank, world)
         whole, saving = list(make(ranks=True, megabatch=2)), make(ranks=True, megabatch=2)
-        iterator = iter(saving)
-        begun = [next(iterator) for _ in range(done)]
+        begun = list(islice(saving, done))
         states.append(json.loads(json.dumps(saving.state_dict())))
         assert states[-1] == states[0], "it is the same on all ranks"
         resumed = make(ranks=True, megabatch=None)
@@ -102,7 +90,7 @@ def test_as_many_ranks_go_on(make: Make, as_rank: AsRank, world: int, done: int)
             assert_same(one, other)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (2, 1), (1, 2)])
 def test_another_number_of_ranks_is_refused(
     make: Make, as_rank: AsRank, before: int, after: int
 ) -> None:
@@ -137,12 +125,6 @@ def test_ranks_do_not_choose_for_themselves(make: Make, as_rank: AsRank) -> None
     as_rank(0, 2)
     with pytest.raises(ConfigError, match=r"as large on all of them: give megabatch=\d+, which"):
         len(make(ranks=True, megabatch=None, buffer="200KB"))
-
-
-def test_a_sampler_that_splits_is_refused(make: Make) -> None:
-    sampler: Any = torch.utils.data.DistributedSampler(range(NODES), 2, 0)
-    with pytest.raises(ConfigError, match="sampler= and batch_sampler="):
-        len(make(sampler=sampler, shuffle=None))
 
 
 def test_a_host_service_has_no_windows(
