@@ -27,7 +27,7 @@ from tests.host.spoken import some_turns
 from tests.host.test_simulated_ranks import check_all, expected
 
 PLACES, ROWS_MAX, EPOCHS = 5, 40, 2
-MESSAGES, SEEDS = 250, 24
+MESSAGES = 250
 ODD = (-1, 0, 1, 2, 7, 16, 2**20, 2**31, 2**32, 2**39, 2**40, 2**62, 2**63 - 1, -(2**63))
 
 
@@ -194,11 +194,13 @@ def fuzz(rows: TableFile, seed: int, messages: int = MESSAGES) -> Counter[str]:
     return run(main())
 
 
-def test_whatever_a_rank_sends(rows):
+def test_whatever_a_rank_sends(rows, seeds):
     counts: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in range(5):
         counts += fuzz(rows, seed)
     accepted = [Kind.ANNOUNCE, Kind.JOIN, Kind.LEAVE, Kind.RELEASE_TAIL, Kind.RELEASE, Kind.END]
     answered = [Kind.READY, Kind.FAILED, Kind.LEFT, Kind.AWAITED]
     for name in ["refused", *(kind.name for kind in (*accepted, *answered))]:
-        assert counts[name] > 10, name
+        assert counts[name] > 1, name
+    for seed in seeds(1):
+        fuzz(rows, seed + 5)

@@ -7,21 +7,27 @@ import errno
 import gc
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from gnndrive import HostServiceError, Store
+from gnndrive.buffer.devices.host import HostMemory
+from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.errors import ConfigError
-from gnndrive.host import acceptor, connection, service
+from gnndrive.host import acceptor, connection, graphs, service
 from gnndrive.host.connection import Connection
 from gnndrive.host.group import Group
+from gnndrive.host.group_buffer import GroupBuffer
 from gnndrive.host.hello import Hello
 from gnndrive.host.messages import Kind, Message
 from gnndrive.host.service import Service
 from gnndrive.host.wire import abstract_name, new_socket
+from tests.forked import Program
 from tests.host.processes.strangers import Stranger, of_one
 
 
@@ -210,3 +216,133 @@ async def test_a_rank_that_may_open_no_more_files_hears_which_limit(store, hello
         rank = await asyncio.to_thread(Connection, made.name, hello)
         with pytest.raises(ConfigError, match="ulimit -n"):
             await asyncio.to_thread(rank.wait)
+
+
+# ---- the end
+
+
+async def test_a_broken_invariant_is_found_at_the_end_of_a_group(store, hello, monkeypatch):
+    verify = FeatureBuffer.verify
+
+    def broken(buffer):
+        verify(buffer)
+        raise AssertionError("a slot table breaks invariant 7")
+
+    monkeypatch.setattr(FeatureBuffer, "verify", broken)
+    listener = new_socket()
+    listener.bind(abstract_name(f"test-{os.getpid()}-broken"))
+    listener.listen()
+    made = Running(store, listener, stays=False)
+    client = await made.welcome(hello)
+    client.close()
+    await made.service.ended.wait()
+    await made.service.aclose()
+    assert [str(each) for each in made.service.failures] == ["a slot table breaks invariant 7"]
+    assert made.service.budget.used == hello.share, "its memory may still be there"
+
+
+async def test_memory_is_freed_in_another_thread(store, hello, monkeypatch):
+    threads = list[threading.Thread]()
+
+    def recorded(kind, name):
+        usual = getattr(kind, name)
+
+        def called(*given):
+            threads.append(threading.current_thread())
+            usual(*given)
+
+        monkeypatch.setattr(kind, name, called)
+
+    async with running(store) as made:
+        client = await made.welcome(hello)
+        recorded(FeatureBuffer, "verify")
+        recorded(HostMemory, "close")
+        recorded(GroupBuffer, "_close_slots")
+        client.close()
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads
+
+
+async def test_what_is_read_too_late_is_freed(store, hello, monkeypatch):
+    begun, go_on, closed = (threading.Event() for _ in range(3))
+
+    def publish(*given):
+        begun.set()
+        go_on.wait()
+        return SimpleNamespace(close=closed.set)
+
+    monkeypatch.setattr(graphs, "publish", publish)
+    async with running(store) as made:
+        clients = [await made.stranger() for _ in range(2)]
+        for client in clients:
+            client.say(Kind.HELLO, **replace(of_one(hello), topology="resident").to_json())
+        await asyncio.to_thread(begun.wait)
+        await made.service.aclose()
+        assert made.service.reading
+        assert [await gone(client) for client in clients] == [True, True]
+        assert made.service.budget.used == 0
+        reading = made.service._graphs._reading
+        assert reading is not None
+        go_on.set()
+        await reading
+        await asyncio.to_thread(closed.wait)
+        assert not made.service.failures
+
+
+SERVING = """
+import sys
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.host import graphs
+from gnndrive.host.process import run
+from gnndrive.host.start import Listener
+
+def broken(buffer):
+    raise AssertionError("a slot table breaks invariant 7")
+
+def publish(*given):
+    print("reading", flush=True)
+    threading.Event().wait()
+
+{}
+listener = Listener(sys.argv[1]).sock
+print("listening", flush=True)
+sys.exit(run(listener.detach(), sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("broken", "status"), [("", 0), ("FeatureBuffer.verify = broken", 1)])
+def test_the_exit_status_of_the_process_says_so(store, hello, broken, status):
+    with started(store.path, broken) as (name, process):
+        client = Stranger(name)
+        client.enter(hello, store)
+        client.close()
+        _, said = process.communicate()
+    assert process.returncode == status
+    assert ("invariant 7" in said) == bool(status)
+
+
+def test_a_process_without_clients_does_not_read_on(store, hello):
+    with started(store.path, "import threading; graphs.publish = publish") as (name, process):
+        client = Stranger(name)
+        client.say(Kind.HELLO, **replace(hello, topology="resident").to_json())
+        assert process.stdout.readline() == "reading\n"
+        client.close()
+        assert process.communicate() == ("", "")
+    assert process.returncode == 0
+
+
+def test_a_store_that_is_not_there_is_one_line(tmp_path):
+    with started(tmp_path) as (_, process):
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert said.startswith("the host service cannot open its store: ")
+    assert said.count("\n") == 1
+
+
+@contextmanager
+def started(path, change=""):
+    """The name of a service that is a process, in which `change` was executed, and the process."""
+    name = f"test-{os.getpid()}-process"
+    with Program(SERVING.format(change), name, str(path)) as process:
+        assert process.stdout.readline() == "listening\n"
+        yield name, process
