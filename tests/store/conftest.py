@@ -1,4 +1,4 @@
-"""A tiny store with every kind of array, and functions that damage it."""
+"""A tiny store with every kind of array, functions that damage it, and comparisons with a source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES, EDGES = 40, 160
 
 
 @pytest.fixture(autouse=True)
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def synced(monkeypatch) -> list[str]:
     """The paths that were fsynced, in order. fsync is replaced, because hundreds of tests would
     wait for the disk."""
     paths: list[str] = []
@@ -46,25 +46,41 @@ def make_store(path: Path) -> Store:
     )
 
 
-@pytest.fixture(scope="session")
-def make() -> Callable[[Path], Store]:
-    """A function that makes the tiny store at a path."""
-    return make_store
-
-
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path) -> Store:
     return make_store(tmp_path / "tiny.gnn")
 
 
-@pytest.fixture
-def edit_json(store: Store) -> Callable[[Callable[[dict[str, Any]], object]], None]:
-    """A function that changes store.json in place."""
+def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a file of JSON in place."""
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
 
-    def edit(change: Callable[[dict[str, Any]], object]) -> None:
-        file = store.path / "store.json"
-        document = json.loads(file.read_text())
-        change(document)
-        file.write_text(json.dumps(document))
 
-    return edit
+def poke(file: Path, offset: int, content: bytes) -> None:
+    """Overwrite a file's bytes from `offset`."""
+    with file.open("r+b") as stream:
+        os.pwrite(stream.fileno(), content, offset)
+
+
+def left(folder: Path) -> list[str]:
+    """The names in a folder, sorted."""
+    return sorted(os.listdir(folder))
+
+
+def edges_of(view: Any) -> np.ndarray:
+    """The edges of a store or of an edge type, [2, edges], by edge id."""
+    edges = view.edges() if isinstance(view, Store) else view
+    found = np.empty((2, edges.num_edges), np.int64)
+    number = np.arange(edges.num_edges) if edges.edge_id is None else np.asarray(edges.edge_id)
+    found[0, number] = edges.indices
+    found[1, number] = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+    return found
+
+
+def same_array(store: Store, name: str, dtype: str, expected: Any) -> None:
+    """Check the dtype of an array of a store, and that its values equal the source's."""
+    array = store.array(name)
+    assert array.dtype == dtype
+    np.testing.assert_array_equal(array, expected)

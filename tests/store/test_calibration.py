@@ -1,12 +1,9 @@
 """disk.json is written whole, and used only if it is valid and was measured on the store's disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
-import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -34,30 +31,25 @@ def cost(store):
 
 def test_saved_costs_are_loaded(store, cost, synced):
     assert load_calibration(store) is None
-    path = save_calibration(store, cost)
-    assert path == store.path / DISK_JSON
+    assert checked_gap(None, store, 65536) == DEFAULT_GAP_BYTES
+    assert save_calibration(store, cost) == store.path / DISK_JSON
     assert load_calibration(store) == cost
+    assert checked_gap(None, store, 65536) == gap_bytes(cost, 65536) != DEFAULT_GAP_BYTES
     assert str(store.path) in synced
     assert any(DISK_JSON in name for name in synced)
     later = replace(cost, request_s=2e-5)
     save_calibration(store, later)
     assert load_calibration(store) == later
-    assert sorted(p.name for p in store.path.iterdir() if "disk" in p.name) == [DISK_JSON]
+    assert [path.name for path in store.path.glob("*disk*")] == [DISK_JSON]
     open_store(store.path).verify()
 
 
+@pytest.mark.filterwarnings("error")
 def test_costs_of_another_disk_are_not_loaded(store, cost):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name in ("model", "serial", "file_system"):
-            save_calibration(store, replace(cost, disk=replace(cost.disk, **{name: "another"})))
-            assert load_calibration(store) is None
-
-
-def test_disks_are_compared():
-    assert DISK.same_as(DISK)
+    for name in ("model", "serial", "file_system"):
+        save_calibration(store, replace(cost, disk=replace(cost.disk, **{name: "another"})))
+        assert load_calibration(store) is None
     assert DISK.same_as(replace(DISK, number="8:17"))  # after another boot
-    assert not DISK.same_as(replace(DISK, serial="other"))
     nameless = replace(DISK, serial="")
     assert nameless.same_as(nameless)
     assert not nameless.same_as(replace(nameless, number="8:17"))
@@ -68,25 +60,18 @@ def test_the_disk_of_a_folder_is_identified(tmp_path):
     device = os.stat(tmp_path).st_dev
     assert disk.number == f"{os.major(device)}:{os.minor(device)}"
     assert disk.file_system
-    assert disk_identity(tmp_path) == disk
 
 
 def broken(change):
-    content = {"format": 1, **json.loads(json.dumps(COST, default=_fields))}
+    content = {"format": 1, **json.loads(json.dumps(asdict(COST)))}
     change(content)
     return json.dumps(content)
-
-
-def _fields(record):
-    return {name: getattr(record, name) for name in record.__slots__}
 
 
 @pytest.mark.parametrize(
     "content",
     [
         "",
-        "{",
-        "[]",
         "null",
         "\xff",
         "[" * 60_000,
@@ -95,17 +80,15 @@ def _fields(record):
         broken(lambda c: c.pop("request_s")),
         broken(lambda c: c.update(request_s=-1)),
         broken(lambda c: c.update(request_s="1e-5")),
-        broken(lambda c: c.update(byte_s=float("nan"))),
         broken(lambda c: c.update(byte_s=1e999)),
         broken(lambda c: c.update(byte_s=True)),
         broken(lambda c: c.update(byte_s=10**400)),
         broken(lambda c: c.update(depth="deep")),
         broken(lambda c: c.update(date="\x1b[2J")),
-        broken(lambda c: c.update(disk=None)),
         broken(lambda c: c["disk"].update(serial=3)),
-        broken(lambda c: c.update(points=[1, 2])),
         broken(lambda c: c.update(points=[[512]])),
     ],
+    ids=range(16),
 )
 def test_a_damaged_file_warns_and_is_ignored(store, content):
     (store.path / DISK_JSON).write_text(content)
@@ -124,15 +107,6 @@ def test_a_link_or_a_pipe_is_not_followed(store, tmp_path):
         assert load_calibration(store) is None
 
 
-def test_a_folder_that_cannot_be_written_to(store, cost, monkeypatch):
-    def refuse(*arguments, **options):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr("gnndrive.common.atomic_files.tempfile.mkstemp", refuse)
-    with pytest.raises(StoreError, match=r"Read-only file system.*give gap= to the loader"):
-        save_calibration(store, cost)
-
-
 def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
     save_calibration(store, cost)
 
@@ -140,45 +114,28 @@ def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("gnndrive.common.atomic_files.os.fsync", refuse)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(StoreError, match=r"No space left.*give gap= to the loader"):
         save_calibration(store, replace(cost, request_s=1.0))
     assert load_calibration(store) == cost
-    assert [p.name for p in store.path.iterdir() if "disk" in p.name] == [DISK_JSON]
+    assert [path.name for path in store.path.glob("*disk*")] == [DISK_JSON]
 
 
-@pytest.mark.parametrize(
-    ("request_s", "byte_s", "gap"),
-    [
+def test_the_gap_of_given_costs():
+    assert gap_bytes(None, 65536) == DEFAULT_GAP_BYTES
+    assert gap_bytes(None, 4096) == gap_bytes(replace(COST, byte_s=0.0), 4096) == 4096
+    for request_s, byte_s, gap in (
         (1e-5, 1e-9, 9728),
-        (1.024e-5, 1e-8, 1024),
         (1e-5, 1e-7, 0),
         (1e-5, 1e-10, 24576),
-        (1e-5, 0.0, 24576),
         (0.0, 1e-9, 0),
         (0.0, 0.0, 24576),
-    ],
-)
-def test_the_gap_of_given_costs(request_s, byte_s, gap):
-    assert gap_bytes(replace(COST, request_s=request_s, byte_s=byte_s), 65536) == gap
+    ):
+        assert gap_bytes(replace(COST, request_s=request_s, byte_s=byte_s), 65536) == gap
 
 
-def test_the_gap_without_a_calibration():
-    assert gap_bytes(None, 65536) == DEFAULT_GAP_BYTES
-    assert gap_bytes(None, 4096) == 4096
-
-
-@pytest.mark.parametrize(("gap", "nbytes"), [("8KiB", 8192), (1000, 1000), (0, 0), ("0", 0)])
-def test_a_given_gap_needs_no_calibration(store, gap, nbytes):
-    assert checked_gap(gap, store, 4096) == nbytes
-
-
-def test_the_gap_is_the_calibrations_unless_given(store, cost):
-    assert checked_gap(None, store, 65536) == DEFAULT_GAP_BYTES
-    save_calibration(store, cost)
-    assert checked_gap(None, store, 65536) == gap_bytes(cost, 65536)
-
-
-@pytest.mark.parametrize("gap", [-1, True, False, "wide"])
-def test_a_gap_that_is_not_a_size_is_refused(store, gap):
-    with pytest.raises(ConfigError, match=f"gap={gap!r}"):
-        checked_gap(gap, store, 65536)
+def test_a_given_gap_is_a_size(store):
+    for gap, nbytes in (("8KiB", 8192), (1000, 1000), (0, 0)):
+        assert checked_gap(gap, store, 4096) == nbytes
+    for gap in (-1, True, "wide"):
+        with pytest.raises(ConfigError, match=f"gap={gap!r}"):
+            checked_gap(gap, store, 65536)

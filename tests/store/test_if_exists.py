@@ -9,8 +9,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store import Store, if_exists, write_store
+from gnndrive.store import if_exists, write_store
 from gnndrive.store import open as open_store
 from gnndrive.store.if_exists import settle
 from gnndrive.store.importers import from_csv, from_data, from_edges, open_or_make
+from tests.store.conftest import left
 
 FORK = multiprocessing.get_context("fork")
 
@@ -41,42 +41,28 @@ def types(authors: int = 3) -> HeteroData:
     return data
 
 
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 # ---- one process
 
 
-def test_open_finds_a_store_whose_replacement_was_killed(tmp_path: Path) -> None:
-    made = from_data(graph(value=1), tmp_path / "s")
-    os.rename(tmp_path / "s", tmp_path / ".s.01234567.old")  # what a replacement begins with
-    kept = from_data(graph(value=2), tmp_path / "s", if_exists="open")
-    assert kept.identity == made.identity
-    assert left(tmp_path) == ["s"]
-
-
-def test_error_is_the_default(tmp_path: Path) -> None:
-    from_data(graph(), tmp_path / "s")
+def test_open_keeps_and_replace_makes_anew(tmp_path):
+    path = tmp_path / "s"
+    made = from_data(graph(value=1), path, if_exists="open")
+    for again in (
+        lambda: from_data(graph(value=2), path, if_exists="open"),
+        lambda: open_or_make(path, graph(value=2)),
+        lambda: (os.rename(path, tmp_path / ".s.01234567.old"),  # a killed replacement began so
+                 from_data(graph(value=2), path, if_exists="open"))[1],
+    ):  # fmt: skip
+        assert again().identity == made.identity
+        assert left(tmp_path) == ["s"]
     with pytest.raises(ConfigError, match='if_exists="open"'):
-        from_data(graph(), tmp_path / "s")
+        from_data(graph(), path)
+    for value, how in ((2, {"if_exists": "replace"}), (3, {"overwrite": True})):
+        assert from_data(graph(value=value), path, **how).tensor("x")[0, 0] == value
+        assert left(tmp_path) == ["s"]
 
 
-def test_open_keeps_what_is_there(tmp_path: Path) -> None:
-    made = from_data(graph(value=1), tmp_path / "s", if_exists="open")
-    kept = from_data(graph(value=2), tmp_path / "s", if_exists="open")
-    assert kept.identity == made.identity
-    assert left(tmp_path) == ["s"]
-
-
-@pytest.mark.parametrize("how", [{"if_exists": "replace"}, {"overwrite": True}])
-def test_replace_makes_it_anew(tmp_path: Path, how: dict[str, Any]) -> None:
-    from_data(graph(value=1), tmp_path / "s", **how)
-    assert from_data(graph(value=2), tmp_path / "s", **how).tensor("x")[0, 0] == 2
-    assert left(tmp_path) == ["s"]
-
-
-def test_a_path_may_be_a_link(tmp_path: Path) -> None:
+def test_a_path_may_be_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "s")
     from_data(graph(), tmp_path / "link", if_exists="open")
     assert from_data(graph(), tmp_path / "link", if_exists="open").num_nodes == 20
@@ -84,15 +70,17 @@ def test_a_path_may_be_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("made", "other", "words"),
     [
-        (graph(nodes=21), "it has 20 nodes, and the data has 21 nodes"),
-        (graph(edges=61), "it has 60 edges, and the data has 61 edges"),
-        (types(), "it has 20 nodes, and the data has no nodes"),
+        (graph(), graph(nodes=21), "it has 20 nodes, and the data has 21 nodes"),
+        (graph(), graph(edges=61), "it has 60 edges, and the data has 61 edges"),
+        (graph(), types(), "it has 20 nodes, and the data has no nodes"),
+        (types(), types(9), "3 nodes of type 'author', and the data has 9 nodes"),
     ],
 )
-def test_another_graph_is_not_opened(tmp_path: Path, other: Any, words: str) -> None:
-    from_data(graph(), tmp_path / "s")
+def test_another_graph_is_not_opened(tmp_path, made, other, words):
+    from_data(made, tmp_path / "s")
+    from_data(made, tmp_path / "s", if_exists="open")
     for call in (
         lambda: from_data(other, tmp_path / "s", if_exists="open"),
         lambda: open_or_make(tmp_path / "s", other),
@@ -101,32 +89,22 @@ def test_another_graph_is_not_opened(tmp_path: Path, other: Any, words: str) -> 
             call()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
+def test_other_attributes_are_not_opened(tmp_path):
+    from_data(graph(), tmp_path / "s")
+    for name, value, words in (
         ("x", torch.zeros(20, 3), r"it has nodes/x int64 \[n, 2\], and the data has .*\[n, 3\]"),
         ("x", torch.zeros(20, 2).half(), "nodes/x int64 .*nodes/x float16"),
         ("x", None, "has nodes/x .*has no nodes/x"),
         ("y", torch.zeros(20), "it has no nodes/y, and the data has nodes/y float32"),
         ("edge_attr", torch.zeros(60), "it has no edges/edge_attr"),
-    ],
-)
-def test_other_attributes_are_not_opened(tmp_path: Path, name: str, value: Any, words: str) -> None:
-    path, other = tmp_path / "s", graph()
-    from_data(graph(), path)
-    other[name] = value
-    other.num_nodes = 20
-    with pytest.raises(ConfigError, match=f'{words}.*if_exists="replace"'):
-        open_or_make(path, other)
-    if name == "edge_attr":  # what it becomes is known only when it has been made undirected
-        del other.edge_attr
-        from_data(other, tmp_path / "u", undirected=True)
-        open_or_make(tmp_path / "u", other, undirected=True)
+    ):
+        other = graph()
+        other[name], other.num_nodes = value, 20
+        with pytest.raises(ConfigError, match=f'{words}.*if_exists="replace"'):
+            open_or_make(tmp_path / "s", other)
 
 
-def test_every_kind_of_attribute_is_opened_again(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_every_kind_of_attribute_is_opened_again(tmp_path, recwarn):
     data = graph()
     data.half, data.wide = torch.zeros(20).bfloat16(), torch.zeros(20, 1, 3, dtype=torch.uint8)
     data.train_mask, data.numbers = torch.ones(20).bool(), np.zeros((20, 2), np.uint16)
@@ -140,27 +118,16 @@ def test_every_kind_of_attribute_is_opened_again(
     assert open_or_make(tmp_path / "t", types()).is_hetero
 
 
-def test_another_graph_with_types_is_not_opened(tmp_path: Path) -> None:
-    from_data(types(), tmp_path / "s")
-    from_data(types(), tmp_path / "s", if_exists="open")
-    with pytest.raises(ConfigError, match="3 nodes of type 'author', and the data has 9 nodes"):
-        from_data(types(9), tmp_path / "s", if_exists="open")
-
-
-def test_arrays_of_another_graph_are_not_opened(tmp_path: Path) -> None:
-    def write(*indptr: int) -> Store:
+def test_arrays_and_files_are_compared_or_not_even_read(tmp_path):
+    def write(*indptr: int) -> Any:
         indices = np.zeros(indptr[-1], int)
-        return write_store(
-            tmp_path / "s", indptr=indptr, indices=indices, nodes={}, if_exists="open"
-        )
+        path = tmp_path / "arrays"
+        return write_store(path, indptr=indptr, indices=indices, nodes={}, if_exists="open")
 
     write(0, 1, 2)
     assert write(0, 0, 2).indptr.tolist() == [0, 1, 2]
     with pytest.raises(ConfigError, match="it has 2 edges, and the data has 3 edges"):
         write(0, 1, 3)
-
-
-def test_files_are_not_even_read_if_the_store_is_there(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("0,1\n1,2\n")
     np.save(tmp_path / "x.npy", np.zeros((3, 2), np.float32))
     files = tmp_path / "edges.csv", tmp_path / "x.npy", None
@@ -171,22 +138,33 @@ def test_files_are_not_even_read_if_the_store_is_there(tmp_path: Path) -> None:
     assert from_edges(files[0], tmp_path / "s", if_exists="open").num_edges == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_wrong_calls_are_refused(tmp_path):
+    path = tmp_path / "s"
+    for given, words in (
         ({"if_exists": "keep"}, 'give "error", "open" or "replace"'),
         ({"if_exists": "open", "overwrite": True}, "give one of them"),
-    ],
-)
-def test_arguments_that_clash_are_refused(
-    tmp_path: Path, arguments: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        from_data(graph(), tmp_path / "s", **arguments)
+    ):
+        with pytest.raises(ConfigError, match=words):
+            from_data(graph(), path, **given)
+    with pytest.raises(TypeError, match=r"from_data\(\) missing 1 required positional argument"):
+        from_data(graph())
+    for call in (
+        lambda: from_data(path, graph(), if_exists="open"),
+        lambda: open_or_make(graph(), lambda: graph()),
+        lambda: from_data(graph(), None),
+    ):
+        with pytest.raises(ConfigError, match=r"not a path.*from_data\(data, path\)"):
+            call()
+    for make in ([graph()], lambda: [graph()]):
+        with pytest.raises(ConfigError, match=r"not a list; of a dataset give one graph"):
+            open_or_make(path, make)
+    with pytest.raises(ZeroDivisionError):
+        open_or_make(path, lambda: 1 // 0)
+    assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize("mode", ["open", "replace"])
-def test_what_is_no_store_is_left_alone(tmp_path: Path, mode: Any) -> None:
+def test_what_is_no_store_is_left_alone(tmp_path, mode):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "letters.txt").write_text("dear")
     with pytest.raises(ConfigError, match="not a store and is left as it is"):
@@ -196,31 +174,14 @@ def test_what_is_no_store_is_left_alone(tmp_path: Path, mode: Any) -> None:
         from_data(graph(), tmp_path / "nowhere" / "s", if_exists=mode)
 
 
-def test_a_damaged_store_is_not_opened(tmp_path: Path) -> None:
+def test_a_damaged_store_is_not_opened(tmp_path):
     from_data(graph(), tmp_path / "s")
     (tmp_path / "s" / "nodes" / "x.npy").unlink()
     with pytest.raises(StoreError, match=r"x\.npy"):
         from_data(graph(), tmp_path / "s", if_exists="open")
 
 
-def test_a_wrong_call_names_the_function() -> None:
-    with pytest.raises(TypeError, match=r"from_data\(\) missing 1 required positional argument"):
-        from_data(graph())  # type: ignore[call-arg]
-
-
-def test_swapped_arguments_are_named(tmp_path: Path) -> None:
-    for call in (
-        lambda: from_data(str(tmp_path / "s"), graph()),  # type: ignore[arg-type]
-        lambda: from_data(tmp_path / "s", graph(), if_exists="open"),  # type: ignore[arg-type]
-        lambda: open_or_make(graph(), tmp_path / "s"),  # type: ignore[arg-type]
-        lambda: open_or_make(graph(), lambda: graph()),  # type: ignore[arg-type]
-        lambda: from_data(graph(), None),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(ConfigError, match=r"not a path.*from_data\(data, path\)"):
-            call()
-
-
-def test_a_wait_may_be_for_a_thread(tmp_path: Path) -> None:
+def test_a_wait_may_be_for_a_thread(tmp_path):
     inside, waits = threading.Event(), threading.Event()
 
     def make() -> Data:
@@ -235,7 +196,7 @@ def test_a_wait_may_be_for_a_thread(tmp_path: Path) -> None:
     thread = threading.Thread(target=lambda: open_or_make(tmp_path / "s", make))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.showwarning = show
         thread.start()
         assert inside.wait(60)
         assert open_or_make(tmp_path / "s", graph).num_nodes == 20
@@ -243,23 +204,22 @@ def test_a_wait_may_be_for_a_thread(tmp_path: Path) -> None:
     assert waits.is_set()
 
 
-def test_undirected_is_pygs(tmp_path: Path) -> None:
+def test_undirected_is_pygs(tmp_path):
     data = Data(x=torch.zeros(3, 1), edge_index=torch.tensor([[0, 1, 1], [1, 0, 2]]))
     store = from_data(data, tmp_path / "s", undirected=True, if_exists="open")
     assert (store.num_edges, data.num_edges) == (4, 3)
-    assert from_data(data, tmp_path / "s", undirected=True, if_exists="open").num_edges == 4
+    data.edge_attr = torch.zeros(3)  # what it becomes is known only when it has been made
+    assert open_or_make(tmp_path / "s", data, undirected=True).num_edges == 4
     both = from_data(types(), tmp_path / "t", undirected=True)
     assert both.edge_types[1] == ("paper", "rev_writes", "author")
 
 
-def test_a_store_that_is_being_replaced_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_being_replaced_is_opened(tmp_path, monkeypatch):
     from_data(graph(), tmp_path / "new")
     (tmp_path / "s").mkdir()  # seen between the two renames of a replacement
 
     @contextlib.contextmanager
-    def wait(*_: object) -> Iterator[bool]:
+    def wait(*_: object) -> Any:
         (tmp_path / "s").rmdir()
         (tmp_path / "new").rename(tmp_path / "s")
         yield True
@@ -268,10 +228,7 @@ def test_a_store_that_is_being_replaced_is_opened(
     assert from_data(graph(), tmp_path / "s", if_exists="open").num_nodes == 20
 
 
-# ---- open_or_make
-
-
-def test_the_function_is_called_once(tmp_path: Path) -> None:
+def test_the_function_is_called_once_and_may_write_the_store_itself(tmp_path):
     calls = []
 
     def make() -> Data:
@@ -281,24 +238,12 @@ def test_the_function_is_called_once(tmp_path: Path) -> None:
     for _ in range(2):
         assert open_or_make(tmp_path / "s", make, splits={"train": [1, 2]}).num_nodes == 20
     assert len(calls) == 1
-
-
-def test_the_function_may_write_the_store_itself(tmp_path: Path) -> None:
-    path = tmp_path / "s"
+    path = tmp_path / "a"
     assert open_or_make(path, lambda: from_data(graph(), path)).num_nodes == 20
-    other = tmp_path / "t"
+    other = tmp_path / "b"
     assert open_or_make(other, lambda: from_data(graph(), other, if_exists="open")).num_nodes == 20
     with pytest.raises(ConfigError, match=f"returned the store {path}: write it at"):
         open_or_make(tmp_path / "u", lambda: open_store(path))
-
-
-def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
-    for make in ([graph()], lambda: [graph()]):
-        with pytest.raises(ConfigError, match=r"not a list; of a dataset give one graph"):
-            open_or_make(tmp_path / "s", make)  # type: ignore[arg-type]
-    with pytest.raises(ZeroDivisionError):
-        open_or_make(tmp_path / "s", lambda: 1 // 0)  # type: ignore[arg-type,return-value]
-    assert left(tmp_path) == []
 
 
 # ---- several processes
@@ -314,9 +259,10 @@ def run(work: Callable[[Any], None], count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", ["open_or_make", "replace"])
-def test_several_processes_end_with_one_store(tmp_path: Path, mode: Any) -> None:
+def test_several_processes_end_with_one_store(tmp_path, mode):
+    path = tmp_path / "s"
     if mode == "replace":
-        from_data(graph(value=-1), tmp_path / "s")
+        from_data(graph(value=-1), path)
 
     def work(pipe: Any) -> None:
         def make() -> Data:
@@ -326,20 +272,17 @@ def test_several_processes_end_with_one_store(tmp_path: Path, mode: Any) -> None
             assert pipe.recv() == "go on"  # the others have begun to wait by then
             return graph(value=os.getpid())
 
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            warnings.showwarning = lambda *_: pipe.send("waiting")  # type: ignore[assignment]
-            if mode == "replace":
-                path = tmp_path / "s"
-                store = settle(path, mode, lambda over: from_data(make(), path, overwrite=over))
-            else:
-                store = open_or_make(tmp_path / "s", make)
-        assert not said
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda *_: pipe.send("waiting")
+        if mode == "replace":
+            store = settle(path, mode, lambda over: from_data(make(), path, overwrite=over))
+        else:
+            store = open_or_make(path, make)
         pipe.send(store.identity)
 
-    started = run(work, 4)
+    started = run(work, 3)
     first = [pipe.recv() for _, pipe in started]
-    assert sorted(first) == ["making", *["waiting"] * 3]
+    assert sorted(first) == ["making", "waiting", "waiting"]
     started[first.index("making")][1].send("go on")
     assert len({pipe.recv() for _, pipe in started}) == 1
     for process, _ in started:
@@ -349,14 +292,14 @@ def test_several_processes_end_with_one_store(tmp_path: Path, mode: Any) -> None
 
 
 @pytest.mark.parametrize("how", ["killed", "failed"])
-def test_if_the_maker_dies_the_next_one_makes(tmp_path: Path, how: str) -> None:
+def test_if_the_maker_dies_the_next_one_makes(tmp_path, how):
     def work(pipe: Any) -> None:
         def make() -> Data:
             pipe.send("making")
             assert pipe.recv() == "go on"
             return graph()
 
-        warnings.showwarning = lambda *_: pipe.send("waiting")  # type: ignore[assignment]
+        warnings.showwarning = lambda *_: pipe.send("waiting")
         warnings.simplefilter("always")
         pipe.send(open_or_make(tmp_path / "s", make).num_nodes)
 
@@ -364,14 +307,14 @@ def test_if_the_maker_dies_the_next_one_makes(tmp_path: Path, how: str) -> None:
     first = [pipe.recv() for _, pipe in started]
     process, pipe = started.pop(first.index("making"))
     if how == "killed":
-        os.kill(process.pid or 0, signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)
     else:
         pipe.send("fail")
     process.join()
     assert process.exitcode != 0
-    ready = multiprocessing.connection.wait([pipe for _, pipe in started])
-    assert ready[0].recv() == "making"  # type: ignore[union-attr]
-    ready[0].send("go on")  # type: ignore[union-attr]
+    ready: Any = multiprocessing.connection.wait([pipe for _, pipe in started])[0]
+    assert ready.recv() == "making"
+    ready.send("go on")
     assert [pipe.recv() for _, pipe in started] == [20, 20]
     for process, _ in started:
         process.join()

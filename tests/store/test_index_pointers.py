@@ -1,13 +1,10 @@
 """Index pointers in memory: read when they are first used, or shared by processes."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,21 +17,21 @@ from gnndrive.sampling.degrees import degrees_of
 from gnndrive.sampling.graph import mapped
 from gnndrive.store import Store, mapped_arrays
 from tests.loader.hetero.graph import CITES, WRITES, make_data
+from tests.store.conftest import EDGES, NODES, poke
 
-NODES, EDGES = 40, 160
 
-
-def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the arrays that are read into memory from here on."""
-    reads: list[str] = []
+@pytest.fixture
+def reads(monkeypatch):
+    """The names of the arrays that are read into memory."""
+    names: list[str] = []
     load = mapped_arrays.load_checked
 
-    def counted(folder: Path, info: Any, *given: Any) -> Any:
-        reads.append(info.name)
+    def counted(folder, info, *given):
+        names.append(info.name)
         return load(folder, info, *given)
 
     monkeypatch.setattr(mapped_arrays, "load_checked", counted)
-    return reads
+    return names
 
 
 def shared(store: Store, type: Any = None) -> np.ndarray:
@@ -45,41 +42,25 @@ def shared(store: Store, type: Any = None) -> np.ndarray:
     return SharedMemory.attach(os.dup(memory.fd), pointers.nbytes).array.view(pointers.dtype)
 
 
-def test_opening_keeps_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = count_reads(monkeypatch)
+def test_threads_read_them_once_and_opening_does_not(store, reads):
     opened = gnndrive.open(store.path)
     assert reads == []
-    for _ in range(2):
-        assert np.array_equal(opened.index_pointers, opened.indptr)
-    assert reads == ["graph/indptr"]
-
-
-def test_threads_read_them_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, opened = count_reads(monkeypatch), gnndrive.open(store.path)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: opened.index_pointers, range(50)))
     assert reads == ["graph/indptr"]
     assert all(each is found[0] for each in found)
+    assert np.array_equal(found[0], opened.indptr)
 
 
-def test_damage_is_found_when_the_store_is_opened_and_when_they_are_read(store: Store) -> None:
+def test_damage_is_found_when_the_store_is_opened_and_when_they_are_read(store):
     opened = gnndrive.open(store.path)
-    with open(store.path / "graph" / "indptr.npy", "r+b") as file:
-        os.pwrite(file.fileno(), np.int64(EDGES + 1).tobytes(), 4096 + 8)
+    poke(store.path / "graph" / "indptr.npy", 4096 + 8, np.int64(EDGES + 1).tobytes())
     for use in (lambda: gnndrive.open(store.path), lambda: opened.index_pointers):
         with pytest.raises(StoreError, match="decreases at node 2"):
             use()
 
 
-def test_too_little_memory_is_an_error(store: Store) -> None:
-    def refuse(shape: Any, dtype: Any) -> Any:
-        raise MemoryError
-
-    with pytest.raises(StoreError, match=r"needs 4,424 bytes of memory, more than there are"):
-        store.read_pointers(None, refuse)
-
-
-def test_they_are_read_into_the_memory_that_is_given(store: Store) -> None:
+def test_they_are_read_into_the_memory_that_is_given(store):
     memory = np.zeros(1000, np.uint8)
     pointers = store.read_pointers(
         None, lambda shape, dtype: memory[: np.dtype(dtype).itemsize * shape[0]].view(dtype)
@@ -89,57 +70,47 @@ def test_they_are_read_into_the_memory_that_is_given(store: Store) -> None:
     assert not pointers.flags.writeable
     assert memory.flags.writeable
 
+    def refuse(shape, dtype):
+        raise MemoryError
 
-def test_a_store_uses_shared_ones_and_frees_its_own(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"needs 4,424 bytes of memory, more than there are"):
+        store.read_pointers(None, refuse)
+
+
+def test_a_store_uses_shared_ones_and_frees_its_own(store):
     own, edges, theirs = weakref.ref(store.index_pointers), store.edges(), shared(store)
+    topology = mapped(edges)
     store.use_pointers({None: theirs})
+    gc.collect()
+    assert own() is not None  # the topology was made of them
+    del topology
     gc.collect()
     assert own() is None
     assert edges.index_pointers is store.index_pointers is theirs
     assert np.array_equal(theirs, store.indptr)
     assert len(pickle.loads(pickle.dumps(store)).index_pointers) == NODES + 1
-
-
-def test_a_store_that_gets_shared_ones_first_reads_none(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    theirs, reads = shared(store), count_reads(monkeypatch)
-    opened = gnndrive.open(store.path)
-    opened.use_pointers({None: theirs})
-    assert degrees_of(opened)[None].edges_most(NODES, -1) == EDGES
-    assert np.array_equal(opened.edges().csc().pointers, opened.indptr)
-    assert mapped(opened.edges()).num_nodes == NODES
-    assert reads == []
-
-
-def test_a_topology_over_shared_ones_copies_none(store: Store) -> None:
-    store.use_pointers({None: shared(store)})
-    topology: Any = mapped(store.edges())
-    assert topology._indptr is store.index_pointers
-    copied: Any = type(topology)(store.indptr, store.indices)
-    assert not np.shares_memory(copied._indptr, store.indptr)
-
-
-def test_what_was_made_before_keeps_the_earlier_ones(store: Store) -> None:
-    topology = mapped(store.edges())
-    own = weakref.ref(store.index_pointers)
-    store.use_pointers({None: shared(store)})
-    gc.collect()
-    assert own() is not None
-    del topology
-    gc.collect()
-    assert own() is None
-
-
-def test_a_forked_child_uses_shared_ones(store: Store) -> None:
-    store.use_pointers({None: shared(store)})
     child = os.fork()
     if not child:
         os._exit(0 if int(store.index_pointers[-1]) == EDGES else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_each_edge_type_has_its_own(tmp_path: Path) -> None:
+def test_a_store_that_gets_shared_ones_first_reads_and_copies_none(store, reads):
+    theirs = shared(store)
+    reads.clear()
+    opened = gnndrive.open(store.path)
+    opened.use_pointers({None: theirs})
+    assert degrees_of(opened)[None].edges_most(NODES, -1) == EDGES
+    assert np.array_equal(opened.edges().csc().pointers, opened.indptr)
+    topology: Any = mapped(opened.edges())
+    assert topology.num_nodes == NODES
+    assert topology._indptr is opened.index_pointers is theirs
+    assert reads == []
+    copied: Any = type(topology)(store.indptr, store.indices)
+    assert not np.shares_memory(copied._indptr, store.indptr)
+
+
+def test_each_edge_type_has_its_own(tmp_path):
     store = gnndrive.from_data(make_data(), tmp_path / "types.gnn")
     theirs = shared(store, CITES)
     store.use_pointers({CITES: theirs})
@@ -149,21 +120,12 @@ def test_each_edge_type_has_its_own(tmp_path: Path) -> None:
         store.use_pointers({WRITES: theirs})
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        lambda good: good[:-1],
-        lambda good: good[1:],
-        lambda good: good.astype(np.int64),
-        lambda good: good.reshape(1, -1),
-        lambda good: good[:0],
-        lambda good: good + np.uint32(1),
-    ],
-)
-def test_other_arrays_are_refused(store: Store, damaged: Any) -> None:
+def test_other_arrays_are_refused(store):
     good = store.index_pointers
-    with pytest.raises(ConfigError, match="share those of the same store"):
-        store.use_pointers({None: damaged(good)})
+    for wrong in (good[:-1], good[1:], good.astype(np.int64), good.reshape(1, -1), good[:0],
+                  good + np.uint32(1)):  # fmt: skip
+        with pytest.raises(ConfigError, match="share those of the same store"):
+            store.use_pointers({None: wrong})
     with pytest.raises(ConfigError, match="share those of the same store"):
         store.use_pointers({("a", "to", "b"): good})
     assert store.index_pointers is good

@@ -17,12 +17,13 @@ import torch
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.records import TableFile
 from gnndrive.store.mapped_rows import pick_rows
+from tests.soak import product
 
 PAGE = mmap.PAGESIZE
 ROWS = 4 * PAGE
 
 
-def table(tmp_path: Path, dtype: str, shape: tuple[int, ...] = ()) -> tuple[TableFile, Any]:
+def table(tmp_path: Path, dtype: str = "int64", shape: tuple[int, ...] = ()) -> Any:
     """A file of a page of header and rows that tell their number, and its map."""
     rows = np.arange(ROWS).reshape(-1, *([1] * len(shape))) % 251 + np.zeros(shape)
     path = tmp_path / "x.npy"
@@ -32,40 +33,49 @@ def table(tmp_path: Path, dtype: str, shape: tuple[int, ...] = ()) -> tuple[Tabl
     return file, np.memmap(path, dtype, "r", PAGE, (ROWS, *shape))
 
 
+@pytest.fixture
+def cut(tmp_path):
+    """A file of which only the page of header is left, and its map."""
+    file, mapped = table(tmp_path)
+    os.truncate(file.path, PAGE)
+    return file, mapped
+
+
 def pick(file: TableFile, mapped: Any, rows: Any) -> torch.Tensor:
     wanted = np.asarray(rows, np.int64)
     out = torch.empty((len(wanted), *file.row_shape), dtype=getattr(torch, file.dtype))
     return pick_rows(file, mapped, wanted, out)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float16", "int32", "float64"])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 2), (0,)])
-def test_rows_of_any_width(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+@product("dtype,shape", ["int8", "float16", "int32", "float64"], [(), (3,), (2, 2), (0,)])
+def test_rows_of_any_width(tmp_path, dtype, shape):
     file, mapped = table(tmp_path, dtype, shape)
     rows = np.random.default_rng(0).integers(0, ROWS, 500)
     assert np.array_equal(pick(file, mapped, rows).numpy(), mapped[rows])
     assert len(pick(file, mapped, [])) == 0
 
 
-@pytest.mark.parametrize("row", [-1, ROWS, 1 << 62, -(1 << 63)])
-def test_a_row_that_is_not_there(tmp_path: Path, row: int) -> None:
-    file, mapped = table(tmp_path, "int64")
-    with pytest.raises(StoreError, match=f"no row {row}"):
-        pick(file, mapped, [0, row])
+def test_a_row_that_is_not_there(tmp_path):
+    file, mapped = table(tmp_path)
+    for row in (-1, ROWS, 1 << 62, -(1 << 63)):
+        with pytest.raises(StoreError, match=f"no row {row}"):
+            pick(file, mapped, [0, row])
 
 
-def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+def test_a_file_that_becomes_shorter(tmp_path):
     """Rows that are still there can be read; afterwards too, and by several threads."""
-    file, mapped = table(tmp_path, "int64")
+    file, mapped = table(tmp_path)
     os.truncate(file.path, 3 * PAGE)
     there, last = PAGE // 8, 2 * PAGE // 8 - 1
+    seen = []
 
     def look() -> None:
-        for _ in range(50):
+        for _ in range(10):
             assert pick(file, mapped, [0, last]).tolist() == mapped[[0, last]].tolist()
             with pytest.raises(ReadError, match=r"at byte 12288 failed: ENODATA") as caught:
                 pick(file, mapped, [there, last + 1])
             assert (caught.value.path, caught.value.offset) == (file.path, 3 * PAGE)
+        seen.append(True)
 
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:
@@ -73,9 +83,10 @@ def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     look()
+    assert len(seen) == 5
 
 
-def in_child(work: Callable[[], None], stderr: Path) -> tuple[int, str]:
+def in_child(work: Callable[[], object], stderr: Path) -> tuple[int, str]:
     """Run `work` in a forked child with SIGBUS as Python leaves it; returns the signal that ended
     the child, or 0, and what it wrote to standard error."""
     with open(stderr, "w+", encoding="utf-8") as file:
@@ -123,19 +134,14 @@ def do_nothing() -> None:
         (do_nothing, enable, faulthandler.disable, touch, ""),
     ],
 )
-def test_other_bus_errors_do_what_they_did(
-    tmp_path: Path, before: Any, between: Any, at_last: Any, then: Any, text: str
-) -> None:
-    file, mapped = table(tmp_path, "int64")
-    os.truncate(file.path, PAGE)
-
+def test_other_bus_errors_do_what_they_did(cut, tmp_path, before, between, at_last, then, text):
     def work() -> None:
         before()
         for step in (between, at_last, do_nothing):
             with pytest.raises(ReadError):
-                pick(file, mapped, [7])
+                pick(*cut, [7])
             step()
-        then(mapped)
+        then(cut[1])
 
     ended, stderr = in_child(work, tmp_path / "stderr")
     assert ended == signal.SIGBUS
@@ -143,23 +149,20 @@ def test_other_bus_errors_do_what_they_did(
     assert bool(stderr) == bool(text)
 
 
-def test_a_handler_of_python_is_called(tmp_path: Path) -> None:
-    file, mapped = table(tmp_path, "int64")
-    os.truncate(file.path, PAGE)
-
+def test_a_handler_of_python_is_called(cut, tmp_path):
     def work() -> None:
         signal.signal(signal.SIGBUS, lambda *_: os.write(2, b"mine"))
         for step in (kill, kill, lambda _: None):
             with pytest.raises(ReadError):
-                pick(file, mapped, [7])
-            step(mapped)
+                pick(*cut, [7])
+            step(cut[1])
 
     assert in_child(work, tmp_path / "stderr") == (0, "minemine")
 
 
-def test_a_child_forked_while_threads_read(tmp_path: Path) -> None:
+def test_a_child_forked_while_threads_read(tmp_path, seeds):
     """A lock that a thread held at the fork would stay locked in the child."""
-    file, mapped = table(tmp_path, "int64")
+    file, mapped = table(tmp_path)
     ended = threading.Event()
 
     def look() -> None:
@@ -170,7 +173,7 @@ def test_a_child_forked_while_threads_read(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(30):
+        for _ in seeds(3):
             assert in_child(lambda: pick(file, mapped, [5]), tmp_path / "stderr") == (0, "")
     finally:
         ended.set()

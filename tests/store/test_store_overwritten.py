@@ -37,11 +37,15 @@ def write(number: int, path: Path) -> Store:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Store:
+def store(tmp_path):
+    return write(0, tmp_path / "s.gnn")
+
+
+@pytest.fixture
+def old(store):
     """A store of graph 0, at whose path graph 1 lies now."""
-    old = write(0, tmp_path / "s.gnn")
-    write(1, old.path)
-    return old
+    write(1, store.path)
+    return store
 
 
 USES: dict[str, Callable[[Store], Any]] = {
@@ -59,25 +63,23 @@ USES: dict[str, Callable[[Store], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_every_use_of_an_overwritten_store_is_refused(old: Store, use: str) -> None:
+def test_every_use_of_an_overwritten_store_is_refused(old, use):
     with pytest.raises(StoreError, match="overwritten"):
         USES[use](old)
 
 
 @pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
-def test_a_loader_over_an_overwritten_store_is_refused(old: Store, topology: str) -> None:
+def test_a_loader_over_an_overwritten_store_is_refused(old, topology):
     loader = NeighborLoader(old, [3], batch_size=4, topology=topology)
     for _ in range(2):
         with pytest.raises(StoreError, match="open it again"):
             next(iter(loader))
 
 
-@pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
-def test_a_running_loader_never_mixes(tmp_path: Path, topology: str) -> None:
-    store = write(0, tmp_path / "s.gnn")
+@pytest.mark.parametrize(("topology", "taken"), [("resident", 2), ("mmap", 0), ("direct", 1)])
+def test_a_running_loader_never_mixes(store, topology, taken):
     data = graph(0)
-    for taken in range(3):
-        loader = NeighborLoader(store, [3], batch_size=4, topology=topology, seed=0)
+    with NeighborLoader(store, [3], batch_size=4, topology=topology, seed=0) as loader:
         iterator = iter(loader)
         batches = [next(iterator) for _ in range(taken)]
         write(1, store.path)
@@ -90,63 +92,37 @@ def test_a_running_loader_never_mixes(tmp_path: Path, topology: str) -> None:
             assert not batch.y.any()
             assert not batch.year.any()
             assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-        loader.close()
-        store = write(0, store.path)
 
 
-def test_a_copy_of_the_same_store_is_the_same(tmp_path: Path) -> None:
-    store = write(0, tmp_path / "s.gnn")
+def test_a_copy_of_the_same_store_is_the_same(store, tmp_path):
     shutil.copytree(store.path, tmp_path / "copy")
     shutil.rmtree(store.path)
     os.rename(tmp_path / "copy", store.path)
+    (store.path / "more.json").write_text("{}")
     assert not store.nodes().tensor("x").any()
     assert len(list(NeighborLoader(store, [3], batch_size=20))) == 3
     assert pickle.loads(pickle.dumps(store)).identity == store.identity
 
 
-def test_a_file_beside_store_json_does_not_count(tmp_path: Path) -> None:
-    store = write(0, tmp_path / "s.gnn")
-    (store.path / "more.json").write_text("{}")
-    assert not store.nodes().tensor("x").any()
-
-
-def test_a_removed_store_is_refused(tmp_path: Path) -> None:
-    store = write(0, tmp_path / "s.gnn")
-    shutil.rmtree(store.path)
-    with pytest.raises(StoreError, match="overwritten or removed"):
-        next(iter(NeighborLoader(store, [3], batch_size=4)))
-
-
-def test_overwriting_while_a_store_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwriting_while_a_store_is_opened(store, monkeypatch):
     """Opening starts again; what it returns is of one store."""
-    path = write(0, tmp_path / "s.gnn").path
-    monkeypatch.setattr(reader, "open_checked", overwriting(reader.open_checked, path))
-    opened = gnndrive.open(path)
+    calls, open_checked = [], reader.open_checked
+
+    def overwriting(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            write(1, store.path)
+        return open_checked(*arguments)
+
+    monkeypatch.setattr(reader, "open_checked", overwriting)
+    opened = gnndrive.open(store.path)
     monkeypatch.undo()
     assert opened.nodes().tensor("x").unique().tolist() == [1]
     assert np.array_equal(opened.indptr, opened.index_pointers)
 
 
-def overwriting(function: Callable[..., Any], path: Path) -> Callable[..., Any]:
-    """`function`, before whose third call the store is overwritten."""
-    calls = []
-
-    def wrapped(*arguments: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) == 3:
-            write(1, path)
-        return function(*arguments)
-
-    return wrapped
-
-
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_split_never_mixes_two_stores(
-    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = write(0, tmp_path / "s.gnn")
+@pytest.mark.parametrize("when", ["before", "meanwhile", "removed"])
+def test_a_split_never_mixes_two_stores(store, tmp_path, when, monkeypatch):
     assert store.indptr[-1] == len(store.indices) == len(store.edge_id)  # mapped from here on
     link = derived_writer._link_or_copy
 
@@ -157,16 +133,10 @@ def test_a_split_never_mixes_two_stores(
 
     if when == "before":
         write(1, store.path)
+    elif when == "removed":
+        shutil.rmtree(store.path)
     else:
         monkeypatch.setattr(derived_writer, "_link_or_copy", late)
-    with pytest.raises(StoreError, match="overwritten"):
-        gnndrive.split_links(store, tmp_path / "links.gnn")
-    assert [each.name for each in tmp_path.iterdir()] == ["s.gnn"]
-
-
-def test_a_split_of_a_store_that_was_removed_says_so(tmp_path: Path) -> None:
-    store = write(0, tmp_path / "s.gnn")
-    assert store.indptr[-1] == len(store.indices) == len(store.edge_id)
-    shutil.rmtree(store.path)
     with pytest.raises(StoreError, match="overwritten or removed"):
         gnndrive.split_links(store, tmp_path / "links.gnn")
+    assert os.listdir(tmp_path) == ([] if when == "removed" else ["s.gnn"])

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import random
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,47 +13,43 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
 import gnndrive
-from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
-from gnndrive.store import Store, StoreWriter
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.store import StoreWriter
 from gnndrive.store.types import Types
 from tests.loader.hetero.graph import CITES, CLASSES, NODES, WRITES, make_data
-from tests.store.test_store_fuzz import damage
+from tests.store.conftest import edges_of, edit_json, left, poke
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path):
     return gnndrive.from_data(make_data(), tmp_path / "types.gnn")
 
 
-@pytest.mark.parametrize("again", ["open", "pickle"])
-def test_round_trip(store: Store, again: str) -> None:
-    data = make_data()
-    store = gnndrive.open(store.path) if again == "open" else pickle.loads(pickle.dumps(store))
-    assert store.is_hetero
-    assert store.metadata() == data.metadata()
-    assert (store.num_nodes, store.num_edges) == (data.num_nodes, data.num_edges)
-    for name in data.node_types:
-        nodes = store[name]
-        assert nodes.num_nodes == data[name].num_nodes
-        assert set(nodes.names) == set(data[name].keys()) - {"num_nodes"}
-        for attribute in nodes.names:
-            assert torch.equal(nodes.tensor(attribute), data[name][attribute])
-    assert (store["paper"].num_classes, store["author"].num_classes) == (CLASSES, 3)
-    assert [store[name].num_features for name in NODES] == [8, 20, 3, 0]
-    train = data["paper"].train_mask.nonzero().view(-1)
-    assert torch.equal(store["paper"].split("train"), train)
-    for edge_type in data.edge_types:
-        edges = store[edge_type]
-        target = np.repeat(np.arange(edges.target.num_nodes), np.diff(edges.indptr))
-        ends = torch.from_numpy(np.stack([edges.indices, target]).astype(np.int64))
-        number = torch.from_numpy(np.array(edges.edge_id)).long()
-        assert torch.equal(data[edge_type].edge_index[:, number], ends)
-        for attribute in edges.names:
-            assert torch.equal(edges.tensor(attribute), data[edge_type][attribute])
-    store.verify()
+def test_round_trip(store):
+    data, made = make_data(), store
+    for store in (gnndrive.open(made.path), pickle.loads(pickle.dumps(made))):
+        assert store.is_hetero
+        assert store.metadata() == data.metadata()
+        assert (store.num_nodes, store.num_edges) == (data.num_nodes, data.num_edges)
+        for name in data.node_types:
+            nodes = store[name]
+            assert nodes.num_nodes == data[name].num_nodes
+            assert set(nodes.names) == set(data[name].keys()) - {"num_nodes"}
+            for attribute in nodes.names:
+                assert torch.equal(nodes.tensor(attribute), data[name][attribute])
+        assert (store["paper"].num_classes, store["author"].num_classes) == (CLASSES, 3)
+        assert [store[name].num_features for name in NODES] == [8, 20, 3, 0]
+        train = data["paper"].train_mask.nonzero().view(-1)
+        assert torch.equal(store["paper"].split("train"), train)
+        for edge_type in data.edge_types:
+            edges = store[edge_type]
+            assert np.array_equal(edges_of(edges), data[edge_type].edge_index)
+            for attribute in edges.names:
+                assert torch.equal(edges.tensor(attribute), data[edge_type][attribute])
+        store.verify()
 
 
-def test_nodes_and_edges_of_a_type_pickle_with_their_store(store: Store) -> None:
+def test_nodes_and_edges_of_a_type_pickle_with_their_store(store):
     paper, cites = pickle.loads(pickle.dumps((store["paper"], store[CITES])))
     assert repr(paper) == repr(store["paper"])
     assert torch.equal(paper.tensor("x"), store["paper"].tensor("x"))
@@ -66,7 +57,7 @@ def test_nodes_and_edges_of_a_type_pickle_with_their_store(store: Store) -> None
     assert repr(cites.target) == repr(paper)
 
 
-def test_attributes_of_one_type_need_a_type(store: Store) -> None:
+def test_attributes_of_one_type_need_a_type(store):
     for name in ("indices", "index_pointers", "node_names", "num_classes", "split_names"):
         with pytest.raises(ConfigError, match=r"name a type: store\[TYPE\]; the types are"):
             getattr(store, name)
@@ -76,15 +67,10 @@ def test_attributes_of_one_type_need_a_type(store: Store) -> None:
         store["paper", "writes", "author"]
     with pytest.raises(ConfigError, match="no split 'val' of 'paper'; it has: train"):
         store["paper"].split("val")
-
-
-def test_repr(store: Store) -> None:
     assert "node_types=['paper', 'author', 'venue', 'topic']" in repr(store)
-    assert repr(store["topic"]) == "StoredNodes('topic', num_nodes=3, names=[])"
-    assert "num_edges=900" in repr(store[CITES])
 
 
-def test_splits_may_be_given(tmp_path: Path) -> None:
+def test_splits_may_be_given(tmp_path):
     data = make_data()
     given = {"author": {"val": torch.tensor([3, 1])}}
     store = gnndrive.from_data(data, tmp_path / "s", splits=given)
@@ -94,7 +80,7 @@ def test_splits_may_be_given(tmp_path: Path) -> None:
         gnndrive.from_data(data, tmp_path / "t", splits={"val": torch.tensor([3])})
 
 
-def test_errors_and_warnings_name_the_type(tmp_path: Path) -> None:
+def test_errors_and_warnings_name_the_type(tmp_path):
     data = make_data()
     data.title, data["paper"].names = "a graph", ["a", "b"]
     with pytest.warns(UserWarning, match=r"left out: paper\.names, title"):
@@ -106,33 +92,31 @@ def test_errors_and_warnings_name_the_type(tmp_path: Path) -> None:
     bad[WRITES].edge_index[0, 7] = NODES["author"]
     with pytest.raises(StoreError, match="src: edge 7 names 90, but there are 90 nodes"):
         gnndrive.from_data(bad, tmp_path / "u")
-    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    assert left(tmp_path) == ["s"]
 
 
-@pytest.mark.parametrize("name", ["a/b", "", "..", "é", "a" * 65, ".hidden", 7])
-def test_type_names_that_no_folder_can_have(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(ConfigError, match="rename it first"):
-        StoreWriter(tmp_path / "s", {"paper": 1, name: 1}, {})
-    with pytest.raises(ConfigError, match="rename it first"):
-        StoreWriter(tmp_path / "s", {"paper": 1}, {("paper", name, "paper"): 1})
+def test_type_names_that_no_folder_can_have(tmp_path):
+    for name in ("a/b", "", "..", "é", "a" * 65, 7):
+        with pytest.raises(ConfigError, match="rename it first"):
+            StoreWriter(tmp_path / "s", {"paper": 1, name: 1}, {})
+        with pytest.raises(ConfigError, match="rename it first"):
+            StoreWriter(tmp_path / "s", {"paper": 1}, {("paper", name, "paper"): 1})
 
 
-def test_invalid_types_are_refused() -> None:
-    with pytest.raises(ConfigError, match="begins or ends at a node type that does not exist"):
-        Types.of({"a": 1}, {("a", "to", "b"): 1})
-    with pytest.raises(ConfigError, match="share a folder"):
-        Types.of({"a": 1, "a__b": 1}, {("a", "b__c", "a"): 1, ("a__b", "c", "a"): 1})
-    with pytest.raises(ConfigError, match="give two numbers, or two dicts"):
-        Types.of(3, {("a", "to", "a"): 1})
-    with pytest.raises(ConfigError, match="there are no node types"):
-        Types.of({}, {})
-    with pytest.raises(ConfigError, match=r"give \(source, relation, target\)"):
-        Types.of({"a": 1}, {("a", "a"): 1})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match=r"give \(source, relation, target\)"):
-        Types.of({"a": 1}, {"aaa": 1})  # type: ignore[dict-item]
+def test_invalid_types_are_refused():
+    for nodes, edges, match in (
+        ({"a": 1}, {("a", "to", "b"): 1}, "begins or ends at a node type that does not exist"),
+        ({"a": 1, "a__b": 1}, {("a", "b__c", "a"): 1, ("a__b", "c", "a"): 1}, "share a folder"),
+        (3, {("a", "to", "a"): 1}, "give two numbers, or two dicts"),
+        ({}, {}, "there are no node types"),
+        ({"a": 1}, {("a", "a"): 1}, r"give \(source, relation, target\)"),
+        ({"a": 1}, {"aaa": 1}, r"give \(source, relation, target\)"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            Types.of(nodes, edges)
 
 
-def test_the_writer_checks_each_type(tmp_path: Path) -> None:
+def test_the_writer_checks_each_type(tmp_path):
     def write() -> None:
         with StoreWriter(tmp_path / "s", {"a": 3, "b": 5}, {("a", "to", "b"): 2}) as writer:
             writer.write("graph/a__to__b/indptr", [0, 1, 1, 1, 1, 2])
@@ -147,10 +131,10 @@ def test_the_writer_checks_each_type(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="has 0 of its 2 rows: write the rest"):
         write()
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
 
 
-def test_edge_label_index_is_left_out(tmp_path: Path) -> None:
+def test_edge_label_index_is_left_out(tmp_path):
     """RandomLinkSplit adds edge_label_index [2, n], which PyG takes for an attribute of n edges."""
     data = make_data()
     split = RandomLinkSplit(
@@ -167,7 +151,7 @@ def test_edge_label_index_is_left_out(tmp_path: Path) -> None:
         gnndrive.from_data(train, tmp_path / "t")
 
 
-def test_classes_of_each_type(tmp_path: Path) -> None:
+def test_classes_of_each_type(tmp_path):
     with StoreWriter(tmp_path / "s", {"a": 3, "b": 2}, {}) as writer:
         writer.write("nodes/a/y", [0, 4, 1])
         writer.write("nodes/b/y", [0, 1])
@@ -177,104 +161,45 @@ def test_classes_of_each_type(tmp_path: Path) -> None:
     assert (store["b"].num_classes, store["b"].classes) == (3, ("x", "y", "z"))
 
 
-def change(store: Store, edit: Callable[[dict[str, Any]], object]) -> None:
+def test_a_store_json_that_contradicts_itself(store):
     file = store.path / "store.json"
-    document = json.loads(file.read_text())
-    edit(document)
-    file.write_text(json.dumps(document))
+    whole = file.read_text()
+    for change in (
+        lambda top: top["node_types"].pop("author"),
+        lambda top: top["node_types"]["paper"].update(num_nodes=201),
+        lambda top: top["node_types"]["paper"].update(num_nodes=-1),
+        lambda top: top["node_types"].update({"../x": {"num_nodes": 1}}),
+        lambda top: top["edge_types"].pop(0),
+        lambda top: top["edge_types"].append(top["edge_types"][0] | {"num_edges": 5}),
+        lambda top: top["edge_types"][0].update(type=["author", "paper"]),
+        lambda top: top["edge_types"][0].update(type=["author", "..", "paper"]),
+        lambda top: top["edge_types"][0].update(type=None),
+        lambda top: top["edge_types"].append(7),
+        lambda top: top.update(version=1),
+        lambda top: top.update(node_types=[]),
+        lambda top: top["arrays"].pop("graph/author__writes__paper/indices"),
+        lambda top: top["arrays"].update({"nodes/x": top["arrays"]["nodes/paper/x"]}),
+        lambda top: top["arrays"].update({"nodes/topic/x": top["arrays"]["nodes/paper/x"]}),
+    ):
+        file.write_text(whole)
+        edit_json(file, change)
+        with pytest.raises(StoreError, match=r"store\.json"):
+            gnndrive.open(store.path)
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda j: j["node_types"].pop("author"),
-        lambda j: j["node_types"]["paper"].update(num_nodes=201),
-        lambda j: j["node_types"]["paper"].update(num_nodes=-1),
-        lambda j: j["node_types"].update({"../x": {"num_nodes": 1}}),
-        lambda j: j["edge_types"].pop(0),
-        lambda j: j["edge_types"].append(j["edge_types"][0] | {"num_edges": 5}),
-        lambda j: j["edge_types"][0].update(type=["author", "paper"]),
-        lambda j: j["edge_types"][0].update(type=["author", "..", "paper"]),
-        lambda j: j["edge_types"][0].update(type=None),
-        lambda j: j["edge_types"].append(7),
-        lambda j: j["edge_types"].append(j["edge_types"][0]),
-        lambda j: j.update(version=1),
-        lambda j: j.update(version=3),
-        lambda j: j.update(node_types=[]),
-        lambda j: j["arrays"].pop("graph/author__writes__paper/indices"),
-        lambda j: j["arrays"].update({"nodes/x": j["arrays"]["nodes/paper/x"]}),
-        lambda j: j["arrays"].update({"nodes/topic/x": j["arrays"]["nodes/paper/x"]}),
-    ],
-)
-def test_a_store_json_that_contradicts_itself(
-    store: Store, edit: Callable[[dict[str, Any]], object]
-) -> None:
-    change(store, edit)
-    with pytest.raises(StoreError, match=r"store\.json"):
-        gnndrive.open(store.path)
-
-
-@pytest.mark.parametrize("folder", ["nodes", "nodes/paper", "graph/author__writes__paper"])
-def test_a_link_instead_of_a_folder(store: Store, folder: str, tmp_path: Path) -> None:
-    shutil.move(store.path / folder, tmp_path / "elsewhere")
-    os.symlink(tmp_path / "elsewhere", store.path / folder)
-    with pytest.raises(StoreError, match="is not a folder"):
-        gnndrive.open(store.path)
+def test_a_link_instead_of_a_folder(store, tmp_path):
+    for folder in ("nodes/paper", "graph/author__writes__paper"):
+        shutil.move(store.path / folder, tmp_path / "elsewhere")
+        os.symlink(tmp_path / "elsewhere", store.path / folder)
+        with pytest.raises(StoreError, match="is not a folder"):
+            gnndrive.open(store.path)
+        (store.path / folder).unlink()
+        shutil.move(tmp_path / "elsewhere", store.path / folder)
 
 
 @pytest.mark.parametrize("file", ["indices", "edge_id"])
-def test_verify_looks_at_every_type(store: Store, file: str) -> None:
+def test_verify_looks_at_every_type(store, file):
     path = store.path / f"graph/paper__cites__paper/{file}.npy"
-    content = bytearray(path.read_bytes())
-    content[4096:4100] = (10_000).to_bytes(4, "little")
-    path.write_bytes(content)
+    poke(path, 4096, (10_000).to_bytes(4, "little"))
     with pytest.raises(StoreError, match=r"paper__cites__paper.*names 10000, but there are"):
         gnndrive.open(store.path).verify()
-
-
-def test_an_edge_that_occurs_twice(store: Store) -> None:
-    path = store.path / "graph/paper__cites__paper/edge_id.npy"
-    ids = np.load(path)
-    content = bytearray(path.read_bytes())
-    content[4096:4100] = int(ids[1]).to_bytes(4, "little")
-    path.write_bytes(content)
-    with pytest.raises(StoreError, match="paper__cites__paper"):
-        gnndrive.open(store.path).verify()
-
-
-def test_random_damage_to_store_json(store: Store) -> None:
-    file = store.path / "store.json"
-    whole = file.read_bytes()
-    outcomes = {"opened": 0, "refused": 0}
-    for seed in range(400):
-        file.write_bytes(damage(whole, random.Random(seed), True))
-        try:
-            opened = gnndrive.open(store.path)
-        except StoreError:
-            outcomes["refused"] += 1
-        else:
-            outcomes["opened"] += 1
-            repr(opened), opened.info.as_dict()
-            for name in opened.node_types:
-                repr(opened[name])
-            for edge_type in opened.edge_types:
-                assert opened[edge_type].indptr[-1] == opened[edge_type].num_edges
-    assert min(outcomes.values()) > 10
-    file.write_bytes(whole)
-    gnndrive.open(store.path).verify()
-
-
-def test_a_loader_finds_damaged_indices(store: Store) -> None:
-    path = store.path / "graph/author__writes__paper/indices.npy"
-    content = bytearray(path.read_bytes())
-    content[4096:] = (10_000).to_bytes(4, "little") * ((len(content) - 4096) // 4)
-    path.write_bytes(content)
-    for topology in ("resident", "mmap", "direct"):
-        opened = gnndrive.open(store.path)
-        with (
-            gnndrive.NeighborLoader(
-                opened, [5], input_nodes="paper", buffer="200KB", topology=topology
-            ) as loader,
-            pytest.raises(GNNDriveError, match="author__writes__paper"),
-        ):
-            list(loader)

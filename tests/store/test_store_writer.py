@@ -1,11 +1,16 @@
-"""A store exists whole or not at all; errors for what it cannot hold name the remedy."""
+"""Arrays of every dtype and row size are read back as written, from aligned .npy files; a store
+exists whole or not at all; errors for what it cannot hold name the remedy."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import gc
+import os
+import pickle
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,204 +21,149 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import StoreWriter, open, write_store
 from gnndrive.store import array_writer as array_writer_module
 from gnndrive.store import writer as writer_module
+from gnndrive.store.format import _STORAGE, torch_dtype
+from gnndrive.store.labels import ClassCount
+from tests.soak import product
+from tests.store.conftest import left
 
 GRAPH = {"indptr": [0, 1, 1, 3], "indices": [2, 0, 1]}
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
-def test_an_exception_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
-    def write() -> None:
-        with StoreWriter(tmp_path / "s", 3, 3) as writer:
-            writer.write("graph/indptr", GRAPH["indptr"])
-            writer.array("nodes/x", "float32", (3, 2)).write(np.zeros((1, 2)))
-            assert not (tmp_path / "s").exists()
-            raise error
-
-    with pytest.raises(type(error)):
-        write()
-    assert list(tmp_path.iterdir()) == []
+# ---- read back
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-@pytest.mark.parametrize("after", range(0, 9, 2))
-def test_a_failing_disk_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: int
-) -> None:
-    calls = 0
-    real = writer_module.write_all
-
-    def failing(fd: int, view: memoryview) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > after:
-            raise OSError(number, "simulated")
-        real(fd, view)
-
-    for module in (writer_module, array_writer_module):
-        monkeypatch.setattr(module, "write_all", failing)
-    full = number != errno.EIO
-    match = r"the store needs [0-9,]+ bytes and [0-9,]+ are free" if full else "writing .* failed"
-    with pytest.raises(StoreError, match=match) as caught:
-        write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 4)), "y": [0, 1, 2]})
-    assert str(tmp_path / "s") in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failing_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(folder: Path) -> None:
-        raise OSError(errno.EIO, "simulated")
-
-    monkeypatch.setattr(writer_module, "fsync_folder", failing)
-    with pytest.raises(StoreError, match=r"writing .* failed"):
-        write_store(tmp_path / "s", **GRAPH, nodes={})
-    assert list(tmp_path.iterdir()) == []
+@product("dtype,columns", list(_STORAGE), [1, 3, 127, 4714])
+def test_every_dtype_and_row_size(tmp_path, dtype, columns):
+    values = torch.arange(3 * columns).reshape(3, columns) % 2
+    x = values.to(torch_dtype(dtype))
+    store = write_store(tmp_path / "s", **GRAPH, nodes={"x": x, "row": x[:, 0]})
+    assert store.tensor("x").dtype == x.dtype
+    assert torch.equal(store.tensor("x").to(torch.int64), values)
+    assert torch.equal(store.tensor("x", random=True), store.tensor("x"))
+    table = store.table("x")
+    assert (table.row_count, table.row_shape, table.dtype) == (3, (columns,), dtype)
+    assert table.data_offset == 4096
+    assert table.row_bytes == columns * x.element_size()
+    raw = Path(table.path).read_bytes()
+    assert raw[4096:] == x.view(torch.uint8).numpy().tobytes()
+    plain = np.load(table.path, mmap_mode="r", allow_pickle=False)
+    assert plain.shape == (3, columns)
+    assert plain.dtype == (np.uint16 if dtype == "bfloat16" else np.dtype(dtype))
+    assert plain.offset == 4096
+    assert np.array_equal(plain, store.array("nodes/x"))
+    assert store.table("row").row_shape == ()
+    assert store.num_features == columns
+    store.verify()
 
 
-def test_a_full_disk_is_an_error_before_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "_free_bytes", lambda folder: 2_000_000)
-    for module in (writer_module, array_writer_module):
-        monkeypatch.setattr(module, "write_all", lambda fd, view: pytest.fail("it wrote"))
-    with pytest.raises(StoreError, match=r"needs 4,0[0-9,]+ bytes and 2,000,000 are free"):
-        write_store(
-            tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 1_000_000), np.float32)[:, :333_333]}
-        )
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_path_is_left_alone(tmp_path: Path) -> None:
-    old = write_store(tmp_path / "s", **GRAPH, nodes={"y": [1, 1, 1]})
-    with pytest.raises(ConfigError, match="overwrite"):
-        write_store(tmp_path / "s", **GRAPH, nodes={})
-    assert open(tmp_path / "s").info == old.info
-
-
-def test_overwrite_replaces_whole_or_not_at_all(tmp_path: Path) -> None:
-    old = write_store(tmp_path / "s", **GRAPH, nodes={"y": [1, 1, 1]})
-    with pytest.raises(StoreError):
-        write_store(tmp_path / "s", indptr=[0, 1], indices=[5], nodes={}, overwrite=True)
-    assert open(tmp_path / "s").info == old.info
-    write_store(tmp_path / "s", **GRAPH, nodes={"y": [1, 1, 4]}, overwrite=True)
-    assert open(tmp_path / "s").num_classes == 5
-    assert [file.name for file in tmp_path.iterdir()] == ["s"]
-
-
-def test_an_overwrite_that_fails_puts_the_old_store_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = write_store(tmp_path / "s", **GRAPH, nodes={"y": [1, 1, 1]})
-    real = writer_module.os.rename
-
-    def rename(source: Path, target: Path) -> None:
-        if str(source).endswith(".tmp"):
-            raise KeyboardInterrupt
-        real(source, target)
-
-    monkeypatch.setattr(writer_module.os, "rename", rename)
-    with pytest.raises(KeyboardInterrupt):
-        write_store(tmp_path / "s", **GRAPH, nodes={}, overwrite=True)
-    assert open(tmp_path / "s").info == old.info
-    assert [file.name for file in tmp_path.iterdir()] == ["s"]
-
-
-def test_overwrite_replaces_only_stores(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.tex").write_text("years")
-    with pytest.raises(ConfigError, match="not a store"):
-        write_store(tmp_path / "home", **GRAPH, nodes={}, overwrite=True)
-    assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
-
-
-def test_a_missing_parent_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere is not there"):
-        write_store(tmp_path / "nowhere" / "s", **GRAPH, nodes={})
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"indices": [2, 3, 1]}, "edge 1 names 3, but there are 3 nodes"),
-        ({"indices": [2, 0, -1]}, "edge 2 names -1"),
-        ({"indices": np.array([2, 0, 2**32], np.int64)}, "edge 2 names 4294967296"),
-        ({"indptr": [0, 2, 1, 3]}, "decreases at node 2"),
-        ({"indptr": [1, 1, 1, 3]}, "starts with 1"),
-        ({"indptr": [0, 1, 1, 2]}, "ends with 2, but there are 3 edges"),
-        ({"edge_id": [0, 1, 3]}, "edge 2 names 3, but there are 3 edges"),
-        ({"splits": {"train": [0, 3]}}, "train.npy: entry 1 names 3"),
-    ],
-)
-def test_invalid_graphs_are_refused(tmp_path: Path, change, match: str) -> None:
-    with pytest.raises(StoreError, match=match):
-        write_store(tmp_path / "s", **(GRAPH | {"nodes": {}} | change))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_index_pointers_are_checked_across_chunks(tmp_path: Path) -> None:
-    def write(*chunks: list[int]) -> None:
-        with StoreWriter(tmp_path / "s", 3, 3) as writer:
-            indptr = writer.array("graph/indptr", "int64", [4])
-            for chunk in chunks:
-                indptr.write(chunk)
-
-    with pytest.raises(StoreError, match="decreases at node 2"):
-        write([0, 2], [1, 3])
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (
-            {"nodes": {"x": np.zeros((2, 3))}},
-            r"nodes/x as float64 \[2, 3\] does not fit a store of 3 nodes",
-        ),
-        ({"edges": {"w": np.zeros(4)}}, r"edges/w as float64 \[4\] does not fit"),
-        ({"nodes": {"x": np.zeros(3, complex)}}, "complex128.*convert to one of"),
-        ({"nodes": {"x": np.array(["a", "b", "c"])}}, "convert to one of"),
-        ({"nodes": {"x": [[1], [2, 3], [4]]}}, "is not an array .*: give rows of one shape"),
-        ({"nodes": {"x": torch.eye(3).to_sparse()}}, "sparse"),
-        ({"nodes": {"x": torch.tensor(3)}}, "single number"),
-        ({"nodes": {"../x": np.zeros(3)}}, "not a name for an array"),
-        ({"nodes": {"a/b": np.zeros(3)}}, "not a name for an array"),
-        ({"nodes": {"x\n": np.zeros(3)}}, "not a name for an array"),
-        ({"indices": [0.0, 1.0, 2.0]}, "give whole numbers"),
-        ({"edge_id": [0, 1]}, r"graph/edge_id as int32 \[2\] does not fit"),
-        ({"indices": [[0, 1, 2]]}, "give whole numbers"),
-        ({"indptr": []}, "indptr is empty"),
-        ({"splits": {"train": [True, False]}}, "bool mask"),
-        ({"splits": {"train": [0.5]}}, "whole numbers"),
-        ({"splits": {"train": [[0]]}}, "give node ids"),
-        ({"classes": ["a\x1b[2J"]}, "control characters"),
-    ],
-)
-def test_invalid_arguments_are_refused(tmp_path: Path, change, match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        write_store(tmp_path / "s", **(GRAPH | {"nodes": {}} | change))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("dtype", "values", "bad"),
-    [
-        ("uint8", [300], "300"),
-        ("uint8", [-1], "-1"),
-        ("uint64", np.array([-1]), "-1"),
-        ("int64", [0.5], "0.5"),
-        ("int32", [float("nan")], "nan"),
-        ("float16", [1e6], "1000000.0"),
-        ("bool", [2], "2"),
-        ("bfloat16", np.array([1], np.uint16), "bits"),
-    ],
-)
-def test_values_that_do_not_fit(tmp_path: Path, dtype: str, values, bad: str) -> None:
-    with (
-        pytest.raises(ConfigError, match=re.escape(bad)),
-        StoreWriter(tmp_path / "s", 1, 0) as writer,
+def test_attributes_of_a_store(store):
+    assert (store.num_nodes, store.num_edges, store.num_features) == (40, 160, 3)
+    assert (store.num_classes, store.classes) == (5, ("a", "b", "c", "d", "é"))
+    assert store.node_names == ("x", "y")
+    assert store.edge_names == ("edge_attr",)
+    assert store.split_names == ("train", "val")
+    assert store.split("val").tolist() == list(range(30, 40))
+    assert store.split("train").dtype == torch.int64
+    for array, dtype in (
+        (store.indptr, np.int64),
+        (store.index_pointers, np.uint32),
+        (store.indices, np.int32),
     ):
-        writer.array("nodes/x", dtype, [1]).write(values)
+        assert array.dtype == dtype
+        assert not array.flags.writeable
+    assert np.array_equal(store.index_pointers, store.indptr)
+    assert sorted(store.edge_id.tolist()) == list(range(160))
+    assert store.tensor("edges/edge_attr").shape == (160, 2)
+    assert store.indices_path == store.path / "graph" / "indices.npy"
+    assert len(repr(store)) < 200
+    assert store.info.nbytes == sum(file.stat().st_size for file in store.path.rglob("*.npy"))
+    for again in (pickle.loads(pickle.dumps(store)), copy.deepcopy(store)):
+        assert again.info == store.info
+        assert np.array_equal(again.indptr, store.indptr)
+    for call in ("array", "tensor", "table", "split"):
+        with pytest.raises(ConfigError, match=r"it has: .*(x|train)"):
+            getattr(store, call)("nope")
 
 
-def test_values_that_fit_are_converted(tmp_path: Path) -> None:
+def test_writing_into_a_tensor_leaves_the_file_and_warns_of_nothing(store):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = store.tensor("y")
+    before = y.clone()
+    y[:] = 77
+    assert torch.equal(store.tensor("y"), before)
+    store.verify()
+
+
+def test_every_kind_of_source_gives_the_same_array(tmp_path):
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.save(tmp_path / "x.npy", x)
+    sources = {
+        "numpy": x,
+        "fortran": np.asfortranarray(x),
+        "swapped": x.astype(">f4"),
+        "strided": np.repeat(x, 2, axis=0)[::2],
+        "mapped": np.load(tmp_path / "x.npy", mmap_mode="r"),
+        "torch": torch.from_numpy(x).requires_grad_(),
+        "transposed": torch.from_numpy(x.T.copy()).t(),
+        "list": x.tolist(),
+    }
+    store = write_store(tmp_path / "s", **GRAPH, nodes=sources)
+    for name in sources:
+        assert np.array_equal(store.array(name), x), name
+        wanted = "float64" if name == "list" else "float32"
+        assert store.info.arrays[f"nodes/{name}"].dtype == wanted
+
+
+def test_large_arrays_are_written_in_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "CHUNK_BYTES", 64)
+    x = np.tile(np.random.default_rng(0).standard_normal((3, 5)), (34, 1))[:100]
+    indptr, indices = np.arange(101).clip(max=90), np.arange(90) % 100
+    seen: list[tuple[str, int, int]] = []
+    store = write_store(
+        tmp_path / "s", indptr=indptr, indices=indices, nodes={"x": x},
+        progress=lambda *call: seen.append(call),
+    )  # fmt: skip
+    assert np.array_equal(store.indptr, indptr)
+    assert np.array_equal(store.indices, indices)
+    assert np.array_equal(store.array("x"), x)
+    calls = [call for call in seen if call[0] == "nodes/x"]
+    assert len(calls) == 100
+    assert calls[-1] == ("nodes/x", 4000, 4000)
+    store.verify(lambda *call: seen.append(call))
+    assert seen[-1][1:] == (store.info.nbytes, store.info.nbytes)
+
+
+def test_arrays_written_piece_by_piece_equal_arrays_written_at_once(tmp_path, store):
+    with StoreWriter(tmp_path / "b", 40, 160, made_by=store.info.made_by) as writer:
+        for name in ("graph/indptr", "graph/indices", "graph/edge_id"):
+            writer.write(name, store.array(name), store.info.arrays[name].dtype)
+        x = writer.array("nodes/x", torch.bfloat16, (40, 3))
+        y = writer.array("nodes/y", "int64", [40])
+        for row in range(0, 40, 7):
+            x.write(store.tensor("x")[row : row + 7])
+            y.write(store.tensor("y")[row : row + 7])
+        writer.write("edges/edge_attr", store.array("edges/edge_attr"))
+        for name in store.split_names:
+            writer.split(name, store.split(name))
+        writer.classes(["a", "b", "c", "d", "é"])
+    assert open(tmp_path / "b").info == store.info
+
+
+def test_stores_without_edges(tmp_path):
+    for nodes in (0, 2):
+        store = write_store(
+            tmp_path / str(nodes), indptr=np.zeros(nodes + 1, int), indices=[],
+            edge_id=np.empty(0, int), splits={"train": []},
+            nodes={"x": np.empty((nodes, 0)), "y": np.zeros(nodes, int)},
+        )  # fmt: skip
+        store.verify()
+        assert store.tensor("x").shape == (nodes, 0)
+        assert store.indices.shape == (0,)
+        assert store.split("train").shape == (0,)
+
+
+def test_values_that_fit_are_converted(tmp_path):
     cases = [
         ("float32", np.array([1.1, np.inf, np.nan])),
         ("uint8", np.array([1, 255, 0], np.int64)),
@@ -231,7 +181,245 @@ def test_values_that_fit_are_converted(tmp_path: Path) -> None:
         assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
 
 
-def test_incomplete_arrays_and_stores_are_refused(tmp_path: Path) -> None:
+# ---- classes of y
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        ([0, 2, -1], 3),
+        ([1, 2, 3, -1], 4),
+        ([[1], [0], [2]], 3),
+        ([True, False, True], 2),
+        (np.zeros((3, 7)), 7),
+        ([1.0, float("nan"), 3.0], 4),
+        ([0.5, 4000.0, 2.0], 0),
+        ([-1, -1, -1], 0),
+        ([], 0),
+        (torch.tensor([1.0, 2.0, 0.0]).bfloat16(), 3),
+        (np.array([1, 2, 2**63], np.uint64), 0),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_num_classes(tmp_path, y, classes):
+    store = write_store(tmp_path / "s", indptr=[0] * (len(y) + 1), indices=[], nodes={"y": y})
+    assert store.num_classes == classes
+    assert store.num_features == 0
+
+
+def test_labels_with_gaps_are_named_with_numbers_and_remedy(tmp_path):
+    """They would be trained as thousands of classes."""
+    match = r"nodes/y: .*4,001 classes, .*only 3 .*torch\.unique"
+    for dtype in (np.int64, np.int16, np.float32):
+        y = np.array([0, 4000, 1, -1]).astype(dtype)
+        with pytest.warns(UserWarning, match=match):
+            store = write_store(
+                tmp_path / "s", indptr=[0] * 5, indices=[], nodes={"y": y}, overwrite=True
+            )
+        assert store.num_classes == 4001
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        named = list("abcdefgh")  # of which seven have no node
+        write_store(tmp_path / "t", indptr=[0, 0], indices=[], nodes={"y": [7]}, classes=named)
+
+
+def test_labels_are_counted_over_chunks_and_beyond_the_table():
+    def gaps_of(*chunks: np.ndarray) -> str:
+        count = ClassCount()
+        for chunk in chunks:
+            count.feed(chunk)
+        return str(count.gaps())
+
+    assert gaps_of(np.arange(50), np.arange(50, 100)) == "None"
+    assert "100,000 classes, of which only 101 " in gaps_of(np.arange(100), np.array([99_999]))
+    large = gaps_of(np.array([3, 1 << 30]), np.array([1 << 30, (1 << 30) + 5]), np.array([3]))
+    assert "1,073,741,830 classes, of which only 3 " in large
+
+
+# ---- whole or not at all
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_an_exception_leaves_nothing(tmp_path, error):
+    def write() -> None:
+        with StoreWriter(tmp_path / "s", 3, 3) as writer:
+            writer.write("graph/indptr", GRAPH["indptr"])
+            writer.array("nodes/x", "float32", (3, 2)).write(np.zeros((1, 2)))
+            assert not (tmp_path / "s").exists()
+            raise error
+
+    with pytest.raises(type(error)):
+        write()
+    assert left(tmp_path) == []
+
+
+@product("number,after", [errno.ENOSPC, errno.EDQUOT, errno.EIO], range(0, 9, 2))
+def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, after):
+    calls = 0
+    real = writer_module.write_all
+
+    def failing(fd: int, view: memoryview) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise OSError(number, "simulated")
+        real(fd, view)
+
+    for module in (writer_module, array_writer_module):
+        monkeypatch.setattr(module, "write_all", failing)
+    gc.collect()  # other tests may have left descriptors in cycles
+    before = len(os.listdir("/proc/self/fd"))
+    full = number != errno.EIO
+    match = r"the store needs [0-9,]+ bytes and [0-9,]+ are free" if full else "writing .* failed"
+    with pytest.raises(StoreError, match=match) as caught:
+        write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 4)), "y": [0, 1, 2]})
+    assert str(tmp_path / "s") in str(caught.value)
+    assert left(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_failing_sync_leaves_nothing(tmp_path, monkeypatch):
+    def failing(folder: Path) -> None:
+        raise OSError(errno.EIO, "simulated")
+
+    monkeypatch.setattr(writer_module, "fsync_folder", failing)
+    with pytest.raises(StoreError, match=r"writing .* failed"):
+        write_store(tmp_path / "s", **GRAPH, nodes={})
+    assert left(tmp_path) == []
+
+
+def test_a_full_disk_is_an_error_before_writing(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "_free_bytes", lambda folder: 2_000_000)
+    for module in (writer_module, array_writer_module):
+        monkeypatch.setattr(module, "write_all", lambda fd, view: pytest.fail("it wrote"))
+    with pytest.raises(StoreError, match=r"needs 4,0[0-9,]+ bytes and 2,000,000 are free"):
+        write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 333_333), np.float32)})
+    assert left(tmp_path) == []
+
+
+def test_overwrite_replaces_whole_or_not_at_all(tmp_path, monkeypatch):
+    old = write_store(tmp_path / "s", **GRAPH, nodes={"y": [0, 1, 1]})
+    with pytest.raises(ConfigError, match="overwrite"):
+        write_store(tmp_path / "s", **GRAPH, nodes={})
+    with pytest.raises(StoreError):
+        write_store(tmp_path / "s", indptr=[0, 1], indices=[5], nodes={}, overwrite=True)
+    real = writer_module.os.rename
+
+    def rename(source: Path, target: Path) -> None:
+        if str(source).endswith(".tmp"):
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module.os, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            write_store(tmp_path / "s", **GRAPH, nodes={}, overwrite=True)
+    assert open(tmp_path / "s").info == old.info
+    assert left(tmp_path) == ["s"]
+    write_store(tmp_path / "s", **GRAPH, nodes={"y": [2, 1, 0]}, overwrite=True)
+    assert open(tmp_path / "s").num_classes == 3
+    assert left(tmp_path) == ["s"]
+
+
+def test_paths_that_are_refused(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years")
+    with pytest.raises(ConfigError, match="not a store"):
+        write_store(tmp_path / "home", **GRAPH, nodes={}, overwrite=True)
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
+    with pytest.raises(ConfigError, match="nowhere is not there"):
+        write_store(tmp_path / "nowhere" / "s", **GRAPH, nodes={})
+
+
+def test_all_is_synced_before_the_rename(tmp_path, synced, monkeypatch):
+    before: list[str] = []
+    real = writer_module.os.rename
+
+    def rename(source: Path, target: Path) -> None:
+        before.extend(synced)
+        real(source, target)
+
+    monkeypatch.setattr(writer_module.os, "rename", rename)
+    store = write_store(
+        tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 2))}, splits={"train": [1]}
+    )
+    folder = before[-1]
+    names = {str(Path(name).relative_to(folder)) for name in before}
+    whole = {str(file.relative_to(store.path)) for file in store.path.rglob("*")}
+    assert names == whole | {"."}
+    assert synced[-1] == str(tmp_path)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"indices": [2, 3, 1]}, "edge 1 names 3, but there are 3 nodes"),
+        ({"indices": [2, 0, -1]}, "edge 2 names -1"),
+        ({"indices": np.array([2, 0, 2**32], np.int64)}, "edge 2 names 4294967296"),
+        ({"indptr": [0, 2, 1, 3]}, "decreases at node 2"),
+        ({"indptr": [1, 1, 1, 3]}, "starts with 1"),
+        ({"indptr": [0, 1, 1, 2]}, "ends with 2, but there are 3 edges"),
+        ({"edge_id": [0, 1, 3]}, "edge 2 names 3, but there are 3 edges"),
+        ({"splits": {"train": [0, 3]}}, "train.npy: entry 1 names 3"),
+        ({"nodes": {"x": np.zeros((2, 3))}}, r"nodes/x as float64 \[2, 3\] does not fit a store o"),
+        ({"edges": {"w": np.zeros(4)}}, r"edges/w as float64 \[4\] does not fit"),
+        ({"nodes": {"x": np.zeros(3, complex)}}, "complex128.*convert to one of"),
+        ({"nodes": {"x": [[1], [2, 3], [4]]}}, "is not an array .*: give rows of one shape"),
+        ({"nodes": {"x": torch.tensor(3)}}, "single number"),
+        ({"nodes": {"../x": np.zeros(3)}}, "not a name for an array"),
+        ({"nodes": {"x\n": np.zeros(3)}}, "not a name for an array"),
+        ({"indices": [0.0, 1.0, 2.0]}, "give whole numbers"),
+        ({"indices": [[0, 1, 2]]}, "give whole numbers"),
+        ({"edge_id": [0, 1]}, r"graph/edge_id as int32 \[2\] does not fit"),
+        ({"indptr": []}, "indptr is empty"),
+        ({"splits": {"train": [True, False]}}, "bool mask"),
+        ({"splits": {"train": [0.5]}}, "whole numbers"),
+        ({"splits": {"train": [[0]]}}, "give node ids"),
+        ({"classes": ["a\x1b[2J"]}, "control characters"),
+    ],
+)
+def test_invalid_arguments_are_refused(tmp_path, change, match):
+    with pytest.raises((StoreError, ConfigError), match=match):
+        write_store(tmp_path / "s", **(GRAPH | {"nodes": {}} | change))
+    assert left(tmp_path) == []
+
+
+def test_index_pointers_are_checked_across_chunks(tmp_path):
+    def write(*chunks: list[int]) -> None:
+        with StoreWriter(tmp_path / "s", 3, 3) as writer:
+            indptr = writer.array("graph/indptr", "int64", [4])
+            for chunk in chunks:
+                indptr.write(chunk)
+
+    with pytest.raises(StoreError, match="decreases at node 2"):
+        write([0, 2], [1, 3])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "bad"),
+    [
+        ("uint8", [300], "300"),
+        ("uint8", [-1], "-1"),
+        ("uint64", np.array([-1]), "-1"),
+        ("int64", [0.5], "0.5"),
+        ("int32", [float("nan")], "nan"),
+        ("float16", [1e6], "1000000.0"),
+        ("bool", [2], "2"),
+        ("bfloat16", np.array([1], np.uint16), "bits"),
+    ],
+)
+def test_values_that_do_not_fit(tmp_path, dtype, values, bad):
+    with (
+        pytest.raises(ConfigError, match=re.escape(bad)),
+        StoreWriter(tmp_path / "s", 1, 0) as writer,
+    ):
+        writer.array("nodes/x", dtype, [1]).write(values)
+
+
+def test_incomplete_arrays_and_stores_are_refused(tmp_path):
     def partly() -> None:
         with StoreWriter(tmp_path / "s", 3, 0) as writer:
             x = writer.array("nodes/x", "int8", [3])
@@ -252,66 +440,15 @@ def test_incomplete_arrays_and_stores_are_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(ConfigError, match="with block"):
         StoreWriter(tmp_path / "s", 3, 0).array("nodes/x", "int8", [3])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_made_by_is_made_printable(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "s", **GRAPH, nodes={}, made_by="a\x1b[2Jb\udc80")
-    assert open(store.path).info.made_by == "a?[2Jb?"
-
-
-def test_all_descriptors_are_closed(tmp_path: Path) -> None:
-    gc.collect()  # other tests may have left descriptors in cycles
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 2))})
-    with pytest.raises(StoreError):
-        write_store(tmp_path / "t", indptr=[0, 1], indices=[7], nodes={})
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_a_header_that_cannot_be_written_leaves_no_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(fd: int, view: memoryview) -> None:
-        raise OSError(errno.ENOSPC, "simulated")
-
-    def write() -> None:
-        with StoreWriter(tmp_path / "s", 3, 0) as writer:
-            writer.array("nodes/x", "int8", [3])
-
-    monkeypatch.setattr(array_writer_module, "write_all", failing)
-    gc.collect()  # other tests may have left descriptors in cycles
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(StoreError, match="too full"):
-        write()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_an_array_of_a_closed_writer_takes_no_rows(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path / "s", 3, 0)
     with contextlib.suppress(KeyError), writer:
         x = writer.array("nodes/x", "int8", [3])
         raise KeyError
     with pytest.raises(ConfigError, match="with block"):
         x.write([1])
+    assert left(tmp_path) == []
 
 
-def test_all_is_synced_before_the_rename(
-    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before: list[str] = []
-    real = writer_module.os.rename
-
-    def rename(source: Path, target: Path) -> None:
-        before.extend(synced)
-        real(source, target)
-
-    monkeypatch.setattr(writer_module.os, "rename", rename)
-    store = write_store(
-        tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 2))}, splits={"train": [1]}
-    )
-    folder = before[-1]
-    names = {str(Path(name).relative_to(folder)) for name in before}
-    whole = {str(file.relative_to(store.path)) for file in store.path.rglob("*")}
-    assert names == whole | {"."}
-    assert synced[-1] == str(tmp_path)
+def test_made_by_is_made_printable(tmp_path):
+    store = write_store(tmp_path / "s", **GRAPH, nodes={}, made_by="a\x1b[2Jb\udc80")
+    assert open(store.path).info.made_by == "a?[2Jb?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -12,23 +13,24 @@ from typing import Any
 
 import pytest
 
+from gnndrive.cli.main import main
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import StoreWriter, open, write_store
 from gnndrive.store import temporary_folders as module
 from gnndrive.store.temporary_folders import TemporaryFolder, clear, leftovers
-from tests.cli.conftest import Command, gnndrive  # noqa: F401 - a fixture
+from tests.store.conftest import left
 
 GRAPH = {"indptr": [0, 1, 1, 3], "indices": [2, 0, 1]}
 
 
-def write(path: Path, label: int) -> None:
-    write_store(path, **GRAPH, nodes={"y": [label] * 3}, overwrite=True)
+def write(path: Path, number: int) -> None:
+    write_store(path, **GRAPH, nodes={"x": [number] * 3}, overwrite=True)
 
 
-def label(path: Path) -> int:
+def number(path: Path) -> int:
     store = open(path)
     store.verify()
-    return int(store.tensor("y")[0])
+    return int(store.tensor("x")[0])
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -46,22 +48,23 @@ def kill_myself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def no_rename_of(path: Path, rename: Callable[..., None]) -> Callable[..., None]:
-    """`os.rename` on an overlay file system whose lower layer has `path`."""
+def as_in_a_lower_layer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `os.rename` refuse `path`, as an overlay file system whose lower layer has it."""
+    rename = os.rename
 
     def wrapped(source: Path, target: Path) -> None:
         if Path(source) == path:
             raise OSError(errno.EXDEV, "simulated")
         rename(source, target)
 
-    return wrapped
+    monkeypatch.setattr(os, "rename", wrapped)
 
 
 def hidden(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir() if each.name.startswith("."))
+    return [name for name in left(folder) if name.startswith(".")]
 
 
-def test_a_killed_import_is_cleaned_by_the_next(tmp_path: Path) -> None:
+def test_a_killed_import_is_cleaned_by_the_next(tmp_path):
     """While it lives, nothing of it is removed."""
     reader, writer = os.pipe()
 
@@ -76,39 +79,37 @@ def test_a_killed_import_is_cleaned_by_the_next(tmp_path: Path) -> None:
         work()
     os.read(reader, 1)
     write(tmp_path / "s", 1)
-    (left,) = hidden(tmp_path)
+    (name,) = hidden(tmp_path)
     assert leftovers(tmp_path) == []
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     (found,) = leftovers(tmp_path)
-    assert (found.path.name, found.target, found.kind) == (left, tmp_path / "s", "tmp")
+    assert (found.path.name, found.target, found.kind) == (name, tmp_path / "s", "tmp")
     assert found.nbytes == 4096 + 4 * 8
     write(tmp_path / "other", 1)
-    assert hidden(tmp_path) == [left], "of another store"
+    assert hidden(tmp_path) == [name], "of another store"
     write(tmp_path / "s", 2)
     assert hidden(tmp_path) == []
-    assert label(tmp_path / "s") == 2
+    assert number(tmp_path / "s") == 2
 
 
 @pytest.mark.parametrize("overlay", [False, True])
-def test_an_overwrite_killed_at_any_step_loses_no_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlay: bool
-) -> None:
+def test_an_overwrite_killed_at_any_step_loses_no_store(tmp_path, monkeypatch, overlay):
     """Killed before each change of the folder's names and each removal of a file."""
     path = tmp_path / "s"
     if overlay:
-        monkeypatch.setattr(os, "rename", no_rename_of(path, os.rename))
+        as_in_a_lower_layer(path, monkeypatch)
     seen = []
     for steps in range(100):
         write(path, 1)
         (path / "disk.json").write_text("{}")
-        left = steps
+        remaining = steps
 
         def killing(function: Callable[..., Any]) -> Callable[..., Any]:
             def wrapped(*arguments: Any, **given: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
+                nonlocal remaining
+                remaining -= 1
+                if remaining < 0:
                     kill_myself()
                 return function(*arguments, **given)
 
@@ -121,36 +122,22 @@ def test_an_overwrite_killed_at_any_step_loses_no_store(
 
         ended = in_child(work)
         clear(path)
-        seen.append(label(path))
-        assert hidden(tmp_path) == []
-        assert os.listdir(tmp_path) == ["s"]
-        assert set(os.listdir(path)) - {"disk.json"} == {"graph", "nodes", "store.json"}
+        seen.append(number(path))
+        assert left(tmp_path) == ["s"]
+        assert set(left(path)) - {"disk.json"} == {"graph", "nodes", "store.json"}
         if not ended:
             break
     assert seen == sorted(seen), "first the old one, then the new one"
-    assert seen[0] == 1
+    assert (seen[0], seen[-1]) == (1, 2)
+    assert "disk.json" not in left(path)
     assert len(seen) > 8
 
 
-def test_an_overlay_s_lower_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "s"
-    write(path, 1)
-    monkeypatch.setattr(os, "rename", no_rename_of(path, os.rename))
-    write(path, 2)
-    assert label(path) == 2
-    assert os.listdir(tmp_path) == ["s"]
-    assert sorted(os.listdir(path)) == ["graph", "nodes", "store.json"]
-
-
-def test_an_old_store_that_cannot_be_removed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    gnndrive: Command,  # noqa: F811
-) -> None:
+def test_an_old_store_that_cannot_be_removed(tmp_path, monkeypatch, capsys):
     """The new store stays, whole, and the message names it; later it is put into place."""
     path = tmp_path / "s"
     write(path, 1)
-    monkeypatch.setattr(os, "rename", no_rename_of(path, os.rename))
+    as_in_a_lower_layer(path, monkeypatch)
 
     def failing(*_: Any, **__: Any) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
@@ -161,12 +148,13 @@ def test_an_old_store_that_cannot_be_removed(
     monkeypatch.undo()
     (name,) = hidden(tmp_path)
     assert name in str(caught.value)
-    assert "restore" in gnndrive("clean", tmp_path).out
-    assert label(path) == 2
+    assert main(["clean", str(tmp_path)]) == 0
+    assert "restore" in capsys.readouterr().out
+    assert number(path) == 2
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupted_rename_puts_the_old_store_back(tmp_path: Path) -> None:
+def test_an_interrupted_rename_puts_the_old_store_back(tmp_path):
     write(tmp_path / "s", 1)
     os.rename(tmp_path / "s", tmp_path / ".s.01234567.old")
     (tmp_path / ".s.01234567.tmp").mkdir()
@@ -174,38 +162,35 @@ def test_an_interrupted_rename_puts_the_old_store_back(tmp_path: Path) -> None:
     assert len(hidden(tmp_path)) == 2
     with pytest.raises(ConfigError, match="exists"):
         write_store(tmp_path / "s", **GRAPH, nodes={})
-    assert label(tmp_path / "s") == 1
+    assert number(tmp_path / "s") == 1
     assert hidden(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "files"),
+    ("name", "file"),
     [
-        (".s.01234567.tmp", ["thesis.tex"]),
-        (".s.01234567.sort", ["edges.parquet"]),
-        (".s.0123456.tmp", ["graph"]),
-        (".s.01234567.bak", ["graph"]),
-        ("s.01234567.tmp", ["graph"]),
-        (".s.01234567.old", ["store.json"]),  # something else is at its place
-        (".s.01234567.new", ["store.json"]),
+        (".s.01234567.tmp", "thesis.tex"),
+        (".s.01234567.sort", "edges.parquet"),
+        (".s.0123456.tmp", "graph"),
+        (".s.01234567.bak", "graph"),
+        ("s.01234567.tmp", "graph"),
+        (".s.01234567.old", "store.json"),  # something else is at its place
+        (".s.01234567.new", "store.json"),
     ],
 )
-def test_what_is_not_a_leftover_stays(tmp_path: Path, name: str, files: list[str]) -> None:
+def test_what_is_not_a_leftover_stays(tmp_path, name, file):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "thesis.tex").write_text("years")
     (tmp_path / name).mkdir()
-    for file in files:
-        (tmp_path / name / file).write_text("x")
+    (tmp_path / name / file).write_text("x")
     assert leftovers(tmp_path) == []
     with pytest.raises(ConfigError, match="not a store"):
         write(tmp_path / "s", 1)
-    assert sorted(os.listdir(tmp_path / name)) == files
-    assert os.listdir(tmp_path / "s") == ["thesis.tex"]
+    assert left(tmp_path / name) == [file]
+    assert left(tmp_path / "s") == ["thesis.tex"]
 
 
-def test_a_new_folder_that_is_cleaned_before_it_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_folder_that_is_cleaned_before_it_is_locked(tmp_path, monkeypatch):
     """Then another is made."""
     real, cleaned = module._lock, []
 
@@ -226,7 +211,7 @@ def test_a_new_folder_that_is_cleaned_before_it_is_locked(
     assert hidden(tmp_path) == []
 
 
-def test_sorting_folders_are_leftovers_too(tmp_path: Path) -> None:
+def test_sorting_folders_are_leftovers_too(tmp_path):
     def work() -> None:
         with TemporaryFolder(tmp_path / "s", "sort") as folder:
             (folder / "spill").write_bytes(b"x" * 1000)
@@ -238,35 +223,34 @@ def test_sorting_folders_are_leftovers_too(tmp_path: Path) -> None:
     assert hidden(tmp_path) == []
 
 
-def test_the_command(tmp_path: Path, gnndrive: Command) -> None:  # noqa: F811
+def test_the_command(tmp_path, capsys):
     def work() -> None:
         with StoreWriter(tmp_path / "s", 3, 3) as store:
             store.write("graph/indptr", GRAPH["indptr"])
             kill_myself()
 
-    assert gnndrive("clean", tmp_path).out == f"nothing to clean in {tmp_path}\n"
     assert in_child(work) == signal.SIGKILL
     (name,) = hidden(tmp_path)
     for option, freed in (["--dry-run"], " would be freed"), ([], " freed"):
         assert hidden(tmp_path) == [name]
-        ended = gnndrive("clean", tmp_path, *option)
-        assert ended.code == 0
-        assert f"4.13 KB  remove {tmp_path / name}\n4.13 KB{freed}" in ended.out
+        assert main(["clean", str(tmp_path), *option]) == 0
+        said = f"4.13 KB  remove {tmp_path / name}\n4.13 KB{freed}"
+        assert said in capsys.readouterr().out
     assert hidden(tmp_path) == []
-    assert gnndrive("clean", tmp_path / "nowhere").code == 2
+    assert main(["clean", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"nothing to clean in {tmp_path}\n"
+    assert main(["clean", str(tmp_path / "nowhere")]) == 2
 
 
-def test_a_mount_point_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_point_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     write(tmp_path / "s", 1)
     monkeypatch.setattr(os.path, "ismount", lambda path: True)
     with pytest.raises(ConfigError, match="mount point"):
         write(tmp_path / "s", 2)
-    assert label(tmp_path / "s") == 1
+    assert number(tmp_path / "s") == 1
 
 
-def test_an_old_store_of_a_living_writer_stays(tmp_path: Path) -> None:
+def test_an_old_store_of_a_living_writer_stays(tmp_path):
     with TemporaryFolder(tmp_path / "s") as folder:
         write(tmp_path / "s", 1)
         os.rename(tmp_path / "s", folder.with_suffix(".old"))
@@ -279,18 +263,14 @@ def test_an_old_store_of_a_living_writer_stays(tmp_path: Path) -> None:
     [(errno.EMFILE, ConfigError), (errno.EACCES, StoreError), (errno.ENOLCK, None)],
 )
 def test_a_folder_without_a_lock_is_written_only_where_there_are_no_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: Any
-) -> None:
+    tmp_path, monkeypatch, code, error
+):
     """Elsewhere another process would take it for a killed one's and remove it."""
 
     def refused(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    if error is None:
+    with contextlib.nullcontext() if error is None else pytest.raises(error):
         write_store(tmp_path / "s", **GRAPH, nodes={})
-        assert os.listdir(tmp_path) == ["s"]
-    else:
-        with pytest.raises(error):
-            write_store(tmp_path / "s", **GRAPH, nodes={})
-        assert os.listdir(tmp_path) == []
+    assert left(tmp_path) == ([] if error else ["s"])
