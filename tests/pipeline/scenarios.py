@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,7 @@ from gnndrive.common.records import EngineSettings, Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline import output_queue as output
-from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.epoch import Epoch, Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.samplers.base import batch_key
@@ -34,11 +34,44 @@ from gnndrive.testing.simulation import (
     simulate,
 )
 
+NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SLOW = Faults(short=0.1, delay_turns_max=6)
 AHEAD_TURNS = 300
 TURNS = 100  # most leases have ended by then
 PLACES: dict[str, Any] = {"places": 2, "residents": 60}
 AHEAD = Stages(4, 3, 8, 4)
+
+
+def held(batches: Sequence[Delivered]) -> list[tuple[int, list[int]]]:
+    """The nodes of each batch, by its index."""
+    return [(batch.index, batch.node.tolist()) for batch in batches]
+
+
+async def run_one(
+    simulation: Simulation, number: int = 0, limit: int | None = None,
+    change: Callable[[Epoch], object] = lambda epoch: None,
+) -> tuple[list[Delivered], Exception | None]:  # fmt: skip
+    """The batches of an epoch, which is cancelled after `limit`, and the error that ends it."""
+    epoch = simulation.epoch(number)
+    change(epoch)
+    running = asyncio.ensure_future(run_epoch(epoch))
+    delivered: list[Delivered] = []
+    error: Exception | None = None
+    try:
+        while limit is None or len(delivered) < limit:
+            if not (batch := await simulation.consume(epoch, 1)):
+                break
+            delivered += batch
+    except AssertionError:
+        raise
+    except Exception as caught:
+        error = caught
+    if limit is None:
+        await running
+    else:
+        running.cancel()
+        await asyncio.wait([running])
+    return delivered, error
 
 
 def epoch_ends_well(rows: TableFile, seed: int, **given: Any) -> None:
@@ -58,25 +91,12 @@ def failing_epoch_ends(rows: TableFile, seed: int, **given: Any) -> None:
 
     async def main() -> None:
         simulation = Simulation(scenario, seed)
-        epoch = simulation.epoch()
-        running = asyncio.ensure_future(run_epoch(epoch))
-        delivered, error = 0, None
-        try:
-            while True:
-                batch = await epoch.output.aget()
-                simulation.check(batch)
-                assert not set(batch.node.tolist()) & set(bad), "a failed row was delivered"
-                delivered += 1
-        except OSError as caught:
-            error = caught
-        except output.OutputEnded:
-            pass
-        await running
-        expected = next(
-            (i for i, nodes in expected_nodes(scenario, seed) if set(nodes) & set(bad)), 8
-        )
-        assert delivered == expected, "a batch before the failed one was lost"
-        assert (error is not None) == (expected < 8)
+        delivered, error = await run_one(simulation)
+        nodes = {node for batch in delivered for node in batch.node.tolist()}
+        assert not nodes & set(bad), "a failed row was delivered"
+        expected = first_of(scenario, seed, bad)
+        assert len(delivered) == (8 if expected is None else expected), "a batch was lost"
+        assert isinstance(error, OSError) is (expected is not None)
         await simulation.close()
 
     run(main())
@@ -89,6 +109,12 @@ def expected_nodes(scenario: Scenario, seed: int, number: int = 0) -> list[tuple
         (s.index, sampler.sample(s, batch_key(seed, number, s.index)).node.tolist())
         for s in scenario.seeds(seed)
     ]
+
+
+def first_of(scenario: Scenario, seed: int, rows: Sequence[int]) -> int | None:
+    """The first batch that needs one of the rows."""
+    nodes = expected_nodes(scenario, seed)
+    return next((index for index, each in nodes if set(each) & set(rows)), None)
 
 
 def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24, **given: Any) -> None:
@@ -251,10 +277,7 @@ def windows_end_well(rows: TableFile, seed: int, **given: Any) -> None:
     async def main() -> None:
         simulation = WindowedSimulation(scenario, seed)
         for number in range(2):
-            epoch = simulation.epoch(number)
-            running = asyncio.ensure_future(run_epoch(epoch))
-            delivered = await simulation.consume(epoch)
-            await asyncio.wait([running])
+            delivered, _ = await run_one(simulation, number)
             assert wanted(batch.index for batch in delivered) == list(range(scenario.batches))
         await simulation.close()
 

@@ -76,13 +76,13 @@ def record(*marks: int) -> BatchTimes:
 # ---- one record
 
 
-def test_spans_touch_and_add_up_to_the_latency() -> None:
+def test_spans_touch_and_add_up_to_the_latency():
     times = record(5, 7, 10, 20, 21, 30, 33, 40, 41, 50)
     assert [times.span(stage) for stage in range(len(STAGES))] == [2, 3, 10, 1, 9, 3, 7, 1, 9]
     assert sum(times.span(stage) for stage in range(len(STAGES))) == 50 - 5
 
 
-def test_a_mark_that_was_left_out_is_made_with_the_next_one() -> None:
+def test_a_mark_that_was_left_out_is_made_with_the_next_one():
     clock = Ticking()
     stages = StageTimes(clock)
     times = BatchTimes(0, stages)
@@ -115,7 +115,7 @@ class Overtaken:
 
 @pytest.mark.parametrize("then", ["mark", "end"])
 @pytest.mark.parametrize("first", ["last mark", "end"])
-def test_a_record_ends_once_though_two_threads_end_it(first: str, then: str) -> None:
+def test_a_record_ends_once_though_two_threads_end_it(first, then):
     stages = StageTimes(Ticking())
     times = BatchTimes(0, stages)
     times.mark(JOINED)
@@ -153,24 +153,24 @@ MARKS = (100, 110, 130, 200, 250, 400, 410, 480, 490)  # drawn … taken
         (300, 300, {}),
     ],
 )
-def test_a_wait_is_divided_by_the_stages(begin: int, end: int, expected: dict[str, int]) -> None:
+def test_a_wait_is_divided_by_the_stages(begin, end, expected):
     assert causes(split_wait(record(*MARKS), begin, end, ())) == expected
 
 
-def test_in_the_extracting_queue_it_is_the_disk_while_rows_are_read() -> None:
+def test_in_the_extracting_queue_it_is_the_disk_while_rows_are_read():
     reads = [(120, 150), (170, 300)]
     found = causes(split_wait(record(*MARKS), 100, 250, reads))
     assert found == {"sampling": 50, "disk": 50, "slots": 50}
 
 
-def test_what_is_read_in_another_stage_counts_as_disk() -> None:
+def test_what_is_read_in_another_stage_counts_as_disk():
     times = record(*MARKS)
     times.disk = [(100, 105), (103, 108), (190, 240)]
     found = causes(split_wait(times, 100, 250, ()))
     assert found == {"disk": 8 + 50, "sampling": 100 - 8 - 10, "slots": 10}
 
 
-def test_an_admission_that_had_its_slots_waits_for_the_disk() -> None:
+def test_an_admission_that_had_its_slots_waits_for_the_disk():
     clock = iter([0, 1, 2, 10, 30, 40])
     times = BatchTimes(0, StageTimes(lambda: next(clock)))
     for mark in (SAMPLING, SAMPLED, JOINED):
@@ -179,7 +179,7 @@ def test_an_admission_that_had_its_slots_waits_for_the_disk() -> None:
     assert causes(split_wait(times, 10, 35, ())) == {"disk": 25}
 
 
-def test_the_newest_stage_lasts_until_the_end_of_the_wait() -> None:
+def test_the_newest_stage_lasts_until_the_end_of_the_wait():
     for reached, name in (
         (1, "sampling"),
         (3, "sampling"),
@@ -192,7 +192,7 @@ def test_the_newest_stage_lasts_until_the_end_of_the_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_parts_of_any_wait_add_up(seed: int) -> None:
+def test_the_parts_of_any_wait_add_up(seed):
     draw = random.Random(seed)
 
     def intervals(count: int) -> list[tuple[int, int]]:
@@ -210,7 +210,7 @@ def test_the_parts_of_any_wait_add_up(seed: int) -> None:
 # ---- an iterator's records
 
 
-def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked_for() -> None:
+def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked_for():
     clock, kept = Ticking(), Kept()
     times = EpochTimes(StageTimes(clock), kept)
     one = times.begin(0)
@@ -226,7 +226,7 @@ def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked
     assert one.marks[ASKED] == asked
 
 
-def test_seeds_that_are_drawn_again_begin_a_new_record() -> None:
+def test_seeds_that_are_drawn_again_begin_a_new_record():
     times = EpochTimes(StageTimes(Ticking()))
     first = times.begin(3)
     again = times.begin(3)
@@ -236,7 +236,7 @@ def test_seeds_that_are_drawn_again_begin_a_new_record() -> None:
     assert sum(times.stages.present) == 1
 
 
-def test_the_end_gives_up_what_is_left_and_ends_the_users_step() -> None:
+def test_the_end_gives_up_what_is_left_and_ends_the_users_step():
     kept = Kept()
     times = EpochTimes(StageTimes(Ticking()), kept)
     taken, left = times.begin(0), times.begin(1)
@@ -312,9 +312,7 @@ def measured(scenario: Scenario, seed: int, limit: int = 1_000) -> tuple[Kept, S
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("seed", range(4))
-def test_each_batch_of_an_epoch_goes_through_all_stages(
-    rows: TableFile, path: str, seed: int
-) -> None:
+def test_each_batch_of_an_epoch_goes_through_all_stages(rows, path, seed):
     scenario = Scenario(rows, batches=20, faults=NOISE, **PATHS[path])
     kept, stages = measured(scenario, seed)
     indices = [index for index, _, _ in kept.batches]
@@ -334,9 +332,7 @@ def test_each_batch_of_an_epoch_goes_through_all_stages(
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("limit", [0, 1, 7])
-def test_an_epoch_that_is_cancelled_leaves_no_batch_in_a_stage(
-    rows: TableFile, path: str, limit: int
-) -> None:
+def test_an_epoch_that_is_cancelled_leaves_no_batch_in_a_stage(rows, path, limit):
     scenario = Scenario(rows, batches=20, **PATHS[path])
     kept, stages = measured(scenario, limit, limit)
     assert len(kept.batches) == limit

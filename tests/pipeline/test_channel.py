@@ -8,7 +8,7 @@ from gnndrive.pipeline.channel import Channel, ChannelEnded
 from gnndrive.testing.loop import Deadlock, run
 
 
-def test_items_leave_in_index_order() -> None:
+def test_items_leave_in_index_order():
     async def main() -> list[str]:
         channel: Channel[str] = Channel(3)
         for _ in range(3):
@@ -21,7 +21,7 @@ def test_items_leave_in_index_order() -> None:
     assert run(main()) == ["a", "b", "c"]
 
 
-def test_unordered_items_leave_as_they_come() -> None:
+def test_unordered_items_leave_as_they_come():
     async def main() -> list[str]:
         channel: Channel[str] = Channel(3, ordered=False)
         channel.put(2, "c")
@@ -31,7 +31,7 @@ def test_unordered_items_leave_as_they_come() -> None:
     assert run(main()) == ["c", "a"]
 
 
-def test_the_window_counts_from_the_oldest_not_taken() -> None:
+def test_the_window_counts_from_the_oldest_not_taken():
     async def main() -> None:
         channel: Channel[int] = Channel(2)
         assert [await channel.reserve(), await channel.reserve()] == [0, 1]
@@ -46,7 +46,7 @@ def test_the_window_counts_from_the_oldest_not_taken() -> None:
     run(main())
 
 
-def test_several_places_are_taken_in_one_step_or_none() -> None:
+def test_several_places_are_taken_in_one_step_or_none():
     async def main() -> None:
         channel: Channel[int] = Channel(4)
         assert await channel.reserve(3) == 0
@@ -65,7 +65,7 @@ def test_several_places_are_taken_in_one_step_or_none() -> None:
     run(main())
 
 
-def test_put_never_waits_for_what_was_reserved() -> None:
+def test_put_never_waits_for_what_was_reserved():
     async def main() -> None:
         channel: Channel[int] = Channel(1)
         await channel.reserve()
@@ -74,7 +74,7 @@ def test_put_never_waits_for_what_was_reserved() -> None:
     run(main())
 
 
-def test_end_wakes_takers_and_reservers() -> None:
+def test_end_wakes_takers_and_reservers():
     async def main() -> None:
         channel: Channel[int] = Channel(1)
         await channel.reserve()
@@ -91,7 +91,7 @@ def test_end_wakes_takers_and_reservers() -> None:
     run(main())
 
 
-def test_a_cancelled_taker_loses_nothing() -> None:
+def test_a_cancelled_taker_loses_nothing():
     async def main() -> None:
         channel: Channel[int] = Channel(2)
         first, second = (asyncio.ensure_future(channel.take()) for _ in range(2))
@@ -103,7 +103,7 @@ def test_a_cancelled_taker_loses_nothing() -> None:
     run(main())
 
 
-def test_taking_what_is_never_put_is_a_deadlock() -> None:
+def test_taking_what_is_never_put_is_a_deadlock():
     async def main() -> None:
         await Channel[int](1).take()
 

@@ -24,31 +24,10 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ReadError
-from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
-from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
+from gnndrive.common.records import TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
-from tests.pipeline.tight import closing, ids, simulation_of, use
-
-
-class Refusing(Tier):
-    """Passes fetches on to `below`; refuses those of a row in `refused`."""
-
-    name = "refusing"
-
-    def __init__(self, below: Tier, refused: set[int]) -> None:
-        self.below = below
-        self.path = below.path
-        self.refused = refused
-
-    @classmethod
-    def make(cls, context: TierContext) -> Refusing:
-        raise NotImplementedError("made by hand")
-
-    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        if self.refused & set(rows.tolist()):
-            raise MemoryError("no memory for the reads")
-        return self.below.fetch(rows, places, landing)
+from tests.pipeline.tight import Refusing, closing, ids, simulation_of, use
 
 
 @asynccontextmanager
@@ -56,12 +35,12 @@ async def refusing(rows: TableFile, *refused: int) -> AsyncIterator[Simulation]:
     """A simulation of 16 slots whose disk refuses those rows; no batch is admitted in
     parts, and every slot must be back at its end."""
     simulation = Simulation(Scenario(rows, slots=16, part_rows=16), seed=0)
-    simulation.table.tier = Refusing(simulation.table.tier, set(refused))
+    simulation.table.tier = Refusing(simulation.table.tier, refused)
     yield simulation
     await simulation.close()
 
 
-def test_a_fetch_refused_in_lease(rows: TableFile) -> None:
+def test_a_fetch_refused_in_lease(rows):
     async def main() -> None:
         async with refusing(rows, 20) as simulation:
             with pytest.raises(MemoryError, match="no memory for the reads"):
@@ -73,7 +52,7 @@ def test_a_fetch_refused_in_lease(rows: TableFile) -> None:
     run(main())
 
 
-def test_rows_of_another_lease_stay(rows: TableFile) -> None:
+def test_rows_of_another_lease_stay(rows):
     """Half of the rows are being loaded for another lease, which still gets them."""
 
     async def main() -> None:
@@ -86,7 +65,7 @@ def test_rows_of_another_lease_stay(rows: TableFile) -> None:
     run(main())
 
 
-def test_a_fetch_refused_in_a_release(rows: TableFile) -> None:
+def test_a_fetch_refused_in_a_release(rows):
     """The release succeeds; the waiting batch gets the error, and the next one is admitted."""
 
     async def main() -> None:
@@ -106,7 +85,7 @@ def test_a_fetch_refused_in_a_release(rows: TableFile) -> None:
 
 @pytest.mark.parametrize("gone", [0, 1])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_batch_leaves_a_waiting_sweep(rows: TableFile, gone: int, cancelled: bool) -> None:
+def test_a_batch_leaves_a_waiting_sweep(rows, gone, cancelled):
     """The other batch does not wait for its rows. A cancelled batch is still in the queue when the
     head of its sweep is tried again."""
 
@@ -131,7 +110,7 @@ def test_a_batch_leaves_a_waiting_sweep(rows: TableFile, gone: int, cancelled: b
 
 
 @pytest.mark.parametrize("part_rows", [2, 100])
-def test_when_a_ticket_leaves_the_next_is_tried_at_once(rows: TableFile, part_rows: int) -> None:
+def test_when_a_ticket_leaves_the_next_is_tried_at_once(rows, part_rows):
     """Nothing else happens that would make the gate try again (rule 4)."""
 
     async def main() -> None:
@@ -154,7 +133,7 @@ def test_when_a_ticket_leaves_the_next_is_tried_at_once(rows: TableFile, part_ro
     run(main())
 
 
-def test_a_fetch_refused_when_another_lands(rows: TableFile) -> None:
+def test_a_fetch_refused_when_another_lands(rows):
     """Slots of a released lease become free when their reads end; the batch that waits for them
     gets the error, and the fetch that has landed is not affected."""
 
@@ -172,7 +151,7 @@ def test_a_fetch_refused_when_another_lands(rows: TableFile) -> None:
 
 
 @pytest.mark.parametrize("refused", ["one", "two"])
-def test_a_fetch_refused_by_one_of_two_tables(rows: TableFile, refused: str) -> None:
+def test_a_fetch_refused_by_one_of_two_tables(rows, refused):
     """The other table's rows are read all the same and can be hit later."""
 
     async def main() -> None:
@@ -180,7 +159,7 @@ def test_a_fetch_refused_by_one_of_two_tables(rows: TableFile, refused: str) -> 
         tables = {}
         for name in ("one", "two"):
             memory = Host().allocate(16, rows.row_bytes)
-            tier = Refusing(simulation.table.tier, {20} if name == refused else set())
+            tier = Refusing(simulation.table.tier, {20} if name == refused else ())
             tables[name] = SlotTable(rows.row_count, 16, rows.row_bytes, memory, tier, LRU())
         buffer = FeatureBuffer(tables)
         with pytest.raises(MemoryError):
@@ -217,10 +196,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call
 @pytest.mark.parametrize("part_rows", [4, 100])
 @pytest.mark.parametrize("call", [0, 1, 2])
 @pytest.mark.parametrize("what", ["landing", "order"])
-def test_no_memory_to_land_in(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch, device: str, what: str, call: int,
-    part_rows: int,
-) -> None:  # fmt: skip
+def test_no_memory_to_land_in(rows, monkeypatch, device, what, call, part_rows):
     """For the first part, or while others are being read: the caller gets the error, and the next
     batch is admitted."""
 
@@ -247,9 +223,7 @@ def test_no_memory_to_land_in(
 
 @pytest.mark.parametrize("call", range(8, 14))
 @pytest.mark.parametrize("calls", [1, 4])
-def test_no_memory_to_land_in_for_rows_that_wait_for_staging(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch, call: int, calls: int
-) -> None:
+def test_no_memory_to_land_in_for_rows_that_wait_for_staging(rows, monkeypatch, call, calls):
     """These rows fail; the rows that wait behind them are fetched, and the next lease gets all."""
 
     async def main() -> None:

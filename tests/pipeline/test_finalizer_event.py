@@ -19,7 +19,7 @@ class Batch:
     """An object that the user holds or drops."""
 
 
-def test_the_callback_runs_in_the_waiting_loop() -> None:
+def test_the_callback_runs_in_the_waiting_loop():
     async def main() -> None:
         called, kept, only = asyncio.Event(), Batch(), [Batch()]
         with on_finalized([weakref.ref(kept), weakref.ref(only[0])], called.set):
@@ -31,7 +31,7 @@ def test_the_callback_runs_in_the_waiting_loop() -> None:
     asyncio.run(main())
 
 
-def test_there_is_room_when_a_batch_and_its_memory_are_gone() -> None:
+def test_there_is_room_when_a_batch_and_its_memory_are_gone():
     async def main() -> None:
         output, memory = OutputQueue(), [Batch()]
         output.put(Batch(), (weakref.ref(memory[0]),))
@@ -48,7 +48,7 @@ def test_there_is_room_when_a_batch_and_its_memory_are_gone() -> None:
     run(main())
 
 
-def test_an_object_that_was_finalized_before() -> None:
+def test_an_object_that_was_finalized_before():
     async def main() -> None:
         gone, called = weakref.ref(Batch()), list[bool]()
         with on_finalized([gone], lambda: called.append(True)):
@@ -57,7 +57,7 @@ def test_an_object_that_was_finalized_before() -> None:
     run(main())
 
 
-def test_a_cycle_is_finalized_by_the_collector() -> None:
+def test_a_cycle_is_finalized_by_the_collector():
     async def main() -> None:
         called, cycle = asyncio.Event(), list[Any]([Batch()])
         cycle.append(cycle)
@@ -84,7 +84,7 @@ def was_written(file: int) -> bool:
         os.close(file)
 
 
-def test_no_callback_after_the_context() -> None:
+def test_no_callback_after_the_context():
     """Nor is the file written that has got the event descriptor's number since."""
 
     async def main() -> None:
@@ -101,7 +101,7 @@ def test_no_callback_after_the_context() -> None:
     run(main())
 
 
-def test_a_write_after_the_end_reaches_no_file() -> None:
+def test_a_write_after_the_end_reaches_no_file():
     """Python collects an object's weak references, then calls their callbacks one by one."""
 
     async def main() -> None:
@@ -123,7 +123,7 @@ def test_a_write_after_the_end_reaches_no_file() -> None:
     run(main())
 
 
-def test_a_finalized_batch_swallows_no_ctrl_c() -> None:
+def test_a_finalized_batch_swallows_no_ctrl_c():
     async def main() -> None:
         output, only = OutputQueue(), [Batch()]
         output.put(only.pop())

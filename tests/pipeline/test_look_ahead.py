@@ -32,7 +32,7 @@ async def visit(simulation: Simulation, index: int | None, wanted: Int64Array) -
     return simulation.table.stats()["loads"] - before
 
 
-def test_rows_of_an_announced_batch_are_kept(rows: TableFile) -> None:
+def test_rows_of_an_announced_batch_are_kept(rows):
     """With room for two of three batches: LRU would evict the rows that are needed next."""
 
     async def main() -> None:
@@ -46,7 +46,7 @@ def test_rows_of_an_announced_batch_are_kept(rows: TableFile) -> None:
     run(main())
 
 
-def test_a_batch_announced_late_keeps_rows_on_standby(rows: TableFile) -> None:
+def test_a_batch_announced_late_keeps_rows_on_standby(rows):
     """The sample comes after the rows were released: their keys are changed on standby."""
 
     async def main() -> None:
@@ -62,7 +62,7 @@ def test_a_batch_announced_late_keeps_rows_on_standby(rows: TableFile) -> None:
     run(main())
 
 
-def test_a_withdrawn_batch_keeps_no_rows(rows: TableFile) -> None:
+def test_a_withdrawn_batch_keeps_no_rows(rows):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             await visit(simulation, None, ids(0, 8))
@@ -91,7 +91,7 @@ class Asked(Belady):
         return set(self.next_use.tolist())
 
 
-def test_keys_are_asked_again_when_announcements_change(rows: TableFile) -> None:
+def test_keys_are_asked_again_when_announcements_change(rows):
     async def main() -> None:
         policy = Asked()
         simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
@@ -111,7 +111,7 @@ def test_keys_are_asked_again_when_announcements_change(rows: TableFile) -> None
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["head", "behind"])
-def test_a_batch_that_leaves_the_queue_keeps_no_rows(rows: TableFile, early: bool) -> None:
+def test_a_batch_that_leaves_the_queue_keeps_no_rows(rows, early):
     """It waited for slots when its epoch ended early; the next epoch's indices start at 0."""
 
     async def main() -> None:
@@ -134,7 +134,7 @@ def test_a_batch_that_leaves_the_queue_keeps_no_rows(rows: TableFile, early: boo
     run(main())
 
 
-def test_a_refused_batch_keeps_no_rows(rows: TableFile) -> None:
+def test_a_refused_batch_keeps_no_rows(rows):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -151,7 +151,7 @@ def test_a_refused_batch_keeps_no_rows(rows: TableFile) -> None:
     run(main())
 
 
-def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
+def test_more_batches_than_the_window_holds(rows):
     """The others get a place as places become free, the next batch first."""
 
     async def main() -> None:
@@ -167,9 +167,7 @@ def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_the_window_counts_what_fits_together(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch, announced: bool
-) -> None:
+def test_the_window_counts_what_fits_together(rows, monkeypatch, announced):
     """Rows are joined and counted only if a batch is not in the window."""
 
     async def main() -> None:
@@ -193,7 +191,7 @@ def test_the_window_counts_what_fits_together(
     run(main())
 
 
-def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) -> None:
+def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows):
     """The batch behind it gets the place."""
 
     async def main() -> None:
@@ -212,7 +210,7 @@ def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) 
     run(main())
 
 
-def test_a_retired_buffer_neither_admits_nor_withdraws(rows: TableFile) -> None:
+def test_a_retired_buffer_neither_admits_nor_withdraws(rows):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer, table, wanted = simulation.buffer, simulation.table, {"x": ids(0, 8)}
@@ -253,7 +251,7 @@ def optimum(batches: list[list[int]], slots: int) -> int:
     return loads
 
 
-def test_with_all_batches_known_it_is_the_optimum(rows: TableFile) -> None:
+def test_with_all_batches_known_it_is_the_optimum(rows):
     draw = np.random.default_rng(3)
     better = 0
     for _ in range(40):

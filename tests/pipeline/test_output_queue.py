@@ -38,7 +38,7 @@ def feed(output: OutputQueue, count: int) -> None:
 # ---- in one loop
 
 
-def test_batches_come_in_the_order_they_were_put() -> None:
+def test_batches_come_in_the_order_they_were_put():
     output = OutputQueue(capacity=3)
     for number in range(3):
         output.put(number)
@@ -46,7 +46,7 @@ def test_batches_come_in_the_order_they_were_put() -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 5])
-def test_there_is_room_up_to_the_capacity(capacity: int) -> None:
+def test_there_is_room_up_to_the_capacity(capacity):
     async def main() -> None:
         output = OutputQueue(capacity)
         for number in range(capacity):
@@ -61,7 +61,7 @@ def test_there_is_room_up_to_the_capacity(capacity: int) -> None:
     run(main())
 
 
-def test_a_batch_wakes_a_waiting_user() -> None:
+def test_a_batch_wakes_a_waiting_user():
     async def main() -> None:
         output = OutputQueue()
         waiting = asyncio.ensure_future(output.aget())
@@ -73,7 +73,7 @@ def test_a_batch_wakes_a_waiting_user() -> None:
     run(main())
 
 
-def test_two_waiting_users_get_one_batch_each() -> None:
+def test_two_waiting_users_get_one_batch_each():
     async def main() -> None:
         output = OutputQueue(2)
         waiting = [asyncio.ensure_future(output.aget()) for _ in range(3)]
@@ -90,7 +90,7 @@ def test_two_waiting_users_get_one_batch_each() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_cancelling_a_waiting_user_loses_no_batch(when: str) -> None:
+def test_cancelling_a_waiting_user_loses_no_batch(when):
     async def main() -> None:
         output = OutputQueue()
         waiting = asyncio.ensure_future(output.aget())
@@ -108,7 +108,7 @@ def test_cancelling_a_waiting_user_loses_no_batch(when: str) -> None:
     run(main())
 
 
-def test_cancelling_a_wait_for_room_loses_no_room() -> None:
+def test_cancelling_a_wait_for_room_loses_no_room():
     async def main() -> None:
         output = OutputQueue()
         output.put(0)
@@ -142,7 +142,7 @@ async def third_room(output: OutputQueue) -> tuple[Batch, Batch, asyncio.Future[
     return first, second, waiting
 
 
-def test_there_is_room_when_the_batch_before_the_newest_is_gone() -> None:
+def test_there_is_room_when_the_batch_before_the_newest_is_gone():
     async def main() -> None:
         first, second, waiting = await third_room(OutputQueue())
         await turns()
@@ -155,7 +155,7 @@ def test_there_is_room_when_the_batch_before_the_newest_is_gone() -> None:
 
 
 @pytest.mark.parametrize("how", ["get", "aget"])
-def test_a_user_who_keeps_batches_gets_the_next_when_he_asks(how: str) -> None:
+def test_a_user_who_keeps_batches_gets_the_next_when_he_asks(how):
     async def main() -> None:
         output = OutputQueue()
         kept = await third_room(output)
@@ -171,7 +171,7 @@ def test_a_user_who_keeps_batches_gets_the_next_when_he_asks(how: str) -> None:
     asyncio.run(main())
 
 
-def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last() -> None:
+def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last():
     output, waits = OutputQueue(), threading.Event()
 
     def second_user() -> list[Batch]:
@@ -200,7 +200,7 @@ def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last() -> None:
     asyncio.run(main())
 
 
-def test_batches_without_weak_references_are_not_waited_for() -> None:
+def test_batches_without_weak_references_are_not_waited_for():
     async def main() -> None:
         output = OutputQueue()
         for number in range(3):
@@ -211,7 +211,7 @@ def test_batches_without_weak_references_are_not_waited_for() -> None:
     run(main())
 
 
-def test_no_wait_is_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_wait_is_without_end(monkeypatch):
     """Ctrl-C that comes just before a wait does not end it; what runs behind it hears of it."""
     output, waits = OutputQueue(), []
 
@@ -226,7 +226,7 @@ def test_no_wait_is_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits == [SIGNAL_S, SIGNAL_S]
 
 
-def test_after_a_timeout_a_user_may_ask_again() -> None:
+def test_after_a_timeout_a_user_may_ask_again():
     async def main() -> None:
         output = OutputQueue()
         with pytest.raises(LateError, match=r"timed out after 0\.001 seconds"):
@@ -240,7 +240,7 @@ def test_after_a_timeout_a_user_may_ask_again() -> None:
 # ---- the end
 
 
-def test_the_end_comes_after_the_ready_batches() -> None:
+def test_the_end_comes_after_the_ready_batches():
     output = OutputQueue(2)
     output.put(0)
     output.put(1)
@@ -253,7 +253,7 @@ def test_the_end_comes_after_the_ready_batches() -> None:
             output.get()
 
 
-def test_an_error_comes_after_the_ready_batches_and_once() -> None:
+def test_an_error_comes_after_the_ready_batches_and_once():
     async def main() -> None:
         output, error = OutputQueue(), OSError("bad sector")
         output.put(0)
@@ -269,7 +269,7 @@ def test_an_error_comes_after_the_ready_batches_and_once() -> None:
     run(main())
 
 
-def test_the_end_wakes_a_waiting_user() -> None:
+def test_the_end_wakes_a_waiting_user():
     async def main() -> None:
         for end in (OutputQueue.finish, OutputQueue.abandon):
             output = OutputQueue()
@@ -282,7 +282,7 @@ def test_the_end_wakes_a_waiting_user() -> None:
     run(main())
 
 
-def test_abandoning_drops_ready_and_later_batches() -> None:
+def test_abandoning_drops_ready_and_later_batches():
     async def main() -> None:
         output = OutputQueue()
         output.put(0)
@@ -298,7 +298,7 @@ def test_abandoning_drops_ready_and_later_batches() -> None:
     run(main())
 
 
-def test_the_error_of_abandoning_is_raised_if_batches_are_lost() -> None:
+def test_the_error_of_abandoning_is_raised_if_batches_are_lost():
     def abandoned(output: OutputQueue) -> type[BaseException]:
         output.abandon(KeyError())
         with pytest.raises((KeyError, OutputEnded)) as caught:
@@ -318,7 +318,7 @@ def test_the_error_of_abandoning_is_raised_if_batches_are_lost() -> None:
     assert abandoned(complete) is OutputEnded
 
 
-def test_abandoning_without_an_error_drops_an_earlier_one() -> None:
+def test_abandoning_without_an_error_drops_an_earlier_one():
     output = OutputQueue()
     output.finish(OSError())
     output.abandon()
@@ -330,7 +330,7 @@ def test_abandoning_without_an_error_drops_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 3])
-def test_a_thread_and_a_loop(capacity: int) -> None:
+def test_a_thread_and_a_loop(capacity):
     output, count = OutputQueue(capacity), 500
     producer = in_thread(lambda: feed(output, count))
     assert [output.get() for _ in range(count)] == list(range(count))
@@ -339,7 +339,7 @@ def test_a_thread_and_a_loop(capacity: int) -> None:
     producer.join()
 
 
-def test_two_loops() -> None:
+def test_two_loops():
     output, count = OutputQueue(), 500
     producer = in_thread(lambda: feed(output, count))
 
@@ -350,7 +350,7 @@ def test_two_loops() -> None:
     producer.join()
 
 
-def test_threads_and_loops_together_get_every_batch_once() -> None:
+def test_threads_and_loops_together_get_every_batch_once():
     output, count = OutputQueue(2), 600
     got: list[int] = []
 
@@ -376,7 +376,7 @@ def test_threads_and_loops_together_get_every_batch_once() -> None:
     assert sorted(got) == list(range(count))
 
 
-def test_a_waiting_task_of_a_closed_loop_takes_no_batch() -> None:
+def test_a_waiting_task_of_a_closed_loop_takes_no_batch():
     output = OutputQueue()
 
     def wait_and_go(waiting: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -5,20 +5,28 @@ releases them if it is given up.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from gnndrive.common.errors import ReadError
-from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.partial_admission import _TableAdmission
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
+from gnndrive.common.errors import ConfigError, ReadError
+from gnndrive.common.records import TableFile
 from gnndrive.disk.engines.simulated import Faults
-from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation
-from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from tests.pipeline.tight import SLOTS, Refusing, closing, ids, loads, simulation_of, use
 
 
-def test_the_head_reads_before_all_its_slots_are_there(rows: TableFile) -> None:
+def test_the_head_reads_before_all_its_slots_are_there(rows):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -34,7 +42,7 @@ def test_the_head_reads_before_all_its_slots_are_there(rows: TableFile) -> None:
     run(main())
 
 
-def test_no_part_evicts_rows_that_another_part_needs(rows: TableFile) -> None:
+def test_no_part_evicts_rows_that_another_part_needs(rows):
     """Rows 40 … 47 are the oldest on standby and the last of the needed rows in the file."""
 
     async def main() -> None:
@@ -51,7 +59,7 @@ def test_no_part_evicts_rows_that_another_part_needs(rows: TableFile) -> None:
     run(main())
 
 
-def test_repeated_rows_and_rows_that_another_batch_is_loading(rows: TableFile) -> None:
+def test_repeated_rows_and_rows_that_another_batch_is_loading(rows):
     async def main() -> None:
         for part_rows in (1, 2, 3, 100):
             async with simulation_of(rows, part_rows) as simulation:
@@ -71,9 +79,7 @@ def test_repeated_rows_and_rows_that_another_batch_is_loading(rows: TableFile) -
 
 @pytest.mark.parametrize("gone", [0, 1])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_one_batch_of_a_sweep_is_given_up_meanwhile(
-    rows: TableFile, gone: int, cancelled: bool
-) -> None:
+def test_one_batch_of_a_sweep_is_given_up_meanwhile(rows, gone, cancelled):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -98,7 +104,7 @@ def test_one_batch_of_a_sweep_is_given_up_meanwhile(
     run(main())
 
 
-def test_all_batches_of_a_sweep_are_given_up_meanwhile(rows: TableFile) -> None:
+def test_all_batches_of_a_sweep_are_given_up_meanwhile(rows):
     """The next batch gets the slots they held; no more is read for them."""
 
     async def main() -> None:
@@ -119,28 +125,9 @@ def test_all_batches_of_a_sweep_are_given_up_meanwhile(rows: TableFile) -> None:
     run(main())
 
 
-class Limited(Tier):
-    """Passes on `passed` fetches to `below` and refuses the next one."""
-
-    name = "limited"
-
-    def __init__(self, below: Tier, passed: int) -> None:
-        self.below, self.path, self.left = below, below.path, passed
-
-    @classmethod
-    def make(cls, context: TierContext) -> Limited:
-        raise NotImplementedError("made by hand")
-
-    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        self.left -= 1
-        if self.left == -1:
-            raise MemoryError("no memory for the reads")
-        return self.below.fetch(rows, places, landing)
-
-
 @pytest.mark.parametrize("passed", [0, 1, 2, 3])
 @pytest.mark.parametrize("gone", [None, 0, 1])
-def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | None) -> None:
+def test_a_part_whose_fetch_raises(rows, passed, gone):
     """From then on the batches of its sweep are tried one by one, and all are admitted."""
 
     async def main() -> None:
@@ -148,7 +135,7 @@ def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | Non
             buffer = simulation.buffer
             first = await buffer.lease({"x": ids(0, 14)})
             await first.ready()
-            simulation.table.tier = Limited(simulation.table.tier, passed)
+            simulation.table.tier = Refusing(simulation.table.tier, call=passed)
             wanted = [ids(20, 28), ids(28, 36)]
             tickets = buffer.join([(None, {"x": one}) for one in wanted])
             if gone is not None:
@@ -164,13 +151,13 @@ def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | Non
 
 
 @pytest.mark.parametrize("passed", [0, 1, 2])
-def test_the_error_of_a_parts_fetch_reaches_its_batch(rows: TableFile, passed: int) -> None:
+def test_the_error_of_a_parts_fetch_reaches_its_batch(rows, passed):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
             first = await buffer.lease({"x": ids(0, 14)})
             await first.ready()
-            simulation.table.tier = Limited(simulation.table.tier, passed)
+            simulation.table.tier = Refusing(simulation.table.tier, call=passed)
             (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
             behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
             await use(simulation, first, ids(0, 14))
@@ -181,7 +168,7 @@ def test_the_error_of_a_parts_fetch_reaches_its_batch(rows: TableFile, passed: i
     run(main())
 
 
-def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows: TableFile) -> None:
+def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows):
     """The cancelled batch is still in the queue when the part is tried; the next one keeps its
     place."""
 
@@ -190,7 +177,7 @@ def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows: TableFile
             buffer = simulation.buffer
             first = await buffer.lease({"x": ids(0, 14)})
             await first.ready()
-            simulation.table.tier = Limited(simulation.table.tier, 1)
+            simulation.table.tier = Refusing(simulation.table.tier, call=1)
             (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
             behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
             ticket.granted.cancel()
@@ -201,7 +188,7 @@ def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows: TableFile
     run(main())
 
 
-def test_rows_that_fail_while_parts_are_to_come(rows: TableFile) -> None:
+def test_rows_that_fail_while_parts_are_to_come(rows):
     """In a buffer with no slot to spare, rows of both batches fail before the next part comes."""
 
     async def main() -> None:
@@ -227,7 +214,7 @@ def test_rows_that_fail_while_parts_are_to_come(rows: TableFile) -> None:
     run(main())
 
 
-def test_a_buffer_that_breaks_meanwhile(rows: TableFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_that_breaks_meanwhile(rows, monkeypatch):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -241,4 +228,153 @@ def test_a_buffer_that_breaks_meanwhile(rows: TableFile, monkeypatch: pytest.Mon
             first.release()
             await buffer.drain()
 
+    run(main())
+
+
+# ---- two tables behind one gate
+
+
+@asynccontextmanager
+async def two_tables(
+    rows: TableFile, part_rows: int = 2
+) -> AsyncIterator[tuple[Simulation, FeatureBuffer]]:
+    simulation = Simulation(Scenario(rows, slots=SLOTS), seed=0)
+    tables = {
+        name: SlotTable(
+            rows.row_count, SLOTS, rows.row_bytes, Host().allocate(SLOTS, rows.row_bytes),
+            simulation.table.tier, LRU(),
+        )
+        for name in ("one", "two")
+    }  # fmt: skip
+    buffer = FeatureBuffer(tables, part_rows)
+    yield simulation, buffer
+    await buffer.drain()
+    buffer.verify()
+    assert [table.available for table in tables.values()] == [SLOTS, SLOTS]
+    await buffer.aclose()
+    await simulation.close()
+
+
+@pytest.mark.parametrize(("part_rows", "takes"), [(2, True), (100, False)])
+@pytest.mark.parametrize("tight", ["one", "two"])
+def test_a_lease_of_both(rows, part_rows, takes, tight):
+    """Without parts it takes no slots until both tables have enough, because two batches could
+    wait for each other for ever; in parts it takes the slots that are available."""
+
+    async def main() -> None:
+        async with two_tables(rows, part_rows) as (_, buffer):
+            held = {name: ids(0, 12 if name == tight else 2) for name in ("one", "two")}
+            first = await buffer.lease(held)
+            wanted = {"one": ids(20, 34), "two": ids(30, 44)}
+            (ticket,) = buffer.join([(None, wanted)])
+            assert not ticket.granted.done()
+            left = {name: table.available for name, table in buffer.tables.items()}
+            assert (left != {name: SLOTS - len(held[name]) for name in held}) is takes
+            await first.ready()
+            first.release()
+            lease = await buffer.granted(ticket)
+            await lease.ready()
+            for name, asked in wanted.items():
+                got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
+                assert np.array_equal(got, told_rows(asked, rows.row_bytes))
+            lease.release()
+
+    run(main())
+
+
+@pytest.mark.parametrize("part_rows", [2, 100])
+@pytest.mark.parametrize(
+    ("two", "error"), [(ids(0, SLOTS + 1), ConfigError), (np.array([1, 10**6]), IndexError)]
+)
+def test_a_table_that_cannot_hold_its_rows(rows, part_rows, two, error):
+    async def main() -> None:
+        async with two_tables(rows, part_rows) as (_, buffer):
+            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+            (ticket,) = buffer.join([(None, {"one": ids(20, 34), "two": two})])
+            with pytest.raises(error):
+                await buffer.granted(ticket)
+            await first.ready()
+            first.release()
+
+    run(main())
+
+
+def test_memory_that_is_short_when_parts_are_made(rows, monkeypatch):
+    def refuse(admission: object, part_rows: int) -> None:
+        raise MemoryError("no memory for parts")
+
+    async def main() -> None:
+        async with two_tables(rows) as (_, buffer):
+            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+            with monkeypatch.context() as patch:
+                patch.setattr(_TableAdmission, "divide", refuse)
+                (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
+                with pytest.raises(MemoryError, match="for parts"):
+                    await buffer.granted(ticket)
+            await first.ready()
+            first.release()
+
+    run(main())
+
+
+def test_memory_that_is_short_behind_the_last_part(rows, monkeypatch):
+    """What the parts of both tables hold is released once, though one has made its hold."""
+
+    def refuse(admission: _TableAdmission) -> SlotHold:
+        monkeypatch.undo()
+        raise MemoryError("no memory for leases")
+
+    async def main() -> None:
+        async with two_tables(rows) as (_, buffer):
+            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+            (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
+            await first.ready()
+            made, holds = _TableAdmission.hold, list[SlotHold]()
+
+            def second_refused(admission: _TableAdmission) -> SlotHold:
+                if holds:
+                    return refuse(admission)
+                holds.append(made(admission))
+                return holds[0]
+
+            monkeypatch.setattr(_TableAdmission, "hold", second_refused)
+            first.release()
+            with pytest.raises(MemoryError, match="for leases"):
+                await buffer.granted(ticket)
+            assert holds
+            await buffer.drain()
+            buffer.verify()
+            assert all(table.available == table.slots for table in buffer.tables.values())
+
+    run(main())
+
+
+@pytest.mark.parametrize("part_rows", [2, 100])
+@pytest.mark.parametrize("what", ["admit", "split"])
+def test_memory_that_is_short_for_the_second_table(rows, monkeypatch, part_rows, what):
+    """In its admission or its holds: the first table's slots are released, and the next batch is
+    admitted."""
+    owner: Any = SlotTable if what == "admit" else SlotHold
+    made = getattr(owner, what)
+
+    def refuse_two(mine: Any, *given: Any) -> Any:
+        table = mine if what == "admit" else mine.table
+        if table is second:
+            monkeypatch.undo()
+            raise MemoryError("no memory for two")
+        return made(mine, *given)
+
+    async def main() -> None:
+        nonlocal second
+        async with two_tables(rows, part_rows) as (_, buffer):
+            second = buffer.tables["two"]
+            monkeypatch.setattr(owner, what, refuse_two)
+            wanted = {"one": ids(20, 34), "two": ids(30, 44)}
+            with pytest.raises(MemoryError, match="for two"):
+                await buffer.lease(wanted)
+            lease = await buffer.lease({name: ids(0, SLOTS) for name in wanted})
+            await lease.ready()
+            lease.release()
+
+    second: SlotTable | None = None
     run(main())

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 import torch
 
 from gnndrive.buffer import place_table
-from gnndrive.buffer.place_table import PlaceHold, PlaceTable, _Place
-from gnndrive.common.errors import ReadError, StoreError
-from gnndrive.common.records import Stretch, TableFile
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.place_table import PlaceTable
+from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
-from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from tests.pipeline import scenarios
-from tests.pipeline.scenarios import PLACES, expected_nodes
-from tests.pipeline.test_simulated import NOISE, held
-from tests.pipeline.turns import Wait, cancel_after_each_turn
+from tests.pipeline.scenarios import NOISE, PLACES, run_one
+from tests.pipeline.tight import Refusing, ids
 
-SEEDS = 25
-SHAPES: dict[str, dict[str, Any]] = {
-    "one place": {"places": 1},
-    "two places": {"places": 2, "residents": 60},
-    "all resident": {"places": 2, "residents": 200},
-    "three places": {"places": 3, "residents": 7, "stages": Stages(4, 4, 4, 3)},
-}
+RESIDENTS, PLACE_ROWS = 20, 16
+NONE = np.empty(0, np.int64)
 SCENARIOS = (
     scenarios.epoch_ends_well,
     scenarios.narrow_queues_end_well,
@@ -44,228 +36,156 @@ SCENARIOS = (
     scenarios.two_epochs_in_one_task,
     scenarios.closing_waits_for_the_kernel,
 )
-Drop = Callable[[pytest.MonkeyPatch], None]
-
-
-@pytest.fixture(autouse=True, params=[1 << 18, 9])
-def part_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Residents are fetched at once, or nine at a time."""
-    monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", request.param)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_all_ends_well(scenario: Callable[..., None], rows: TableFile) -> None:
-    """A scenario that needs a full buffer has one place only."""
-    full = scenario is scenarios.granted_and_cancelled_in_one_turn
-    for seed in range(SEEDS):
-        residents = (60, 5, 0)[seed // 3 % 3]
-        scenario(rows, seed, places=1 if full else 1 + seed % 3, residents=residents)
+def test_all_ends_well(rows, seeds, monkeypatch, scenario):
+    """Residents are fetched at once, or nine at a time."""
+    for seed in seeds(4):
+        monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", (1 << 18, 9)[seed // 2 % 2])
+        places, residents = 1 + seed % 3, (60, 5, 0)[seed // 3 % 3]
+        if scenario is scenarios.granted_and_cancelled_in_one_turn:
+            places = 1  # it needs a full buffer
+        scenario(rows, seed, places=places, residents=residents)
 
 
-@pytest.mark.parametrize("given", SHAPES.values(), ids=SHAPES)
-def test_noise_changes_nothing(rows: TableFile, given: dict[str, Any]) -> None:
-    noisy = Scenario(rows, batches=8, faults=NOISE, **given)
-    for seed in range(SEEDS):
-        assert held(simulate(noisy, seed)) == expected_nodes(noisy, seed)
-    quiet = replace(noisy, faults=Faults(reorder=False))
-    for seed in range(0, SEEDS, 10):
-        assert held(simulate(quiet, seed)) == expected_nodes(quiet, seed)
+# ---- two tables with places behind one gate
 
 
-def test_every_batch_comes_once_in_any_order(rows: TableFile) -> None:
-    stages = Stages(in_order=False)
-    for seed in range(SEEDS):
-        delivered = simulate(Scenario(rows, faults=NOISE, stages=stages, **PLACES), seed)
-        assert sorted(batch.index for batch in delivered) == list(range(20))
+@asynccontextmanager
+async def two_tables(
+    rows: TableFile, seed: int = 0, faults: Faults = NOISE
+) -> AsyncIterator[FeatureBuffer]:
+    simulation = Simulation(Scenario(rows, places=1, faults=faults), seed)
+    slots = RESIDENTS + 2 * PLACE_ROWS
+    tables = {
+        name: PlaceTable(
+            rows.row_count, residents, 2, PLACE_ROWS, rows.row_bytes,
+            Host().allocate(slots, rows.row_bytes), simulation.table.tier,
+        )
+        for name, residents in (("one", RESIDENTS), ("two", 0))
+    }  # fmt: skip
+    buffer = FeatureBuffer(tables)
+    buffer.begin_residents()
+    yield buffer
+    await buffer.drain()
+    buffer.verify()
+    assert buffer.idle
+    assert [table.available for table in tables.values()] == [2 * PLACE_ROWS] * 2
+    await buffer.aclose()
+    await simulation.close()
 
 
-def test_residents_are_read_once(rows: TableFile) -> None:
-    """Also if the first epochs are left while they are being read."""
-    for seed in range(SEEDS):
-
-        async def main(seed: int = seed) -> None:
-            scenario = Scenario(rows, batches=6, places=2, residents=200, faults=NOISE)
-            simulation = Simulation(scenario, seed)
-            for number, limit in enumerate((0, 1, None, None)):
-                epoch = simulation.epoch(number)
-                running = asyncio.ensure_future(run_epoch(epoch))
-                assert len(await simulation.consume(epoch, limit)) in (limit, 6)
-                if limit is not None:
-                    running.cancel()
-                await asyncio.wait([running])
-                if number == 2:
-                    whole = simulation.engine.stats()["requests"]
-            assert simulation.engine.stats()["requests"] == whole, "a resident is read again"
-            assert simulation.table.stats()["loads"] == 0
-            await simulation.close()
-
-        run(main())
+async def use(buffer: FeatureBuffer, rows: TableFile, wanted: dict[str, Int64Array]) -> None:
+    lease = await buffer.lease(wanted)
+    try:
+        await lease.ready()
+        for name, asked in wanted.items():
+            got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
+            assert np.array_equal(got, told_rows(asked, rows.row_bytes))
+        await lease.gathered()
+    finally:
+        lease.release()
 
 
-@pytest.mark.parametrize("first", [0, 64])
-def test_a_bad_sector(rows: TableFile, first: int) -> None:
-    """Of residents: the first batch has the error. Of others: it surfaces at its batch. When the
-    disk is well again, the next epoch is whole."""
-    at = first * rows.row_bytes
-    bad = range(first, first + 8)
-    faults = replace(NOISE, eio_offsets=((at, at + 512),))
-    scenario = Scenario(rows, batches=8, faults=faults, **PLACES)
-    for seed in range(SEEDS):
-        reference = expected_nodes(scenario, seed)
-        turn = next((i for i, nodes in reference if set(nodes) & set(bad)), None)
-        turn = turn if first else 0
+def test_batches_of_both(rows, seeds):
+    """Some have no rows of one table or of both; one is cancelled."""
 
-        async def main(seed: int = seed, turn: int | None = turn) -> None:
-            simulation = Simulation(scenario, seed)
-            epoch = simulation.epoch()
-            running = asyncio.ensure_future(run_epoch(epoch))
-            delivered = await simulation.consume(epoch, limit=turn)
-            if turn is not None:
-                with pytest.raises(ReadError) as caught:
-                    await epoch.output.aget()
-                assert (caught.value.errno, caught.value.path) == (errno.EIO, rows.path)
-                assert caught.value.offset <= at + 512 <= caught.value.offset + 4096
-            await running
-            assert held(delivered) == expected_nodes(scenario, seed)[:turn]
-            simulation.check_idle()
-            simulation.engine._faults = NOISE
-            again = simulation.epoch(1)
-            running = asyncio.ensure_future(run_epoch(again))
-            assert len(await simulation.consume(again)) == 8
-            await running
-            await simulation.close()
+    async def main(seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        async with two_tables(rows, seed) as buffer:
+            users = []
+            for _ in range(12):
+                counts = draw.choice([0, 3, PLACE_ROWS], 2)
+                one, two = (draw.integers(0, 200, count) for count in counts)
+                users.append(asyncio.ensure_future(use(buffer, rows, {"one": one, "two": two})))
+            for _ in range(int(draw.integers(0, 40))):
+                await asyncio.sleep(0)
+            gone = users[int(draw.integers(0, 12))]
+            gone.cancel()
+            await asyncio.wait(users)
+            for user in users:
+                if user is not gone:
+                    user.result()
 
-        run(main())
+    for seed in seeds(5):
+        run(main(seed))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("given", SHAPES.values(), ids=SHAPES)
-def test_an_epoch_cancelled_after_any_turn(
-    rows: TableFile, seed: int, given: dict[str, Any]
-) -> None:
-    """The next epoch of the same buffer is whole."""
+def test_a_batch_has_the_errors_of_its_own_rows(rows):
+    """A batch without rows of a table has no error of another batch that needs the table."""
+    faults = Faults(eio_offsets=((100 * rows.row_bytes, 101 * rows.row_bytes),), delay_turns_max=4)
 
-    async def main(wait: Wait) -> bool:
-        simulation = Simulation(Scenario(rows, batches=4, faults=NOISE, **given), seed)
-        epoch = simulation.epoch()
-        running = asyncio.ensure_future(run_epoch(epoch))
-        consumer = asyncio.ensure_future(simulation.consume(epoch))
-        await wait()
-        ended = consumer.done()
-        epoch.output.abandon()
-        running.cancel()
-        await asyncio.wait([running])
-        await asyncio.wait([consumer])
-        await simulation.buffer.drain()  # a task cancelled before its first step did not
-        simulation.check_idle()
-        again = simulation.epoch(1)
-        running = asyncio.ensure_future(run_epoch(again))
-        assert len(await simulation.consume(again)) == 4
-        await running
+    async def main() -> None:
+        async with two_tables(rows, faults=faults) as buffer:
+            wanted = [
+                {"one": ids(0, 30), "two": NONE},
+                {"one": ids(40, 50), "two": ids(96, 104)},
+                {"one": ids(60, 70), "two": NONE},
+            ]
+            users = [asyncio.ensure_future(use(buffer, rows, each)) for each in wanted]
+            await asyncio.wait(users)
+            assert isinstance(users[1].exception(), ReadError)
+            users[0].result()
+            users[2].result()
+
+    run(main())
+
+
+def test_all_tables_or_none(rows):
+    """A batch without a place in one table takes none of the other."""
+
+    async def main() -> None:
+        async with two_tables(rows) as buffer:
+            first = await buffer.lease({"one": NONE, "two": ids(0, 9)})
+            second = await buffer.lease({"one": NONE, "two": ids(0, 9)})
+            (ticket,) = buffer.join([(None, {"one": ids(0, 30), "two": ids(0, 3)})])
+            assert not ticket.granted.done()
+            assert buffer.tables["one"].available == 2 * PLACE_ROWS
+            await first.ready()
+            first.release()
+            (await buffer.granted(ticket)).release()
+            await second.ready()
+            second.release()
+
+    run(main())
+
+
+# ---- residents whose fetch is refused
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_residents_whose_fetch_is_refused(rows, passed, monkeypatch):
+    """Or that of a batch, which has an error at its turn. The next epoch reads what is missing."""
+    monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", 9)
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, batches=4, places=1), 0)
+        await simulation.buffer.drain()
+        table = simulation.table = PlaceTable(
+            200, 60, 2, 16, rows.row_bytes, simulation.device.allocate(92, rows.row_bytes),
+            Refusing(simulation.table.tier, call=passed),
+        )  # fmt: skip
+        simulation.buffer = FeatureBuffer({"x": table})
+        _, error = await run_one(simulation)
+        assert isinstance(error, ReadError | MemoryError)
+        assert "memory" in str(error)
+        assert len((await run_one(simulation, 1))[0]) == 4
+        await simulation.buffer.drain()
+        simulation.buffer.verify()
+        await simulation.engine.aclose()
+
+    run(main())
+
+
+def test_a_closed_engine_refuses_residents(rows):
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, batches=4, **PLACES), 0)
+        await simulation.buffer.drain()
+        error = ClosedError("the engine was closed")
+        simulation.table.tier = Refusing(simulation.table.tier, call=0, error=error)
+        simulation.buffer.begin_residents()
+        simulation.buffer.raise_if_broken()
         await simulation.close()
-        return ended
 
-    assert cancel_after_each_turn(main, 2000) > 15
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
-    """Rows may be repeated; the second of three batches is cancelled."""
-
-    async def main(wait: Wait) -> bool:
-        simulation = Simulation(Scenario(rows, slots=16, faults=NOISE, **PLACES), seed)
-
-        async def use(start: int) -> None:
-            ids = np.repeat(np.arange(start, start + 8, dtype=np.int64), 2)
-            lease = await simulation.buffer.lease({"x": ids})
-            try:
-                await lease.ready()
-                got = torch.from_numpy(simulation.gathered(lease))
-                simulation.check(Delivered(0, ids, got))
-            finally:
-                lease.release()
-
-        users = [asyncio.ensure_future(use(start)) for start in (55, 58, 120)]
-        await wait()
-        ended = users[1].done()
-        users[1].cancel()
-        await asyncio.wait(users)
-        for user in (users[0], users[2]):
-            user.result()
-        await simulation.close()
-        return ended
-
-    assert cancel_after_each_turn(main, 500) >= 4
-
-
-def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows: TableFile) -> None:
-    scenario = Scenario(rows, batches=6, slots=6, **PLACES)
-    for seed in range(8):
-        reference = expected_nodes(scenario, seed)
-        turn = next(i for i, nodes in reference if sum(node >= 60 for node in nodes) > 6)
-
-        async def main(seed: int = seed, turn: int = turn) -> None:
-            simulation = Simulation(scenario, seed)
-            epoch = simulation.epoch()
-            running = asyncio.ensure_future(run_epoch(epoch))
-            assert len(await simulation.consume(epoch, limit=turn)) == turn
-            with pytest.raises(StoreError, match="the pack is damaged"):
-                await epoch.output.aget()
-            await running
-            await simulation.close()
-
-        run(main())
-
-
-# ---- without a rule something goes wrong
-
-
-def drop_places_wait_for_reads(patch: pytest.MonkeyPatch) -> None:
-    """6: a place is free as soon as its batch was released."""
-    patch.setattr(_Place, "free", property(lambda place: not place.entries))
-
-
-def drop_batches_wait_for_their_rows(patch: pytest.MonkeyPatch) -> None:
-    """7: a batch is ready as soon as its reads have begun."""
-    patch.setattr(PlaceHold, "settled", lambda hold: True)
-
-
-def drop_batches_wait_for_residents(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlaceTable, "residents_settled", True)
-
-
-def drop_failures_reach_the_batch(patch: pytest.MonkeyPatch) -> None:
-    """8: a failed row counts as read."""
-    commit = PlaceTable.commit
-
-    def careless(table: PlaceTable, stretch: Stretch) -> None:
-        failed = stretch.failures["slot"]
-        commit(table, Stretch(np.concatenate([stretch.slots, failed])))
-
-    patch.setattr(PlaceTable, "commit", careless)
-
-
-@pytest.mark.parametrize(
-    ("drop", "scenario", "table", "residents"),
-    [
-        (drop_places_wait_for_reads, scenarios.cancelled_leases_come_back, "wide", 0),
-        (drop_batches_wait_for_their_rows, scenarios.epoch_ends_well, "rows", 60),
-        (drop_batches_wait_for_residents, scenarios.epoch_ends_well, "wide", 150),
-        (drop_failures_reach_the_batch, scenarios.failing_epoch_ends, "rows", 60),
-    ],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_without_the_rule_something_goes_wrong(
-    drop: Drop, scenario: Callable[..., None], table: str, residents: int,
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    drop(monkeypatch)
-    rows = request.getfixturevalue(table)
-    monkeypatch.setattr(asyncio.BaseEventLoop, "call_exception_handler", lambda loop, context: None)
-
-    def sixty_seeds() -> None:
-        for seed in range(60):
-            scenario(rows, seed, places=1, residents=residents)
-
-    with pytest.raises((AssertionError, ReadError)):
-        sixty_seeds()
+    run(main())

@@ -13,7 +13,7 @@ import torch
 
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ClosedError
-from gnndrive.common.records import Int32Array, TableFile
+from gnndrive.common.records import Int32Array
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
@@ -36,9 +36,7 @@ def record_releases(
     return released
 
 
-def test_a_lease_releases_in_steps_if_a_part_waits_for_slots(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_releases_in_steps_if_a_part_waits_for_slots(rows, monkeypatch):
     """The disk may be idle until then: the next part is read before all slots are released."""
 
     async def main() -> None:
@@ -62,9 +60,7 @@ def test_a_lease_releases_in_steps_if_a_part_waits_for_slots(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_gathered_slots_are_released_while_others_are_gathered(
-    rows: TableFile, device: str, monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
+def test_gathered_slots_are_released_while_others_are_gathered(rows, device, monkeypatch, late):
     """On the host only; a GPU gathers in one copy. No slot is released twice if the lease ends
     before the loop runs the callback."""
 
@@ -92,9 +88,7 @@ def test_gathered_slots_are_released_while_others_are_gathered(
     run(main())
 
 
-def test_an_error_while_a_piece_is_released_breaks_the_buffer(
-    rows: TableFile, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_a_piece_is_released_breaks_the_buffer(rows, device, monkeypatch):
     """No caller awaits that release."""
 
     async def main() -> None:
@@ -119,9 +113,7 @@ def test_an_error_while_a_piece_is_released_breaks_the_buffer(
     run(main())
 
 
-def test_pieces_are_not_released_in_a_retired_buffer(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_are_not_released_in_a_retired_buffer(rows, monkeypatch):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             lease = await simulation.buffer.lease({"x": ids(0, 16)})
@@ -138,9 +130,7 @@ def test_pieces_are_not_released_in_a_retired_buffer(
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
-def test_a_release_step_that_fails_releases_all_slots(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_a_release_step_that_fails_releases_all_slots(rows, monkeypatch, step):
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -181,9 +171,7 @@ class Gathering(InlineWorkers):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_slots_are_released_and_the_batch_is_put_before_the_gather_returns(
-    rows: TableFile, ended: bool
-) -> None:
+def test_slots_are_released_and_the_batch_is_put_before_the_gather_returns(rows, ended):
     async def main() -> None:
         scenario = Scenario(rows, slots=SLOTS, batches=1, extra_max=0)
         async with closing(Simulation(scenario, seed=0)) as simulation:
@@ -222,7 +210,7 @@ class Waiting(InlineWorkers):
         return await super().run(function, *arguments)
 
 
-def test_only_the_user_keeps_a_batch_alive_while_the_next_is_made(rows: TableFile) -> None:
+def test_only_the_user_keeps_a_batch_alive_while_the_next_is_made(rows):
     async def main() -> None:
         async with closing(Simulation(Scenario(rows, batches=2), seed=0)) as simulation:
             epoch, workers = simulation.epoch(), Waiting()
@@ -241,7 +229,7 @@ def test_only_the_user_keeps_a_batch_alive_while_the_next_is_made(rows: TableFil
     run(main())
 
 
-def test_a_batch_of_an_abandoned_epoch_is_not_counted(rows: TableFile) -> None:
+def test_a_batch_of_an_abandoned_epoch_is_not_counted(rows):
     async def main() -> None:
         async with closing(Simulation(Scenario(rows, batches=1), seed=0)) as simulation:
             epoch, make = simulation.epoch(), simulation.make

@@ -1,196 +1,212 @@
 """The pipeline on a simulated disk: bytes, order, determinism, faults, tight buffers."""
 
-import asyncio
 import errno
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
+from gnndrive.buffer import place_table
+from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.policies.belady import Belady
-from gnndrive.common.errors import ConfigError, ReadError
-from gnndrive.common.records import TableFile
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
-from tests.pipeline.scenarios import expected_nodes, few_staging_blocks_end_well
+from gnndrive.testing.simulation import Scenario, Simulation, simulate
+from tests.pipeline.scenarios import (
+    NOISE,
+    PLACES,
+    SLOW,
+    expected_nodes,
+    first_of,
+    held,
+    run_one,
+)
+from tests.soak import product
 
-NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
-SEEDS = 400
-SWEEPS = {"slots": 64, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
-
-
-def held(batches: list[Delivered]) -> list[tuple[int, list[int]]]:
-    return [(batch.index, batch.node.tolist()) for batch in batches]
-
-
-def test_noise_changes_nothing(rows: TableFile) -> None:
-    """Short reads, EAGAIN, EINTR and reordering: the same batches, each row right, in order."""
-    noisy = Scenario(rows, batches=8, faults=NOISE)
-    for seed in range(SEEDS):
-        assert held(simulate(noisy, seed)) == expected_nodes(noisy, seed)
-    quiet = replace(noisy, faults=Faults(reorder=False))
-    for seed in range(0, SEEDS, 10):
-        assert held(simulate(quiet, seed)) == expected_nodes(quiet, seed)
-
-
-def test_a_buffer_just_large_enough_never_deadlocks(rows: TableFile) -> None:
-    """5,000 batches through four extractors and exactly the slots of the largest batch."""
-    batches = 0
-    for seed in range(50):
-        scenario = Scenario(rows, batches=100, faults=Faults(short=0.05, delay_turns_max=3))
-        batches += len(simulate(scenario, seed))
-    assert batches == 5_000
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_every_batch_comes_once(rows: TableFile, in_order: bool) -> None:
-    for seed in range(50):
-        scenario = Scenario(rows, faults=NOISE, stages=Stages(in_order=in_order), slots=40)
-        assert sorted(batch.index for batch in simulate(scenario, seed)) == list(range(20))
-
-
-def test_batches_do_not_depend_on_samplers_extractors_queues(rows: TableFile) -> None:
-    for seed in range(15):
-        one = Stages(samplers=1, extractors=1, extracting_queue=1, training_queue=1)
-        expected = held(simulate(Scenario(rows, faults=NOISE, stages=one), seed))
-        for stages in (Stages(), Stages(4, 4, 9, 2), Stages(2, 7, 3, 8)):
-            scenario = Scenario(rows, faults=NOISE, stages=stages, slots=50)
-            assert held(simulate(scenario, seed)) == expected
+SWEEPS: dict[str, Any] = {"slots": 64, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
+ANY_ORDER = Stages(in_order=False)
+SHAPES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "quiet": {"faults": Faults(reorder=False)},
+    "one by one": {"stages": Stages(1, 1, 1, 1, sweep=1)},
+    "many samplers": {"stages": Stages(4, 4, 9, 2)},
+    "many extractors": {"stages": Stages(2, 7, 3, 8)},
+    "any order": {"stages": ANY_ORDER},
+    "sweeps of one": {"policy": Belady(), "stages": Stages(4, 4, 6, 6, sweep=1)},
+    "sweeps of two": {"policy": Belady(), "stages": Stages(4, 4, 6, 6, sweep=2)},
+    "sweeps of three": {"policy": LRU(), "stages": Stages(4, 4, 6, 6, sweep=3)},
+    "two together": {"together": 2, "stages": Stages(4, 2, 4, 3)},
+    "three together": {"together": 3, "stages": Stages(4, 2, 4, 3)},
+    "four together": {"together": 4, "stages": Stages(4, 2, 4, 3)},
+    "one place": {"places": 1},
+    "two places": PLACES,
+    "all resident": {"places": 2, "residents": 200},
+    "three places": {"places": 3, "residents": 7, "stages": Stages(4, 4, 4, 3)},
+    "places in any order": {**PLACES, "stages": ANY_ORDER},
+    "superbatches": {"policy": Belady(), "superbatch": 7},
+    "one batch ahead": {"policy": Belady(), "superbatch": 1, "stages": Stages(1, 1, 1, 1)},
+    "an epoch ahead": {"policy": Belady(), "superbatch": 60},
+    "superbatches in any order": {"policy": Belady(), "superbatch": 7, "stages": ANY_ORDER},
+    "superbatches together": {
+        "policy": Belady(), "superbatch": 7, "together": 3, "stages": Stages(3, 2, 4, 4),
+    },
+    "superbatches in sweeps": {**SWEEPS, "superbatch": 7},
+}  # fmt: skip
 
 
-def test_a_later_epoch_finds_rows_of_an_earlier_one(rows: TableFile) -> None:
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=200), seed=1)
-        for number in range(2):
-            epoch = simulation.epoch(number)
-            running = asyncio.ensure_future(run_epoch(epoch))
-            await simulation.consume(epoch)
-            await running
+@product("shape,slots", list(SHAPES), (0, 20, 40, 200))
+def test_the_batches_are_those_of_the_sample_stage(rows, seeds, shape, slots):
+    """Noise, stages and few slots change no batch: each row is right, and they come in order."""
+    scenario = Scenario(rows, **{"batches": 7, "faults": NOISE, "slots": slots, **SHAPES[shape]})
+    order = list if scenario.stages.in_order else sorted
+    for seed in seeds(2):
+        expected = expected_nodes(scenario, seed) + expected_nodes(scenario, seed, 1)
+        found = held(simulate(scenario, seed, epochs=2))
+        assert order(found[:7]) + order(found[7:]) == expected
+
+
+@product(
+    "queues,in_order,sweep", [(1, 1), (1, 4), (6, 1), (2, 2), (3, 9)], [True, False], [None, 3]
+)
+def test_queues_shorter_than_a_sweep(rows, seeds, queues, in_order, sweep):
+    stages = Stages(2, 3, *queues, in_order, sweep)
+    scenario = Scenario(rows, batches=10, slots=50, stages=stages, policy=Belady(), faults=NOISE)
+    for seed in seeds(2):
+        assert sorted(b.index for b in simulate(scenario, seed)) == list(range(10))
+
+
+@product(
+    "shape,room", ["superbatches", "superbatches in sweeps", "superbatches together"],
+    [1, 2, 5, 9, 30],
+)  # fmt: skip
+def test_a_full_disk_ends_superbatches_early(rows, seeds, shape, room):
+    ahead = Scenario(rows, batches=16, faults=NOISE, **SHAPES[shape], records_max=room)
+    for seed in seeds(2):
+        assert held(simulate(ahead, seed)) == expected_nodes(ahead, seed)
+
+
+@pytest.mark.parametrize("scenario", [{}, {"extra_max": 60}])
+def test_no_row_is_read_twice_while_it_is_there(rows, seeds, scenario):
+    """Several extractors share rows in flight; a later epoch finds the rows of an earlier one."""
+
+    async def main(seed: int) -> None:
+        simulation = Simulation(Scenario(rows, slots=200, batches=8, **scenario), seed)
+        batches = [*(await run_one(simulation))[0], *(await run_one(simulation, 1))[0]]
+        wanted = {node for batch in batches for node in batch.node.tolist()}
         stats = simulation.table.stats()
-        assert stats["loads"] <= 200, "with a slot for each row no row is read twice"
-        assert stats["evictions"] == 0
+        assert (stats["loads"], stats["evictions"]) == (len(wanted), 0)
         await simulation.close()
 
-    run(main())
+    for seed in seeds(2):
+        run(main(seed))
 
 
-def test_no_row_is_read_twice_while_it_is_there(rows: TableFile) -> None:
-    """Several extractors share rows in flight: each needed row is loaded exactly once."""
-    for seed in range(50):
+@pytest.mark.parametrize("residents_at_once", [1 << 18, 9])
+def test_residents_are_read_once(rows, seeds, monkeypatch, residents_at_once):
+    """Also if the first epochs are left while they are being read."""
+    monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", residents_at_once)
 
-        async def main(seed: int = seed) -> None:
-            simulation = Simulation(Scenario(rows, slots=200, extra_max=60), seed)
-            epoch = simulation.epoch()
-            running = asyncio.ensure_future(run_epoch(epoch))
-            batches = await simulation.consume(epoch)
-            await running
-            wanted = {node for batch in batches for node in batch.node.tolist()}
-            assert simulation.table.stats()["loads"] == len(wanted)
-            await simulation.close()
-
-        run(main())
-
-
-@pytest.mark.parametrize("together", [2, 3, 4])
-def test_combined_fetches_change_nothing(rows: TableFile, together: int) -> None:
-    """Seven batches, sampled side by side in combined fetches of two, three or four."""
-    for seed in range(60):
-        scenario = Scenario(rows, batches=7, slots=64, faults=NOISE, stages=Stages(4, 2, 4, 3))
-        batches = simulate(replace(scenario, together=together), seed)
-        assert held(batches) == expected_nodes(scenario, seed)
-
-
-def test_an_error_in_a_combined_fetch_reaches_the_user(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_memory(*_: Any) -> None:
-        raise MemoryError("none to look ahead")
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, batches=7, together=3), 0)
-        monkeypatch.setattr(simulation.buffer, "announce", no_memory)
-        epoch = simulation.epoch()
-        running = asyncio.ensure_future(run_epoch(epoch))
-        with pytest.raises(MemoryError, match="none to look ahead"):
-            await epoch.output.aget()
-        await running
+    async def main(seed: int) -> None:
+        scenario = Scenario(rows, batches=6, places=2, residents=200, faults=NOISE)
+        simulation = Simulation(scenario, seed)
+        for number, limit in enumerate((0, 1, None, None)):
+            delivered, _ = await run_one(simulation, number, limit)
+            assert len(delivered) in (limit, 6)
+            if number == 2:
+                whole = simulation.engine.stats()["requests"]
+        assert simulation.engine.stats()["requests"] == whole, "a resident is read again"
+        assert simulation.table.stats()["loads"] == 0
         await simulation.close()
 
-    run(main())
+    for seed in seeds(2):
+        run(main(seed))
 
 
-@pytest.mark.parametrize("given", [{}, SWEEPS], ids=["paper", "sweeps"])
-def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile, given: dict[str, Any]) -> None:
-    """EIO: earlier batches are delivered, the error says where, a new epoch works, nothing is
-    lost."""
-    bad = range(64, 72)  # the rows of bytes 4,096 … 4,608
-    faults = replace(NOISE, eio_offsets=((4096, 4608),))
+@pytest.mark.parametrize(
+    ("given", "first"), [({}, 64), (SWEEPS, 64), (PLACES, 64), (PLACES, 0)],
+    ids=["paper", "sweeps", "places", "residents"],
+)  # fmt: skip
+def test_a_bad_sector_surfaces_at_its_batch(rows, seeds, given, first):
+    """EIO: earlier batches are delivered, the error says where, nothing is lost, and when the disk
+    is well again, so is the next epoch. Residents are needed by the first batch."""
+    at, bad = first * rows.row_bytes, range(first, first + 8)
+    faults = replace(NOISE, eio_offsets=((at, at + 512),))
     scenario = Scenario(rows, batches=8, faults=faults, **given)
-    surfaced = 0
-    for seed in range(SEEDS):
+
+    async def main(seed: int) -> None:
+        turn = first_of(scenario, seed, bad) if first else 0
+        simulation = Simulation(scenario, seed)
+        delivered, error = await run_one(simulation)
+        assert held(delivered) == expected_nodes(scenario, seed)[:turn]
+        if turn is not None:
+            assert isinstance(error, ReadError)
+            assert (error.errno, error.path) == (errno.EIO, rows.path)
+            assert error.offset <= at + 512 <= error.offset + 4096
+        simulation.check_idle()
+        simulation.engine._faults = NOISE
+        assert len((await run_one(simulation, 1))[0]) == 8
+        await simulation.close()
+
+    for seed in seeds(3):
+        run(main(seed))
+
+
+def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows, seeds):
+    scenario = Scenario(rows, batches=6, slots=6, **PLACES)
+
+    async def main(seed: int) -> None:
         reference = expected_nodes(scenario, seed)
-        first = next((i for i, nodes in reference if set(nodes) & set(bad)), None)
+        turn = next((i for i, nodes in reference if sum(node >= 60 for node in nodes) > 6), None)
+        simulation = Simulation(scenario, seed)
+        delivered, error = await run_one(simulation)
+        assert held(delivered) == reference[:turn]
+        assert turn is None or "the pack is damaged" in str(error)
+        assert isinstance(error, StoreError) is (turn is not None)
+        await simulation.close()
 
-        async def main(
-            seed: int = seed,
-            reference: list[tuple[int, list[int]]] = reference,
-            first: int | None = first,
-        ) -> None:
-            simulation = Simulation(scenario, seed)
-            epoch = simulation.epoch()
-            running = asyncio.ensure_future(run_epoch(epoch))
-            delivered = await simulation.consume(epoch, limit=first)
-            if first is not None:
-                with pytest.raises(ReadError) as caught:
-                    await epoch.output.aget()
-                assert caught.value.errno == errno.EIO
-                assert caught.value.path == rows.path
-                assert caught.value.offset <= 4608 <= caught.value.offset + 4096
-            await running
-            assert held(delivered) == reference[:first]
-            simulation.check_idle()
-            again = simulation.epoch(1)  # the buffer serves a new iterator
-            running = asyncio.ensure_future(run_epoch(again))
-            await simulation.consume(again, limit=0)
-            running.cancel()
-            await asyncio.wait([running])
-            await simulation.close()
-
-        run(main())
-        surfaced += first is not None
-    assert surfaced > SEEDS / 2
+    for seed in seeds(3):
+        run(main(seed))
 
 
-def test_few_staging_blocks_end_well(wide: TableFile) -> None:
-    for seed in range(60):
-        few_staging_blocks_end_well(wide, seed)
-
-
-def test_too_small_a_buffer_names_the_least_that_works(rows: TableFile) -> None:
+def test_too_small_a_buffer_names_the_least_that_works(rows):
     scenario = Scenario(rows, slots=5, batch_size=8, extra_max=0, batches=1)
     with pytest.raises(ConfigError, match=r"holds 5 rows .* needs 8"):
         simulate(scenario, 0)
     assert len(simulate(replace(scenario, slots=8), 0)) == 1
 
 
-def test_an_error_of_the_users_own_reaches_the_user(rows: TableFile) -> None:
-    """A transform that raises: the output queue raises its error, and every slot is back."""
+@pytest.mark.parametrize("who", ["transform", "look-ahead", "device"])
+def test_an_error_of_another_part_reaches_the_user(rows, monkeypatch, who):
+    """Every slot is back. A buffer whose device has failed refuses further batches."""
+    gathered, count = Lease.gathered, iter(range(1000))
+
+    def broken(*_: Any) -> None:
+        raise LookupError(who)
+
+    async def failing(lease: Lease) -> None:
+        if next(count) > 2:
+            raise LookupError(who)
+        await gathered(lease)
 
     async def main() -> None:
-        simulation = Simulation(Scenario(rows), 3)
-        epoch = simulation.epoch()
-
-        def broken(item: object, gathered: object) -> NoReturn:
-            raise KeyError("no such attribute")
-
-        simulation.make = broken  # type: ignore[method-assign]
-        running = asyncio.ensure_future(run_epoch(epoch))
-        with pytest.raises(KeyError):
-            await epoch.output.aget()
-        await running
+        scenario = Scenario(rows, batches=7, faults=SLOW, together=3, device="simulated-cuda")
+        simulation = Simulation(scenario, 0)
+        if who == "device":
+            monkeypatch.setattr(Lease, "gathered", failing)
+        elif who == "transform":
+            simulation.make = broken  # type: ignore[method-assign]
+        else:
+            monkeypatch.setattr(simulation.buffer, "announce", broken)
+        _, error = await run_one(simulation)
+        assert (type(error), str(error)) == (LookupError, who)
+        if who == "device":
+            with pytest.raises(LookupError):
+                simulation.buffer.raise_if_broken()
+        else:
+            simulation.buffer.raise_if_broken()
         await simulation.close()
 
     run(main())

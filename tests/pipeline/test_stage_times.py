@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def test_a_buckets_middle_is_within_two_per_cent() -> None:
+def test_a_buckets_middle_is_within_two_per_cent():
     times = [*range(3_000), *(7**power for power in range(20)), 10**18, *(2**p for p in range(60))]
     for ns in times:
         assert abs(middle_of(bucket_of(ns)) - ns) <= 0.016 * ns, ns
@@ -37,7 +37,7 @@ def test_a_buckets_middle_is_within_two_per_cent() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_percentiles_are_those_of_the_sorted_times(seed: int) -> None:
+def test_percentiles_are_those_of_the_sorted_times(seed):
     draw = random.Random(seed)
     times = [int(draw.lognormvariate(15, 2)) for _ in range(3_000)]
     histogram = Histogram()
@@ -50,11 +50,11 @@ def test_percentiles_are_those_of_the_sorted_times(seed: int) -> None:
         assert summary[name] == pytest.approx(ordered[int(share * 3_000) - 1] / 1e9, rel=0.02)
 
 
-def test_nothing_was_measured_yet() -> None:
+def test_nothing_was_measured_yet():
     assert Histogram().summary() == dict.fromkeys(("count", "mean_s", "p50_s", "p90_s", "p99_s"), 0)
 
 
-def test_memory_does_not_grow_with_the_times() -> None:
+def test_memory_does_not_grow_with_the_times():
     histogram = Histogram()
     for power in range(50):
         for step in range(64):
@@ -62,7 +62,7 @@ def test_memory_does_not_grow_with_the_times() -> None:
     assert len(histogram._buckets) < 2_000
 
 
-def test_occupancies_and_waits_of_an_interval() -> None:
+def test_occupancies_and_waits_of_an_interval():
     clock = Clock()
     times = StageTimes(clock)
     times.move(None, SAMPLED)  # was there before the interval
@@ -89,7 +89,7 @@ def test_occupancies_and_waits_of_an_interval() -> None:
     assert "gather_s_p50" not in again
 
 
-def test_reads_are_known_as_intervals() -> None:
+def test_reads_are_known_as_intervals():
     clock = Clock()
     times = StageTimes(clock)
 
@@ -107,5 +107,5 @@ def test_reads_are_known_as_intervals() -> None:
     assert times.reads_between(300, 400) == []
 
 
-def test_every_stage_has_a_mark_at_its_begin_and_at_its_end() -> None:
+def test_every_stage_has_a_mark_at_its_begin_and_at_its_end():
     assert (0, 1, STAGES.index("step"), len(STAGES)) == (DRAWN, SAMPLING, TAKEN, ASKED)

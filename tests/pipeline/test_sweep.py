@@ -1,26 +1,25 @@
-"""Sweeps: batches admitted together, and the pipeline with sweeps and look-ahead."""
+"""Sweeps: batches admitted together, and what an extractor waits for before it takes one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gnndrive.buffer.policies.belady import Belady
-from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Int64Array, TableFile
-from gnndrive.disk.engines.simulated import Faults
+from gnndrive.common.records import TableFile
+from gnndrive.pipeline import extract
+from gnndrive.pipeline.batch import Failed
+from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, simulate
-from tests.pipeline.scenarios import expected_nodes
+from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline.tight import closing, ids, use
 
-NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 READ_ROWS = 8  # to a sector
 PARTS = pytest.mark.parametrize("part_rows", [4, 100])  # many, and none
 
@@ -35,7 +34,7 @@ def simulation_of(
 # ---- sweeps
 
 
-def test_a_sweep_is_one_pass(rows: TableFile) -> None:
+def test_a_sweep_is_one_pass(rows):
     """Two batches need every other row of the same sectors: each sector is read once."""
 
     async def main() -> None:
@@ -53,16 +52,13 @@ def test_a_sweep_is_one_pass(rows: TableFile) -> None:
 
 @PARTS
 @pytest.mark.parametrize("together", [2, 3])
-def test_batches_that_do_not_fit_together_are_admitted_one_by_one(
-    rows: TableFile, together: int, part_rows: int
-) -> None:
+def test_batches_that_do_not_fit_together_are_admitted_one_by_one(rows, together, part_rows):
     async def main() -> None:
         async with simulation_of(rows, 16 * together - 1, part_rows) as simulation:
             wanted = [ids(16 * n, 16 * n + 16) for n in range(together)]
             tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
-            assert [ticket.granted.done() for ticket in tickets] == [True] * (together - 1) + [
-                False
-            ]
+            granted = [ticket.granted.done() for ticket in tickets]
+            assert granted == [True] * (together - 1) + [False]
             for one, ticket in zip(wanted, tickets, strict=True):
                 lease = await simulation.buffer.granted(ticket)
                 await use(simulation, lease, one)
@@ -76,9 +72,7 @@ def test_batches_that_do_not_fit_together_are_admitted_one_by_one(
     [(ids(190, 210), IndexError), (ids(0, 40), ConfigError)],
     ids=["range", "size"],
 )
-def test_a_refused_batch_does_not_fail_the_others(
-    rows: TableFile, bad: Int64Array, error: type[Exception], part_rows: int
-) -> None:
+def test_a_refused_batch_does_not_fail_the_others(rows, bad, error, part_rows):
     async def main() -> None:
         async with simulation_of(rows, 32, part_rows) as simulation:
             wanted = [ids(0, 16), bad, ids(16, 32)]
@@ -96,7 +90,7 @@ def test_a_refused_batch_does_not_fail_the_others(
 
 @PARTS
 @pytest.mark.parametrize("gone", [0, 1, 2])
-def test_one_of_a_waiting_sweep_may_leave(rows: TableFile, gone: int, part_rows: int) -> None:
+def test_one_of_a_waiting_sweep_may_leave(rows, gone, part_rows):
     async def main() -> None:
         async with simulation_of(rows, 48, part_rows) as simulation:
             buffer = simulation.buffer
@@ -119,7 +113,7 @@ def test_one_of_a_waiting_sweep_may_leave(rows: TableFile, gone: int, part_rows:
 
 
 @PARTS
-def test_the_missing_share(rows: TableFile, part_rows: int) -> None:
+def test_the_missing_share(rows, part_rows):
     async def main() -> None:
         async with simulation_of(rows, 24, part_rows) as simulation:
             shares = []
@@ -138,51 +132,50 @@ def test_the_missing_share(rows: TableFile, part_rows: int) -> None:
     run(main())
 
 
-# ---- the pipeline with both
+# ---- what an extractor waits for before it takes the samples of a sweep
 
 
-@pytest.fixture(params=[(1, Belady), (2, Belady), (3, LRU), (None, Belady)], ids=str)
-def variant(request: pytest.FixtureRequest) -> Callable[[Scenario], Scenario]:
-    sweep, policy = request.param
+@pytest.mark.parametrize(
+    ("loading", "missing_share", "ready", "training", "together", "waits"),
+    [
+        (True, 1.0, 1, (1, 3), 1, True),
+        (True, 0.0, 1, (1, 3), 1, True),
+        (False, 1.0, 1, (1, 3), 1, False),  # the disk is idle
+        (False, 1.0, 3, (1, 3), 1, True),  # for a place, which the next batch that is taken frees
+        (False, 0.0, 3, (1, 3), 1, False),  # nothing to read while it waits
+        # Of six samples three are there. With a combined fetch of four none comes before one is
+        # taken: the sweep is complete, and waits for its places.
+        (False, 1.0, 3, (2, 4), 1, False),
+        (False, 1.0, 3, (2, 4), 3, False),
+        (False, 1.0, 3, (2, 4), 4, True),
+        (False, 0.0, 1, (1, 1), 1, True),  # for a place, without any other reason
+    ],
+)
+def test_what_a_sweep_waits_for(loading, missing_share, ready, training, together, waits):
+    """`training`: how many of how many places are taken by other batches."""
 
-    def of(scenario: Scenario) -> Scenario:
-        return replace(
-            scenario, stages=replace(scenario.stages, sweep=sweep), policy=policy(), faults=NOISE
+    async def main() -> None:
+        taken, bound = training
+        queues = Channel[Failed](6), Channel[Failed](bound)
+        for channel, places in zip(queues, (ready, taken), strict=True):
+            for _ in range(places):
+                await channel.reserve()
+        for index in range(ready):
+            queues[0].put(index, Failed(index, KeyError()))
+        buffer = SimpleNamespace(
+            loading=loading, missing_share=missing_share, fits_together=lambda batches: True
         )
+        epoch: Any = SimpleNamespace(
+            extracting=queues[0], training=queues[1], stages=Stages(), buffer=buffer,
+            together=together,
+        )  # fmt: skip
+        sweep = asyncio.ensure_future(extract._next_sweep_size(epoch))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert sweep.done() is not waits
+        queues[1].put(0, Failed(0, KeyError()))
+        queues[1].take_now()
+        buffer.loading = False
+        assert await sweep == min(ready, bound - taken + waits)
 
-    return of
-
-
-@pytest.mark.parametrize("slots", [0, 20, 40, 200])
-def test_batches_are_the_same(
-    rows: TableFile, variant: Callable[[Scenario], Scenario], slots: int
-) -> None:
-    scenario = Scenario(rows, slots=slots, stages=Stages(4, 4, 6, 6))
-    for seed in range(20):
-        got = simulate(variant(scenario), seed, epochs=1)
-        assert [(b.index, b.node.tolist()) for b in got] == expected_nodes(scenario, seed)
-
-
-@pytest.mark.parametrize("slots", [0, 20, 40, 200])
-def test_batches_one_by_one_are_the_same(rows: TableFile, slots: int) -> None:
-    scenario = Scenario(rows, slots=slots, stages=Stages(1, 1, 1, 1, sweep=1))
-    for seed in range(10):
-        got = [(b.index, b.node.tolist()) for b in simulate(scenario, seed)]
-        assert got == expected_nodes(scenario, seed)
-
-
-@pytest.mark.parametrize("queues", [(1, 1), (1, 4), (6, 1), (2, 2), (3, 9)])
-@pytest.mark.parametrize("in_order", [True, False])
-def test_queues_shorter_than_a_sweep(
-    rows: TableFile, queues: tuple[int, int], in_order: bool
-) -> None:
-    for seed in range(10):
-        for sweep in (None, 3):
-            stages = Stages(2, 3, *queues, in_order, sweep)
-            scenario = Scenario(rows, slots=50, stages=stages, policy=Belady(), faults=NOISE)
-            assert sorted(b.index for b in simulate(scenario, seed)) == list(range(20))
-
-
-def test_epochs_follow_each_other(rows: TableFile, variant: Callable[[Scenario], Scenario]) -> None:
-    for seed in range(20):
-        assert len(simulate(variant(Scenario(rows, slots=60)), seed, epochs=3)) == 60
+    run(main())

@@ -48,7 +48,7 @@ def run_batches(timeline: Timeline, count: int, epoch: int = 0) -> EpochTimes:
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_batch_is_nine_spans_that_touch(tmp_path: Path, name: str) -> None:
+def test_a_batch_is_nine_spans_that_touch(tmp_path, name):
     path = tmp_path / name
     timeline = timeline_at(path)
     run_batches(timeline, 7, epoch=2).end()
@@ -65,7 +65,7 @@ def test_a_batch_is_nine_spans_that_touch(tmp_path: Path, name: str) -> None:
     assert copy["args"] == {"rows": 10, "bytes": 1_280}
 
 
-def test_iterators_at_once_have_tracks_of_their_own(tmp_path: Path) -> None:
+def test_iterators_at_once_have_tracks_of_their_own(tmp_path):
     timeline = timeline_at(tmp_path / "trace.json")
     one, other = run_batches(timeline, 2), run_batches(timeline, 3, epoch=1)
     one.end()
@@ -79,7 +79,7 @@ def test_iterators_at_once_have_tracks_of_their_own(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_times_are_those_of_torchs_traces(tmp_path: Path) -> None:
+def test_times_are_those_of_torchs_traces(tmp_path):
     assert trace_base_ns(UNIX_NS) == BASE_NS
     timeline = timeline_at(tmp_path / "trace.json")
     first = timeline.clock()
@@ -93,7 +93,7 @@ def test_times_are_those_of_torchs_traces(tmp_path: Path) -> None:
     assert 0 <= unix_ns - UNIX_NS < 10_000
 
 
-def test_torchs_own_profiler_agrees(tmp_path: Path) -> None:
+def test_torchs_own_profiler_agrees(tmp_path):
     timeline = Timeline(tmp_path / "trace.json", write=False)
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         timeline.counter(timeline.clock(), "before", 1)
@@ -114,7 +114,7 @@ def test_torchs_own_profiler_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_what_was_written_can_be_read_before_the_end(tmp_path: Path, name: str) -> None:
+def test_what_was_written_can_be_read_before_the_end(tmp_path, name):
     path = tmp_path / name
     timeline = timeline_at(path)
     times = run_batches(timeline, 3)
@@ -139,7 +139,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_file_of_a_killed_process_opens(tmp_path: Path) -> None:
+def test_the_file_of_a_killed_process_opens(tmp_path):
     root = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment)
@@ -149,7 +149,7 @@ def test_the_file_of_a_killed_process_opens(tmp_path: Path) -> None:
     assert events[-1]["args"] == {"value": 3}
 
 
-def test_a_thread_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(timelines, "WRITE_EVERY_S", 0.001)
     path = tmp_path / "trace.json"
     timeline = Timeline(path)
@@ -166,9 +166,7 @@ def test_a_thread_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("written", [0, 7])
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_full_disk_ends_the_timeline_with_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, written: int
-) -> None:
+def test_a_full_disk_ends_the_timeline_with_one_warning(tmp_path, monkeypatch, name, written):
     path = tmp_path / name
     timeline = timeline_at(path)
     run_batches(timeline, 2).end()
@@ -194,9 +192,7 @@ def test_a_full_disk_ends_the_timeline_with_one_warning(
     assert sorted(check_batches(read_unfinished(path))) == [(0, 0, ""), (0, 1, "")]
 
 
-def test_a_full_disk_stops_no_thread_if_warnings_are_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_stops_no_thread_if_warnings_are_errors(tmp_path, monkeypatch, capsys):
     def full(fd: int, content: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -214,9 +210,7 @@ def test_a_full_disk_stops_no_thread_if_warnings_are_errors(
     timeline_at(path).close()
 
 
-def test_events_that_are_not_written_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_that_are_not_written_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(timelines, "EVENTS_MAX", 10)
     timeline = timeline_at(tmp_path / "trace.json")
     for value in range(25):
@@ -232,9 +226,7 @@ def test_events_that_are_not_written_are_bounded(
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 10])
-def test_events_that_had_to_wait_are_written_a_few_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_events_that_had_to_wait_are_written_a_few_at_a_time(tmp_path, monkeypatch, count):
     monkeypatch.setattr(timelines, "EVENTS_AT_ONCE", 3)
     timeline = timeline_at(tmp_path / "trace.json")
     run_batches(timeline, count).end()
@@ -252,14 +244,14 @@ def test_events_that_had_to_wait_are_written_a_few_at_a_time(
     assert len(check_batches(read(tmp_path / "trace.json"))) == count
 
 
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused(tmp_path):
     for path in (tmp_path / "none" / "trace.json", tmp_path):
         with pytest.raises(ConfigError, match=r"trace='.*cannot be written .*give a file in a"):
             timeline_at(path)
     timeline_at(tmp_path / "trace.json").close()
 
 
-def test_a_file_is_written_by_one_timeline_at_a_time(tmp_path: Path) -> None:
+def test_a_file_is_written_by_one_timeline_at_a_time(tmp_path):
     path = tmp_path / "trace.json"
     link = tmp_path / "link.json"
     link.symlink_to(path)
@@ -273,7 +265,7 @@ def test_a_file_is_written_by_one_timeline_at_a_time(tmp_path: Path) -> None:
     assert len(check_batches(read(path))) == 1, "a file is replaced"
 
 
-def test_a_shared_timeline_is_closed_by_the_last_loader(tmp_path: Path) -> None:
+def test_a_shared_timeline_is_closed_by_the_last_loader(tmp_path):
     path = tmp_path / "trace.json"
     timeline = timeline_at(path, rank=3)
     other = timeline.share()
@@ -298,7 +290,7 @@ class InterruptedOnce:
             raise KeyboardInterrupt
 
 
-def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path: Path) -> None:
+def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path):
     path = tmp_path / "trace.json"
     timeline = timeline_at(path)
     run_batches(timeline, 2).end()
@@ -313,9 +305,7 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("written", [0, 1])
-def test_an_interrupt_while_the_end_is_written_frees_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
-) -> None:
+def test_an_interrupt_while_the_end_is_written_frees_the_file(tmp_path, monkeypatch, written):
     path, write = tmp_path / "trace.json", os.write
     timeline = timeline_at(path)
     run_batches(timeline, 2).end()
@@ -336,7 +326,7 @@ def test_an_interrupt_while_the_end_is_written_frees_the_file(
     timeline_at(path).close()
 
 
-def test_an_empty_timeline_is_an_array(tmp_path: Path) -> None:
+def test_an_empty_timeline_is_an_array(tmp_path):
     file = trace_file.TraceFile(tmp_path / "trace.json.gz")
     file.write([])
     file.close()

@@ -1,48 +1,65 @@
-"""The victim buffer in the pipeline: with all waits every seed ends well, without any one not.
+"""The victim buffer in the pipeline: copies out of slots and back, failures, keys.
 
 On the simulated device a copy out of slots is begun long before its bytes are there, and the next
-rows may be scattered into these slots meanwhile.
+rows may be scattered into these slots meanwhile. test_rules.py takes the waits for copies out.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gnndrive.buffer.devices.simulated_cuda import COMPUTE, SimulatedDriver
-from gnndrive.common.records import Int32Array, TableFile
+from gnndrive.buffer.devices._staged import StagedVictims
+from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.policies.belady import Belady
+from gnndrive.buffer.slot_table import SlotTable
+from gnndrive.common.errors import ClosedError
+from gnndrive.common.ffi import lib
+from gnndrive.common.records import Int64Array, NextUses, TableFile
 from gnndrive.disk.tiers import _victims
 from gnndrive.disk.tiers._victims import Victims
-from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, simulate
-from tests.pipeline.scenarios import SLOW, cancelled_leases_come_back, failing_epoch_ends
-from tests.pipeline.victims import AHEAD, SEEDS, back_at_once, count_stats, given, small_buffer
+from tests.pipeline.scenarios import (
+    AHEAD,
+    SLOW,
+    cancelled_leases_come_back,
+    failing_epoch_ends,
+    run_one,
+    victims,
+    victims_back_at_once,
+    victims_of_few_slots,
+)
 
 Patch = pytest.MonkeyPatch
-RULES = ("victim", "victim-queues")
-
-
-@pytest.fixture(autouse=True)
-def device() -> None:
-    """Overrides the folder's fixture: the scenarios name the device."""
+RULES = pytest.mark.parametrize("rule", ["victim", "victim-queues"])
 
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: Patch) -> Counter[str]:
-    """The counters of all simulations of a test."""
-    return count_stats(monkeypatch)
+    """The counters of simulations, whose victim tables are verified at their end."""
+    close, counts = Simulation.close, Counter[str]()
+
+    async def verified(simulation: Simulation) -> None:
+        tier = simulation.table.tier
+        assert isinstance(tier, Victims)
+        await simulation.buffer.drain()
+        tier.verify()
+        counts.update(simulation.table.stats())
+        await close(simulation)
+
+    monkeypatch.setattr(Simulation, "close", verified)
+    return counts
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_rows_may_come_back_while_they_are_copied_out(
-    rows: TableFile, rule: str, counted: Counter[str], monkeypatch: Patch
-) -> None:
+@RULES
+def test_rows_may_come_back_while_they_are_copied_out(rows, seeds, rule, counted, monkeypatch):
     """Each row that leaves is wanted, and is served without a read."""
     arriving = list[int]()
     copy_back = Victims._copy_back
@@ -52,71 +69,73 @@ def test_rows_may_come_back_while_they_are_copied_out(
         await copy_back(tier, before, *places)
 
     monkeypatch.setattr(Victims, "_copy_back", listened)
-    for seed in range(SEEDS):
-        back_at_once(rows, seed, rule)
-    assert sum(map(bool, arriving)) >= SEEDS
-    assert counted["loads"] - counted["served"] == 48 * SEEDS, "a row was read twice"
+    for seed in seeds(6):
+        victims_back_at_once(rows, seed, rule)
+    assert any(arriving)
+    assert counted["loads"] - counted["served"] == 48 * 6, "a row was read twice"
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_with_all_waits_all_ends_well(rows: TableFile, rule: str, counted: Counter[str]) -> None:
-    for seed in range(SEEDS):
-        small_buffer(rows, seed, rule)
-    assert counted["served"] > 2 * SEEDS
+@pytest.mark.parametrize("what", ["as it is", "little room", "no memory", "slow copies"])
+@RULES
+def test_with_all_waits_all_ends_well(rows, seeds, rule, what, counted, monkeypatch):
+    """A device that copies little at once, as without CuPy, drops rows; memory for every second
+    copy is refused, and its places are free again; a thread copies back some turns later."""
+    copy_out, begin, calls = SimulatedDriver.copy_out, _victims.begin_copy, iter(range(1 << 30))
+
+    def refusing(driver: SimulatedDriver, *given: Any) -> Any:
+        if next(calls) % 2:
+            raise MemoryError("none is left")
+        return copy_out(driver, *given)
+
+    def later(*given: Any) -> asyncio.Future[None]:
+        async def copied() -> None:
+            for _ in range(12):
+                await asyncio.sleep(0)
+            begin(*given)
+
+        return asyncio.ensure_future(copied())
+
+    if what == "little room":
+        monkeypatch.setattr(SimulatedDriver, "copy_out_bytes_max", 3 * rows.row_bytes)
+    elif what == "no memory":
+        monkeypatch.setattr(SimulatedDriver, "copy_out", refusing)
+    elif what == "slow copies":
+        monkeypatch.setattr(_victims, "begin_copy", later)
+    for seed in seeds(3):
+        victims_of_few_slots(rows, seed, rule)
+    assert counted["served"] > 0
 
 
-def test_a_device_that_copies_little_at_once(
-    rows: TableFile, monkeypatch: Patch, counted: Counter[str]
-) -> None:
-    """As without CuPy: rows for which there is no room on the way are dropped."""
-    monkeypatch.setattr(SimulatedDriver, "copy_out_bytes_max", 3 * rows.row_bytes)
-    for seed in range(SEEDS):
-        small_buffer(rows, seed)
-    assert counted["served"] > SEEDS
+@RULES
+def test_errors_and_cancellation(rows, seeds, rule):
+    """EIO of rows that the disk cannot read, which are never kept; leases that are cancelled."""
+    for seed in seeds(3):
+        failing_epoch_ends(rows, seed, **victims(rule))
+        cancelled_leases_come_back(rows, seed, **victims(rule))
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_errors_surface_in_turn(rows: TableFile, rule: str) -> None:
-    """EIO of rows that the disk cannot read; a failed row is never kept."""
-    for seed in range(SEEDS):
-        failing_epoch_ends(rows, seed, **given(rule))
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_cancelled_leases_come_back(rows: TableFile, rule: str) -> None:
-    for seed in range(SEEDS):
-        cancelled_leases_come_back(rows, seed, **given(rule))
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_an_epoch_that_is_broken_off_and_the_next(
-    rows: TableFile, rule: str, counted: Counter[str]
-) -> None:
+@RULES
+def test_an_epoch_that_is_broken_off_and_the_next(rows, seeds, rule, counted):
     """Batches that were announced never come, and the next epoch's indices begin at 0 again."""
 
     async def main(seed: int) -> None:
-        scenario = Scenario(rows, slots=32, faults=SLOW, stages=AHEAD, **given(rule))
+        scenario = Scenario(rows, slots=32, faults=SLOW, stages=AHEAD, **victims(rule))
         simulation = Simulation(scenario, seed)
         for number, limit in enumerate((seed % 7, 3, None)):
-            epoch = simulation.epoch(number)
-            running = asyncio.ensure_future(run_epoch(epoch))
-            await simulation.consume(epoch, limit)
-            if limit is not None:
-                running.cancel()
-            await asyncio.wait([running])
+            await run_one(simulation, number, limit)
             simulation.check_idle()
         await simulation.close()
 
-    for seed in range(SEEDS):
+    for seed in seeds(3):
         run(main(seed))
-    assert counted["served"] > SEEDS
+    assert counted["served"] > 0
 
 
-def test_closing_waits_for_copies_out(rows: TableFile) -> None:
+def test_closing_waits_for_copies_out(rows):
     """Of rows that nothing fetches any more; the memory is freed after them (rule 13)."""
 
     async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16, **given()), 1)
+        simulation = Simulation(Scenario(rows, slots=16, **victims()), 1)
         buffer, driver = simulation.buffer, simulation.device.driver
         first, other = np.arange(16), np.arange(16, 32)
         for wanted in (first, other):
@@ -142,121 +161,239 @@ def test_closing_waits_for_copies_out(rows: TableFile) -> None:
     run(main())
 
 
-def test_on_the_host_nothing_is_kept(rows: TableFile, counted: Counter[str]) -> None:
+def test_on_the_host_nothing_is_kept(rows, counted):
     """Its slots are the memory that rows would be copied to."""
     for seed in range(4):
-        chosen = given() | {"device": "host"}
+        chosen = victims() | {"device": "host"}
         simulate(Scenario(rows, slots=24, stages=AHEAD, **chosen), seed)
     assert counted["evictions"] > 0
     assert counted["served"] == 0
 
 
-# ---- without a wait
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "behind it"])
+def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, monkeypatch, late):
+    """Whether it fails when it is begun or later: its places are never used, and slots come
+    back."""
+
+    async def gone() -> None:
+        raise RuntimeError("the device is gone")
+
+    def failing(memory: Any, slots: Any, places: Any) -> Any:
+        if late:
+            return gone
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(StagedVictims, "copy_out", failing)
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
+        buffer = simulation.buffer
+        first, other = ({"x": part} for part in np.split(np.arange(32), 2))
+        lease = await buffer.lease(first)
+        await lease.ready()
+        lease.release()
+        buffer.announce(3, first)
+        outcome = []
+        for wanted in (other, first):
+            try:
+                lease = await buffer.lease(wanted)
+                try:
+                    await lease.ready()
+                finally:
+                    lease.release()
+                outcome.append("served")
+            except RuntimeError as error:
+                outcome.append(str(error))
+        # Without a copy the first lease is refused, and the rows of the second are read.
+        assert outcome == (["served", "the device is gone"] if late else ["the device is gone"] * 2)
+        buffer.withdraw(3, first)
+        tier = simulation.table.tier
+        assert isinstance(tier, Victims)
+        await buffer.drain()
+        await tier.aclose()
+        assert not tier._copies_out
+        assert not tier._copies_back
+
+    run(main())
 
 
-def drop_copy_out_before_the_scatter(patch: Patch) -> None:
-    """Rows are copied out on another stream than the one that scatters others over them."""
-    begin = SimulatedDriver._begin
+def test_a_copy_that_is_cancelled_from_outside_counts_as_failed(rows):
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
+        buffer, tier = simulation.buffer, simulation.table.tier
+        assert isinstance(tier, Victims)
+        first, other = ({"x": part} for part in np.split(np.arange(32), 2))
+        lease = await buffer.lease(first)
+        await lease.ready()
+        lease.release()
+        buffer.announce(3, first)
+        lease = await buffer.lease(other)
+        for task in tier._copies_out:
+            task.cancel()
+        await lease.ready()
+        lease.release()
+        lease = await buffer.lease(first)
+        with pytest.raises(ClosedError, match="a copy was cancelled"):
+            await lease.ready()
+        await buffer.drain()
+        await tier.aclose()
 
-    def copy_out(driver: SimulatedDriver, slots: Any, into: Any, moves: Int32Array) -> Any:
-        with patch.context() as meanwhile:
-            elsewhere = lambda self, stream, work: begin(self, COMPUTE, work)  # noqa: E731
-            meanwhile.setattr(SimulatedDriver, "_begin", elsewhere)
-            return COPY_OUT(driver, slots, into, moves)
-
-    patch.setattr(SimulatedDriver, "copy_out", copy_out)
-
-
-COPY_OUT = SimulatedDriver.copy_out
-
-
-def drop_copy_back_behind_the_copy_out(patch: Patch) -> None:
-    """A fetch copies a row back although its copy-out has not ended."""
-    lib, pointer = _victims.lib, _victims.pointer
-
-    async def at_once(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
-        await tier._begin_copy_back(kept, *places)
-        if before:
-            await asyncio.wait(before)  # the table needs it
-        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
-
-    patch.setattr(Victims, "_copy_back", at_once)
+    run(main())
 
 
-def drop_valid_behind_the_copy_out(patch: Patch) -> None:
-    """A place counts as arrived as soon as its copy-out was begun."""
-    copy_out = Victims._copy_out
+# ---- keys follow the feature buffer's: announced batches and codes
 
-    async def hasty(tier: Victims, ended: Any, places: Int32Array) -> None:
-        async def already() -> None:
-            return
-
-        await copy_out(tier, already, places)
-
-    patch.setattr(Victims, "_copy_out", hasty)
+PART = 8
 
 
-def slow_copies_back(patch: Patch) -> None:
-    """A thread that copies back some turns of the loop later."""
-    begin = _victims.begin_copy
-
-    def later(*given: Any) -> asyncio.Future[None]:
-        async def copied() -> None:
-            for _ in range(12):
-                await asyncio.sleep(0)
-            begin(*given)
-
-        return asyncio.ensure_future(copied())
-
-    patch.setattr(_victims, "begin_copy", later)
+def part(number: int) -> Int64Array:
+    """Eight rows that no other part has."""
+    return np.arange(PART * number, PART * (number + 1))
 
 
-def drop_places_behind_the_copy_back(patch: Patch) -> None:
-    """A place may be taken as soon as its row was found, while the row is being copied back."""
-    slow_copies_back(patch)
-    begin = Victims._begin_copy_back
+class Bench:
+    """A buffer of `slots` slots above a victim buffer; made inside the loop that it runs in."""
 
-    def given_up(tier: Victims, kept: Any, *places: Any) -> Any:
-        begun = begin(tier, kept, *places)
-        lib, pointer = _victims.lib, _victims.pointer
-        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
-        return begun
+    def __init__(
+        self, rows: TableFile, slots: int, victims: int, rule: str = "victim",
+        foreseen: bool = False,
+    ) -> None:  # fmt: skip
+        scenario = Scenario(
+            rows, slots=slots, policy=Belady(), device="simulated-cuda", tiers=(rule, "disk"),
+            victims=victims,
+        )  # fmt: skip
+        self.simulation = Simulation(scenario, 0)
+        if foreseen:
+            made = self.simulation.table
+            self.simulation.table = SlotTable(
+                made.rows, slots, made.row_bytes, made.memory, made.tier, Belady(), foreseen=True
+            )
+            self.simulation.buffer = FeatureBuffer({"x": self.simulation.table})
+        self.buffer = self.simulation.buffer
+        assert isinstance(self.simulation.table.tier, Victims)
+        self.tier = self.simulation.table.tier
 
-    async def copied(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
-        if before:
-            await asyncio.wait(before)
-        await tier._begin_copy_back(kept, *places)
+    async def visit(self, rows: Int64Array, index: int | None = None) -> int:
+        """Lease, check and release; returns how many rows were read from the disk."""
+        table, tier = self.simulation.table, self.tier
+        before = table.stats()["loads"] - tier.rows_served
+        lease = await self.buffer.granted(self.buffer.join([(index, {"x": rows})])[0])
+        await lease.ready()
+        lease.release()
+        return int(table.stats()["loads"] - tier.rows_served - before)
 
-    patch.setattr(Victims, "_begin_copy_back", given_up)
-    patch.setattr(Victims, "_copy_back", copied)
+    @property
+    def kept(self) -> list[int]:
+        """The parts of which the victim buffer has rows."""
+        rows = range(self.simulation.table.rows)
+        return sorted({r // PART for r in rows if lib.gd_buffer_slot_of(self.tier.table, r) >= 0})
 
 
-def test_slow_copies_back_change_nothing(rows: TableFile, monkeypatch: Patch) -> None:
-    slow_copies_back(monkeypatch)
-    for seed in range(SEEDS):
-        small_buffer(rows, seed)
+async def leave(bench: Bench, numbers: Sequence[int], by: int) -> None:
+    """Have parts enter the buffer, and another part drive them out."""
+    for number in numbers:
+        await bench.visit(part(number))
+    for each in range(len(numbers)):
+        await bench.visit(part(by + each))
 
 
-@pytest.mark.parametrize(
-    ("drop", "scenario"),
-    [
-        (drop_copy_out_before_the_scatter, small_buffer),
-        (drop_copy_back_behind_the_copy_out, back_at_once),
-        (drop_valid_behind_the_copy_out, back_at_once),
-        (drop_places_behind_the_copy_back, small_buffer),
-    ],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_without_the_wait_there_are_wrong_rows(
-    drop: Callable[[Patch], None], scenario: Callable[[TableFile, int], None], rows: TableFile,
-    monkeypatch: Patch,
-) -> None:  # fmt: skip
-    drop(monkeypatch)
-    message = ""
-    for seed in range(100):
-        try:
-            scenario(rows, seed)
-        except AssertionError as error:
-            message = str(error)
-            break
-    assert "wrong rows for nodes" in message, f"it can be dropped: {drop.__doc__}"
+@pytest.mark.parametrize(("rule", "left"), [("victim", [1, 2]), ("victim-queues", [0, 1])])
+def test_rows_of_a_batch_that_will_not_come_are_given_up_first(rows, rule, left):
+    """In one order; queues keep them until the batch has passed."""
+
+    async def main() -> None:
+        bench = Bench(rows, slots=PART, victims=2 * PART, rule=rule)
+        for number, index in ((0, 5), (1, 6), (2, 7)):
+            bench.buffer.announce(index, {"x": part(number)})
+        await leave(bench, (0,), by=10)
+        await leave(bench, (1,), by=11)
+        assert bench.kept == [0, 1]
+        bench.buffer.withdraw(5, {"x": part(0)})
+        await leave(bench, (2,), by=12)
+        assert bench.kept == left
+        assert await bench.visit(part(left[1])) == 0
+        for number, index in ((1, 6), (2, 7)):
+            bench.buffer.withdraw(index, {"x": part(number)})
+        await bench.simulation.close()
+
+    run(main())
+
+
+def test_a_batch_that_is_announced_late_raises_the_keys_of_its_rows(rows):
+    """It comes before the batch that was known to need them."""
+
+    async def main() -> None:
+        bench = Bench(rows, slots=PART, victims=2 * PART)
+        for number, index in ((0, 9), (1, 8), (2, 7)):
+            bench.buffer.announce(index, {"x": part(number)})
+        await leave(bench, (0,), by=10)
+        await leave(bench, (1,), by=11)
+        bench.buffer.announce(6, {"x": part(0)})
+        await leave(bench, (2,), by=12)
+        assert bench.kept == [0, 2], "row 0 would have been needed last"
+        for index, number in ((6, 0), (7, 2), (8, 1), (9, 0)):
+            bench.buffer.withdraw(index, {"x": part(number)})
+        await bench.simulation.close()
+
+    run(main())
+
+
+def uses(code: int) -> NextUses:
+    """All rows of a part are needed next by the batch with this code."""
+    near = np.zeros(lib.GD_NEAR, np.int64)
+    near[0] = PART
+    return NextUses(np.full(PART, code, np.uint16), near)
+
+
+@RULES
+def test_codes_tell_next_uses_far_beyond_the_window(rows, rule):
+    """Twenty parts in turn through slots for one: each is read once, because the victim buffer has
+    room for all. In the next epoch the next uses are unknown until it is sampled."""
+
+    async def main() -> None:
+        bench = Bench(rows, slots=PART, victims=20 * PART, rule=rule, foreseen=True)
+        buffer, count = bench.buffer, 50
+        nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
+        for epoch in range(2):
+            buffer.foresee(0, 0, None)
+            buffer.foresee(0, count, {"x": nothing})
+            reads = 0
+            for index in range(count):
+                code = index + 20 if index + 20 < count else lib.GD_NO_CODE
+                wanted = {"x": part(index % 20)}
+                buffer.announce(index, wanted, {"x": uses(code)})
+                reads += await bench.visit(wanted["x"], index)
+            assert reads == 20 * PART, epoch
+            assert bench.kept == []
+        await bench.simulation.close()
+
+    run(main())
+
+
+def test_rows_whose_next_use_is_forgotten_are_given_up_first(rows):
+    async def main() -> None:
+        bench = Bench(rows, slots=PART, victims=2 * PART, foreseen=True)
+        buffer = bench.buffer
+        nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
+
+        async def visit(index: int, number: int, code: int) -> int:
+            wanted = {"x": part(number)}
+            buffer.announce(index, wanted, {"x": uses(code)})
+            return await bench.visit(wanted["x"], index)
+
+        buffer.foresee(0, 0, None)
+        buffer.foresee(0, 100, {"x": nothing})
+        for index, (number, code) in enumerate([(0, 50), (1, 40), (2, lib.GD_NO_CODE)]):
+            await visit(index, number, code)
+        assert bench.kept == [0, 1]
+        buffer.foresee(0, 0, None)  # another epoch
+        buffer.foresee(0, 100, {"x": nothing})
+        await visit(0, 3, 90)
+        await visit(1, 1, lib.GD_NO_CODE)  # part 3 takes the place of one of the two
+        assert 3 in bench.kept
+        await visit(2, 4, 80)
+        await visit(3, 5, lib.GD_NO_CODE)
+        assert bench.kept == [3, 4]
+        await bench.simulation.close()
+
+    run(main())

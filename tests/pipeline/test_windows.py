@@ -1,4 +1,4 @@
-"""Windows that are held in the feature buffer: faults, errors, cancellation, too few slots."""
+"""Windows that are held in the feature buffer: faults, errors, too few slots, seconds."""
 
 import asyncio
 from dataclasses import replace
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gnndrive.common.errors import ReadError, StoreError
-from gnndrive.common.records import TableFile
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
+from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_windows import (
@@ -18,17 +18,14 @@ from gnndrive.testing.simulated_windows import (
     WindowedScenario,
     WindowedSimulation,
     WindowRows,
+    WindowSampler,
 )
-from gnndrive.testing.simulation import Delivered
-from tests.pipeline.scenarios import windows_end_well
-from tests.pipeline.test_cancellation import NOISE
-from tests.pipeline.turns import Wait, cancel_after_each_turn
+from tests.pipeline.scenarios import NOISE, run_one, windows_end_well
+from tests.soak import product
 
-# Slots that are missing: none, one, a part of the younger window, a part of the only window.
-FEW = (0, 1, 13, 38, 47, 60)
-GIVEN: dict[str, dict[str, Any]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "even": {},
-    "one window": {"in_window": 10, "few_slots": 200},
+    "one window": {"in_window": 10, "few_slots": 100},
     "a partition at a time": {"in_window": 1},
     "uneven": {"parts": 8, "in_window": 3, "batches": 23},
     "nothing kept": {"kept": 0},
@@ -37,48 +34,25 @@ GIVEN: dict[str, dict[str, Any]] = {
     "parts of a row": {"part_rows": 1},
     "few batches": {"batches": 3},
 }
+LEAST = 6 + 16  # slots for what is kept and one batch
 
 
-async def one_epoch(simulation: WindowedSimulation) -> tuple[list[Delivered], Exception | None]:
-    """The batches of an epoch, and the error that ends it."""
-    epoch = simulation.epoch()
-    running = asyncio.ensure_future(run_epoch(epoch))
-    delivered: list[Delivered] = []
-    error: Exception | None = None
-    try:
-        while batch := await simulation.consume(epoch, 1):
-            delivered += batch
-    except (ReadError, StoreError) as caught:
-        error = caught
-    await asyncio.wait([running])
-    await simulation.close()
-    return delivered, error
+@product("shape,few", list(SHAPES), (0, 1, 7, 13, 18, 20))
+def test_windows_end_well(rows, seeds, shape, few):
+    """With so few slots that windows give chunks up, too."""
+    rows = replace(rows, row_count=100)
+    most = WindowedScenario(rows, **SHAPES[shape]).with_slots().slots - LEAST
+    given = {"batches": 10, "few_slots": min(few, most), **SHAPES[shape]}
+    for seed in seeds(2):
+        faults = Faults(short=0.3, eagain=0.1, eintr=0.1, delay_turns_max=seed % 9)
+        windows_end_well(rows, seed, **given, faults=faults)
 
 
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_windows_end_well(rows: TableFile, given: dict[str, Any]) -> None:
-    for seed in range(5):
-        wanted = sorted if given.get("stages", Stages()).in_order is False else list
-        scenario = WindowedScenario(rows, faults=NOISE, **given)
-
-        async def main(scenario: WindowedScenario = scenario, seed: int = seed) -> list[int]:
-            delivered, error = await one_epoch(WindowedSimulation(scenario, seed))
-            assert error is None
-            return [batch.index for batch in delivered]
-
-        assert wanted(run(main())) == list(range(scenario.batches))
-
-
-@pytest.mark.parametrize("few", FEW)
-def test_slots_are_missing(rows: TableFile, few: int) -> None:
-    for seed in range(6):
-        windows_end_well(rows, seed, few_slots=few)
-
-
-def test_rows_are_read_once_and_batches_find_them(rows: TableFile) -> None:
+def test_rows_are_read_once_and_batches_find_them(rows):
     async def main() -> dict[str, int]:
         simulation = WindowedSimulation(WindowedScenario(rows, kept=0), 3)
-        await one_epoch(simulation)
+        await run_one(simulation)
+        await simulation.close()
         return dict(simulation.table.stats())
 
     stats = run(main())
@@ -86,42 +60,42 @@ def test_rows_are_read_once_and_batches_find_them(rows: TableFile) -> None:
     assert stats["evictions"] == rows.row_count - 80
 
 
-def test_a_graph_that_cannot_be_loaded_fails_its_first_batch(rows: TableFile) -> None:
-    for seed in range(3):
-        for bad in range(5):
+@pytest.mark.parametrize("bad", range(5))
+def test_a_graph_that_cannot_be_loaded_fails_its_first_batch(rows, seeds, bad):
+    async def main(seed: int) -> None:
+        simulation = WindowedSimulation(WindowedScenario(rows, bad_window=bad), seed)
+        window = list(simulation.windows.windows())[bad]
+        delivered, error = await run_one(simulation)
+        assert isinstance(error, StoreError)
+        assert len(delivered) == window.first
+        await simulation.close()
 
-            async def main(bad: int = bad, seed: int = seed) -> None:
-                simulation = WindowedSimulation(WindowedScenario(rows, bad_window=bad), seed)
-                window = list(simulation.windows.windows())[bad]
-                delivered, error = await one_epoch(simulation)
-                assert isinstance(error, StoreError)
-                assert len(delivered) == window.first
-
-            run(main())
+    for seed in seeds(2):
+        run(main(seed + bad))
 
 
 @pytest.mark.parametrize("given", [{}, {"few_slots": 40, "in_chunk": 3}, {"in_chunk": 200}])
-def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(
-    rows: TableFile, given: dict[str, Any]
-) -> None:
+def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(rows, seeds, given):
     """And no others: they need the slots of rows that the window could not read."""
     bad, faults = set(range(64, 72)), replace(NOISE, eio_offsets=((4096, 4608),))
-    delivered_before: set[int] = set()
-    for seed in range(8):
 
-        async def main(seed: int = seed) -> int:
-            delivered, error = await one_epoch(
-                WindowedSimulation(WindowedScenario(rows, faults=faults, **given), seed)
-            )
-            assert not any(set(batch.node.tolist()) & bad for batch in delivered)
-            assert (error is None) == (len(delivered) == 20)
-            return len(delivered)
+    async def main(seed: int) -> None:
+        simulation = WindowedSimulation(WindowedScenario(rows, faults=faults, **given), seed)
+        delivered, error = await run_one(simulation)
+        assert [batch.index for batch in delivered] == list(range(len(delivered)))
+        assert isinstance(error, ReadError) is (len(delivered) < 20)
+        sampler, needed = WindowSampler(rows.row_count, simulation.scenario.extra_max), []
+        for window, drawn in simulation.windows.batches():
+            graph, key = simulation.windows.graph(window), batch_key(seed, 0, drawn.index)
+            needed.append(set(sampler.sample(drawn, key, [graph]).node.tolist()))
+        assert len(delivered) == next((i for i, nodes in enumerate(needed) if nodes & bad), 20)
+        await simulation.close()
 
-        delivered_before.add(run(main()))
-    assert len(delivered_before) > 3, "batches before the failing one are delivered"
+    for seed in seeds(2):
+        run(main(seed))
 
 
-def test_the_seconds_of_windows(rows: TableFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seconds_of_windows(rows, monkeypatch):
     """Of loading each, and of its batches until the next one's can begin."""
     now = 0.0
     monkeypatch.setattr("gnndrive.pipeline.windows.perf_counter", lambda: now)
@@ -151,33 +125,3 @@ def test_the_seconds_of_windows(rows: TableFile, monkeypatch: pytest.MonkeyPatch
     # Of five windows, the graphs of those behind the first are loaded beside batches.
     assert sum(compute_s for _, compute_s in seconds) <= now - 100
     assert all(compute_s > 0 for _, compute_s in seconds)
-
-
-@pytest.mark.parametrize("few", FEW[:4:3])
-def test_an_epoch_cancelled_after_any_turn(rows: TableFile, few: int) -> None:
-    """In the keeper, too: while it leases, reads, loads a graph, or waits."""
-
-    async def main(wait: Wait) -> bool:
-        scenario = WindowedScenario(rows, batches=4, parts=6, faults=NOISE, few_slots=few)
-        simulation = WindowedSimulation(scenario, few)
-        epoch = simulation.epoch()
-        running = asyncio.ensure_future(run_epoch(epoch))
-        consumer = asyncio.ensure_future(simulation.consume(epoch))
-        await wait()
-        ended = consumer.done()
-        epoch.output.abandon()
-        epoch.inputs.stop()
-        assert simulation.windows.stopped
-        running.cancel()
-        await asyncio.wait([running])
-        await asyncio.wait([consumer])
-        await simulation.close()  # checks that each slot is free or on standby
-        return ended
-
-    assert cancel_after_each_turn(main, 2000) > 30
-
-
-def test_faults_of_many_seeds(rows: TableFile) -> None:
-    for seed in range(16):
-        faults = Faults(short=0.3, eagain=0.1, eintr=0.1, delay_turns_max=seed % 9)
-        windows_end_well(rows, seed, faults=faults, few_slots=5 * seed % 60)

@@ -44,13 +44,13 @@ async def until(event: threading.Event) -> None:
 # ---- workers
 
 
-async def test_a_function_runs_in_a_thread_of_the_pool(workers: ThreadWorkers) -> None:
+async def test_a_function_runs_in_a_thread_of_the_pool(workers):
     names = {await workers.run(lambda: threading.current_thread().name) for _ in range(9)}
     assert names <= {"gnndrive-worker-0", "gnndrive-worker-1"}
     assert await workers.run(divmod, 7, 2) == (3, 1)
 
 
-async def test_errors_come_back(workers: ThreadWorkers) -> None:
+async def test_errors_come_back(workers):
     error = KeyError("x")
 
     def fail() -> None:
@@ -73,9 +73,7 @@ async def test_errors_come_back(workers: ThreadWorkers) -> None:
         concurrent.futures.CancelledError,
     ],
 )
-async def test_errors_that_a_loop_would_act_on_are_wrapped(
-    workers: ThreadWorkers, kind: type[BaseException]
-) -> None:
+async def test_errors_that_a_loop_would_act_on_are_wrapped(workers, kind):
     def fail() -> None:
         raise kind
 
@@ -84,13 +82,13 @@ async def test_errors_that_a_loop_would_act_on_are_wrapped(
     assert isinstance(caught.value.__cause__, kind)
 
 
-def test_other_errors_are_carried_as_they_are() -> None:
+def test_other_errors_are_carried_as_they_are():
     for error in (ValueError(), MemoryError(), ClosedError(), TimeoutError()):
         assert carried(error) is error
 
 
 @pytest.mark.parametrize("cancels", [1, 3])
-async def test_cancelling_waits_for_the_functions_end(workers: ThreadWorkers, cancels: int) -> None:
+async def test_cancelling_waits_for_the_functions_end(workers, cancels):
     slow = Slow()
     running = asyncio.ensure_future(workers.run(slow))
     await until(slow.begun)
@@ -105,7 +103,7 @@ async def test_cancelling_waits_for_the_functions_end(workers: ThreadWorkers, ca
     assert slow.ended.is_set()
 
 
-async def test_cancelling_hides_the_functions_error(workers: ThreadWorkers) -> None:
+async def test_cancelling_hides_the_functions_error(workers):
     slow = Slow()
 
     def fail() -> None:
@@ -121,7 +119,7 @@ async def test_cancelling_hides_the_functions_error(workers: ThreadWorkers) -> N
         await running
 
 
-async def test_no_more_run_at_once_than_there_are_threads(workers: ThreadWorkers) -> None:
+async def test_no_more_run_at_once_than_there_are_threads(workers):
     slow = [Slow() for _ in range(3)]
     running = [asyncio.ensure_future(workers.run(each)) for each in slow]
     await until(slow[0].begun)
@@ -134,7 +132,7 @@ async def test_no_more_run_at_once_than_there_are_threads(workers: ThreadWorkers
     assert await asyncio.gather(*running) == ["done"] * 3
 
 
-async def test_a_waiting_thread_keeps_no_result_alive(workers: ThreadWorkers) -> None:
+async def test_a_waiting_thread_keeps_no_result_alive(workers):
     class Batch:
         pass
 
@@ -147,7 +145,7 @@ async def test_a_waiting_thread_keeps_no_result_alive(workers: ThreadWorkers) ->
     assert gone() is None
 
 
-def test_close_waits_for_running_functions_and_ends_the_threads() -> None:
+def test_close_waits_for_running_functions_and_ends_the_threads():
     before = threading.active_count()
     workers, slow = ThreadWorkers(2), Slow()
 
@@ -182,7 +180,7 @@ async def echo(value: Any) -> Any:
     return value
 
 
-def test_a_coroutine_runs_in_the_loop_thread(loop_thread: LoopThread) -> None:
+def test_a_coroutine_runs_in_the_loop_thread(loop_thread):
     async def where() -> tuple[str, bool]:
         return threading.current_thread().name, loop_thread.inside
 
@@ -191,7 +189,7 @@ def test_a_coroutine_runs_in_the_loop_thread(loop_thread: LoopThread) -> None:
     assert loop_thread.call(echo(5)) == 5
 
 
-def test_its_error_comes_back(loop_thread: LoopThread) -> None:
+def test_its_error_comes_back(loop_thread):
     async def fail() -> None:
         raise LookupError
 
@@ -199,7 +197,7 @@ def test_its_error_comes_back(loop_thread: LoopThread) -> None:
         loop_thread.call(fail())
 
 
-def test_after_close_everything_is_refused(loop_thread: LoopThread) -> None:
+def test_after_close_everything_is_refused(loop_thread):
     loop_thread.close(), loop_thread.close()
     coroutine = echo(1)
     with pytest.raises(ClosedError):
@@ -208,7 +206,7 @@ def test_after_close_everything_is_refused(loop_thread: LoopThread) -> None:
     loop_thread.call_soon(loop_thread.close)
 
 
-def test_close_ends_a_call_that_is_under_way(loop_thread: LoopThread) -> None:
+def test_close_ends_a_call_that_is_under_way(loop_thread):
     begun = threading.Event()
 
     async def for_ever() -> None:
@@ -232,7 +230,7 @@ def test_close_ends_a_call_that_is_under_way(loop_thread: LoopThread) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(20))
-def test_calls_and_close_at_once_all_end(attempt: int) -> None:
+def test_calls_and_close_at_once_all_end(attempt):
     loop_thread = LoopThread()
     results: list[Any] = []
 
@@ -270,15 +268,11 @@ def interrupted(loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch, result
     return discard
 
 
-def test_a_result_that_is_not_waited_for_is_discarded(
-    loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_is_not_waited_for_is_discarded(loop_thread, monkeypatch):
     assert interrupted(loop_thread, monkeypatch, echo("epoch")) == ["epoch"]
 
 
-def test_an_error_that_is_not_waited_for_is_not(
-    loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_that_is_not_waited_for_is_not(loop_thread, monkeypatch):
     async def fail() -> None:
         raise LookupError
 

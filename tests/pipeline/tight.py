@@ -1,14 +1,15 @@
-"""A simulation whose buffer holds few rows, and what its tests do with leases."""
+"""A simulation whose buffer holds few rows, what tests do with leases, and a tier that refuses."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import numpy as np
 
 from gnndrive.buffer.lease import Lease
-from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
 SLOTS = 16
@@ -39,3 +40,27 @@ async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:
 
 def loads(simulation: Simulation) -> int:
     return int(simulation.table.stats()["loads"])
+
+
+class Refusing(Tier):
+    """Passes fetches on to `below`, except those of a row in `rows` and the one with number
+    `call`."""
+
+    name = "refusing"
+
+    def __init__(
+        self, below: Tier, rows: Collection[int] = (), call: int = -1,
+        error: Exception | None = None,
+    ) -> None:  # fmt: skip
+        self.below, self.path, self.left = below, below.path, call
+        self.refused, self.error = set(rows), error or MemoryError("no memory for the reads")
+
+    @classmethod
+    def make(cls, context: TierContext) -> Refusing:
+        raise NotImplementedError("made by hand")
+
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
+        self.left -= 1
+        if self.left == -1 or self.refused & set(rows.tolist()):
+            raise self.error
+        return self.below.fetch(rows, places, landing)

@@ -1,13 +1,12 @@
-"""Cancelling after each turn of the loop at which tasks wait otherwise than after any turn before.
+"""Cancelling at every await: after each turn of the loop at which a task waits where none did yet.
 
-Most turns move no task, or end with the same tasks at the same awaits as an earlier one: only a
-simulated disk or stream goes on. Cancelling there again would resume the same code.
+Most turns move no task, or end with tasks at awaits at which others have been: cancelling there
+again would resume the same code. Other combinations of awaits come with other seeds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
 from typing import Any
@@ -17,31 +16,32 @@ from gnndrive.testing.loop import run
 NO_FRAME = -2  # -1: it has not begun
 Wait = Callable[[], Awaitable[None]]
 Place = tuple[tuple[Any, int], ...]
-Places = frozenset[tuple[Place, int]]
 
 
 def cancel_after_each_turn(
     main: Callable[[Wait], Coroutine[Any, Any, bool]], turns_max: int
 ) -> int:
-    """Run `main(wait)` once for each new combination of awaits; returns how many there are.
+    """Run `main(wait)` once for each turn with a new await; returns how many there are.
 
     Args:
         main: begins, awaits `wait()` once, cancels, and returns whether all had ended by itself.
         turns_max: more turns than it takes until all has ended.
     """
-    first: dict[Places, int] = {}  # the turns after which tasks are at these places
+    first: dict[Place, int] = {}  # the turns after which a task is at this place
 
     async def watch() -> None:
         for turns in range(turns_max):
-            first.setdefault(places(), turns)
-            if len(asyncio.all_tasks()) == 1:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if not others:
                 return
+            for task in others:
+                first.setdefault(place(task), turns)
             await asyncio.sleep(0)
         raise AssertionError(f"still running after {turns_max} turns")
 
     assert run(main(watch)), "it has not ended by itself"
     cancelled = 0
-    for turns in first.values():
+    for turns in sorted(set(first.values())):
 
         async def wait(turns: int = turns) -> None:
             for _ in range(turns):
@@ -49,12 +49,6 @@ def cancel_after_each_turn(
 
         cancelled += not run(main(wait))
     return cancelled
-
-
-def places() -> Places:
-    """Where the other tasks wait: how many of them at each chain of awaits."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    return frozenset(Counter(map(place, others)).items())
 
 
 def place(task: asyncio.Task[Any]) -> Place:
