@@ -19,7 +19,7 @@ from gnndrive.host.names import address_of
 from gnndrive.host.service import Service
 from gnndrive.host.start import Listener
 
-NODES = 330
+NODES = 200
 MEMORY = 100_000_000
 _numbers = itertools.count()
 
@@ -65,12 +65,12 @@ Load = Callable[..., NeighborLoader]
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """330 nodes with features and labels."""
+    """Nodes with features and labels."""
     draw = torch.Generator().manual_seed(0)
     data = Data(
         x=torch.randn(NODES, 40, generator=draw),
         y=torch.randint(3, (NODES,), generator=draw),
-        edge_index=torch.randint(NODES, (2, 4_000), generator=draw),
+        edge_index=torch.randint(NODES, (2, 2_000), generator=draw),
     )
     return gnndrive.from_data(data, tmp_path_factory.mktemp("store") / "served.gnn")
 

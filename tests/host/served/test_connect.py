@@ -1,4 +1,5 @@
-"""`gnndrive.connect`: the store of a service, which must be of this user and of that store."""
+"""`gnndrive.connect`: the store of a service, which must be of this user and of that store; and the
+names of services: what may be one, which address it has, and which services are found."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import copy
 import os
 import pickle
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,17 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, HostServiceError, Store, StoreError
-from gnndrive.host import connection, inquiry
+from gnndrive.host import connection, inquiry, names
 from gnndrive.host.connect import service_of
 from gnndrive.host.inquiry import ask
 from gnndrive.host.messages import PROTOCOL, Kind, Message
-from gnndrive.host.names import address_of
 from gnndrive.host.start import Listener
+from gnndrive.host.wire import abstract_name, new_socket
+
+
+def other_store(path, **more):
+    data = Data(x=torch.ones(3, 2), edge_index=torch.zeros(2, 1, dtype=torch.int64))
+    return gnndrive.from_data(data, path, **more)
 
 
 def test_a_name_opens_the_store_that_is_served(serve, store):
@@ -34,20 +39,15 @@ def test_a_name_opens_the_store_that_is_served(serve, store):
     assert service_of(store) is None
 
 
-def test_copies_and_pickles_know_the_service(serve):
+def test_copies_and_pickles_know_the_service(serve, tmp_path):
     serving = serve()
     opened = gnndrive.connect(serving.name)
     opened.colour = torch.arange(opened.num_nodes)
-    for other in (copy.copy(opened), copy.deepcopy(opened), pickle.loads(pickle.dumps(opened))):
+    pickled = pickle.dumps(opened)
+    for other in (copy.copy(opened), copy.deepcopy(opened), pickle.loads(pickled)):
         assert service_of(other) == serving.address
         assert torch.equal(other.colour, opened.colour)
-
-
-def test_a_pickle_of_another_store_is_refused(serve, tmp_path):
-    serving = serve()
-    pickled = pickle.dumps(gnndrive.connect(serving.name))
-    data = Data(x=torch.ones(3, 2), edge_index=torch.zeros(2, 1, dtype=torch.int64))
-    serving.service.store = gnndrive.from_data(data, tmp_path / "other.gnn")
+    serving.service.store = other_store(tmp_path / "other.gnn")
     with pytest.raises(StoreError, match="serves another store than the one that was pickled"):
         pickle.loads(pickled)
 
@@ -55,26 +55,20 @@ def test_a_pickle_of_another_store_is_refused(serve, tmp_path):
 def test_a_store_that_was_written_again_is_refused(serve, store, tmp_path):
     copied = gnndrive.open(shutil.copytree(store.path, tmp_path / "copy.gnn"))
     serving = serve(copied)
-    data = Data(x=torch.ones(3, 2), edge_index=torch.zeros(2, 1, dtype=torch.int64))
-    gnndrive.from_data(data, copied.path, if_exists="replace")
+    other_store(copied.path, if_exists="replace")
     with pytest.raises(StoreError, match=r"was written again since gnndrive://test-.* opened it"):
         gnndrive.connect(serving.name)
 
 
-@pytest.mark.parametrize("name", ["gnndrive://no/name", ""])
-def test_what_is_no_name_is_refused(name):
-    with pytest.raises(ConfigError, match="is no name of a service"):
-        gnndrive.connect(name)
-
-
 def test_no_service_says_how_to_start_one():
     name = f"none-{os.getpid()}"
+    with pytest.raises(ConfigError, match="is no name of a service"):
+        gnndrive.connect("gnndrive://no/name")
     with pytest.raises(HostServiceError, match=f"gnndrive://{name} is not running.*gnndrive serve"):
         gnndrive.connect(name)
-    with pytest.raises(HostServiceError, match=f"gnndrive://{name} is not running"):
-        gnndrive.NeighborLoader(f"gnndrive://{name}", [2])
-    with pytest.raises(HostServiceError, match=f"gnndrive://{name} is not running"):
-        gnndrive.LinkNeighborLoader(f"gnndrive://{name}", [2])
+    for loader in (gnndrive.NeighborLoader, gnndrive.LinkNeighborLoader):
+        with pytest.raises(HostServiceError, match=f"gnndrive://{name} is not running"):
+            loader(f"gnndrive://{name}", [2])
 
 
 def test_a_service_is_no_folder(serve, store):
@@ -82,10 +76,9 @@ def test_a_service_is_no_folder(serve, store):
     for given in (f"gnndrive://{name}", Path(f"gnndrive://{name}")):
         with pytest.raises(StoreError, match=rf"open its store with gnndrive.connect\('{name}'\)"):
             gnndrive.open(given)
-    module = gnndrive.LightningNodeData(f"gnndrive://{name}", num_neighbors=[2])
-    assert module.data.identity == store.identity
-    module = gnndrive.LightningLinkData(f"gnndrive://{name}", num_neighbors=[2])
-    assert service_of(module.data) is not None
+    for module in (gnndrive.LightningNodeData, gnndrive.LightningLinkData):
+        data = module(f"gnndrive://{name}", num_neighbors=[2]).data
+        assert (data.identity, service_of(data) is None) == (store.identity, False)
 
 
 def test_another_users_service_is_not_trusted(serve, monkeypatch):
@@ -97,21 +90,6 @@ def test_another_users_service_is_not_trusted(serve, monkeypatch):
     gnndrive.connect(serving.name)
 
 
-def test_another_user_is_not_accepted(serve, monkeypatch):
-    serving, user = serve(), os.geteuid() + 1
-    monkeypatch.setattr("gnndrive.host.acceptor.peer_credentials", lambda sock: (1, user))
-    with pytest.raises(HostServiceError, match="is not running, has ended"):
-        gnndrive.connect(serving.name)
-    assert serving.said == [f"user {user} was refused: only user {os.geteuid()} may connect"]
-
-
-def answer(listener: Listener, data: bytes) -> socket.socket:
-    """Accept a client that has connected, and send it something."""
-    client, _ = listener.sock.accept()
-    client.send(data)
-    return client
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -121,24 +99,85 @@ def answer(listener: Listener, data: bytes) -> socket.socket:
     ],
 )
 def test_a_wrong_answer_is_an_error(data, said, monkeypatch):
-    address = address_of(f"wrong-{os.getpid()}")
+    address = names.address_of(f"wrong-{os.getpid()}")
     with Listener(address) as listener:
-        connect, clients = inquiry.connected, list[socket.socket]()
+        connect, clients = inquiry.connected, []
 
         def connected(address):
             sock = connect(address)
-            clients.append(answer(listener, data))
+            client, _ = listener.sock.accept()
+            client.send(data)
+            clients.append(client)
             return sock
 
         monkeypatch.setattr(inquiry, "connected", connected)
         with pytest.raises(HostServiceError, match=said):
             ask(address)
-        for client in clients:
-            client.close()
+        clients[0].close()
 
 
 def test_a_service_that_is_stopped_is_not_waited_for_long(monkeypatch):
     monkeypatch.setattr(inquiry, "ANSWER_S", 0.01)
-    address = address_of(f"stopped-{os.getpid()}")
+    address = names.address_of(f"stopped-{os.getpid()}")
     with Listener(address), pytest.raises(HostServiceError, match=r"does not answer within 0\.01"):
         ask(address)
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("text", ["papers100M", "gnndrive://papers100M", "x.y_z-9", "0" * 64])
+def test_names(text):
+    name = names.checked_name(text)
+    assert name == text.removeprefix("gnndrive://")
+    assert len(abstract_name(names.address_of(name))) < 108
+
+
+@pytest.mark.parametrize("text", ["", "gnndrive://", "a/b", "-a", "a b", "é", "0" * 65, "a\n"])
+def test_what_is_no_name(text):
+    with pytest.raises(ConfigError, match="is no name of a service: give up to 64 letters"):
+        names.checked_name(text)
+
+
+def test_a_store_gives_its_folders_name():
+    assert names.name_for(Path("/data/papers100M.gnn")) == "papers100M"
+    assert names.name_for(Path("/data/papers")) == "papers"
+    with pytest.raises(ConfigError, match=r"'my papers\.gnn', is no service's: give one, --name"):
+        names.name_for(Path("/data/my papers.gnn"))
+
+
+def test_services_that_listen_are_found_once():
+    address = names.address_of(f"found-{os.getpid()}")
+    assert address == f"{os.geteuid()}-found-{os.getpid()}"
+    assert names.is_named(address)
+    assert names.shown(address) == f"the service gnndrive://found-{os.getpid()}"
+    assert address not in names.addresses()
+    with Listener(address) as listener, Listener() as of_ranks:
+        client = new_socket()
+        client.connect(abstract_name(address))
+        accepted, _ = listener.sock.accept()
+        found = names.addresses()
+        assert found.count(address) == 1
+        assert of_ranks.address in found
+        assert not names.is_named(of_ranks.address)
+        assert names.shown(of_ranks.address) == "the host service"
+        with pytest.raises(FileExistsError):
+            Listener(address)
+        client.close()
+        accepted.close()
+    assert address not in names.addresses()
+
+
+def test_other_sockets_are_not_services(tmp_path, monkeypatch):
+    lines = [
+        "Num       RefCount Protocol Flags    Type St Inode Path",
+        "0: 00000002 00000000 00010000 0005 01 1 @gnndrive-1000-a b",
+        "0: 00000002 00000000 00010000 0001 01 2 /run/gnndrive-1000-file",
+        "0: 00000003 00000000 00000000 0005 03 3 @gnndrive-1000-connected",
+        "0: 00000003 00000000 00010000 0005 03 4",
+        "0: 00000003 00000000 00010000 0005 03 5 @other",
+    ]
+    table = tmp_path / "unix"
+    table.write_text("\n".join(lines))
+    monkeypatch.setattr(names, "_SOCKETS", table)
+    assert names.addresses() == ["1000-a b"]
