@@ -117,35 +117,3 @@ def assert_contract(
         assert node[last : last + sample.num_sampled_nodes[hop + 1]].tolist() == fresh
         known |= set(fresh)
         first, drawn = last, end
-
-
-def reference_sample(
-    indptr: Int64Array,
-    indices: Index,
-    seeds: Sequence[int],
-    fanout: Sequence[int],
-    replace: bool,
-    random: np.random.Generator,
-) -> tuple[list[int], list[int]]:
-    """Sample in plain numpy, with other random numbers; return (nodes, edges)."""
-    nodes, edges, known = list(seeds), [], set(seeds)
-    frontier = list(seeds)
-    for count in fanout:
-        found: list[int] = []
-        for node in frontier:
-            begin, degree = int(indptr[node]), int(indptr[node + 1] - indptr[node])
-            if count < 0 or (not replace and degree <= count) or degree == 0:
-                drawn = np.arange(degree)
-            elif replace:
-                drawn = random.integers(0, degree, count)
-            else:
-                drawn = random.permutation(degree)[:count]
-            for position in (begin + drawn).tolist():
-                edges.append(position)
-                neighbour = int(indices[position])
-                if neighbour not in known:
-                    known.add(neighbour)
-                    found.append(neighbour)
-        nodes += found
-        frontier = found
-    return nodes, edges

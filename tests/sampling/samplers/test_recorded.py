@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gnndrive
-from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from gnndrive import LinkNeighborLoader, NeighborLoader
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.records import Sample, Seeds
 from gnndrive.loader.recording import LoaderRecording
@@ -33,29 +33,18 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def open_recording(store: Store, arguments: dict[str, Any]) -> tuple[Recording, LoaderRecording]:
-    """The pack of a loader's batches, and what drew them."""
-    kind: Any = LinkNeighborLoader if "edge_label_index" in arguments else NeighborLoader
-    loader = kind(store, buffer="20KB", **arguments)
-    info = gnndrive.pack(store, seed=SEED, epochs=EPOCHS, buffer="20KB", **arguments)
-    assembly = loader._assembly()
-    path = next(Path(store.path, "packed").iterdir())
-    return (
-        Recording(path, info, store, assembly.collate.tables),
-        LoaderRecording(assembly, SEED, EPOCHS),
-    )
-
-
 @pytest.fixture(scope="module", params=KINDS)
-def pack(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Recording, LoaderRecording]:
+def pack(request, tmp_path_factory):
     """A recording of two epochs, and what drew them."""
     path = tmp_path_factory.mktemp("recorded") / "graph.gnn"
-    typed = request.param == "typed"
-    store = gnndrive.from_data(make_data() if typed else make_graph(), path)
-    given = {"num_neighbors": [4, 3], "batch_size": 30, "shuffle": True} | KINDS[request.param]
-    return open_recording(store, given)
+    given = {"num_neighbors": [4, 3], "batch_size": 50, "shuffle": True} | KINDS[request.param]
+    store = gnndrive.from_data(make_data() if request.param == "typed" else make_graph(), path)
+    kind: Any = LinkNeighborLoader if "edge_label_index" in given else NeighborLoader
+    assembly = kind(store, buffer="20KB", **given)._assembly()
+    info = gnndrive.pack(store, seed=SEED, epochs=EPOCHS, buffer="20KB", **given)
+    path = next(Path(store.path, "packed").iterdir())
+    recording = Recording(path, info, store, assembly.collate.tables)
+    return recording, LoaderRecording(assembly, SEED, EPOCHS)
 
 
 def seeds_of(number: int, index: int = 0) -> Seeds:
@@ -88,51 +77,38 @@ def told(sample: Any) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def test_samples_are_those_that_were_drawn(pack: tuple[Recording, LoaderRecording]) -> None:
-    """By hop, for each recorded epoch, whatever the key and whichever thread reads."""
+def test_samples_are_those_that_were_drawn(pack):
+    """By hop, for each recorded epoch, whatever the key and whichever thread reads; and each
+    entry's place in the packed file has the row of the entry."""
     recording, drawn = pack
-    expected = [told(batch.sample) for batch in drawn.draw(0)]
+    batches = list(drawn.draw(0))
+    expected = [told(batch.sample) for batch in batches]
     assert len(expected) == len(recording) == EPOCHS * recording.info.batches
     sampler = made(recording)
     asked = np.random.default_rng(0).permutation(np.tile(np.arange(len(expected)), 2)).tolist()
 
     def read(number: int) -> Any:
-        return sampler.sample(seeds_of(number), number * 77, [])
+        return sampler.sample(seeds_of(number, 3), number * 77, [])
 
     with ThreadPoolExecutor(4) as threads:
         for number, sample in zip(asked, threads.map(read, asked), strict=True):
             assert told(sample) == expected[number]
+            replayed, seeds = sample.replayed, batches[number].seeds
+            assert replayed.seeds.index == 3, "the index is that of the epoch that replays it"
+            assert replayed.seeds.input_id.tolist() == seeds.input_id.tolist()
+            assert replayed.seeds.of_edges is seeds.of_edges
+            for table in recording._tables:
+                wanted, places = rows_of(sample, table), replayed.rows[table.name]
+                packed, own = (
+                    np.memmap(each.path, np.uint8, "r", each.data_offset)[
+                        : each.row_count * each.row_bytes
+                    ].reshape(each.row_count, each.row_bytes)
+                    for each in (recording.files[table.name], table.file)
+                )
+                assert np.array_equal(packed[places], own[wanted])
 
 
-def test_rows_are_in_the_file(pack: tuple[Recording, LoaderRecording]) -> None:
-    """Each entry's place in the packed file has the row of the entry."""
-    recording, _ = pack
-    for table in recording._tables:
-        packed, own = recording.files[table.name], table.file
-        rows = [np.memmap(f.path, np.uint8, "r", f.data_offset, (f.row_count, f.row_bytes))
-                for f in (packed, own)]  # fmt: skip
-        for number in range(len(recording)):
-            sample = made(recording).sample(seeds_of(number), 0, [])
-            assert sample.replayed is not None
-            wanted = rows_of(sample, table)
-            places = sample.replayed.rows[table.name]
-            assert np.array_equal(rows[0][places], rows[1][wanted])
-
-
-def test_a_batch_has_the_index_of_the_epoch_that_replays_it(
-    pack: tuple[Recording, LoaderRecording],
-) -> None:
-    recording, drawn = pack
-    batch = next(drawn.draw(len(recording) - 1))
-    sample = made(recording).sample(seeds_of(len(recording) - 1, 3), 0, [])
-    assert sample.replayed is not None
-    replayed = sample.replayed.seeds
-    assert replayed.index == 3
-    assert replayed.input_id.tolist() == batch.seeds.input_id.tolist()
-    assert replayed.of_edges is batch.seeds.of_edges
-
-
-def test_bounds_are_those_of_the_largest_batches(pack: tuple[Recording, LoaderRecording]) -> None:
+def test_bounds_are_those_of_the_largest_batches(pack):
     recording, _ = pack
     types = recording._reader._types
     nodes = {key: each.num_nodes for key, each in types.nodes.items()}
@@ -153,9 +129,12 @@ def test_bounds_are_those_of_the_largest_batches(pack: tuple[Recording, LoaderRe
     assert bounds.edges == most_edges
 
 
-def test_stopping_ends_later_calls(pack: tuple[Recording, LoaderRecording]) -> None:
+def test_stopping_ends_later_calls_and_drawn_seeds_are_refused(pack):
     sampler = made(pack[0])
-    sampler.sample(seeds_of(0), 0, [])
+    drawn = InputNodes(30).seeds(0, np.arange(3))
+    for seeds in (drawn, Seeds(0, drawn.node, drawn.input_id)):
+        with pytest.raises(ConfigError, match=r"recorded batches only.*strategy='gnndrive'"):
+            sampler.sample(seeds, 0, [])
     for _ in range(2):
         sampler.stop()
         with pytest.raises(ClosedError):
@@ -163,17 +142,7 @@ def test_stopping_ends_later_calls(pack: tuple[Recording, LoaderRecording]) -> N
     made(pack[0]).sample(seeds_of(0), 0, [])  # the next epoch's is another
 
 
-def test_seeds_of_another_schedule_are_refused(pack: tuple[Recording, LoaderRecording]) -> None:
-    drawn = InputNodes(30).seeds(0, np.arange(3))
-    none = Seeds(0, drawn.node, drawn.input_id)
-    for seeds in (drawn, none):
-        with pytest.raises(ConfigError, match=r"recorded batches only.*strategy='gnndrive'"):
-            made(pack[0]).sample(seeds, 0, [])
-
-
-def test_large_arrays_come_from_the_loaders_memory(
-    pack: tuple[Recording, LoaderRecording],
-) -> None:
+def test_large_arrays_come_from_the_loaders_memory(pack):
     given: list[tuple[int, int]] = []
 
     def empty(shape: Any, dtype: Any) -> Any:
@@ -182,7 +151,6 @@ def test_large_arrays_come_from_the_loaders_memory(
         return array
 
     sample = made(pack[0], empty=empty).sample(seeds_of(0), 0, [])
-    assert sample.replayed is not None
     arrays = [*sample.replayed.rows.values()]
     if isinstance(sample, Sample):
         arrays += [sample.node, sample.row, sample.colptr, sample.edge]
@@ -191,7 +159,7 @@ def test_large_arrays_come_from_the_loaders_memory(
         assert any(start <= at <= start + length for start, length in given)
 
 
-def test_nothing_is_read_without_a_pack() -> None:
+def test_nothing_is_read_without_a_pack():
     others: Any = SimpleNamespace
     with pytest.raises(ConfigError, match="gnndrive pack"):
         Recorded.make(SamplerContext([3], subgraphs=others))

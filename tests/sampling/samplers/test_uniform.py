@@ -1,0 +1,405 @@
+"""Uniform sampling: what PyG's users rely on; a node's draw depends on (key, node) only, and all
+outcomes are equally likely; limits; and what C refuses.
+
+The chi-square tests have fixed keys, so each gives the same number every time; the bound is the
+0.9999 quantile, which a sampler with a bias of a few per cent exceeds by far at these counts.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import itertools
+import os
+import pickle
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch_geometric.utils import k_hop_subgraph
+
+from gnndrive.common.errors import BatchTooLarge, ClosedError, ConfigError, StoreError
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.sampling.samplers._native import (
+    Native,
+    Relation,
+    SamplingOptions,
+    SeedGroup,
+    scratch_bytes,
+)
+from gnndrive.sampling.samplers.base import Bounds, batch_key, most, position_dtype
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies.mmap import Mmap
+from tests.sampling.samplers.graphs import (
+    Scratch,
+    assert_contract,
+    graph_of_degrees,
+    random_graph,
+    star,
+)
+from tests.soak import product
+
+QUANTILE = 0.9999
+
+
+# ---- the contract
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[int], int, type, list[int], list[int], bool]:
+    degrees = draw(st.lists(st.integers(0, 12), min_size=1, max_size=30))
+    node = st.integers(0, len(degrees) - 1)
+    return (
+        degrees, draw(st.integers(0, 2**64 - 1)), draw(st.sampled_from([np.int32, np.int64])),
+        draw(st.lists(node, max_size=8)), draw(st.lists(st.integers(-1, 6), max_size=4)),
+        draw(st.booleans()),
+    )  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(cases())
+def test_contract_on_small_graphs(case):
+    degrees, key, dtype, seeds, fanout, replace = case
+    indptr, indices = graph_of_degrees(degrees, key % 2**32, dtype)
+    sample = Uniform(fanout, replace).sample_nodes(
+        np.array(seeds, np.int64), key, Mmap(indptr, indices)
+    )
+    assert_contract(sample, indptr, indices, seeds, fanout, replace)
+
+
+@product(
+    "fanout,dtype,replace", [[10, 5, 5], [-1, 3], [40, 33], [0, 5], [1, -1, 1]],
+    [np.int32, np.int64], [False, True, True],
+)  # fmt: skip
+def test_contract_on_a_graph_with_hubs(fanout, dtype, replace):
+    indptr, indices = random_graph(600, 20, seed=3, dtype=dtype)
+    seeds = [5, 599, 5, 0, 17, 17, 300, *range(100, 150)]
+    sample = Uniform(fanout, replace).sample_nodes(np.array(seeds), 11, Mmap(indptr, indices))
+    assert_contract(sample, indptr, indices, seeds, fanout, replace)
+
+
+@pytest.mark.parametrize("hops", [0, 1, 3])
+def test_all_neighbours_equal_pygs_k_hop_subgraph(hops):
+    indptr, indices = random_graph(300, 2, seed=5)
+    target = np.repeat(np.arange(300), np.diff(indptr))
+    edge_index = torch.from_numpy(np.stack([indices, target]))
+    seeds = np.array([1, 50, 299])
+    sample = Uniform([-1] * hops).sample_nodes(seeds, 0, Mmap(indptr, indices))
+    subset, *_ = k_hop_subgraph(torch.from_numpy(seeds), hops, edge_index, num_nodes=300)
+    assert sorted(sample.node.tolist()) == sorted(subset.tolist())
+    if hops:
+        inner, *_ = k_hop_subgraph(torch.from_numpy(seeds), hops - 1, edge_index, num_nodes=300)
+        into_inner = np.flatnonzero(np.isin(target, inner.numpy()))
+        assert sorted(sample.edge.tolist()) == into_inner.tolist()
+
+
+def test_duplicate_seeds_stay_and_are_each_expanded():
+    sample = Uniform([2]).sample_nodes(np.array([0, 0, 1, 0]), 4, star(2))
+    assert sample.node.tolist() == [0, 0, 1, 0, 2]
+    assert sample.row.tolist() == [2, 4, 2, 4, 2, 4]
+    assert sample.col.tolist() == [0, 0, 1, 1, 3, 3]
+    assert (sample.num_sampled_nodes, sample.num_sampled_edges) == ((4, 1), (6,))
+
+
+def test_nodes_equal_in_their_low_32_bits_stay_apart():
+    """Three thousand ids, so that some collide in the hash table, and each of them twice."""
+    wide = 5 + np.tile(np.arange(3000, dtype=np.int64) << 32, 2)
+    indptr = np.array([0, len(wide)], np.int64)  # enough, because only node 0 is expanded
+    graph = ffi.new("gd_csc *", [pointer(indptr), pointer(wide), 8, 8, 2**48, len(wide)])
+    scratch = Scratch()
+    assert scratch.sample(graph, [0], [-1]) == 0
+    assert lib.gd_sampler_nodes(scratch.handle, 0) == 3001
+    np.testing.assert_array_equal(scratch.sources(), wide)
+
+
+def test_positions_take_the_width_that_the_graph_needs():
+    assert (position_dtype(2**31 - 1), position_dtype(2**31)) == (np.int32, np.int64)
+    topology, scratch, null = star(40), Scratch(), ffi.NULL
+    assert scratch.sample(topology.csc(), [0], [7], key=3) == 0
+    narrow, wide = np.empty(7, np.int32), np.empty(7, np.int64)
+    for edge in (narrow, wide):
+        lib.gd_sampler_drawn(scratch.handle, 0, null, null, pointer(edge), edge.itemsize, null)
+    assert narrow.tolist() == wide.tolist()
+    assert len(set(wide.tolist()) & set(range(40))) == 7
+
+
+def test_samples_from_memory_mapped_files_equal_those_from_memory(tmp_path):
+    """Also if the pages are not in the page cache; the sampler asks for them ahead."""
+    indptr, indices = random_graph(5_000, 40, seed=6, dtype=np.int32)
+    for name, array in (("indptr", indptr), ("indices", indices)):
+        np.save(tmp_path / f"{name}.npy", array)
+    with open(tmp_path / "indices.npy", "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    mapped = [np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("indptr", "indices")]
+    topology, memory = Mmap(*mapped, str(tmp_path)), Mmap(indptr, indices)
+    assert topology.nbytes == indptr.nbytes  # what is mapped counts as no memory of the process
+    assert memory.nbytes == indptr.nbytes + indices.nbytes
+    sampler, seeds = Uniform([10, 10, -1]), np.arange(0, 5_000, 50)
+    cold, warm = (sampler.sample_nodes(seeds, 1, each) for each in (topology, memory))
+    np.testing.assert_array_equal(cold.node, warm.node)
+    np.testing.assert_array_equal(cold.row, warm.row)
+
+
+# ---- draws
+
+
+def assert_uniform(counts: np.ndarray) -> None:
+    expected = counts.sum() / counts.size
+    assert expected > 15
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert statistic < stats.chi2.ppf(QUANTILE, counts.size - 1)
+
+
+def offsets(degree: int, fanout: int, keys: int, nodes: int, replace: bool) -> np.ndarray:
+    """The offsets that are drawn of nodes with `degree` in-edges each, [keys * nodes, fanout]."""
+    indptr = np.arange(nodes + 1, dtype=np.int64) * degree
+    topology, sampler = Mmap(indptr, np.zeros(nodes * degree, np.int32)), Uniform([fanout], replace)
+    seeds = np.arange(nodes)
+    drawn = [sampler.sample_nodes(seeds, key, topology).edge for key in range(keys)]
+    return np.concatenate(drawn).reshape(keys * nodes, fanout) % degree
+
+
+@pytest.mark.parametrize(("keys", "nodes"), [(1_500, 1), (4, 500)])
+def test_pairs_out_of_five_are_equally_likely(keys, nodes):
+    drawn = np.sort(offsets(5, 2, keys, nodes, replace=False), axis=1)
+    counted = Counter(map(tuple, drawn.tolist()))
+    pairs = list(itertools.combinations(range(5), 2))
+    assert set(counted) == set(pairs)
+    assert_uniform(np.array([counted[pair] for pair in pairs]))
+
+
+@pytest.mark.parametrize(("degree", "fanout"), [(11, 10), (40, 3), (100, 32), (100, 33), (90, 80)])
+def test_each_edge_is_equally_likely_without_replacement(degree, fanout):
+    drawn = offsets(degree, fanout, 4, 2000, replace=False)
+    assert (np.diff(np.sort(drawn, axis=1)) > 0).all()
+    assert_uniform(np.bincount(drawn.ravel(), minlength=degree))
+
+
+def test_pairs_left_out_of_a_large_fanout_are_equally_likely():
+    drawn = offsets(36, 34, 10, 1000, replace=False)
+    left = np.ones((len(drawn), 36), bool)
+    np.put_along_axis(left, drawn, False, axis=1)
+    one, other = np.nonzero(left)[1].reshape(-1, 2).T
+    assert_uniform(
+        np.bincount(36 * one + other, minlength=36**2).reshape(36, 36)[np.triu_indices(36, 1)]
+    )
+
+
+def test_the_scan_and_the_hash_set_draw_the_same_kind_of_subset():
+    """Fanouts of 32 and 33 take different code: how often edge 0 and edge 1 come together."""
+    for fanout in (32, 33):
+        drawn = offsets(64, fanout, 4, 2000, replace=False)
+        both = ((drawn == 0).any(1) & (drawn == 1).any(1)).mean()
+        expected = fanout * (fanout - 1) / (64 * 63)
+        assert abs(both - expected) < 4 * np.sqrt(expected * (1 - expected) / len(drawn))
+
+
+@pytest.mark.parametrize("degree", [2, 7, 1000])
+def test_with_replacement_all_draws_are_equally_likely(degree):
+    drawn = offsets(degree, 4, 10, 2000, replace=True)
+    assert_uniform(np.bincount(drawn.ravel(), minlength=degree))
+    if degree <= 7:
+        for a, b in itertools.combinations(range(4), 2):
+            assert_uniform(np.bincount(drawn[:, a] * degree + drawn[:, b], minlength=degree**2))
+
+
+def test_draws_of_neighbouring_nodes_and_keys_are_independent():
+    drawn = offsets(6, 1, 40, 1000, replace=False).reshape(40, 1000)
+    for here, there in ((drawn[:, :-1], drawn[:, 1:]), (drawn[:-1], drawn[1:])):
+        table = np.bincount((here * 6 + there).ravel(), minlength=36).reshape(6, 6)
+        assert stats.chi2_contingency(table).pvalue > 1 - QUANTILE
+
+
+@pytest.mark.parametrize(("fanout", "replace"), [(4, False), (4, True), (40, False)])
+def test_a_nodes_draw_does_not_depend_on_the_other_seeds_or_the_hop(fanout, replace):
+    indptr, indices = random_graph(500, 60, seed=4)
+    topology, sampler = Mmap(indptr, indices), Uniform([fanout, fanout], replace)
+
+    def drawn(seeds: list[int]) -> dict[int, list[int]]:
+        sample = sampler.sample_nodes(np.array(seeds), 77, topology)
+        by_node: dict[int, list[int]] = {}
+        for place in np.unique(sample.col).tolist():
+            by_node[int(sample.node[place])] = sample.edge[sample.col == place].tolist()
+        return by_node
+
+    one, many = drawn([8]), drawn([400, 3, 8, 77, 12])
+    common = one.keys() & many.keys()
+    assert 8 in common
+    assert len(common) > 2
+    assert all(one[node] == many[node] for node in common)
+
+
+def test_large_fanouts_from_a_hub():
+    sample = Uniform([100_000]).sample_nodes(np.array([0]), 5, star(150_000, np.int32))
+    assert len(np.unique(sample.edge)) == 100_000
+    halves = np.bincount(sample.edge // 1000, minlength=150)
+    expected = 100_000 / 150  # hypergeometric: 1000 * 2/3 * 1/3 is the variance, nearly
+    assert ((halves - expected) ** 2 / (1000 * 2 / 9)).sum() < stats.chi2.ppf(QUANTILE, 149)
+
+
+def test_batch_keys():
+    keys = {batch_key(*part) for part in itertools.product((-1, 0, 1, 2**63), range(5), range(100))}
+    assert len(keys) == 4 * 5 * 100
+    assert all(0 <= key < 2**64 for key in keys)
+    assert batch_key(1, 2, 3) not in {batch_key(3, 2, 1), batch_key(2, 1, 3), batch_key(1, 3, 2)}
+    bits = np.array([*keys], np.uint64)[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)
+    assert np.abs(bits.mean(0) - 0.5).max() < 0.05
+    key = batch_key(1, 2, 3)
+    for same in (copy.copy(key), copy.deepcopy(key), pickle.loads(pickle.dumps(key))):
+        assert type(same) is type(key)
+        assert (same, same.epoch, same.batch) == (key, key.epoch, 3)
+
+
+# ---- bounds and limits
+
+
+def test_bounds_for_the_plan():
+    def bounds(
+        fanout: list[int], nodes: int, edges: int = 10**9, replace: bool = False
+    ) -> tuple[int, int]:
+        found = most({None: 1000}, {None: fanout}, {None: nodes}, {None: edges}, replace)
+        return found.nodes[None], found.edges[None]
+
+    assert bounds([10, 10, 10], 10**9)[0] == 1000 + 10**4 + 10**5 + 10**6
+    assert bounds([10, 10, 10], 50_000)[0] == 50_000
+    assert bounds([10, -1], 10**9)[0] == 10**9
+    assert bounds([], 10**9) == (1000, 0)
+    assert bounds([10, 10], 10**9)[1] == 10**4 + 10**5
+    assert bounds([10, 10], 10**9, 20_000)[1] == 20_000
+    assert bounds([10, 10], 5000, 20_000, replace=True)[1] == 10_000 + 50_000
+    assert bounds([-1, 10], 5000, 20_000)[1] == 20_000
+
+
+def test_bounds_by_type():
+    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+    nodes, edges = {"author": 50, "paper": 1000}, {writes: 400, cites: 9000}
+    found = most({"paper": 10}, {writes: [5, 5], cites: [2, 3]}, nodes, edges)
+    assert found.nodes == {"author": 50, "paper": 10 + 20 + 60}
+    assert found.edges == {writes: 50 + 100, cites: 20 + 60}
+    found = most({"author": 10}, {writes: [5, 5], cites: [2, 3]}, nodes, edges)
+    assert (found.nodes, found.edges) == ({"author": 10, "paper": 0}, {writes: 0, cites: 0})
+    found = most({"paper": 10}, {writes: [-1, 1], cites: [1, -1]}, nodes, edges)
+    assert (found.nodes, found.edges) == (nodes, {writes: 400, cites: 9000})
+
+
+def limits(nodes: int, edges: int) -> Bounds:
+    return Bounds({None: nodes}, {None: edges}, {None: nodes})
+
+
+def test_a_sample_within_its_limits_is_the_same_and_a_larger_one_is_given_up():
+    """Then the sampler can be used again."""
+    graph, seeds = Mmap(*random_graph(20_000, 20)), np.arange(900)
+    sample = Uniform([5, 5]).sample_nodes(seeds, 1, graph)
+    nodes, edges = sample.num_nodes, sample.num_edges
+    assert min(nodes, edges) > 5_000, "it is larger than the first capacity of an array"
+    exact = Uniform([5, 5], limits=limits(nodes, edges)).sample_nodes(seeds, 1, graph)
+    assert np.array_equal(exact.node, sample.node)
+    assert np.array_equal(exact.edge, sample.edge)
+    few = Uniform([5, 5]).sample_nodes(seeds[:10], 1, graph)
+    # Nodes are counted before the next 256 edges.
+    for less in ((nodes, edges - 1), (nodes - 257, edges), (899, edges), (1_000, 1_000)):
+        limited = Uniform([5, 5], limits=limits(*less))
+        for _ in range(2):
+            with pytest.raises(BatchTooLarge):
+                limited.sample_nodes(seeds, 1, graph)
+            assert np.array_equal(limited.sample_nodes(seeds[:10], 1, graph).node, few.node)
+
+
+def test_each_type_has_its_own_limits():
+    graph, nodes = Mmap(*random_graph(5_000, 20)), [5_000, 5_000]
+    fanout = np.array([3], np.int64)
+    relations = [Relation(graph, fanout, 0, 0), Relation(graph, fanout, 1, 0)]
+    rest = relations, nodes, [SeedGroup(np.arange(900))], SamplingOptions(1)
+    with Native([2_000_000, 3_000], [0, 3_000]).sampled(*rest) as sampled:
+        found = sampled.nodes(1)[0]
+    for few in (([0, 0], [0, 900]), ([0, len(found) - 257], [0, 0])):
+        with pytest.raises(BatchTooLarge), Native(*few).sampled(*rest):
+            pass
+
+
+def test_scratch_grows_with_the_limits_only():
+    size = limits(827_000, 930_000)
+    assert scratch_bytes(size) < scratch_bytes(size, limited=False) < 2 * scratch_bytes(size)
+    assert scratch_bytes(size) < scratch_bytes(size, disjoint=True)
+    assert scratch_bytes(size) < 45e6
+
+
+# ---- errors and stops
+
+
+def test_an_error_leaves_the_scratch_memory_usable():
+    sampler, good = Uniform([3]), star(4)
+    bad = Mmap(np.array([0, 1]), np.array([7], np.int32), "bad")
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            sampler.sample_nodes(np.array([0]), 0, bad)
+        assert len(sampler.sample_nodes(np.array([0]), 0, good).node) == 4
+
+
+def test_more_edges_than_positions_can_count():
+    for fanout in (2**31, 2**62):
+        with pytest.raises(ConfigError, match="lower batch_size"):
+            Uniform([fanout], replace=True).sample_nodes(np.array([0]), 0, star(3))
+    assert len(Uniform([2**62]).sample_nodes(np.array([0]), 0, star(3)).edge) == 3
+
+
+def test_c_refuses_a_bad_graph_and_bad_arguments():
+    for field, value in (("index_bytes", 2), ("nodes", -1), ("edges", -1), ("index_bytes", 0)):
+        topology = star(3)
+        setattr(topology.csc(), field, value)
+        with pytest.raises(OSError, match="EINVAL"):
+            Uniform([1]).sample_nodes(np.array([0]), 0, topology)
+    for fanout, more in (
+        ([2], {"count": -1}), ([2, -2], {}), ([2], {"hops": -1}), ([2], {"node_type_count": 0}),
+        ([2], {"edge_type_count": -1}),
+    ):  # fmt: skip
+        assert Scratch().sample(star(3).csc(), [0], fanout, **more) == -errno.EINVAL
+
+
+def test_stop_ends_calls_in_progress():
+    sampler, topology = Uniform([-1, -1, -1]), Mmap(*random_graph(3000, 30, seed=2))
+    started, ended = threading.Barrier(3), []
+
+    def work() -> None:
+        started.wait()
+        try:
+            while True:
+                sampler.sample_nodes(np.arange(3000), 0, topology)
+        except ClosedError:
+            ended.append(True)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    sampler.stop()
+    for thread in threads:
+        thread.join(60)
+    assert ended == [True, True]
+    with pytest.raises(ClosedError):
+        sampler.sample_nodes(np.zeros(0, np.int64), 0, topology)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices"),
+    [
+        (np.zeros(0, np.int64), np.zeros(0, np.int32)),
+        (np.array([0, 3]), np.zeros(2, np.int32)),
+        (np.array([1, 2]), np.zeros(2, np.int32)),
+        (np.array([0, 2], np.int32), np.zeros(2, np.int32)),
+        (np.array([0, 2]), np.zeros(2, np.uint32)),
+        (np.array([0, 2]), np.zeros(2, ">i4")),
+        (np.array([0, 2]), np.zeros((2, 1), np.int32)),
+        (np.array([0, 2]), np.zeros(4, np.int32)[::2]),
+        (np.array([0, 2]), np.frombuffer(bytes(9), np.int32, 2, offset=1)),
+    ],
+)
+def test_mmap_refuses_arrays_that_are_no_csc_graph(indptr, indices):
+    with pytest.raises(StoreError, match="graph"):
+        Mmap(indptr, indices, "graph")
