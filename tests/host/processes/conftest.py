@@ -11,7 +11,7 @@ from gnndrive import Store
 from tests.host.processes.starter import Starter
 from tests.loader.hetero.graph import make_data
 
-NODES = 330  # 21 batches, the last of which is smaller
+NODES = 130  # 9 batches, the last of which is smaller
 
 
 @pytest.fixture(scope="session")
@@ -22,13 +22,13 @@ def starter() -> Iterator[Starter]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """330 nodes, with features of nodes and of edges."""
+    """Nodes with features of nodes and of edges."""
     draw = torch.Generator().manual_seed(0)
     data = Data(
         x=torch.randn(NODES, 8, generator=draw),
         y=torch.randint(3, (NODES,), generator=draw),
-        edge_index=torch.randint(NODES, (2, 4_000), generator=draw),
-        edge_attr=torch.randn(4_000, 3, generator=draw),
+        edge_index=torch.randint(NODES, (2, 1_500), generator=draw),
+        edge_attr=torch.randn(1_500, 3, generator=draw),
     )
     return gnndrive.from_data(data, tmp_path_factory.mktemp("store") / "ranks.gnn")
 

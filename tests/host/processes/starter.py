@@ -1,10 +1,9 @@
 """Starts ranks as processes: `Starter` in the test, and the process that forks the ranks for it.
 
-A process that imports PyTorch and gnndrive takes three seconds, so one does that once, and each
-rank is forked from it: `starter.py` itself, which has no threads. Ranks have a group of
+That process has no threads, and has imported everything (tests/forked.py). Ranks have a group of
 torch.distributed over files, and a process group of the system for themselves, as those that a
-terminal starts. Each rank runs a function of `programs.py`, `deaths.py` or `strangers.py`, and has
-nothing of the host service left at its end.
+terminal starts. Each rank runs a function of `programs.py` or `strangers.py`, and has nothing of
+the host service left at its end.
 
 The forking process adopts the orphans of its ranks, that is host services whose rank has ended, so
 that it knows when everything that a run started has ended, and how.
@@ -18,7 +17,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Mapping
@@ -32,6 +30,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from tests.forked import Program
 from tests.host.processes import programs
 from tests.project_files import ROOT
 
@@ -61,30 +60,20 @@ class Starter:
     """Runs ranks; a context manager."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, env=environment, cwd=ROOT,
-        )  # fmt: skip
+        code = f"from {__name__} import main; main()"
+        self._process = Program(code, environment={"PYTHONPATH": str(ROOT)})
 
     def __enter__(self) -> Starter:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._process.communicate(timeout=LIMIT_S)
+        self._process.communicate()
+        self._process.__exit__(None, None, None)
 
     def run(self, program: str, world: int, folder: Path, **arguments: Any) -> Ended:
-        """Run a function of `programs.py` in each of `world` ranks, until all processes have ended.
-
-        Args:
-            program: the module and the function.
-            world: how many ranks.
-            folder: where they leave what they print and return.
-            arguments: the function's, which JSON can hold.
-        """
+        """Run a function, such as "programs.much", in each of `world` ranks, until all processes
+        have ended; they leave in `folder` what they print and return."""
         asked = {"program": program, "world": world, "folder": str(folder), "given": arguments}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         if not select.select([self._process.stdout], [], [], LIMIT_S)[0]:
             for each in psutil.Process(self._process.pid).children(recursive=True):
@@ -165,7 +154,3 @@ def _run(program: str, number: int, world: int, folder: Path, given: dict[str, A
         dist.destroy_process_group()
     assert programs.left_behind() == []
     return result
-
-
-if __name__ == "__main__":
-    main()

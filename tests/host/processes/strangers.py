@@ -1,5 +1,5 @@
 """Clients of a host service that do not keep to the protocol, and what ranks and they do together
-in `test_strangers.py`."""
+in `test_ranks.py`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from gnndrive.host.connection import Connection
 from gnndrive.host.hello import Hello, Welcome
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
 from gnndrive.host.wire import abstract_name, new_socket
-from tests.host.processes.deaths import SMALL
-from tests.host.processes.programs import Rank, digest, loader, replaced
+from tests.host.processes.programs import SMALL, Rank, digest, loader, replaced
 
 NOBODY = 65534
 LIMIT_S = 60  # against a service that does not answer
@@ -132,18 +131,8 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
 
 
 def attack(name: str, hello: Hello, store: Store, seed: int, sessions: int) -> Mapping[str, int]:
-    """Connect again and again, and send messages of all kinds, among them many that make no sense.
-
-    Args:
-        name: the service's.
-        hello: an honest rank's.
-        store: what it loads from.
-        seed: determines what is sent.
-        sessions: how many connections.
-
-    Returns:
-        How many messages were sent, and were answered by a welcome.
-    """
+    """Connect again and again, and send messages of all kinds, among them many that make no sense;
+    returns how many messages were sent, and were answered by a welcome."""
     draw, open_ones = random.Random(seed), list[Stranger]()
     counted = {"sent": 0, "welcome": 0}
     for _ in range(sessions):
@@ -214,14 +203,14 @@ def _send_anything(stranger: Stranger, arena: Arena | None, draw: random.Random)
 # ---- programs
 
 
-def among_honest_ranks(rank: Rank, store: str, sessions: int) -> dict[str, Any]:
+def among_honest_ranks(rank: Rank, store: str, seed: int, sessions: int) -> dict[str, Any]:
     """Two ranks load epochs, while the third rank attacks their service."""
     group = dist.new_group([0, 1])
     opened = gnndrive.open(store)
     if rank.number == 2:
         name, texts = rank.everyone(None)[0]
         hello = Hello.from_json(texts)
-        counted = attack(name, hello, opened, 0, sessions)
+        counted = attack(name, hello, opened, seed, sessions)
         rank.everyone(None)
         with closing(Stranger(name)) as stranger:
             stranger.enter(of_one(hello), opened)
@@ -242,7 +231,7 @@ def among_honest_ranks(rank: Rank, store: str, sessions: int) -> dict[str, Any]:
         iterator = iter(made)
         rank.everyone(seen[0])
         batches.append([digest(batch) for batch in iterator])
-        batches += [[digest(batch) for batch in made] for _ in range(2)]
+        batches.append([digest(batch) for batch in made])
         rank.everyone(None)
         rank.everyone(None)  # the service lives until then
     return {"batches": batches}

@@ -7,25 +7,21 @@ an output without reports, say that they hold. Every rank checks at its end that
 from __future__ import annotations
 
 import random
-from itertools import product
-from typing import Any
 
 import pytest
 
-from gnndrive import Store
-from tests.host.processes import deaths
+from tests.host.processes.programs import SMALL
 from tests.host.processes.starter import Ended
-from tests.host.processes.test_batches import alone, dealt
+from tests.host.processes.test_ranks import alone, dealt
+from tests.soak import product
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
-MOMENTS = random.Random("moments")
-
 
 @pytest.fixture(scope="module")
-def whole(store: Store) -> list[str]:
+def whole(store):
     """The batches of an epoch."""
-    return alone(store, **deaths.SMALL)[0]
+    return alone(store, **SMALL)[0]
 
 
 def check_ended(ended: Ended, statuses: list[int], services: list[int] | None = None) -> None:
@@ -36,32 +32,29 @@ def check_ended(ended: Ended, statuses: list[int], services: list[int] | None = 
     assert "".join(ended.outputs) == ""
 
 
-def check_lost(found: Any, victim: int, rest: list[str]) -> None:
-    """Check that the other of two ranks got its first batches, and then the error."""
-    assert found["error"].startswith(f"PeerError: rank {victim} has died or was killed")
-    assert found["batches"] == rest[: len(found["batches"])]
-
-
-@pytest.mark.parametrize("how", ["kill", "os._exit", "leave a child"])
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_dies_is_an_error_at_the_other(starter, store, tmp_path, whole, victim, how):
-    given = {"store": str(store.path), "victim": victim, "how": how}
-    ended = starter.run("deaths.one_dies", 2, tmp_path, at=MOMENTS.randint(1, 80), **given)
+@product("how,victim", ["kill", "os._exit", "leave a child"], [0, 1])
+def test_a_rank_that_dies_is_an_error_at_the_other(
+    starter, store, tmp_path, whole, seeds, victim, how
+):
+    at = random.Random(f"{how} {seeds(1)}").randint(1, 30)
+    given = {"store": str(store.path), "victim": victim, "how": how, "at": at}
+    ended = starter.run("programs.one_dies", 2, tmp_path, **given)
     statuses = [0, 0]
     statuses[victim] = 3 if how == "os._exit" else -9
     children = 1 if how == "leave a child" else 0
     # The first rank's service is adopted if that rank has died.
     check_ended(ended, statuses, [0] * (children + (victim == 0)))
-    check_lost(ended.results[1 - victim], victim, dealt(whole, 2)[1 - victim])
+    found, rest = ended.results[1 - victim], dealt(whole, 2)[1 - victim]
+    assert found["error"].startswith(f"PeerError: rank {victim} has died or was killed")
+    assert found["batches"] == rest[: len(found["batches"])]
 
 
-@pytest.mark.parametrize("how", ["raise", "sys.exit"])
-@pytest.mark.parametrize("victim", [0, 1])
+@product("how,victim", ["raise", "sys.exit"], [0, 1])
 def test_a_rank_that_ends_its_program_leaves_its_turns(
     starter, store, tmp_path, whole, victim, how
 ):
     given = {"store": str(store.path), "victim": victim, "at": 5, "how": how}
-    ended = starter.run("deaths.one_dies", 2, tmp_path, **given)
+    ended = starter.run("programs.one_dies", 2, tmp_path, **given)
     assert ended.statuses[victim] == (4 if how == "sys.exit" else 1)
     assert ended.statuses[1 - victim] == 0, ended.outputs
     assert all(status == 0 for status in ended.orphans)
@@ -71,7 +64,7 @@ def test_a_rank_that_ends_its_program_leaves_its_turns(
 
 
 def test_the_service_dies(starter, store, tmp_path, whole):
-    ended = starter.run("deaths.service_dies", 3, tmp_path, store=str(store.path), at=9)
+    ended = starter.run("programs.service_dies", 3, tmp_path, store=str(store.path), at=9)
     check_ended(ended, [0, 0, 0])
     for found, rest in zip(ended.results, dealt(whole, 3), strict=True):
         assert found["error"].startswith("HostServiceError: the host service has ended, or was")
@@ -80,7 +73,7 @@ def test_the_service_dies(starter, store, tmp_path, whole):
 
 
 def test_ctrl_c_ends_the_ranks_and_then_the_service(starter, store, tmp_path):
-    ended = starter.run("deaths.interrupted", 3, tmp_path, store=str(store.path), at=9)
+    ended = starter.run("programs.interrupted", 3, tmp_path, store=str(store.path), at=9)
     check_ended(ended, [0, 0, 0])
     assert [found["error"] for found in ended.results] == ["KeyboardInterrupt"] * 3
     assert ended.results[2]["batches"] == 9
@@ -89,19 +82,18 @@ def test_ctrl_c_ends_the_ranks_and_then_the_service(starter, store, tmp_path):
 @pytest.mark.parametrize("service", [False, True])
 def test_what_is_stopped_is_named_and_may_go_on(starter, store, tmp_path, whole, service):
     given = {"store": str(store.path), "at": 5, "service": service}
-    ended = starter.run("deaths.stopped", 2, tmp_path, **given)
+    ended = starter.run("programs.stopped", 2, tmp_path, **given)
     check_ended(ended, [0, 0])
     assert [found["batches"] for found in ended.results] == dealt(whole, 2)
     reason = "the host service does not answer" if service else "rank 1 has not taken its turn"
     assert any(reason in text for text in ended.results[0]["errors"])
 
 
-@pytest.mark.parametrize(
-    ("victim", "point"), [(0, "start"), *product((0, 1), ("plan", "connect", "welcome", "use"))]
-)
+@product("point,victim", ["start", "plan", "connect", "welcome", "use"], [0, 1])
 def test_a_rank_dies_while_they_come_together(starter, store, tmp_path, victim, point):
+    victim = 0 if point == "start" else victim  # the other one starts no service
     given = {"store": str(store.path), "victim": victim, "point": point}
-    ended = starter.run("deaths.one_dies_early", 2, tmp_path, **given)
+    ended = starter.run("programs.one_dies_early", 2, tmp_path, **given)
     statuses = [0, 0]
     statuses[victim] = -9
     check_ended(ended, statuses)
