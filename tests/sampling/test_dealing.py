@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common.records import Seeds
@@ -28,6 +28,7 @@ def dealt(total: int, size: int, *how: Any) -> list[Seeds]:
     return [seeds for _, seeds in deal(windows(total, size), total, *how)]
 
 
+@settings(max_examples=50)
 @given(
     total=st.integers(0, 40),
     size=st.integers(1, 5),
@@ -35,9 +36,7 @@ def dealt(total: int, size: int, *how: Any) -> list[Seeds]:
     world=st.integers(1, 6),
     drop_last=st.booleans(),
 )
-def test_ranks_get_every_batch_in_turn(
-    total: int, size: int, done: int, world: int, drop_last: bool
-) -> None:
+def test_ranks_get_every_batch_in_turn(total, size, done, world, drop_last):
     ranks = [dealt(total, size, done, rank, world, drop_last) for rank in range(world)]
     steps = steps_left(total, done, world, drop_last)
     turns = [[each[step].number for each in ranks] for step in range(steps)]
@@ -56,21 +55,21 @@ def test_ranks_get_every_batch_in_turn(
         assert all(seeds.node.tolist() == [seeds.number] for seeds in each)
 
 
-def test_batches_keep_their_windows() -> None:
+def test_batches_keep_their_windows():
     made = list(windows(7, 3))
     assert [made.index(window) for window, _ in deal(iter(made), 7, 1, 1, 2, False)] == [0, 1, 2]
     kept = [window.number for window, _ in number_batches(windows(7, 3), 2, lambda at: at)]
     assert kept == [0, 1, 1, 1, 2]
 
 
-def test_no_more_windows_are_drawn_than_a_rank_needs() -> None:
+def test_no_more_windows_are_drawn_than_a_rank_needs():
     left = windows(10, 1)
     assert [seeds.number for _, seeds in deal(left, 10, 0, 0, 4, True)] == [0, 4]
     assert next(iter(next(left).batches)).index == 5
 
 
 @pytest.mark.parametrize("done", [0, 3])
-def test_batches_that_others_deal_are_numbered(done: int) -> None:
+def test_batches_that_others_deal_are_numbered(done):
     numbered = number_batches(windows(5, 2), done, lambda place: 3 * place + 1)
     seeds = [seeds for _, seeds in numbered]
     assert [(each.index, each.number) for each in seeds] == [
@@ -78,8 +77,9 @@ def test_batches_that_others_deal_are_numbered(done: int) -> None:
     ]
 
 
+@settings(max_examples=30)
 @given(total=st.integers(0, 20), size=st.integers(1, 6), done=st.integers(0, 25))
-def test_windows_that_are_done_are_skipped(total: int, size: int, done: int) -> None:
+def test_windows_that_are_done_are_skipped(total, size, done):
     left = list(skip(windows(total, size), done))
     batches = [[seeds.index for seeds in window.batches] for window in left]
     assert [index for each in batches for index in each] == list(range(done, total))
@@ -88,7 +88,7 @@ def test_windows_that_are_done_are_skipped(total: int, size: int, done: int) -> 
         assert window.number == each[0] // size
 
 
-def test_no_seeds_of_a_window_that_is_done_are_drawn() -> None:
+def test_no_seeds_of_a_window_that_is_done_are_drawn():
     def refused() -> Iterator[Seeds]:
         raise AssertionError("these seeds are not needed")
         yield  # a generator, so it raises when it is used

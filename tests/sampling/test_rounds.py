@@ -80,7 +80,7 @@ def until(happened: Callable[[], object]) -> None:
     assert any(happened() for _ in range(POLLS))
 
 
-def test_the_requests_of_all_participants_are_carried_out_together(carry: Carry) -> None:
+def test_the_requests_of_all_participants_are_carried_out_together(carry):
     participants = start_participants(
         CombinedFetch(), [[(FILE, f"{name}{hop}") for hop in range(3)] for name in "abc"], carry
     )
@@ -88,7 +88,7 @@ def test_the_requests_of_all_participants_are_carried_out_together(carry: Carry)
     assert carry.together == [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]]
 
 
-def test_a_participant_that_left_is_not_waited_for(carry: Carry) -> None:
+def test_a_participant_that_left_is_not_waited_for(carry):
     combined: CombinedFetch[str] = CombinedFetch()
     third = combined.join()
     short, long = start_participants(combined, [[(FILE, "a")], [(FILE, "b")] * 2], carry)
@@ -100,7 +100,7 @@ def test_a_participant_that_left_is_not_waited_for(carry: Carry) -> None:
     assert carry.together == [["a", "b"], ["b"]]
 
 
-def test_a_request_without_other_participants_does_not_wait(carry: Carry) -> None:
+def test_a_request_without_other_participants_does_not_wait(carry):
     combined: CombinedFetch[str] = CombinedFetch()
     combined.fetch(FILE, "a", carry.stop, carry)
     combined.join()
@@ -108,7 +108,7 @@ def test_a_request_without_other_participants_does_not_wait(carry: Carry) -> Non
     assert carry.together == [["a"], ["b"]]
 
 
-def test_only_requests_to_the_same_source_are_combined(carry: Carry) -> None:
+def test_only_requests_to_the_same_source_are_combined(carry):
     """No request is lost when one sample is at one edge type and another at the next."""
     other = object()
     requests: list[list[tuple[object, str]]] = [
@@ -125,13 +125,13 @@ def test_only_requests_to_the_same_source_are_combined(carry: Carry) -> None:
     assert carry.together[0] in (["a", "b"], ["C"])
 
 
-def test_an_error_is_raised_in_each_participant(carry: Carry) -> None:
+def test_an_error_is_raised_in_each_participant(carry):
     carry.error = MemoryError("no")
     participants = start_participants(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)
     assert [participant.ended() for participant in participants] == [carry.error] * 2
 
 
-def test_an_error_keeps_no_request_alive(carry: Carry) -> None:
+def test_an_error_keeps_no_request_alive(carry):
     """A request may hold megabytes, which must be freed without the garbage collector."""
 
     class Large(str): ...
@@ -151,7 +151,7 @@ def test_an_error_keeps_no_request_alive(carry: Carry) -> None:
         gc.enable()
 
 
-def test_stopping_ends_waiting_participants(carry: Carry) -> None:
+def test_stopping_ends_waiting_participants(carry):
     combined: CombinedFetch[str] = CombinedFetch()
     third = combined.join()
     participants = start_participants(combined, [[(FILE, "a")], [(FILE, "b")]], carry)
@@ -164,7 +164,7 @@ def test_stopping_ends_waiting_participants(carry: Carry) -> None:
     third.leave()
 
 
-def test_stopping_does_not_end_requests_that_are_being_carried_out(carry: Carry) -> None:
+def test_stopping_does_not_end_requests_that_are_being_carried_out(carry):
     """Because the thread that carries them out accesses the samples of the others."""
     carry.held_up = threading.Event()
     participants = start_participants(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,17 +53,18 @@ def with_uses(trace: Trace, first: int, end: int) -> Codes:
     return last
 
 
-@pytest.mark.parametrize("edge_dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("first", [0, NONE - 3])
-def test_samples_come_back_with_their_next_uses(
-    tmp_path: Path, edge_dtype: Any, first: int
-) -> None:
-    batches = [drawn(first + place, edge_dtype, nodes=30 + place) for place in range(12)]
-    trace = Trace(tmp_path, ROWS)
-    for place in np.random.default_rng(0).permutation(12):
-        assert trace.write(*batches[place])
-    last = with_uses(trace, first, first + 12)
+@pytest.fixture
+def trace(tmp_path):
+    made = Trace(tmp_path, ROWS)
+    yield made
+    made.close()
+    made.close()
 
+
+def assert_comes_back(trace: Trace, batches: list[tuple[Seeds, Sample]]) -> None:
+    """Make the pass backwards, then take each batch; they are numbered in a row."""
+    first = batches[0][0].index
+    last = with_uses(trace, first, first + len(batches))
     nodes = [sample.node for _, sample in batches]
     for place, written in enumerate(batches):
         seeds, sample, uses = trace.take(first + place)
@@ -72,7 +72,14 @@ def test_samples_come_back_with_their_next_uses(
         np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, place, first))
         np.testing.assert_array_equal(uses.near, near_by_search(nodes, place))
     np.testing.assert_array_equal(last, codes_by_search([np.arange(ROWS), *nodes], 0, first - 1))
-    trace.close()
+
+
+@pytest.mark.parametrize(("edge_dtype", "first"), [(np.int32, 0), (np.int64, NONE - 3)])
+def test_samples_come_back_with_their_next_uses(trace, edge_dtype, first):
+    batches = [drawn(first + place, edge_dtype, nodes=30 + place) for place in range(8)]
+    for place in np.random.default_rng(0).permutation(8):
+        assert trace.write(*batches[place])
+    assert_comes_back(trace, batches)
 
 
 def next_use(nodes: list[Int64Array], place: int, row: int) -> int | None:
@@ -91,81 +98,68 @@ def near_by_search(nodes: list[Int64Array], place: int) -> list[int]:
     return [len(rows), *(distances.count(d) for d in range(1, lib.GD_NEAR))]
 
 
-def test_a_file_without_a_name_that_gives_its_blocks_back(tmp_path: Path) -> None:
-    trace = Trace(tmp_path, ROWS)
+def test_a_file_without_a_name_that_gives_its_blocks_back(trace, tmp_path):
     batches = [drawn(index, nodes=200) for index in range(20)]
     for batch in batches:
         trace.write(*batch)
     with_uses(trace, 0, 20)
     assert os.listdir(tmp_path) == []
-    blocks = [blocks_of(trace)]
+    blocks = [os.fstat(trace._fd).st_blocks]
     for index in range(20):
         trace.take(index)
-        blocks.append(blocks_of(trace))
+        blocks.append(os.fstat(trace._fd).st_blocks)
     assert blocks == sorted(blocks, reverse=True)
     assert blocks[0] >= trace.nbytes // 512 > blocks[10] > blocks[-1]
-    trace.close()
-    trace.close()
 
 
-def blocks_of(trace: Trace) -> int:
-    return os.fstat(trace._fd).st_blocks
+@pytest.mark.parametrize("nodes", [5, 200, 299])
+def test_a_record_is_no_larger_than_planned(trace, nodes):
+    seeds, sample = drawn(nodes, nodes=nodes)
+    trace.write(seeds, sample)
+    most = record_bytes(sample.num_nodes, 20, sample.num_edges, len(seeds.node), 4)
+    assert trace.nbytes <= most
 
 
-def test_a_record_is_no_larger_than_planned(tmp_path: Path) -> None:
-    for nodes in (1, 5, 200, 299):
-        seeds, sample = drawn(nodes, nodes=max(nodes, 5))
-        with_trace = Trace(tmp_path, ROWS)
-        with_trace.write(seeds, sample)
-        most = record_bytes(sample.num_nodes, 20, sample.num_edges, len(seeds.node), 4)
-        assert with_trace.nbytes <= most
-        with_trace.close()
-
-
-def test_a_full_disk_leaves_samples_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = [drawn(index) for index in range(6)]
-    trace, write, written = Trace(tmp_path, ROWS), os.pwrite, 0
-
-    def full(fd: int, memory: Any, offset: int) -> int:
-        nonlocal written
-        written += 1
-        if written > 3:
-            raise OSError(errno.ENOSPC, "no space")
-        return write(fd, memory, offset)
-
-    monkeypatch.setattr(os, "pwrite", full)
-    assert [trace.write(*batch) for batch in batches] == [True] * 3 + [False] * 3
-    monkeypatch.undo()
-    with_uses(trace, 0, 6)
-    nodes = [sample.node for _, sample in batches]
-    for index, batch in enumerate(batches):
-        seeds, sample, uses = trace.take(index)
-        same((seeds, sample), batch)
-        np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, index, 0))
-    trace.close()
-
-
-@pytest.mark.parametrize("call", ["pwrite", "preadv"])
-def test_a_failing_disk_is_an_error_that_names_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    trace = Trace(tmp_path, ROWS)
-    trace.write(*drawn(0))
-    with_uses(trace, 0, 1)
+def failing(number: int, after: int = 0, write: Any = os.pwrite) -> Callable[..., int]:
+    """A `pwrite` that fails after so many calls."""
+    calls = iter(range(10**6))
 
     def fail(*arguments: Any) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if next(calls) >= after:
+            raise OSError(number, os.strerror(number))
+        return int(write(*arguments))
 
-    monkeypatch.setattr(os, call, fail)
-    if call == "pwrite":
-        with pytest.raises(StoreError, match=f"{tmp_path}.*superbatch_folder="):
-            trace.write(*drawn(1))
-    else:
-        with pytest.raises(ReadError, match=str(tmp_path)):
-            trace.take(0)
-    trace.close()
+    return fail
+
+
+def test_a_full_disk_leaves_samples_in_memory(trace, monkeypatch):
+    batches = [drawn(index) for index in range(6)]
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC, 3))
+    assert [trace.write(*batch) for batch in batches] == [True] * 3 + [False] * 3
+    monkeypatch.undo()
+    assert_comes_back(trace, batches)
+
+
+def test_codes_stay_in_memory_if_the_disk_is_full_by_then(trace, monkeypatch):
+    """As on a file system that writes no block in place."""
+    batches = [drawn(index) for index in range(3)]
+    for batch in batches:
+        trace.write(*batch)
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    assert_comes_back(trace, batches)
+
+
+def test_a_failing_disk_is_an_error_that_names_the_folder(trace, tmp_path, monkeypatch):
+    trace.write(*drawn(0))
+    with_uses(trace, 0, 1)
+    for call in ("pwrite", "preadv"):
+        monkeypatch.setattr(os, call, failing(errno.EIO))
+    with pytest.raises(StoreError, match=f"{tmp_path}.*superbatch_folder="):
+        trace.write(*drawn(1))
+    with pytest.raises(ReadError, match=str(tmp_path)):
+        trace.take(0)
+    with pytest.raises(StoreError, match="superbatch_folder="):
+        Trace(tmp_path / "none", ROWS)
 
 
 def refusing(flag: int, number: int, open_: Callable[..., int] = os.open) -> Callable[..., int]:
@@ -180,44 +174,19 @@ def refusing(flag: int, number: int, open_: Callable[..., int] = os.open) -> Cal
 @pytest.mark.parametrize(
     ("flag", "number"), [(os.O_DIRECT, errno.EINVAL), (os.O_TMPFILE, errno.EOPNOTSUPP)]
 )
-def test_file_systems_without_direct_or_unnamed_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: int, number: int
-) -> None:
+def test_file_systems_without_direct_or_unnamed_files(tmp_path, monkeypatch, flag, number):
     monkeypatch.setattr(os, "open", refusing(flag, number))
     trace = Trace(tmp_path, ROWS)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == []
     trace.write(*drawn(3))
-    with_uses(trace, 3, 4)
-    seeds, sample, _ = trace.take(3)
-    same((seeds, sample), drawn(3))
+    assert_comes_back(trace, [drawn(3)])
     trace.close()
 
 
-def test_requests_that_are_refused_go_through_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trace, write, refused = Trace(tmp_path, ROWS), os.pwrite, []
-
-    def refuse_once(fd: int, memory: Any, offset: int) -> int:
-        if not refused:
-            refused.append(fd)
-            raise OSError(errno.EINVAL, "alignment")
-        return write(fd, memory, offset)
-
-    monkeypatch.setattr(os, "pwrite", refuse_once)
-    trace.write(*drawn(0))
-    with_uses(trace, 0, 1)
-    same(trace.take(0)[:2], drawn(0))
-    assert refused
-    trace.close()
-
-
-def test_writers_that_are_refused_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file system that accepts O_DIRECT and refuses requests, and four samplers."""
-    trace, write, together = Trace(tmp_path, ROWS), os.pwrite, threading.Barrier(4)
+def test_requests_that_are_refused_go_through_the_page_cache(trace, monkeypatch):
+    """On a file system that accepts O_DIRECT, also by four writers at the same time."""
+    write, together = os.pwrite, threading.Barrier(4)
 
     def refuse_direct(fd: int, memory: Any, offset: int) -> int:
         if trace._direct:
@@ -228,39 +197,10 @@ def test_writers_that_are_refused_at_the_same_time(
     monkeypatch.setattr(os, "pwrite", refuse_direct)
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(lambda i: trace.write(*drawn(i)), range(4))) == [True] * 4
-    with_uses(trace, 0, 4)
-    same(trace.take(2)[:2], drawn(2))
-    trace.close()
+    assert_comes_back(trace, [drawn(i) for i in range(4)])
 
 
-def test_codes_stay_in_memory_if_the_disk_is_full_by_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a file system that writes no block in place."""
-
-    def full(*arguments: Any) -> int:
-        raise OSError(errno.ENOSPC, "no space")
-
-    batches = [drawn(index) for index in range(3)]
-    trace = Trace(tmp_path, ROWS)
-    for batch in batches:
-        trace.write(*batch)
-    monkeypatch.setattr(os, "pwrite", full)
-    with_uses(trace, 0, 3)
-    nodes = [sample.node for _, sample in batches]
-    for index, batch in enumerate(batches):
-        *found, uses = trace.take(index)
-        same((found[0], found[1]), batch)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, index, 0))
-    trace.close()
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="superbatch_folder="):
-        Trace(tmp_path / "none", ROWS)
-
-
-def test_rows_out_of_range_change_nothing() -> None:
+def test_rows_out_of_range_change_nothing():
     last, codes = np.full(4, NONE, np.uint16), np.zeros(2, np.uint16)
     near = np.zeros(lib.GD_NEAR, np.int64)
     for bad in (-1, 4):
@@ -272,7 +212,7 @@ def test_rows_out_of_range_change_nothing() -> None:
     assert (last == NONE).all()
 
 
-def test_patched_codes() -> None:
+def test_patched_codes():
     codes, ids = np.array([NONE, 3, NONE], np.uint16), np.array([2, 0, 1])
     later = np.array([7, NONE, 8], np.uint16)
     assert lib.gd_trace_patch(pointer(codes), pointer(ids), 3, pointer(later)) == 2
