@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 
 import numpy as np
 import pytest
 
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.disk.read_job import ReadJob
+from gnndrive.testing.loop import run
 
 from .conftest import slot_memory
 
@@ -118,7 +121,8 @@ def test_a_short_read_requests_the_rest_from_a_sector_on():
     assert machine.landed() == []
     assert machine.complete(264) == WHOLE
     assert machine.right()
-    assert machine.stats().retries == 2
+    counted = machine.stats()
+    assert (counted.requests, counted.bytes, counted.retries) == (3, 1988, 2)
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EINTR, errno.EBUSY])
@@ -176,18 +180,15 @@ def test_short_reads_and_errors_while_reading_row_by_row():
     assert machine.failures() == []
 
 
-def test_other_errors_fail_the_whole_extent():
-    machine = Machine([0, 1, 2], 300)
+@pytest.mark.parametrize(
+    ("rows", "res", "error"), [([0, 1, 2], -errno.EBADF, errno.EBADF), ([5], 0, errno.ENODATA)]
+)
+def test_other_errors_and_the_end_of_the_file_fail_the_whole_extent(rows, res, error):
+    machine = Machine(rows, 300)
     lib.gd_reads_take(machine.reads)
-    assert machine.complete(-errno.EBADF) == BROKEN
-    assert machine.failures() == [(slot, errno.EBADF, 0) for slot in range(3)]
-
-
-def test_a_file_that_ends_within_a_row():
-    machine = Machine([5], 300)
-    lib.gd_reads_take(machine.reads)
-    assert machine.complete(0) == BROKEN
-    assert machine.failures() == [(5, errno.ENODATA, 1024)]
+    offset = machine.request()[0]
+    assert machine.complete(res) == BROKEN
+    assert machine.failures() == [(row, error, offset) for row in rows]
 
 
 def test_a_lone_row_of_whole_sectors_is_read_into_its_slot():
@@ -204,10 +205,7 @@ def test_a_lone_row_of_whole_sectors_is_read_into_its_slot():
     assert machine.complete(2048, 1) == WHOLE
     assert machine.right()
     lib.gd_reads_let_go(machine.reads)
-
-
-def test_a_row_off_its_sector_is_staged():
-    machine = Machine([1], 768, direct=True)
+    machine = Machine([1], 768, direct=True)  # off its sector
     lib.gd_reads_take(machine.reads)
     assert machine.request()[2] == machine.block
 
@@ -240,10 +238,57 @@ def test_cancelling_while_rows_are_read_one_by_one():
     assert machine.failures() == [(2, errno.ECANCELED, 1024)]
 
 
-def test_the_counters():
-    machine = Machine([0], 1000)
-    lib.gd_reads_take(machine.reads)
-    for res in (512, -errno.EINTR, 488):
-        machine.complete(res)
-    counted = machine.stats()
-    assert (counted.requests, counted.bytes, counted.retries) == (3, 1000, 2)
+# ---- the job that a consumer iterates over
+
+
+def made_of(machine: Machine) -> ReadJob:
+    """Return a job over the machine's reads; the job frees them."""
+    ffi.gc(machine.reads, None)
+    return ReadJob(machine.reads, -1, "rows")
+
+
+def test_other_tasks_run_although_each_check_finds_new_rows() -> None:
+    machine = Machine([0, 4, 8, 12, 16], 512)
+    job = made_of(machine)
+    got: list[int] = []
+
+    def land() -> None:
+        """Complete the next extent, or release the job."""
+        extent = lib.gd_reads_take(machine.reads)
+        if extent < 0:
+            lib.gd_reads_let_go(machine.reads)
+        else:
+            assert machine.complete(512, extent) == lib.GD_WHOLE
+
+    async def consume() -> None:
+        async for stretch in job:
+            got.extend(stretch.slots.tolist())
+            land()
+
+    async def main() -> None:
+        land()
+        consuming, seen = asyncio.ensure_future(consume()), set()
+        while not consuming.done():
+            seen.add(len(got))
+            await asyncio.sleep(0)
+        await consuming
+        assert got == [0, 4, 8, 12, 16]
+        assert seen == set(range(5)), "other tasks run between any two stretches"
+
+    run(main())
+
+
+def test_a_job_that_the_engine_forgets_has_woken_its_consumer() -> None:
+    """Also if the ring releases the job between any two reads of its progress."""
+    for reads in range(1, 4):
+        job = made_of(Machine([0], 512))
+        values = iter([0] * reads + [1] * 4)
+
+        class Progress:
+            landed = failed = 0
+            let_go = property(lambda _, values=values: next(values))
+
+        job._progress = Progress()
+        while not job.wake():
+            pass
+        assert job._progress_event.is_set()

@@ -69,11 +69,11 @@ async def test_the_ring_thread_asks_for_a_short_scheduler_slice():
         await engine.aclose()
 
 
-async def test_a_hundred_rings_leak_nothing(rows_of):
+async def test_many_rings_leak_nothing(rows_of):
     rows = rows_of(512, 200)
     slots = np.arange(200, dtype=np.int32)
     before = open_things()
-    for _ in range(100):
+    for _ in range(20):
         engine = Uring(EngineSettings(depth=8))
         await drain(engine, rows.table.locate(slots.astype(np.int64), slots, rows.landing))
         await engine.aclose()
@@ -140,7 +140,7 @@ async def test_long_reads_need_fewer_in_flight(rows_of, most, in_flight):
     assert engine.stats()["inflight_max"] == in_flight
 
 
-@pytest.mark.parametrize("depth", [1, 2, 8])
+@pytest.mark.parametrize("depth", [1, 8])
 async def test_rows_longer_than_a_block_that_need_no_staging(rows_of, depth):
     rows = rows_of(8192, 40, extent_bytes_max=4096)
     picked = np.arange(0, 40, 2)
@@ -152,13 +152,12 @@ async def test_rows_longer_than_a_block_that_need_no_staging(rows_of, depth):
     assert rows.wrong(picked, picked) == 0
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize(("depth", "inflight"), [(1, 0), (3, 0), (7, 0), (7, 20_000), (64, 40_000)])
+@pytest.mark.parametrize(("depth", "inflight"), [(1, 0), (7, 0), (7, 20_000), (64, 40_000)])
 @pytest.mark.parametrize("land_direct", [False, True])
-async def test_reads_of_all_lengths_share_staging(rows_of, land_direct, depth, inflight, seed):
+async def test_reads_of_all_lengths_share_staging(rows_of, seeds, land_direct, depth, inflight):
     """From one page to the largest block, so that free staging is split into pieces of any size."""
     rows = rows_of(512, 4000, land_direct=land_direct)
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng([*seeds(1)])
     start = np.cumsum(random.integers(33, 60, 60))
     picked = np.concatenate([at + np.arange(random.integers(1, 33)) for at in start])
     engine = Uring(EngineSettings(depth, block_bytes=16384, inflight_bytes=inflight))
@@ -172,7 +171,7 @@ async def test_reads_of_all_lengths_share_staging(rows_of, land_direct, depth, i
 
 
 @pytest.mark.parametrize("measure", [False, True])
-@pytest.mark.parametrize(("submit_batch", "complete_min"), [(0, 1), (1, 1), (3, 7), (64, 64)])
+@pytest.mark.parametrize(("submit_batch", "complete_min"), [(0, 1), (3, 7), (64, 64)])
 async def test_submit_and_complete_settings_change_no_row(
     rows_of, measure, submit_batch, complete_min
 ):
@@ -270,21 +269,23 @@ async def test_an_engine_that_does_not_give_way_counts_its_jobs(rows_of, cancel)
 
 
 @pytest.mark.parametrize(
-    "options", [(-1, 0, 0), (0, -1, 0), (0, 0, 0, 1), (0, 0, 0, 0, ffi.NULL, -1)]
+    ("sizes", "options"),
+    [
+        ((1, 4096, 1), (-1, 0, 0)),
+        ((1, 4096, 1), (0, -1, 0)),
+        ((1, 4096, 1), (0, 0, 0, 1)),
+        ((1, 4096, 1), (0, 0, 0, 0, ffi.NULL, -1)),
+        ((0, 4096, 1), None),
+        ((10**6, 4096, 1), None),
+        ((1, 0, 1), None),
+        ((1, 1, 0), None),
+    ],
 )
-def test_bad_ring_options_are_refused(options):
+def test_bad_ring_sizes_and_options_are_refused(sizes, options):
     error = ffi.new("int *")
-    given = ffi.new("gd_ring_options *", options)
-    assert lib.gd_ring_new(1, 4096, -1, 1, given, error) == ffi.NULL
-    assert error[0] == -errno.EINVAL
-
-
-@pytest.mark.parametrize(
-    ("depth", "block_bytes", "report_rows"), [(0, 4096, 1), (10**6, 4096, 1), (1, 0, 1), (1, 1, 0)]
-)
-def test_bad_ring_sizes_are_refused(depth, block_bytes, report_rows):
-    error = ffi.new("int *")
-    assert lib.gd_ring_new(depth, block_bytes, -1, report_rows, ffi.NULL, error) == ffi.NULL
+    given = ffi.new("gd_ring_options *", options) if options else ffi.NULL
+    depth, block_bytes, report_rows = sizes
+    assert lib.gd_ring_new(depth, block_bytes, -1, report_rows, given, error) == ffi.NULL
     assert error[0] == -errno.EINVAL
 
 

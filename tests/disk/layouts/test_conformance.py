@@ -21,6 +21,7 @@ from gnndrive.common.ffi import ffi
 from gnndrive.common.records import EngineSettings, Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
+from gnndrive.disk.layouts.packed import Packed
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.testing.faults import NOISE
 from tests.disk.engines.conftest import drain, slot_memory
@@ -390,3 +391,13 @@ def test_one_that_cannot_be_made_says_where_to_help(tmp_path: Path) -> None:
 
     with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
         no_rows_are_no_reads(Demanding, tmp_path)
+
+
+def test_the_packed_layout_needs_a_pack(tmp_path: Path) -> None:
+    """And reads its file, not the store's."""
+    table, packed = make_table(tmp_path, 64, 10), make_table(tmp_path, 64, 7)
+    with pytest.raises(ConfigError, match="gnndrive pack"):
+        Packed.make(LayoutContext(table.file))
+    layout = Packed.make(LayoutContext(table.file, packed=packed.file))
+    assert layout.path == packed.file.path
+    layout.close()

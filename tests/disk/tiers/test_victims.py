@@ -1,16 +1,113 @@
-"""Which rows a victim buffer keeps: both rules by hand, and against a model."""
+"""Victim buffers: which rows the table keeps, by hand and against a model; fetches that fail."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import ffi, lib, pointer
-from gnndrive.common.records import EVICTED
-from tests.disk.tiers.victim_table import VictimTable
+from gnndrive.common.records import EVICTED, Evicted, Int32Array, Int64Array, Landing, Stretch
+from gnndrive.disk.tiers import _victims
+from gnndrive.disk.tiers.base import Fetch
+from gnndrive.disk.tiers.victim import Victim
+from gnndrive.testing.loop import run
+
+
+class VictimTable:
+    """One gd_victims; copies are begun and ended by hand.
+
+    Attributes:
+        arriving: places by the rows whose copies are under way.
+    """
+
+    def __init__(self, rows: int, places: int, queue_rows: int = 0) -> None:
+        self.rows = rows
+        self.c = ffi.gc(lib.gd_victims_new(rows, places, queue_rows), lib.gd_victims_free)
+        assert self.c != ffi.NULL
+        self.table = lib.gd_victims_table(self.c)
+        self.arriving: dict[int, int] = {}
+
+    def offer(
+        self, rows: Sequence[tuple[int, int]], now: int = 0, most: int | None = None
+    ) -> list[int]:
+        """Offer (row, next use), the key is minus the next use; the rows that are kept."""
+        given = sorted(rows, key=lambda each: -each[1])  # the smallest key first, as they leave
+        left = np.zeros(len(given), EVICTED)
+        left["row"], left["slot"] = [row for row, _ in given], [100 + row for row, _ in given]
+        next_use = np.array([use for _, use in given], np.int64)
+        left["key"] = -next_use
+        slots, places = np.full(len(given) + 1, -7, np.int32), np.full(len(given) + 1, -7, np.int32)
+        kept = lib.gd_victims_offer(
+            self.c, ffi.cast("gd_evicted *", left.ctypes.data), pointer(next_use), len(given),
+            len(given) if most is None else most, now, pointer(slots), pointer(places),
+        )  # fmt: skip
+        assert kept >= 0
+        assert set(slots[kept:]) == set(places[kept:]) == {-7}
+        found = (slots[:kept] - 100).tolist()
+        self.arriving |= dict(zip(found, places[:kept].tolist(), strict=True))
+        self.verify()
+        return sorted(found)
+
+    def arrive(self, *rows: int) -> None:
+        """The copies of these rows have ended, or of all."""
+        chosen = rows or tuple(self.arriving)
+        places = np.array([self.arriving.pop(row) for row in chosen], np.int32)
+        assert lib.gd_buffer_commit(self.table, pointer(places), len(places)) == 0
+        self.verify()
+
+    def withdraw(self, *rows: int) -> int:
+        """The copies of these rows were not begun."""
+        places = np.array([self.arriving.get(row, 0) for row in rows], np.int32)
+        code = lib.gd_victims_withdraw(self.c, pointer(places), len(places))
+        self.verify()
+        return int(code)
+
+    def find(self, rows: Sequence[int]) -> list[int] | int:
+        """The place of each row, or -errno."""
+        wanted, places = np.array(rows, np.int64), np.full(len(rows), -7, np.int32)
+        code = lib.gd_victims_find(self.c, pointer(wanted), len(wanted), pointer(places))
+        self.verify()
+        return int(code) or places.tolist()
+
+    def take(self, *rows: int) -> tuple[list[int], int]:
+        """Hold those of the rows that are here: their places, and how many are arriving."""
+        found = self.find(rows)
+        assert isinstance(found, list)
+        places = np.array([place for place in found if place >= 0], np.int32)
+        arriving = lib.gd_victims_take(self.c, pointer(places), len(places))
+        self.verify()
+        return places.tolist(), int(arriving)
+
+    def drop(self, places: Sequence[int]) -> int:
+        """Rows were copied back."""
+        given = np.array(places, np.int32)
+        code = int(lib.gd_victims_drop(self.c, pointer(given), len(given)))
+        self.verify()
+        return code
+
+    def fetch(self, *rows: int) -> list[int]:
+        """Copy rows back that have arrived; those that were here."""
+        there = [row for row in rows if lib.gd_buffer_slot_of(self.table, row) >= 0]
+        places, arriving = self.take(*rows)
+        assert arriving == 0
+        assert self.drop(places) == 0
+        return there
+
+    @property
+    def here(self) -> set[int]:
+        """The rows that are kept or arriving."""
+        return {r for r in range(self.rows) if lib.gd_buffer_slot_of(self.table, r) >= 0}
+
+    def verify(self) -> None:
+        """Every invariant holds."""
+        assert lib.gd_buffer_verify(self.table) == 0
 
 
 def test_one_order_by_hand() -> None:
@@ -136,9 +233,9 @@ def test_an_offer_with_a_row_that_cannot_be_kept_changes_nothing(queue_rows: int
 
 
 @pytest.mark.parametrize("queue_rows", [0, 1, 3])
-def test_any_course_of_events_is_that_of_a_model(queue_rows: int) -> None:
+def test_any_course_of_events_is_that_of_a_model(seeds, queue_rows: int) -> None:
     """Offers, arrivals, fetches of rows that have arrived or not, in any order."""
-    for seed in range(60):
+    for seed in seeds(14):
         draw, places = random.Random(seed), 1 + seed % 7
         table = VictimTable(40, places, queue_rows)
         keeps: dict[int, int] = {}  # row → next use
@@ -205,3 +302,136 @@ def by_model(
         keeps[row] = use
         new.add(row)
     return keeps
+
+
+# ---- fetches that fail: nothing writes to the landing when they have ended
+
+
+ROW_BYTES = 8
+CONTENT = np.arange(10 * ROW_BYTES, dtype=np.uint8).reshape(10, ROW_BYTES)
+
+
+class Memory:
+    """Victim memory whose copies out of slots, which are rows, are made at once."""
+
+    def __init__(self) -> None:
+        self.rows, self.rows_max = np.zeros((4, ROW_BYTES), np.uint8), None
+
+    def copy_out(self, slots: Int32Array, places: Int32Array) -> Callable[[], Any]:
+        self.rows[places] = CONTENT[slots]
+
+        async def ended() -> None:
+            pass
+
+        return ended
+
+    def close(self) -> None:
+        pass
+
+
+class Answer:
+    """A fetch of given stretches."""
+
+    def __init__(self, stretches: AsyncIterator[Stretch]) -> None:
+        self._stretches = stretches
+
+    def __aiter__(self) -> AsyncIterator[Stretch]:
+        return self._stretches
+
+    def cancel(self) -> None:
+        pass
+
+
+class Below:
+    """The tier below.
+
+    Attributes:
+        error: raised by the next fetch; None: it works.
+        ended: fetches that a listener followed to their ends.
+    """
+
+    path = "below"
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.ended = 0
+
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
+        if self.error is not None:
+            raise self.error
+
+        async def stretches() -> AsyncIterator[Stretch]:
+            yield Stretch(places)
+            self.ended += 1
+
+        return Answer(stretches())
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def make() -> tuple[Victim, Below]:
+    """A victim buffer that has rows 1 and 2."""
+    below: Any = Below()
+    tier = Victim(below, len(CONTENT), Memory())
+    left = np.zeros(2, EVICTED)
+    left["row"] = left["slot"] = [1, 2]
+    tier.offer(Evicted(left, np.array([5, 5], np.int64), 0))
+    while tier._copies_out:
+        await next(iter(tier._copies_out))
+    return tier, below
+
+
+def begin(tier: Victim) -> tuple[Fetch, np.ndarray]:
+    """Begin to fetch rows 0 to 3; also their landing."""
+    slots = np.zeros((4, ROW_BYTES), np.uint8)
+    landing = Landing(slots.ctypes.data, ROW_BYTES, True, slots)
+    return tier.fetch(np.arange(4), np.arange(4, dtype=np.int32), landing), slots
+
+
+async def follow(fetch: Fetch, landed: list[list[int]]) -> None:
+    """Add the places of each stretch to `landed`."""
+    async for stretch in fetch:
+        landed.append(stretch.slots.tolist())
+
+
+def test_a_fetch_that_the_tier_below_refuses_copies_nothing_and_keeps_the_rows() -> None:
+    async def main() -> None:
+        tier, below = await make()
+        below.error = ClosedError("the engine was closed")
+        with pytest.raises(ClosedError):
+            begin(tier)
+        assert tier._copies_back
+        await asyncio.wait(tier._copies_back)
+        below.error = None
+        fetch, slots = begin(tier)
+        landed: list[list[int]] = []
+        await follow(fetch, landed)
+        assert landed == [[1, 2], [0, 3]]
+        assert np.array_equal(slots[1:3], CONTENT[1:3])
+        assert tier.rows_served == 2
+        tier.verify()
+        await tier.aclose()
+
+    run(main())
+
+
+@pytest.mark.parametrize("refusing", ["spread_rows", "begin_copy"])
+def test_a_copy_back_that_fails_or_cannot_begin_is_reported_after_the_reads(monkeypatch, refusing):
+    """Else a drain would return while the disk still writes (rule 13)."""
+
+    def refuse(*given: Any) -> None:
+        raise MemoryError("none is left")
+
+    async def main() -> None:
+        tier, below = await make()
+        monkeypatch.setattr(_victims, refusing, refuse)
+        fetch, _ = begin(tier)
+        landed: list[list[int]] = []
+        with pytest.raises(MemoryError, match="none is left"):
+            await follow(fetch, landed)
+        assert landed == [[0, 3]]
+        assert below.ended == 1
+        await tier.aclose()
+
+    run(main())
