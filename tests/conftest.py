@@ -16,9 +16,7 @@ from tests import forked, soak
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # `make test` shows the same examples each time, a soak others in each of its runs.
-settings.register_profile(
-    "project", deadline=None, database=None, derandomize=soak.DRAWN not in os.environ
-)
+settings.register_profile("project", deadline=None, database=None, derandomize=not soak.SOAKING)
 settings.load_profile("project")
 
 

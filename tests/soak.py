@@ -32,6 +32,7 @@ from tests.project_files import ROOT
 
 DRAWN = "GNNDRIVE_SOAK"  # the number that a test's seeds and examples follow from
 UNTIL = "GNNDRIVE_SOAK_UNTIL"  # time.monotonic() at which the soak ends
+SOAKING = DRAWN in os.environ
 RUNS = 3  # combinations and seeds of one test in a row: its module's fixtures are made once
 SEED_MAX = 1 << 31
 
@@ -54,7 +55,7 @@ def product(names: str, *values: Sequence[Any], ids: Any = None) -> pytest.MarkD
     """
     most = max(map(len, values))
     cases = [tuple(each[i % len(each)] for each in values) for i in range(most)]
-    if DRAWN in os.environ:
+    if SOAKING:
         cases = list(itertools.product(*values))
     marked = [pytest.param(*case, marks=pytest.mark.soak) for case in cases]
     return pytest.mark.parametrize(names, marked, ids=ids)

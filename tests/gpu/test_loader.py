@@ -62,8 +62,7 @@ def epochs(make: Make, **given: Any) -> list[list[Data]]:
 @pytest.mark.parametrize(
     ("engine", "staging"),
     [
-        ("auto", None), ("threads", None), ("simulated", None),
-        ("auto", (2, 600)), ("threads", (1, 4096)), ("simulated", (1, 4096)),
+        ("auto", None), ("threads", (1, 4096)), ("simulated", (2, 600)),
     ],
 )  # fmt: skip
 def test_batches_are_those_of_the_cpu(
@@ -187,7 +186,7 @@ def test_a_transform_sees_the_tensors_on_the_gpu(make: Make, data: Data) -> None
         assert host.degree.sum() == host.num_edges
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [2])
 def test_eio_comes_at_its_batchs_turn(
     make: Make, data: Data, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
