@@ -1,14 +1,20 @@
-"""Small budgets, so that small tables have many parts, and no waiting for the disk."""
+"""Stores to pack, small budgets, so that small tables have many parts, and no waiting for disks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
+import gnndrive
+from gnndrive import NeighborLoader, Store
 from gnndrive.store.packed import durable, row_checks, rows
 from gnndrive.store.packed.rows import Budget
+from tests.loader.hetero.graph import make_data
+from tests.store.packed.graphs import make_graph
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +45,26 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             monkeypatch.setattr(module, "budget_for", budget)
 
     return set_budget
+
+
+@pytest.fixture(scope="session")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return gnndrive.from_data(make_graph(), tmp_path_factory.mktemp("pack") / "graph.gnn")
+
+
+@pytest.fixture(scope="session")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return gnndrive.from_data(make_data(), tmp_path_factory.mktemp("typed") / "graph.gnn")
+
+
+@pytest.fixture
+def make(graph: Store) -> Iterator[Callable[..., Any]]:
+    """Makes loaders over the graph, or another as `data=`, and closes them after the test."""
+    with ExitStack() as opened:
+
+        def one(kind: Any = NeighborLoader, **arguments: Any) -> Any:
+            given = {"data": graph, "num_neighbors": [4, 3], "batch_size": 16, "seed": 5}
+            given |= {"buffer": "4MB", "io_depth": 16, "shuffle": True}
+            return opened.enter_context(kind(**(given | arguments)))
+
+        yield one

@@ -1,13 +1,14 @@
-"""Whole packs: each sample is the loader's, each row its table's, the bytes are as predicted."""
+"""Whole packs: each row is its table's, the bytes are as predicted, and a packer that is killed, or
+whose disk is full, leaves what the next one ends."""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import re
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,206 +17,102 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.packed import room, sharing
+from gnndrive.store.packed import outputs, room, row_writer, sharing
+from gnndrive.store.packed.folder import LOCK
+from gnndrive.store.packed.orders import ORDERS
 from gnndrive.store.packed.room import DoesNotFit
 from gnndrive.store.packed.verify import verify_pack
-from tests.loader.hetero.graph import WRITES, make_data
-from tests.store.packed.graphs import NODES, files_of, make_graph
-from tests.store.packed.packs import MEMORY, OpenedPack, drawn, pack_loader
+from tests.soak import product
+from tests.store.packed.graphs import NODES, make_graph
+from tests.store.packed.packs import MEMORY, check_pack, drawn, files_of, pack_loader, rows_at
+from tests.store.packed.resuming import Work
 from tests.store.test_store_added import add
 
-Make = Callable[..., Any]
-Small = Callable[..., None]
-BATCHES = 19  # of an epoch of all nodes
+BATCHES = 10  # of an epoch of all nodes
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return gnndrive.from_data(make_graph(), tmp_path_factory.mktemp("pack") / "graph.gnn")
+@product("segment,order", [1, 4, 2 * BATCHES], ORDERS)
+def test_segments_and_orders(make, tmp_path, small, segment, order):
+    small(100_000, slice_rows=50)
+    loader = make(batch_size=32)
+    info = check_pack(loader, tmp_path / "p", 2, order=order, segment=segment, hot=0.1)
+    assert info.segment == segment
+    rows = rows_at(tmp_path / "p", info)
+    assert [count > 0 for count in rows.values()] == [True, segment > 1, True]
 
 
-@pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return gnndrive.from_data(make_data(), tmp_path_factory.mktemp("typed") / "graph.gnn")
+@pytest.mark.parametrize("hot", [0, 0.01, 1])
+def test_shares_of_hot_rows(make, tmp_path, hot):
+    info = check_pack(make(batch_size=32), tmp_path / "p", hot=hot)
+    assert info.segment == 8
+    for table in feature_tables(make().data):
+        rows = info.arrays[f"ids/{table.name}/hot"].shape[0]
+        assert rows <= hot * table.file.row_count
+        assert (rows > 0) == (hot > 0)
+    assert (rows_at(tmp_path / "p", info)["hot"] > 0) == (hot > 0)
 
 
-@pytest.fixture
-def make(store: Store) -> Iterator[Make]:
-    """Makes loaders over the store, or another as `data=`, and closes them after the test."""
-    with ExitStack() as opened:
-
-        def one(kind: Any = NeighborLoader, **arguments: Any) -> Any:
-            given = {"data": store, "num_neighbors": [4, 3], "batch_size": 16, "seed": 5}
-            given |= {"buffer": "4MB", "io_depth": 16, "shuffle": True}
-            return opened.enter_context(kind(**(given | arguments)))
-
-        yield one
-
-
-def check(loader: Any, target: Path, epochs: int = 1, **more: Any) -> OpenedPack:
-    """Pack a loader's batches and check all of them."""
-    pack_loader(loader, target, epochs, **more)
-    pack = OpenedPack(target, loader.data)
-    pack.check(drawn(loader, epochs).batches)
-    assert verify_pack(target, loader.data) == pack.info
-    return pack
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        (torch.uint8, (1023,)), (torch.float64, (625,)), (torch.bool, (3,)), (torch.int64, (2, 8)),
+    ],
+)  # fmt: skip
+def test_rows_of_any_size(make, tmp_path, small, dtype, shape):
+    x = torch.randint(0, 2 if dtype == torch.bool else 100, (NODES, *shape)).to(dtype)
+    data = Data(x=x, edge_index=make_graph().edge_index)
+    other = gnndrive.from_data(data, tmp_path / "graph.gnn")
+    width = feature_tables(other)[0].file.row_bytes
+    small(max(40 * width, 20_000) + 2 * 4096, slice_rows=30)
+    check_pack(make(data=other), tmp_path / "p", order="minhash", segment=19)
 
 
-def test_too_little_memory_to_order_shared_rows_is_refused(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The message names the least that works, for all segments and tables."""
-    monkeypatch.setattr(sharing, "_BYTES_A_SHARED_ROW", 1 << 20)
-    given = {"segment": 8, "hot": 0.0}
-    with pytest.raises(ConfigError, match="rows that 8 batches share: give packing") as error:
-        pack_loader(make(), tmp_path / "p", **given)
-    found = re.search(r"at least ([\d,.]+ ?\w*B)", str(error.value))
-    assert found is not None
-    least = parse_size(found[1], "memory")
-    with pytest.raises(ConfigError, match="rows that 8 batches share"):
-        pack_loader(make(), tmp_path / "p", **given, memory=int(least * 0.99))
-    check(make(), tmp_path / "p", **given, memory=least)
+def test_two_tables_of_nodes(make, tmp_path):
+    """The second one's entries follow the order of the first one's rows."""
+    made = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
+    add(made, torch.randn(NODES, 40))
+    made.find_added()
+    info = check_pack(make(data=made), tmp_path / "p", hot=0.1)
+    names = {
+        each.name.removeprefix("order/") for each in info.schema.sections if "order/" in each.name
+    }
+    assert names == {"nodes/h", "edges/edge_attr"}
 
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """The test may open 100 more files, less than it has segments."""
+    """The test may open 32 more files, less than it has segments."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 32, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.parametrize("more", [{}, {"disjoint": True}])
-def test_open_files_do_not_grow_with_the_segments(
-    make: Make, tmp_path: Path, few_files: None, more: dict[str, Any]
-):
-    """300 batches, 150 segments and as many volumes."""
-    loader = make(batch_size=1, **more)
-    source = drawn(loader)
-    info = pack_loader(
-        loader, tmp_path / "p", source=source, segment=2, volume_bytes=1 << 12, hot=0.01
-    )
-    assert sum(name.startswith("ids/nodes/x/0") for name in info.arrays) > 30
-    assert sum(name.startswith("samples/") for name in info.arrays) > 100
+def test_open_files_do_not_grow_with_the_segments(make, tmp_path, few_files):
+    """100 batches, 50 segments and as many volumes."""
+    loader = make(batch_size=1, input_nodes=torch.arange(100))
+    given = {"source": drawn(loader), "segment": 2, "volume_bytes": 1 << 12, "hot": 0.01}
+    info = pack_loader(loader, tmp_path / "p", **given)
+    assert sum(name.startswith("ids/nodes/x/0") for name in info.arrays) > 10
+    assert sum(name.startswith("samples/") for name in info.arrays) > 40
     assert verify_pack(tmp_path / "p", loader.data) == info
 
 
-@pytest.mark.parametrize("order", ["sets", "minhash", "id"])
-@pytest.mark.parametrize("segment", [1, 8, 16, 3 * BATCHES])
-def test_segments_and_orders(make: Make, tmp_path: Path, small: Small, order: str, segment: int):
-    small(100_000, slice_rows=50)
-    pack = check(make(), tmp_path / "p", 3, order=order, segment=segment, hot=0.1)
-    assert pack.info.segment == segment
-    assert len(pack.index) == 3 * BATCHES
-    assert (pack.levels > 0).tolist() == [True, segment > 1, True]
-
-
-@pytest.mark.parametrize("hot", [0, 0.01, 0.5, 1])
-def test_shares_of_hot_rows(make: Make, tmp_path: Path, hot: float):
-    pack = check(make(), tmp_path / "p", hot=hot)
-    assert pack.info.segment == 8
-    for table in pack.tables:
-        rows = pack.info.arrays[f"ids/{table.name}/hot"].shape[0]
-        assert rows <= hot * table.file.row_count
-        assert (rows > 0) == (hot > 0)
-    assert (pack.levels[2] > 0) == (hot > 0)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"disjoint": True, "batch_size": 5},
-        {"disjoint": True, "replace": True},
-        {"time_attr": "time", "temporal_strategy": "last"},
-        {"time_attr": "edge_time", "input_time": torch.arange(NODES) % 60},
-        {"weight_attr": "weight", "shuffle": False},
-        {"subgraph_type": "induced"},
-        {"subgraph_type": "bidirectional"},
-        {"num_neighbors": [3, 2, 2, 2], "batch_size": 40},
-        {"num_neighbors": [5], "batch_size": 300},
-        {"num_neighbors": [0, 4]},
-        {"replace": True, "num_neighbors": [-1, 2]},
-        {"input_nodes": torch.tensor([7, 7, 7, 3, 3, 9]), "batch_size": 4},
-        {"kind": LinkNeighborLoader, "neg_sampling": "binary", "batch_size": 200},
-        {"kind": LinkNeighborLoader, "neg_sampling": "triplet", "batch_size": 300},
-    ],
-    ids=lambda each: " ".join(map(str, each))[:30],
-)
-def test_ways_of_sampling(make: Make, tmp_path: Path, arguments: dict[str, Any]):
-    pack = check(make(**arguments), tmp_path / "p", 2, hot=0.1, segment=4)
-    assert pack.levels[0] > 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"input_nodes": "paper"},
-        {"input_nodes": ("author", torch.arange(50)), "disjoint": True},
-        {"input_nodes": "venue", "replace": True, "batch_size": 2},
-        {"kind": LinkNeighborLoader, "edge_label_index": WRITES, "neg_sampling": "binary"},
-    ],
-    ids=lambda each: " ".join(map(str, each))[:30],
-)
-def test_several_types(make: Make, typed: Store, tmp_path: Path, arguments: dict[str, Any]):
-    pack = check(make(data=typed, **arguments), tmp_path / "p", 2, hot=0.1)
-    names = [table.name for table in pack.tables]
-    assert "edges/author__writes__paper/edge_attr" in names
-    assert len(names) == 4
-
-
-@pytest.mark.parametrize(
-    ("dtype", "columns"),
-    [
-        (torch.uint8, 1),
-        (torch.float32, 1),
-        (torch.int8, 100),
-        (torch.bfloat16, 50),
-        (torch.float32, 100),
-        (torch.float16, 256),
-        (torch.uint8, 1023),
-        (torch.bfloat16, 2048),
-        (torch.float64, 625),
-        (torch.bool, 3),
-        (torch.int64, (2, 8)),
-    ],
-)
-def test_rows_of_any_size(
-    make: Make, tmp_path: Path, small: Small, dtype: torch.dtype, columns: Any
-):
-    graph, shape = make_graph(), columns if isinstance(columns, tuple) else (columns,)
-    x = torch.randint(0, 2 if dtype == torch.bool else 100, (NODES, *shape)).to(dtype)
-    other = gnndrive.from_data(Data(x=x, edge_index=graph.edge_index), tmp_path / "graph.gnn")
-    width = feature_tables(other)[0].file.row_bytes
-    small(max(40 * width, 20_000) + 2 * 4096, slice_rows=30)
-    check(make(data=other), tmp_path / "p", order="minhash", segment=19)
-
-
-def test_two_tables_of_nodes(make: Make, tmp_path: Path):
-    """The second one's entries follow the order of the first one's rows."""
-    made = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
-    add(made, torch.randn(NODES, 40))
-    made.find_added()
-    pack = check(make(data=made), tmp_path / "p", hot=0.1)
-    assert [table.name for table in pack.tables][:2] == ["nodes/x", "nodes/h"]
-    assert [pack.places[table.name].arranged for table in pack.tables] == [True, False, False]
-
-
-def test_a_pack_depends_on_its_settings_alone(make: Make, tmp_path: Path, small: Small):
+def test_a_pack_depends_on_its_settings_alone(make, tmp_path, small, monkeypatch):
     """Not on memory, threads, volumes' bytes of rows, or where it is."""
     pack_loader(make(samplers=1), tmp_path / "p")
     small(30_000, slice_rows=7)
+    monkeypatch.setattr(sharing, "_KEPT_SHARE", MEMORY // 1500)  # ids are looked up again
     pack_loader(make(samplers=4, extracting_queue=9), tmp_path / "q", memory=2 * MEMORY)
     assert files_of(tmp_path / "p") == files_of(tmp_path / "q")
 
 
-def test_progress_is_told_by_phase(make: Make, tmp_path: Path):
+def test_progress_is_told_by_phase(make, tmp_path):
     told = dict[str, list[tuple[int, int]]]()
     pack_loader(
         make(), tmp_path / "p", order="minhash", segment=19,
@@ -229,71 +126,69 @@ def test_progress_is_told_by_phase(make: Make, tmp_path: Path):
         assert each[-1][0] == each[-1][1]
 
 
-# ---- the disk
+# ---- memory and disk
 
 
-def needed(make: Make, tmp_path: Path, **more: Any) -> int:
-    return pack_loader(make(), tmp_path / "unlimited", **more).actual_bytes
+def test_too_little_memory_to_order_shared_rows_is_refused(make, tmp_path, monkeypatch):
+    """The message names the least that works, for all segments and tables."""
+    monkeypatch.setattr(sharing, "_BYTES_A_SHARED_ROW", 1 << 20)
+    given = {"segment": 8, "hot": 0.0}
+    with pytest.raises(ConfigError, match="rows that 8 batches share: give packing") as error:
+        pack_loader(make(), tmp_path / "p", **given)
+    found = re.search(r"at least ([\d,.]+ ?\w*B)", str(error.value))
+    assert found is not None
+    least = parse_size(found[1], "memory")
+    with pytest.raises(ConfigError, match="rows that 8 batches share"):
+        pack_loader(make(), tmp_path / "p", **given, memory=int(least * 0.99))
+    pack_loader(make(), tmp_path / "p", **given, memory=least)
 
 
-def test_the_smallest_segment_that_fits_is_taken(make: Make, tmp_path: Path):
+def test_the_smallest_segment_that_fits_is_taken(make, tmp_path):
     """With less than a segment needs, a larger one is taken."""
-    sizes, disk = list[int](), None
-    while True:
+    sizes, disk, loader = list[int](), None, make()
+    source = drawn(loader)
+    while len(sizes) < 3:
         target = tmp_path / str(len(sizes))
-        try:
-            info = pack_loader(make(), target, order="minhash", disk=disk, hot=0.01)
-        except DoesNotFit:
-            break
+        info = pack_loader(loader, target, source=source, order="minhash", disk=disk, hot=0.01)
         assert disk is None or info.actual_bytes <= disk
-        OpenedPack(target, make().data).check(drawn(make()).batches)
         sizes.append(info.segment)
         disk = info.actual_bytes - 10  # the number in pack.json is a few bytes longer, too
     assert sizes == sorted(set(sizes))
     assert sizes[0] == 1
-    assert len(sizes) >= 3
 
 
-def test_a_pack_that_does_not_fit_is_refused(make: Make, tmp_path: Path):
-    """The message has the bytes, and what it names fits."""
-    whole = needed(make, tmp_path, epochs=4, segment=1, hot=0.01)
+def test_a_pack_that_does_not_fit_is_refused(make, tmp_path, monkeypatch):
+    """The message has the bytes, and what it names fits; what needs more memory is not named."""
+    loader = make(batch_size=32, input_nodes=torch.arange(160))
+    given: dict[str, Any] = {"epochs": 4, "segment": 1, "hot": 0.01}
+    whole = pack_loader(loader, tmp_path / "whole", **given).actual_bytes
     disk = whole - 200
     with pytest.raises(ConfigError) as error:
-        pack_loader(make(), tmp_path / "p", 4, disk=disk, segment=1, hot=0.01)
+        pack_loader(loader, tmp_path / "p", **given, disk=disk)
     found = re.search(r"at least ([0-9,]+) bytes .*disk=", str(error.value))
     assert found is not None
     assert abs(int(found[1].replace(",", "")) - whole) < 20
     named = re.search(r"give segment=(\d+), or record epochs=(\d)", str(error.value))
     assert named is not None
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["unlimited"]
-    pack_loader(make(), tmp_path / "p", 4, disk=disk, segment=int(named[1]), hot=0.01)
-    pack_loader(make(), tmp_path / "q", int(named[2]), disk=disk, segment=1, hot=0.01)
-
-
-def test_what_fits_with_another_order_is_named(make: Make, tmp_path: Path):
-    """The order "sets" has segments of at most 64 batches."""
-    arguments: dict[str, Any] = {"epochs": 8, "hot": 0}
-    least = needed(make, tmp_path, order="sets", segment=64, **arguments)
-    with pytest.raises(ConfigError, match='give segment=128 and order="minhash"'):
-        pack_loader(make(), tmp_path / "p", disk=least - 3000, **arguments)
-    info = pack_loader(
-        make(), tmp_path / "p", disk=least - 3000, order="minhash", segment=128, **arguments
-    )
-    assert info.actual_bytes <= least - 3000
-
-
-def test_what_would_need_more_memory_is_not_named(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    arguments: dict[str, Any] = {"epochs": 4, "segment": 1, "hot": 0.01}
-    disk = needed(make, tmp_path, **arguments) - 200
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+    pack_loader(loader, tmp_path / "p", **(given | {"segment": int(named[1])}), disk=disk)
+    pack_loader(loader, tmp_path / "q", **(given | {"epochs": int(named[2])}), disk=disk)
     monkeypatch.setattr(sharing, "_BYTES_A_SHARED_ROW", 1 << 40)
     with pytest.raises(DoesNotFit) as error:
-        pack_loader(make(), tmp_path / "p", disk=disk, **arguments)
+        pack_loader(loader, tmp_path / "r", **given, disk=disk)
     assert "give segment" not in str(error.value)
 
 
-def test_a_small_disk_is_refused_after_five_batches(make: Make, tmp_path: Path):
+def test_what_fits_with_another_order_is_named(make, tmp_path):
+    """The order "sets" has segments of at most 64 batches."""
+    loader = make(batch_size=16, input_nodes=torch.arange(160))
+    given: dict[str, Any] = {"epochs": 8, "hot": 0, "source": drawn(loader, 8)}
+    least = pack_loader(loader, tmp_path / "w", segment=64, **given).actual_bytes
+    with pytest.raises(ConfigError, match='give segment=128 and order="minhash"'):
+        pack_loader(loader, tmp_path / "p", **given, disk=least - 3000)
+
+
+def test_a_small_disk_is_refused_after_five_batches(make, tmp_path):
     told = list[int]()
     with pytest.raises(DoesNotFit, match=r"needs about [0-9,]+ bytes"):
         pack_loader(
@@ -303,9 +198,7 @@ def test_a_small_disk_is_refused_after_five_batches(make: Make, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pack_whose_first_batches_are_the_largest_fits(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_pack_whose_first_batches_are_the_largest_fits(make, tmp_path, monkeypatch):
     """Four of nine batches have nodes without neighbours."""
     nodes = torch.cat([torch.arange(80), torch.arange(280, 300).repeat(4)[:64]])
     given: dict[str, Any] = {"segment": 1, "hot": 0, "hot_rows": lambda _: (0, None)}
@@ -317,38 +210,27 @@ def test_a_pack_whose_first_batches_are_the_largest_fits(
         pack_loader(loader, tmp_path / "r", disk=disk + 1000, **given)
 
 
-def test_a_full_disk_is_refused_and_the_samples_are_kept(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    whole = needed(make, tmp_path)
+def test_a_full_disk_is_refused_and_the_samples_are_kept(make, tmp_path, monkeypatch):
+    whole = pack_loader(make(), tmp_path / "whole").actual_bytes
     with monkeypatch.context() as patch:
         patch.setattr(room, "free_bytes", lambda _: whole // 2)
         patch.setattr(room, "_MARGIN_BYTES", 0)
         with pytest.raises(StoreError, match=r"the disk of .* has [0-9,]+ for it: .*free some"):
             pack_loader(make(), tmp_path / "p")
     assert not (tmp_path / "p").exists()
-    told = dict[str, int]()
     source = drawn(make())
-
-    def noted(first: int) -> Any:
-        told["first"] = first
-        return iter(source.batches[first:])
-
-    object.__setattr__(source, "draw", noted)
+    object.__setattr__(source, "draw", lambda first: pytest.fail("a batch is drawn again"))
     pack_loader(make(), tmp_path / "p", source=source)
-    assert told == {}, "nothing is drawn again"
-    assert files_of(tmp_path / "p") == files_of(tmp_path / "unlimited")
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
     ("code", "remedy"),
-    [
-        (errno.EACCES, "may write with out="), (errno.EROFS, "may write with out="),
-        (errno.EPERM, "may write with out="), (errno.ENOSPC, "free some space"),
-    ],
+    [(errno.EACCES, "may write with out="), (errno.EROFS, "may write with out="),
+     (errno.EPERM, "may write with out="), (errno.ENOSPC, "free some space")],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_written_is_refused_with_what_helps(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+    make, tmp_path, monkeypatch, code, remedy
 ):
     def mkdir(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
@@ -360,9 +242,6 @@ def test_a_folder_that_cannot_be_written_is_refused_with_what_helps(
     assert os.strerror(code) in str(error.value)
 
 
-# ---- arguments
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -372,15 +251,13 @@ def test_a_folder_that_cannot_be_written_is_refused_with_what_helps(
         ({"order": "best"}, "give one of sets, minhash, id"),
     ],
 )
-def test_wrong_arguments_are_refused(
-    make: Make, tmp_path: Path, arguments: dict[str, Any], message: str
-):
+def test_wrong_arguments_are_refused(make, tmp_path, arguments, message):
     with pytest.raises(ConfigError, match=message):
         pack_loader(make(), tmp_path / "p", **arguments)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_to_pack_is_refused(make: Make, tmp_path: Path):
+def test_nothing_to_pack_is_refused(make, tmp_path):
     bare = gnndrive.from_data(
         Data(edge_index=make_graph().edge_index, num_nodes=NODES), tmp_path / "bare.gnn"
     )
@@ -390,9 +267,29 @@ def test_nothing_to_pack_is_refused(make: Make, tmp_path: Path):
         pack_loader(make(drop_last=True, batch_size=400), tmp_path / "p")
 
 
-def test_few_ids_are_kept_in_memory(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The ids of a segment are looked up again if they do not fit."""
-    pack_loader(make(), tmp_path / "p", hot=0.1)
-    monkeypatch.setattr(sharing, "_KEPT_SHARE", MEMORY // 1500)
-    pack_loader(make(), tmp_path / "q", hot=0.1)
-    assert files_of(tmp_path / "p") == files_of(tmp_path / "q")
+# ---- interrupted
+
+
+@pytest.fixture
+def work(make, tmp_path, small, monkeypatch) -> Work:
+    small(20_000, slice_rows=100)
+    monkeypatch.setattr(row_writer, "BUFFER_BYTES", 8 * 4096)
+    monkeypatch.setattr(outputs, "RUNS_MAX", 3)  # so that shared rows are spooled
+    loader = make(input_nodes=torch.arange(160))
+    source, target = drawn(loader), tmp_path / "packs" / "p"
+    target.parent.mkdir()
+    given = {"source": source, "order": "minhash", "segment": 5, "hot": 0.1}
+    made = Work(target, lambda tell: pack_loader(loader, target, **given, progress=tell), LOCK)
+    verify_pack(target, loader.data)
+    assert len(made.phases) == 10
+    return made
+
+
+def test_a_packer_that_is_killed_is_finished_by_the_next(work, seeds):
+    for seed in seeds(3):
+        work.check_kills(random.Random(seed))
+
+
+def test_a_packer_whose_disk_fails_is_finished_by_the_next(work, seeds, monkeypatch):
+    for seed in seeds(4):
+        work.check_failure(random.Random(seed), monkeypatch)

@@ -1,4 +1,5 @@
-"""Recorded batches are those that the loader yields, and a killed recording goes on."""
+"""Recorded batches are those that the loader yields; a killed recording goes on; a stranger's
+samples are refused if they do not fit the index, the schema or the store."""
 
 from __future__ import annotations
 
@@ -7,8 +8,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,76 +16,21 @@ import numpy as np
 import pytest
 import torch
 
-import gnndrive
-from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from gnndrive import LinkNeighborLoader
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
-from gnndrive.common.records import Sample
 from gnndrive.loader.recording import pack_settings, recording_memory
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.packed.encoding import RecordedBatch
+from gnndrive.store.packed.placement import PLACING
 from gnndrive.store.packed.record import record
-from gnndrive.store.packed.settings import differences, parse_settings
+from gnndrive.store.packed.samples import SampleReader
+from gnndrive.store.packed.sections import Schema
+from gnndrive.store.packed.settings import parse_settings
+from gnndrive.store.packed.volumes import read_volume, whole_volumes
 from gnndrive.store.parsing import Record
-from tests.loader.hetero.graph import make_data
-from tests.store.packed.graphs import (
-    NODES,
-    files_of,
-    make_graph,
-    reader_of,
-    record_loader,
-    source_of,
-)
-
-Make = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return gnndrive.from_data(make_graph(), tmp_path_factory.mktemp("record") / "graph.gnn")
-
-
-@pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return gnndrive.from_data(make_data(), tmp_path_factory.mktemp("typed") / "graph.gnn")
-
-
-@pytest.fixture
-def make(store: Store) -> Iterator[Make]:
-    """Makes loaders over the store, or another as `data=`, and closes them after the test."""
-    with ExitStack() as opened:
-
-        def one(kind: Any = NeighborLoader, **arguments: Any) -> Any:
-            given = {"data": store, "num_neighbors": [4, 3], "batch_size": 16, "seed": 5}
-            given |= {"buffer": "200KB", "io_depth": 16}
-            return opened.enter_context(kind(**(given | arguments)))
-
-        yield one
-
-
-def assert_equal(one: Any, other: Any, name: str = "") -> None:
-    """Raise AssertionError unless two batches hold the same, dtypes included."""
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype, name
-        assert torch.equal(one, other), name
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), name
-        for key, value in one.items():
-            assert_equal(value, other[key], f"{name}.{key}")
-    else:
-        assert one == other, name
-
-
-def sets_of(batch: Any) -> tuple[Any, ...]:
-    """By hop the sets of n_id and of (source, target, e_id); and the input_id in order."""
-    nodes = torch.split(batch.n_id, batch.num_sampled_nodes)
-    ends = batch.n_id[batch.edge_index]
-    edges = torch.split(torch.stack([*ends, batch.e_id]), batch.num_sampled_edges, dim=1)
-    return (
-        [set(each.tolist()) for each in nodes],
-        [set(map(tuple, each.T.tolist())) for each in edges],
-        batch.input_id.tolist(),
-    )
+from tests.loader.batches import assert_same
+from tests.store.packed.graphs import NODES, make_graph
+from tests.store.packed.packs import files_of, reader_of, record_loader, source_of
 
 
 def check(loader: Any, root: Path, epochs: int = 2) -> None:
@@ -98,9 +43,8 @@ def check(loader: Any, root: Path, epochs: int = 2) -> None:
         for index, batch in enumerate(loader):
             found = reader.read(epoch * len(loader) + index)
             again = loader._collate.from_map(found.seeds, found.sample)
-            assert_equal(again.to_dict(), batch.to_dict())
-            if isinstance(found.sample, Sample):
-                assert sets_of(again) == sets_of(batch)
+            for one, other in zip(again.stores, batch.stores, strict=True):
+                assert_same(one, other)
             for name, rows in loader._collate.rows_of(found.sample, None).items():
                 used[name][np.unique(rows)] += 1
     for name, counts in recorded.counts.items():
@@ -108,88 +52,45 @@ def check(loader: Any, root: Path, epochs: int = 2) -> None:
         assert counts.tolist() == used[name].tolist(), name
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_recorded_batches_equal_the_loaders(make: Make, tmp_path: Path, seed: int):
-    draw = random.Random(seed)
-    count = draw.randint(1, NODES)
-    inputs = torch.tensor([draw.randrange(NODES) for _ in range(count)])
-    loader = make(
-        num_neighbors=[draw.choice([-1, 0, 1, 3, 6]) for _ in range(draw.randint(1, 3))],
-        batch_size=draw.randint(1, 64),
-        input_nodes=draw.choice([None, inputs, torch.arange(NODES) % 3 == 0]),
-        shuffle=draw.random() < 0.7,
-        drop_last=draw.random() < 0.3 and count > 64,
-        replace=draw.random() < 0.3,
-        seed=draw.randrange(1 << 40),
-        topology=draw.choice(["resident", "direct", "mmap"]),
-        samplers=draw.randint(1, 5),
-        extracting_queue=10,
-    )
+def test_recorded_batches_equal_the_loaders(make, tmp_path, seeds):
+    for seed in seeds(2):
+        draw = random.Random(seed)
+        count = draw.randint(1, NODES)
+        inputs = torch.tensor([draw.randrange(NODES) for _ in range(count)])
+        loader = make(
+            num_neighbors=[draw.choice([-1, 0, 1, 3, 6]) for _ in range(draw.randint(1, 3))],
+            batch_size=draw.randint(8, 64),
+            input_nodes=draw.choice([None, inputs, torch.arange(NODES) % 3 == 0]),
+            shuffle=draw.random() < 0.7,
+            drop_last=draw.random() < 0.3 and count > 64,
+            replace=draw.random() < 0.3,
+            seed=draw.randrange(1 << 40),
+            topology=draw.choice(["resident", "direct", "mmap"]),
+            samplers=draw.randint(1, 5),
+            extracting_queue=10,
+        )
+        check(loader, tmp_path / str(seed), 1)
+
+
+@pytest.mark.parametrize("form", ["trees", "triplets", "types"])
+def test_recorded_subgraphs_equal_the_loaders(make, typed, tmp_path, form):
+    if form == "trees":
+        loader = make(disjoint=True, replace=True, topology="direct")
+    elif form == "triplets":
+        loader = make(
+            LinkNeighborLoader, edge_label_index=make_graph().edge_index[:, :100],
+            neg_sampling={"mode": "triplet", "amount": 2}, batch_size=40,
+        )  # fmt: skip
+    else:
+        loader = make(data=typed, input_nodes="paper", batch_size=64)
     check(loader, tmp_path / "pack")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"disjoint": True},
-        {"disjoint": True, "replace": True, "topology": "direct"},
-        {"time_attr": "time", "temporal_strategy": "last"},
-        {"time_attr": "edge_time", "input_time": torch.arange(NODES) % 60},
-        {"weight_attr": "weight"},
-        {"subgraph_type": "induced"},
-        {"subgraph_type": "bidirectional"},
-    ],
-    ids=lambda each: " ".join(map(str, each))[:30],
-)
-def test_recorded_subgraphs_equal_the_loaders(
-    make: Make, tmp_path: Path, arguments: dict[str, Any]
-):
-    check(make(shuffle=True, **arguments), tmp_path / "pack")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"neg_sampling": "binary", "edge_label": torch.arange(100) % 3},
-        {"neg_sampling": {"mode": "triplet", "amount": 2}, "shuffle": True},
-        {"edge_label": torch.rand(100), "disjoint": True},
-        {"edge_label_time": torch.arange(100), "time_attr": "time", "neg_sampling": "triplet"},
-    ],
-)
-def test_recorded_links_equal_the_loaders(make: Make, tmp_path: Path, arguments: dict[str, Any]):
-    index = make_graph().edge_index[:, :100]
-    check(make(LinkNeighborLoader, edge_label_index=index, **arguments), tmp_path / "pack")
-
-
-@pytest.mark.parametrize(
-    "arguments", [{}, {"disjoint": True}, {"subgraph_type": "bidirectional"}, {"replace": True}]
-)
-def test_recorded_types_equal_the_loaders(
-    make: Make, typed: Store, tmp_path: Path, arguments: dict[str, Any]
-):
-    inputs = ("paper", typed["paper"].split("train"))
-    check(make(data=typed, input_nodes=inputs, shuffle=True, **arguments), tmp_path / "pack")
-
-
-@pytest.mark.parametrize("negatives", [None, "binary", "triplet"])
-def test_recorded_links_of_types_equal_the_loaders(
-    make: Make, typed: Store, tmp_path: Path, negatives: str | None
-):
-    kind = typed.edge_types[0]
-    loader = make(
-        LinkNeighborLoader, data=typed, edge_label_index=kind, neg_sampling=negatives, batch_size=64
-    )
-    check(loader, tmp_path / "pack", 1)
-
-
 @pytest.mark.parametrize("little", [True, False])
-def test_a_budget_changes_no_byte(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, little: bool
-):
+def test_a_budget_changes_no_byte(make, tmp_path, monkeypatch, little):
     """With little memory, neighbours and edge numbers are read from disk."""
     record_loader(make(), tmp_path / "whole")
-    loader = make(topology="direct")
+    loader = make(topology="direct", buffer="200KB")
     request = loader._assembly().request()
     with pytest.raises(ConfigError, match="too little to record") as error:
         recording_memory(request, 1 << 20)
@@ -206,32 +107,23 @@ def test_a_budget_changes_no_byte(
     assert files_of(tmp_path / "pack") == files_of(tmp_path / "whole")
 
 
-def test_a_user_s_sampler_is_refused(make: Make):
-    for arguments in (
-        {"sampler": range(10)},
-        {"transform_sampler_output": lambda out: out},
-    ):
-        with pytest.raises(ConfigError, match="cannot be recorded"):
-            source_of(make(**arguments))
+@pytest.mark.parametrize(
+    "arguments",
+    [{"sampler": range(10), "shuffle": None}, {"transform_sampler_output": lambda out: out}],
+)
+def test_a_user_s_sampler_is_refused(make, arguments):
+    with pytest.raises(ConfigError, match="cannot be recorded"):
+        source_of(make(**arguments))
 
 
-def test_the_settings_name_what_differs(make: Make, typed: Store):
+def test_settings_are_read_as_they_were_written(make, typed):
     def settings(**arguments: Any) -> Any:
         return pack_settings(make(**arguments)._assembly(), 5, 1, segment=8)
 
-    one = settings()
-    assert one == settings(memory="1GB", samplers=1)
-    assert differences(one, settings(num_neighbors=[9])) == ["fanout was [4, 3] and is [9]"]
-    named = [each.split(" was ")[0] for each in differences(one, settings(disjoint=True))]
-    assert named == ["sampling"]
-    other = differences(one, settings(input_nodes=torch.arange(9), batch_size=3))
-    assert [each.split(" was ")[0] for each in other] == [
-        "the input nodes or edges", "batch_size",
-    ]  # fmt: skip
+    assert settings() == settings(memory="1GB", buffer=None, samplers=1)
     fanouts = {type: [2, 1] for type in typed.edge_types}
     of_types = settings(data=typed, input_nodes="paper", num_neighbors=fanouts)
-    record = Record(json.loads(json.dumps(of_types.as_dict())), "here", "settings")
-    assert parse_settings(record) == of_types
+    assert parse_settings(Record(json.loads(json.dumps(of_types.as_dict())), "", "")) == of_types
 
 
 # ---- killed
@@ -258,16 +150,12 @@ def killed_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, call)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_killed_recording_goes_on_with_the_same_bytes(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-):
-    loader = make(shuffle=True, batch_size=20)
+def test_a_killed_recording_goes_on_with_the_same_bytes(make, tmp_path, monkeypatch, seeds):
+    loader = make(batch_size=20)
     whole = record_loader(loader, tmp_path / "whole", 2, volume_bytes=1 << 15)
-    draw = random.Random(seed)
-    for at in range(6):
-        root = tmp_path / f"killed-{at}"
-        for _ in range(3):
+    for seed in seeds(3):
+        draw, root = random.Random(seed), tmp_path / f"killed-{seed}"
+        for _ in range(2):
             with monkeypatch.context() as patch:
                 killed_after(draw.randint(1, 25), patch)
                 with pytest.raises(Killed):
@@ -281,7 +169,7 @@ def test_a_killed_recording_goes_on_with_the_same_bytes(
         assert again.prediction == whole.prediction
 
 
-def test_a_killed_recording_repeats_one_volume_at_most(make: Make, tmp_path: Path):
+def test_a_killed_recording_repeats_one_volume_at_most(make, tmp_path):
     loader, drawn = make(batch_size=20), []
 
     class Stopped(Exception):
@@ -298,58 +186,126 @@ def test_a_killed_recording_repeats_one_volume_at_most(make: Make, tmp_path: Pat
     source = source_of(loader)
     draw = source.draw
 
-    def noted(first: int) -> Iterator[RecordedBatch]:
+    def noted(first: int) -> Iterator[Any]:
         drawn.append(first)
         return draw(first)
 
-    source.draw = noted  # type: ignore[method-assign]
+    source.draw = noted
     types, tables = loader.data.info.types, feature_tables(loader.data)
     index = record(tmp_path / "pack", source, types, tables, volume_bytes=1 << 13).index
     assert drawn == [int((index[:, 0] < volumes).sum())]
 
 
-def test_a_full_disk_is_named(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    real = os.write
-
-    def full(fd: int, view: Any) -> int:
-        if "samples" in os.readlink(f"/proc/self/fd/{fd}"):
-            raise OSError(28, "No space left on device")
-        return real(fd, view)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(StoreError, match="free some space"):
-            record_loader(make(), tmp_path / "pack")
-    record_loader(make(), tmp_path / "pack")
-
-
-def test_the_caller_may_refuse_the_predicted_bytes(make: Make, tmp_path: Path):
-    seen: list[int] = []
-
-    def refuse(prediction: Any) -> None:
-        seen.append(prediction.total)
-        raise ConfigError("too small")
-
-    said: list[tuple[str, int, int]] = []
-    with pytest.raises(ConfigError, match="too small"):
-        record_loader(
-            make(), tmp_path / "pack", check_room=refuse,
-            progress=lambda *each: said.append(each),
-        )  # fmt: skip
-    assert len(seen) == 1
-    assert [done for _, done, _ in said] == [1, 2, 3, 4]
-    recorded = record_loader(make(), tmp_path / "pack")
-    samples = sum(len(each) for name, each in files_of(tmp_path / "pack").items() if "sam" in name)
-    assert samples < recorded.prediction.samples < 3 * samples
-
-
-def test_numbers_beyond_int32_take_int64(make: Make, tmp_path: Path, monkeypatch: Any):
+def test_numbers_beyond_int32_take_int64(make, tmp_path, monkeypatch):
     loader = make()
     monkeypatch.setattr("gnndrive.store.packed.encoding.narrow", lambda count: "int64")
     recorded = record_loader(loader, tmp_path / "pack")
     dtypes = {each.name: each.dtype for each in recorded.schema.sections}
     assert (dtypes["node"], dtypes["edge"], dtypes["row"]) == ("int64", "int64", "int32")
-    reader = reader_of(loader, tmp_path / "pack", recorded)
-    batch: RecordedBatch = reader.read(0)
-    first = next(iter(loader))
-    assert_equal(loader._collate.from_map(batch.seeds, batch.sample).to_dict(), first.to_dict())
+    batch = reader_of(loader, tmp_path / "pack", recorded).read(0)
+    assert_same(loader._collate.from_map(batch.seeds, batch.sample), next(iter(loader)))
+
+
+# ---- a stranger's samples
+
+
+@pytest.fixture(params=["plain", "typed", "links"])
+def loader(request, make, typed):
+    if request.param == "typed":
+        return make(data=typed, input_nodes="paper", batch_size=64)
+    if request.param == "links":
+        return make(LinkNeighborLoader, neg_sampling="binary", batch_size=400)
+    return make(batch_size=32)
+
+
+def test_volumes_are_arrays_of_numpy(loader, tmp_path):
+    recorded = record_loader(loader, tmp_path, volume_bytes=1 << 15)
+    assert whole_volumes(tmp_path) > 1
+    index = np.load(tmp_path / "index.npy", mmap_mode="r")
+    assert (index == recorded.index).all()
+    columns, schema = recorded.schema.column, recorded.schema
+    place = next(n for n, each in enumerate(schema.sections) if each.name.startswith("node"))
+    for row in index:
+        volume = np.load(tmp_path / "samples" / f"{row[0]:03d}.npy", mmap_mode="r")
+        assert volume.dtype == np.int32
+        starts, _ = schema.places(schema.counts(row))
+        count = int(row[columns[f"count {schema.sections[place].name}"]])
+        at = (int(row[1]) + starts[place]) // 4
+        assert count
+        assert int(volume[at : at + count].min()) >= 0
+        assert all(row[columns[each]] == 0 for each in columns if each.startswith("count hot/"))
+    volume = read_volume(tmp_path, 0, len(schema.columns))
+    assert (volume.rows == index[: len(volume.rows)]).all()
+    nbytes = sum(path.stat().st_size for path in (tmp_path / "samples").iterdir())
+    assert nbytes < recorded.prediction.samples < 3 * nbytes
+
+
+def test_damaged_samples_are_refused(loader, tmp_path):
+    """Each number is replaced by one that is out of range for all kinds of sections."""
+    recorded = record_loader(loader, tmp_path)
+    index, schema = recorded.index, recorded.schema
+    path, bad = tmp_path / "samples" / "000.npy", 0
+    whole = path.read_bytes()
+    starts, _ = schema.places(schema.counts(index[0]))
+    checked = ("node", "row", "col", "edge", "batch", "colptr")
+    for section, start in zip(schema.sections, starts, strict=True):
+        count = int(index[0, schema.column[f"count {section.name}"]])
+        if not section.name.startswith(checked) or count <= 0:
+            continue
+        for value in (-1, 1 << 30):
+            damaged = bytearray(whole)
+            at = 4096 + start + section.itemsize * (count // 2)
+            damaged[at : at + 4] = np.int32(value).tobytes()
+            path.write_bytes(damaged)
+            with pytest.raises(StoreError, match="is damaged"):
+                reader_of(loader, tmp_path, recorded).read(0)
+            bad += 1
+    assert bad >= 8
+    path.write_bytes(whole)
+    reader_of(loader, tmp_path, recorded).read(0)
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match="does not hold"):
+        reader_of(loader, tmp_path, recorded).read(0)
+
+
+def test_a_damaged_index_is_refused_or_consistent(loader, tmp_path):
+    recorded, refused = record_loader(loader, tmp_path), 0
+    for column in range(recorded.index.shape[1]):
+        for value in (-1, 7, 1 << 45):
+            index = recorded.index.copy()
+            index[1, column] = value
+            try:
+                reader_of(loader, tmp_path, dataclasses.replace(recorded, index=index)).read(1)
+            except StoreError:
+                refused += 1
+    assert refused > recorded.index.shape[1]
+
+
+def test_a_schema_of_another_store_is_refused(loader, tmp_path):
+    recorded, types = record_loader(loader, tmp_path), loader.data.info.types
+    schema, tables = recorded.schema, feature_tables(loader.data)
+    first = dataclasses.replace(schema.sections[0], delivered="float32")
+    for other in (
+        dataclasses.replace(schema, sections=schema.sections[1:]),
+        dataclasses.replace(schema, sections=(first, *schema.sections[1:])),
+        dataclasses.replace(schema, edge_types=()),
+        dataclasses.replace(schema, node_types=("paper",)),
+        *other_places(schema),
+    ):
+        with pytest.raises(StoreError, match="another form"):
+            SampleReader(tmp_path, other, recorded.index, types, tables)
+
+
+def other_places(schema: Schema) -> Iterator[Schema]:
+    """Schemas with another section for the places of rows."""
+    place = next(n for n, each in enumerate(schema.sections) if each.name.startswith(PLACING))
+    before, section, after = (
+        schema.sections[:place], schema.sections[place], schema.sections[place + 1 :],
+    )  # fmt: skip
+    yield dataclasses.replace(schema, sections=before + after)
+    for fields in (
+        {"dtype": "float64"}, {"delivered": "float32"}, {"shape": (2, -1)},
+        {"name": f"{section.name}/more"},
+    ):  # fmt: skip
+        other = dataclasses.replace(section, **fields)
+        yield dataclasses.replace(schema, sections=(*before, other, *after))

@@ -1,10 +1,15 @@
-"""Rows in packed files equal the table's: all dtypes, row sizes, orders, budgets."""
+"""Rows in packed files: reserved in time, equal to the table's whatever the sizes, orders and
+budgets, summed and verified, and durable when a power cut or a failing disk interrupts them."""
 
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
-from collections.abc import Callable
+import random
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +17,253 @@ import numpy as np
 import pytest
 
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
-from gnndrive.store.format import DATA_OFFSET
+from gnndrive.common.records import TableFile
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
+from gnndrive.store.packed import durable, reserving, row_checks, row_writer, table_parts
 from gnndrive.store.packed import outputs as outputs_module
-from gnndrive.store.packed import row_writer, table_parts
 from gnndrive.store.packed import rows as rows_module
+from gnndrive.store.packed.durable import sync_file_system
+from gnndrive.store.packed.gathering import gather, sum_of_rows
 from gnndrive.store.packed.outputs import Output, divide
+from gnndrive.store.packed.reserving import reserve
+from gnndrive.store.packed.row_checks import stored_sum, table_sums, verify_rows
 from gnndrive.store.packed.rows import RowPacking, budget_for
-from tests.store.packed.packed_tables import (
-    MASK,
-    MEMORY,
-    check_outputs,
-    contents,
-    make_table,
-    reserve_all,
-    sets_order,
-    sum_of,
-)
+from gnndrive.store.packed.table_parts import Part
+from tests.soak import product
+from tests.store.packed.packs import files_of
 
-DTYPES = (
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-    "bfloat16", "float32", "float64",
-)  # fmt: skip
-ROW_BYTES = (1, 4, 100, 400, 512, 1023, 4096, 5000)
-Small = Callable[..., None]
+MEMORY = 64 << 20
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+Rows = np.ndarray[Any, Any]
 
 
-def some_ids(rng: np.random.Generator, count: int) -> list[np.ndarray[Any, Any]]:
-    """Ascending ids, none, all, one, some twice, in "sets" order, in a random order."""
-    return [
+def make_table(
+    folder: Path, name: str, dtype: str, row_shape: tuple[int, ...], count: int, seed: int = 0
+) -> tuple[TableFile, Rows]:
+    """A table in a file, and the bytes of its rows, uint8 [count, row_bytes]."""
+    info = ArrayInfo(name, dtype, (count, *row_shape), "")
+    width = info.row_bytes
+    rows = np.random.default_rng(seed).integers(0, 256, (count, width)).astype(np.uint8)
+    if dtype == "bool":
+        rows &= 1
+    path = folder / f"{name}.npy"
+    path.write_bytes(npy_header(info) + rows.tobytes())
+    return TableFile(str(path), DATA_OFFSET, count, width, dtype, row_shape), rows
+
+
+def place_all(
+    folder: Path, table: TableFile, ids: Sequence[Rows], name: str = "x", file_bytes: int = 100_000
+) -> tuple[list[Output], list[ArrayInfo]]:
+    """Outputs for each of `ids` in files of `file_bytes` or more in `folder`, and the files."""
+    width, outputs, rows = table.row_bytes, [], list[int]()
+    for each in ids:
+        if not rows or rows[-1] * width >= file_bytes:
+            rows.append(0)
+        file = folder / f"rows/{name}/{len(rows) - 1:03}.npy"
+        outputs.append(Output(file, DATA_OFFSET + rows[-1] * width, each))
+        rows[-1] += len(each)
+    return outputs, [
+        ArrayInfo(f"rows/{name}/{number:03}", table.dtype, (count, *table.row_shape), "")
+        for number, count in enumerate(rows)
+    ]
+
+
+def pack(folder: Path, table: TableFile, ids: Sequence[Rows]) -> RowPacking:
+    """A packing of `ids` into reserved files."""
+    folder.mkdir(exist_ok=True)
+    outputs, infos = place_all(folder, table, ids)
+    reserve(folder, infos)
+    return RowPacking(table, outputs, folder, "x", MEMORY)
+
+
+def check_outputs(outputs: Sequence[Output], rows: Rows) -> None:
+    """Assert that each output's bytes are the rows'."""
+    for output in outputs:
+        raw, wanted = output.file.read_bytes(), rows[output.ids].tobytes()
+        assert raw[output.offset : output.offset + len(wanted)] == wanted
+
+
+def sets_order(rng: np.random.Generator, count: int, batches: int) -> Rows:
+    """Ids sorted by a random set of batches, then by id: at most 2**batches - 1 runs."""
+    ids = np.flatnonzero(rng.random(count) < 0.7)
+    masks = rng.integers(1, 1 << batches, len(ids))
+    return ids[np.lexsort((ids, masks))].astype(np.int32)
+
+
+# ---- reserving
+
+
+ARRAYS = [
+    ArrayInfo("rows/x/000", "float32", (1000, 3), ""),
+    ArrayInfo("rows/x/001", "float32", (0, 3), ""),
+    ArrayInfo("shared/x/000", "bfloat16", (77,), ""),
+]
+
+
+def test_files_have_their_full_size_and_keep_their_rows(tmp_path, file_system_syncs):
+    for value in (0, 5):
+        reserve(tmp_path, ARRAYS)
+        for info in ARRAYS:
+            found = np.load(tmp_path / info.file, mmap_mode="r+")
+            assert (found.shape, found.dtype) == (info.shape, info.storage)
+            assert (tmp_path / info.file).stat().st_size == info.nbytes
+            assert np.all(found == value)
+            found[:] = 5
+    assert file_system_syncs == [str(tmp_path)] * 2
+    for nbytes in (0, 100, 5000, 1 << 20):
+        os.truncate(tmp_path / "rows/x/000.npy", nbytes)
+        reserve(tmp_path, ARRAYS)
+        assert np.load(tmp_path / "rows/x/000.npy").shape == (1000, 3)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    needed = sum(info.nbytes for info in ARRAYS) + 1_000_000
+    monkeypatch.setattr(reserving, "free_bytes", lambda folder: needed + (1 << 20) - 1)
+    with pytest.raises(StoreError, match=rf"needs {needed:,} more bytes .*free some") as caught:
+        reserve(tmp_path, ARRAYS, 1_000_000)
+    assert f"{needed + (1 << 20) - 1:,} are free" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    reserve(tmp_path, ARRAYS, 999_999)
+    monkeypatch.setattr(reserving, "free_bytes", lambda folder: 0)
+    reserve(tmp_path, ARRAYS)
+    with pytest.raises(StoreError, match="needs 1 more bytes"):
+        reserve(tmp_path, ARRAYS, 1)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_of_a_disk_that_fills_up_meanwhile_new_files_are_removed(tmp_path, monkeypatch, number):
+    reserve(tmp_path, ARRAYS[:1])
+    whole, left = os.posix_fallocate, [2]
+
+    def failing(*arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(number, "simulated")
+        whole(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", failing)
+        match = r"writing .* failed" if number == errno.EIO else r"needs [0-9,]+ more bytes"
+        with pytest.raises(StoreError, match=match):
+            reserve(tmp_path, ARRAYS)
+    assert list(files_of(tmp_path)) == ["rows/x/000.npy"]
+
+
+# ---- checksums
+
+
+def sum_of(rows: Rows, position: int) -> int:
+    """The checksum as native/pack.c describes it; rows are uint8 [n, row_bytes]."""
+    total, width = 0, rows.shape[1]
+    for row in rows.tolist():
+        content = 0
+        for j in range(math.ceil(width / 8)):
+            word = int.from_bytes(bytes(row[8 * j : 8 * j + 8]), "little")
+            x = word ^ (GOLDEN * (2 * j + 1) & MASK)
+            content += word + (x & 0xFFFFFFFF) * (x >> 32)
+        total += _mix((content & MASK) ^ _mix((GOLDEN * position + width) & MASK))
+        position += 1
+    return total & MASK
+
+
+def _mix(x: int) -> int:
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+@product("row_bytes,dtype", [1, 2, 3, 4, 7, 8, 9, 100, 512, 1023], [np.int32, np.int64])
+def test_the_core_against_the_definition(row_bytes, dtype):
+    rng = np.random.default_rng(row_bytes)
+    rows = rng.integers(0, 256, (60, row_bytes)).astype(np.uint8)
+    part = Part(1000, 60, rows.reshape(-1))
+    ids = rng.integers(0, 60, 90).astype(dtype)
+    out = np.zeros(91 * row_bytes, np.uint8)
+    wanted = sum_of(rows[ids], 12)
+    assert gather(part, row_bytes, ids + dtype(1000), 12, out) == wanted
+    assert out.tobytes() == rows[ids].tobytes() + bytes(row_bytes)
+    assert gather(part, row_bytes, ids + dtype(1000), 12) == wanted
+    assert sum_of_rows(rows[ids].reshape(-1), row_bytes, 12) == wanted
+    order = rng.permutation(90)
+    assert gather(part, row_bytes, ids[order] + dtype(1000), 12 + order) == wanted
+
+
+def test_the_checksum_sees_what_a_plain_sum_would_not():
+    rows = np.random.default_rng(0).integers(0, 256, (40, 24)).astype(np.uint8)
+    rows[5:8] = 0
+    swapped, rolled, bit, zero = (rows.copy() for _ in range(4))
+    swapped[[3, 30]] = swapped[[30, 3]]
+    rolled[3] = np.roll(rolled[3], 8)
+    bit[5, 23] ^= 128
+    zero[9] = 0
+    changed = (rows, swapped, rolled, bit, zero, np.roll(rows, 1, axis=0))
+    sums = {sum_of_rows(each.reshape(-1), 24, 0) for each in changed}
+    sums |= {sum_of_rows(rows.reshape(-1), 24, 1), sum_of_rows(rows.reshape(-1), 8, 0)}
+    assert len(sums) == 8
+
+
+@pytest.mark.parametrize("ids", [[999], [1060], [-1], [2**40]])
+def test_an_id_outside_the_part_is_refused(ids):
+    part = Part(1000, 60, np.zeros(600, np.uint8))
+    with pytest.raises(OSError, match="ERANGE"):
+        gather(part, 10, np.array([1000, *ids]), 0)
+
+
+@pytest.mark.parametrize("row_bytes", [1, 100, 1023])
+def test_outputs_are_verified(tmp_path, small, monkeypatch, row_bytes):
+    rng = np.random.default_rng(2)
+    table, _ = make_table(tmp_path, "t", "uint8", (row_bytes,), 600)
+    ids = [np.arange(0, 600, 3, np.int32), rng.permutation(600), np.empty(0, np.int64)]
+    folder = tmp_path / "p"
+    packing = pack(folder, table, ids)
+    outputs = packing.outputs
+    small(2 * 4096 + 100 * row_bytes)
+    monkeypatch.setattr(row_checks, "STRETCH_BYTES", 10_000)
+    sums = packing.run()
+    assert table_sums(table, outputs, folder, MEMORY) == sums
+    told: list[tuple[str, int, int]] = []
+    verify_rows(table, outputs, folder, MEMORY, lambda *each: told.append(each))
+    assert told[-1] == ("table", 600 * row_bytes, 600 * row_bytes)
+    file = outputs[0].file
+    own = [each for each in outputs if each.file == file]
+    count = sum(len(each.ids) for each in own)
+    assert stored_sum(file, DATA_OFFSET, count, row_bytes, 0) == sum(sums[: len(own)]) & MASK
+    for output in outputs[:2]:
+        whole = output.file.read_bytes()
+        for place in (0, len(output.ids) * row_bytes // 2, len(output.ids) * row_bytes - 1):
+            changed = bytearray(whole)
+            changed[output.offset + place] ^= 1
+            output.file.write_bytes(changed)
+            with pytest.raises(StoreError, match=r"rows [0-9]+ to [0-9]+ of .*pack again"):
+                verify_rows(table, outputs, folder, MEMORY)
+        output.file.write_bytes(whole)
+    verify_rows(table, outputs, folder, MEMORY)
+    outputs[1].file.unlink()
+    with pytest.raises(StoreError, match="cannot be opened"):
+        verify_rows(table, outputs, folder, MEMORY)
+
+
+def test_a_failed_sync(tmp_path, monkeypatch):
+    monkeypatch.undo()  # the real one
+    with tmp_path.joinpath("f").open("w") as file:
+        sync_file_system(file.fileno())
+        fd = file.fileno()
+    with pytest.raises(OSError, match="EBADF"):
+        sync_file_system(fd)
+
+
+# ---- packing
+
+
+@product("row_bytes,direct", [1, 4, 100, 400, 512, 1023, 4096, 5000], [True, False])
+def test_all_row_sizes(tmp_path, small, monkeypatch, row_bytes, direct):
+    """Through direct and buffered reads and writes, in many parts and slices: ascending ids, none,
+    all, one, some twice, in "sets" order, in a random order, reversed."""
+    rng = np.random.default_rng(row_bytes)
+    count = min(100_000 // row_bytes, 2000)
+    table, rows = make_table(tmp_path, "t", "uint8", (row_bytes,), count)
+    packing = pack(tmp_path / "p", table, ids := [
         np.flatnonzero(rng.random(count) < 0.5).astype(np.int32),
         np.empty(0, np.int64),
         np.arange(count),
@@ -47,25 +271,9 @@ def some_ids(rng: np.random.Generator, count: int) -> list[np.ndarray[Any, Any]]
         np.sort(rng.integers(0, count, count)),
         sets_order(rng, count, 4),
         rng.permutation(count).astype(np.int32),
+        np.arange(count)[::-1],
         np.concatenate([rng.permutation(count)[:300], np.arange(count)]),
-    ]
-
-
-@pytest.mark.parametrize("row_bytes", ROW_BYTES)
-@pytest.mark.parametrize("direct", [True, False])
-def test_all_row_sizes(
-    tmp_path: Path,
-    small: Small,
-    monkeypatch: pytest.MonkeyPatch,
-    row_bytes: int,
-    direct: bool,
-) -> None:
-    """Through direct and buffered reads and writes, in many parts and slices."""
-    rng = np.random.default_rng(row_bytes)
-    count = min(400_000 // row_bytes, 5000)
-    table, rows = make_table(tmp_path, "t", "uint8", (row_bytes,), count)
-    ids = some_ids(rng, count)
-    outputs = reserve_all(tmp_path / "p", table, ids)
+    ])  # fmt: skip
     small(2 * 4096 + count * row_bytes // 7, slice_rows=count // 3)
     monkeypatch.setattr(outputs_module, "RUNS_MAX", 16)
     monkeypatch.setattr(outputs_module, "RUN_BYTES_MIN", 20_000)
@@ -76,104 +284,68 @@ def test_all_row_sizes(
     if not direct:
         monkeypatch.setattr(os, "O_DIRECT", 0)
         monkeypatch.setattr(row_writer, "_SYNCED_BYTES_MIN", 1)
-    packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
+    packing = RowPacking(table, packing.outputs, tmp_path / "p", "x", MEMORY)
     sums = packing.run()
-    check_outputs(outputs, rows)
+    check_outputs(packing.outputs, rows)
     assert packing.spool_bytes > 0
     assert not (tmp_path / "p" / "x.spool").exists()
-    for output, found in zip(outputs, sums, strict=True):
-        assert found == sum_of(rows[output.ids], (output.offset - DATA_OFFSET) // row_bytes)
+    for output, each, found in zip(packing.outputs, ids, sums, strict=True):
+        at = (output.offset - DATA_OFFSET) // row_bytes
+        assert found == sum_of_rows(np.ascontiguousarray(rows[each]).reshape(-1), row_bytes, at)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_all_dtypes(tmp_path: Path, small: Small, dtype: str) -> None:
-    """The files are arrays of the dtype, and hold the table's values; several tables."""
-    rng = np.random.default_rng(1)
+@product("dtype,shape", ["bool", "bfloat16", "float32", "uint64"], [(3, 5), ()])
+def test_files_are_arrays_of_the_tables_dtype(tmp_path, small, dtype, shape):
     small(20_000)
-    for name, shape in (("x", (3, 5)), ("y", ())):
-        table, rows = make_table(tmp_path, name, dtype, shape, 3000)
-        outputs = reserve_all(tmp_path / "p", table, some_ids(rng, 3000), name)
-        RowPacking(table, outputs, tmp_path / "p", name, MEMORY).run()
-        check_outputs(outputs, rows)
-        stored = np.load(table.path)
-        for output in outputs:
-            found, first = np.load(output.file), output.position(table.row_bytes)
-            wanted = stored[output.ids]
-            assert found.dtype == stored.dtype
-            assert found[first : first + len(wanted)].tobytes() == wanted.tobytes()
+    table, rows = make_table(tmp_path, "t", dtype, shape, 500)
+    packing = pack(tmp_path / "p", table, [np.arange(1, 500), np.arange(500)[::-1]])
+    packing.run()
+    check_outputs(packing.outputs, rows)
+    stored, found = np.load(table.path), np.load(packing.outputs[0].file)
+    assert found.dtype == stored.dtype
+    assert found[:499].tobytes() == stored[1:].tobytes()
 
 
-def test_the_sum_of_a_file_is_that_of_its_outputs(tmp_path: Path, small: Small) -> None:
-    table, rows = make_table(tmp_path, "t", "float32", (3,), 900)
-    ids = [np.arange(0, 900, 2), np.arange(1, 900, 2), np.arange(899, -1, -1)]
-    outputs = reserve_all(tmp_path / "p", table, ids)
-    assert len({output.file for output in outputs}) == 1
-    small(9000)
-    sums = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
-    assert sum(sums) & MASK == sum_of(rows[np.concatenate(ids)], 0)
-
-
-def test_few_runs_need_no_spool(tmp_path: Path) -> None:
+def test_only_many_short_runs_are_spooled(tmp_path):
     rng = np.random.default_rng(3)
     table, _ = make_table(tmp_path, "t", "int32", (), 20_000)
     for batches, spooled in ((8, False), (9, True)):
-        ids = sets_order(rng, 20_000, batches)
-        outputs = [Output(tmp_path / "f.npy", DATA_OFFSET, ids)]
-        division = divide(table, outputs, 1 << 30, tmp_path)
-        assert len(division.pieces) == 1
-        assert (division.pieces[0].bounds is None) is spooled
-
-
-def test_long_runs_of_a_disordered_output_are_not_spooled(tmp_path: Path) -> None:
-    rng = np.random.default_rng(4)
+        outputs = [Output(tmp_path / "f.npy", DATA_OFFSET, sets_order(rng, 20_000, batches))]
+        (piece,) = divide(table, outputs, 1 << 30, tmp_path).pieces
+        assert (piece.bounds is None) is spooled
     table, rows = make_table(tmp_path, "t", "uint8", (512,), 6000)
     ids = np.concatenate([rng.permutation(6000)[:1000], np.arange(6000)])
-    outputs = reserve_all(tmp_path / "p", table, [ids])
-    packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
+    packing = pack(tmp_path / "p", table, [ids])
     assert 900 * 512 < packing.spool_bytes <= 1000 * 512
     packing.run()
-    check_outputs(outputs, rows)
+    check_outputs(packing.outputs, rows)
 
 
-def test_only_the_rows_between_the_ids_are_read(
-    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_rows_between_the_ids_are_read(tmp_path, small, monkeypatch):
     table, rows = make_table(tmp_path, "t", "uint8", (4096,), 100)
-    outputs = reserve_all(tmp_path / "p", table, [np.array([40, 42, 60]), np.array([50])])
     small(8 * 4096)
-    read, whole = [], os.preadv
+    packing = pack(tmp_path / "p", table, [np.array([40, 42, 60]), np.array([50])])
+    read, whole = list[int](), os.preadv
 
     def counting(fd: int, buffers: Any, offset: int) -> int:
         got = whole(fd, buffers, offset)
-        read.append((offset, got))
+        read.extend(range(offset // 4096 - 1, (offset + got) // 4096 - 1))
         return got
 
     monkeypatch.setattr(os, "preadv", counting)
-    RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
-    check_outputs(outputs, rows)
-    spans = [(at // 4096 - 1, got // 4096) for at, got in read]
-    assert sorted(row for at, n in spans for row in range(at, at + n)) == list(range(40, 61))
+    packing.run()
+    check_outputs(packing.outputs, rows)
+    assert sorted(read) == list(range(40, 61))
 
 
-def test_mapped_ids(tmp_path: Path, small: Small) -> None:
-    table, rows = make_table(tmp_path, "t", "uint8", (7,), 5000)
-    np.save(tmp_path / "ids.npy", np.arange(0, 5000, 3, np.int32))
-    ids = np.load(tmp_path / "ids.npy", mmap_mode="r")
-    outputs = reserve_all(tmp_path / "p", table, [ids, ids[::-1]])
-    small(10_000)
-    RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
-    check_outputs(outputs, rows)
-
-
-def test_progress(tmp_path: Path, small: Small) -> None:
-    table, _ = make_table(tmp_path, "t", "uint8", (100,), 5000)
-    shuffled = np.random.default_rng(5).permutation(5000)
-    outputs = reserve_all(tmp_path / "p", table, [np.arange(5000), shuffled])
-    small(50_000)
+def test_progress(tmp_path, small):
+    table, _ = make_table(tmp_path, "t", "uint8", (100,), 2000)
+    small(20_000)
+    shuffled = np.random.default_rng(5).permutation(2000)
+    packing = pack(tmp_path / "p", table, [np.arange(2000), shuffled])
     told: list[tuple[str, int, int]] = []
-    packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
     packing.run(lambda *each: told.append(each))
-    for what, nbytes in (("rows x", 1_000_000), ("order x", packing.spool_bytes)):
+    for what, nbytes in (("rows x", 400_000), ("order x", packing.spool_bytes)):
         done = [each[1] for each in told if each[0] == what]
         assert done == sorted(done)
         assert {each[2] for each in told if each[0] == what} == {nbytes}
@@ -184,8 +356,7 @@ def test_progress(tmp_path: Path, small: Small) -> None:
 @pytest.mark.parametrize(
     ("row_bytes", "least"), [(1, "67.11MB"), (5000, "67.11MB"), (100 << 20, "839MB")]
 )
-def test_too_little_memory(row_bytes: int, least: str) -> None:
-    """The least that works is named, and works."""
+def test_the_least_memory_is_named_and_works(row_bytes, least):
     with pytest.raises(ConfigError, match=f"give at least {least}"):
         budget_for((64 << 20) - 1, row_bytes)
     nbytes = round(float(least[:-2]) * 10**6)
@@ -195,49 +366,41 @@ def test_too_little_memory(row_bytes: int, least: str) -> None:
     assert writing + 2 * budget.part_bytes + budget.dirty_bytes <= nbytes
 
 
-@pytest.mark.parametrize("ids", [[0, 100], [-1, 3], [3, 2**40]])
-def test_an_id_that_is_no_row(tmp_path: Path, ids: list[int]) -> None:
-    table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
-    outputs = reserve_all(tmp_path / "p", table, [np.array(ids)])
-    with pytest.raises(ConfigError, match="record the batches again"):
-        RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
-
-
-@pytest.mark.parametrize("offset", [DATA_OFFSET + 4, DATA_OFFSET + 9, DATA_OFFSET - 4])
-def test_outputs_that_overlap(tmp_path: Path, offset: int) -> None:
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ([(0, [0, 100])], "record the batches again"),
+        ([(0, [-1, 3])], "record the batches again"),
+        ([(0, [3, 2**40])], "record the batches again"),
+        ([(0, [0, 1]), (4, range(5))], "overlaps"),
+        ([(0, [0, 1]), (9, range(5))], "overlaps"),
+        ([(0, [0, 1]), (-4, range(5))], "overlaps"),
+        ([(0, np.arange(3, dtype=np.uint8))], "int32 or int64"),
+    ],
+)
+def test_outputs_that_cannot_be_are_refused(tmp_path, outputs, said):
     table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
     file = tmp_path / "f.npy"
-    outputs = [Output(file, DATA_OFFSET, np.arange(2)), Output(file, offset, np.arange(5))]
-    with pytest.raises(ConfigError, match="overlaps"):
-        RowPacking(table, outputs, tmp_path, "x", MEMORY)
+    given = [Output(file, DATA_OFFSET + at, np.asarray(ids)) for at, ids in outputs]
+    with pytest.raises(ConfigError, match=said):
+        RowPacking(table, given, tmp_path, "x", MEMORY)
 
 
-def test_other_dtypes_of_ids(tmp_path: Path) -> None:
+def test_files_that_are_not_reserved_are_refused(tmp_path):
     table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
-    outputs = [Output(tmp_path / "f.npy", DATA_OFFSET, np.arange(3, dtype=np.uint8))]
-    with pytest.raises(ConfigError, match="int32 or int64"):
-        RowPacking(table, outputs, tmp_path, "x", MEMORY)
-
-
-def test_files_that_are_not_reserved(tmp_path: Path) -> None:
-    table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
-    outputs = reserve_all(tmp_path / "p", table, [np.arange(100)])
-    packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
-    os.truncate(outputs[0].file, DATA_OFFSET + 399)
+    packing = pack(tmp_path / "p", table, [np.arange(100)])
+    os.truncate(packing.outputs[0].file, DATA_OFFSET + 399)
     with pytest.raises(StoreError, match=r"4,495 bytes and needs 4,496"):
         packing.run()
-    outputs[0].file.unlink()
+    packing.outputs[0].file.unlink()
     with pytest.raises(StoreError, match=r"writing .* failed"):
         packing.run()
 
 
-def test_a_table_that_cannot_be_read(
-    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_cannot_be_read(tmp_path, small, monkeypatch):
     table, rows = make_table(tmp_path, "t", "uint8", (400,), 1000)
-    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)])
     small(50_000)
-    packing, whole = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY), os.preadv
+    packing, whole = pack(tmp_path / "p", table, [np.arange(1000)]), os.preadv
 
     def failing(fd: int, buffers: Any, offset: int) -> int:
         if offset > 200_000:
@@ -249,98 +412,244 @@ def test_a_table_that_cannot_be_read(
         with pytest.raises(ReadError, match="EIO"):
             packing.run()
     packing.run()
-    check_outputs(outputs, rows)
+    check_outputs(packing.outputs, rows)
     os.truncate(table.path, 300_000)
     (tmp_path / "p" / "x.rows.json").unlink()
     with pytest.raises(StoreError, match="shorter"):
         packing.run()
 
 
-def opens_direct(path: str) -> bool:
-    """Whether the file system of `path` takes O_DIRECT when a file is opened."""
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
-    except OSError:
-        return False
-    return True
-
-
-def test_a_file_system_that_refuses_direct_reads_and_writes(
-    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_refuses_direct_reads_and_writes(tmp_path, small, monkeypatch):
     """It accepts the flag when a file is opened, and refuses each read and write."""
     table, rows = make_table(tmp_path, "t", "uint8", (400,), 1000)
-    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)])
     small(150_000)
-    refused = []
+    packing, refused = pack(tmp_path / "p", table, [np.arange(1000)]), set[str]()
 
-    def refusing(function: Callable[..., int]) -> Callable[..., int]:
+    def refusing(name: str, function: Callable[..., int]) -> Callable[..., int]:
         def wrapped(fd: int, *arguments: Any) -> int:
             with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
                 flags = next(int(line.split()[1], 8) for line in lines if "flags" in line)
             if flags & os.O_DIRECT:
-                refused.append(function)
+                refused.add(name)
                 raise OSError(errno.EINVAL, "simulated")
             return function(fd, *arguments)
 
         return wrapped
 
-    whole = {os.pwrite, os.preadv} if opens_direct(table.path) else set()
+    try:
+        os.close(os.open(table.path, os.O_RDONLY | os.O_DIRECT))
+        expected = {"pwrite", "preadv"}
+    except OSError:  # this one refuses the flag, too
+        expected = set()
     for name in ("pwrite", "preadv"):
-        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
-    RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
-    check_outputs(outputs, rows)
-    assert set(refused) == whole
+        monkeypatch.setattr(os, name, refusing(name, getattr(os, name)))
+    packing.run()
+    check_outputs(packing.outputs, rows)
+    assert refused == expected
 
 
-def test_many_files(tmp_path: Path, small: Small) -> None:
-    """More than are open at the same time; all descriptors are closed."""
+def test_more_files_than_are_open_at_a_time(tmp_path, small):
     table, rows = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)] * 70)
-    assert len({output.file for output in outputs}) == 70
     small(50_000, dirty_bytes=100_000)
+    packing = pack(tmp_path / "p", table, [np.arange(1000)] * 70)
+    assert len({output.file for output in packing.outputs}) == 70
     before = len(os.listdir("/proc/self/fd"))
-    RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
+    packing.run()
     assert len(os.listdir("/proc/self/fd")) == before
-    check_outputs(outputs, rows)
+    check_outputs(packing.outputs, rows)
 
 
-def test_dirty_pages_are_bounded(
-    tmp_path: Path, small: Small, file_system_syncs: list[str]
-) -> None:
+def test_dirty_pages_are_bounded(tmp_path, small, file_system_syncs):
     table, _ = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    ids = [np.arange(0, 1000, 10)] * 100
     counts = []
     for dirty_bytes in (1 << 30, 100_000):
-        outputs = reserve_all(tmp_path / "p", table, ids)
-        file_system_syncs.clear()
         small(1 << 20, dirty_bytes=dirty_bytes)
-        (tmp_path / "p" / "x.rows.json").unlink(missing_ok=True)
-        RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
+        packing = pack(tmp_path / f"{dirty_bytes}", table, [np.arange(0, 1000, 10)] * 100)
+        file_system_syncs.clear()
+        packing.run()
         counts.append(len(file_system_syncs))
-        assert set(file_system_syncs) == {str(tmp_path / "p")}
+        assert set(file_system_syncs) == {str(packing.folder)}
     assert counts[1] >= counts[0] + 5
 
 
-def test_small_parts_share_a_sync(
-    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch, file_system_syncs: list[str]
-) -> None:
+def test_small_parts_share_a_sync(tmp_path, small, monkeypatch, file_system_syncs):
     table, rows = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)])
     small(2 * 4096 + 10_000)
+    packing = pack(tmp_path / "p", table, [np.arange(1000)])
     monkeypatch.setattr(rows_module, "SYNC_BYTES", 35_000)
     file_system_syncs.clear()
     told: list[int] = []
-    packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
     packing.run(lambda what, done, total: told.append(done))
-    check_outputs(outputs, rows)
+    check_outputs(packing.outputs, rows)
     assert told == [0, 40_000, 80_000, 100_000]
     assert len(file_system_syncs) == 4  # and one at the end
 
 
-def test_nothing_to_write(tmp_path: Path) -> None:
+def test_nothing_to_write(tmp_path):
     table, _ = make_table(tmp_path, "t", "uint8", (100,), 10)
     assert RowPacking(table, [], tmp_path, "x", MEMORY).run() == []
-    outputs = reserve_all(tmp_path / "p", table, [np.empty(0, np.int32)])
-    assert RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run() == [0]
-    assert list(contents(tmp_path / "p")) == ["rows/x/000.npy"]
+    assert pack(tmp_path / "p", table, [np.empty(0, np.int32)]).run() == [0]
+
+
+# ---- interrupted packing
+
+
+class Cut(BaseException):
+    """Stands for a power cut."""
+
+
+class Work:
+    """Reserving and writing two tables, from the beginning.
+
+    Attributes:
+        told: what progress was told, by phase.
+        calls: how many calls that change the disk the last run has made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        rng, count = np.random.default_rng(11), 500
+        self.folder = folder / "p"
+        self.folder.mkdir()
+        self.tables = {
+            name: make_table(folder, name, "uint8", (400,), count, seed)[0]
+            for seed, name in enumerate(("x", "y"))
+        }
+        self.ids = [
+            np.flatnonzero(rng.random(count) < 0.5),
+            sets_order(rng, count, 4),
+            rng.permutation(count).astype(np.int32),
+        ]
+        self.told: dict[str, list[int]] = {}
+        self.identity, self.calls = "v1", 0
+        self.sums, self.made = self.run(), self.contents()
+
+    def contents(self) -> dict[str, bytes]:
+        """The files, but for records of progress."""
+        found = files_of(self.folder)
+        return {name: raw for name, raw in found.items() if not name.endswith(".rows.json")}
+
+    def run(self) -> list[list[int]]:
+        def progress(what: str, done: int, total: int) -> None:
+            self.told.setdefault(what, []).append(done)
+
+        sums = []
+        for name, table in self.tables.items():
+            outputs, infos = place_all(self.folder, table, self.ids, name, 150_000)
+            packing = RowPacking(table, outputs, self.folder, name, MEMORY, identity=self.identity)
+            reserve(self.folder, infos, packing.spool_bytes)
+            sums.append(packing.run(progress))
+        return sums
+
+    def interrupt(self, at: int, error: BaseException) -> BaseException | None:
+        """Pack into an empty folder with an error at call `at`; returns what was raised, and leaves
+        what the disk holds after a power cut: what was not synced is lost."""
+        for path in self.folder.rglob("*.*"):
+            if path.suffix == ".npy" and at > 16:  # reserved already
+                path.write_bytes(b"\xee" * path.stat().st_size)
+            else:
+                path.unlink()
+        self.told, self.calls = {}, 0
+        undo: list[tuple[Path, int, bytes]] = []
+        pwrite = os.pwrite
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **given: Any) -> Any:
+                self.calls += 1
+                if self.calls >= at:
+                    raise error
+                return function(*arguments, **given)
+
+            return wrapped
+
+        def write(fd: int, view: Any, offset: int) -> int:
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            undo.append((path, offset, path.read_bytes()[offset : offset + len(view)]))
+            return pwrite(fd, view, offset)
+
+        def sync(fd: int) -> None:
+            undo.clear()
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("posix_fallocate", "ftruncate", "replace", "fsync"):
+                patch.setattr(os, name, counted(getattr(os, name)))
+            patch.setattr(os, "pwrite", counted(write))
+            patch.setattr(durable, "sync_file_system", counted(sync))
+            patch.setattr(row_writer, "sync_file_system", counted(sync))
+            try:
+                self.run()
+            except (Cut, StoreError) as raised:
+                for path, offset, before in reversed(undo):
+                    with path.open("r+b") as file:
+                        file.seek(offset)
+                        file.write(before)
+                return raised
+        return None
+
+    def resume(self) -> None:
+        """Pack again: same sums, same bytes, and no part is repeated that had been reported."""
+        before, self.told = self.told, {}
+        assert self.run() == self.sums
+        assert self.contents() == self.made
+        for what, done in before.items():
+            assert what not in self.told or self.told[what][0] >= done[-1]
+        told = {what: list(done) for what, done in self.told.items()}
+        assert self.run() == self.sums, "once more, when all is done"
+        assert self.told == told
+
+
+@pytest.fixture
+def work(tmp_path, small, monkeypatch):
+    small(50_000, slice_rows=200)
+    monkeypatch.setattr(row_writer, "BUFFER_BYTES", 8 * 4096)
+    monkeypatch.setattr(row_writer, "_DIRECT_BYTES_MIN", 4096)
+    monkeypatch.setattr(outputs_module, "RUNS_MAX", 16)  # so that rows are spooled
+    return Work(tmp_path)
+
+
+def test_a_power_cut_or_a_failing_disk_at_any_write_or_sync(work, seeds):
+    assert work.interrupt(1 << 30, Cut()) is None
+    calls = work.calls
+    assert calls > 100
+    errors = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    for seed in seeds(4):
+        at, number = random.Random(seed).randint(1, calls), errors[seed % 3]
+        if seed % 2:
+            assert isinstance(work.interrupt(at, Cut()), Cut)
+        else:
+            raised = work.interrupt(at, OSError(number, "simulated"))
+            full = "the disk is too full for .*the same again"
+            wanted = full if number != errno.EIO else "writing .* failed .*run the same again"
+            assert re.search(wanted, str(raised)), raised
+            assert str(work.folder) in str(raised)
+        work.resume()
+
+
+def test_a_record_of_something_else_is_ignored(work, tmp_path):
+    """Other outputs, another content of the table, another file, or no record at all."""
+    record, file = work.folder / "x.rows.json", work.folder / "rows/x/000.npy"
+    assert json.loads(record.read_text())["files"] == ["rows/x/000.npy", "rows/x/001.npy"]
+    for text in ("", "[]", '{"version": 1, "key": 5}'):
+        record.write_text(text)
+        work.told.clear()
+        work.resume()
+    file.unlink()
+    work.told.clear()
+    work.resume()
+    make_table(tmp_path, "x", "uint8", (400,), 500, seed=9)
+    work.identity = "v2"
+    work.run()
+    assert files_of(work.folder)["rows/x/000.npy"] != work.made["rows/x/000.npy"]
+
+
+def test_rows_of_a_spool_that_is_gone_are_written_again(work):
+    assert work.interrupt(1 << 30, Cut()) is None
+    for at in range(work.calls // 2, 5, -5):
+        work.interrupt(at, Cut())
+        record = work.folder / "x.rows.json"
+        if record.exists() and (work.folder / "x.spool").exists():
+            assert json.loads(record.read_text())["rows"]
+            (work.folder / "x.spool").unlink()
+            work.told.clear()
+            work.resume()
+            return
+    pytest.fail("it was never interrupted behind a part")

@@ -21,7 +21,7 @@ from gnndrive.store.partitioned import write
 from gnndrive.store.partitioned.folder import PARTITIONS
 from gnndrive.store.partitioned.verify import verify_partition
 from tests.store.kills import counting, fails_at, killed_at
-from tests.store.packed.graphs import files_of
+from tests.store.packed.packs import files_of
 from tests.store.partitioned.made import make_store
 
 NODES = 400
