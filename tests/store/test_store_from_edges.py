@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,21 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ConfigError, Store, StoreError
 from gnndrive.store.importers import edge_list, sql
+from tests.store.conftest import edges_of, left
 
-NODES, EDGES = 500, 6000
+NODES, EDGES = 200, 3000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ends() -> np.ndarray:
     return np.random.default_rng(0).integers(0, NODES, (2, EDGES))
 
 
 @pytest.fixture
-def parquet(ends: np.ndarray, tmp_path: Path) -> Path:
+def parquet(ends, tmp_path) -> Path:
     path = tmp_path / "edges.parquet"
     table = pa.table({"from": ends[0], "to": ends[1], "weight": np.arange(EDGES) / 2})
-    pq.write_table(table, path, row_group_size=700)
+    pq.write_table(table, path, row_group_size=350)
     return path
 
 
@@ -44,67 +44,55 @@ def same_graph(store: Store, ends: np.ndarray, tmp_path: Path) -> None:
     np.testing.assert_array_equal(store.edge_id, expected.edge_id)
 
 
-@pytest.mark.parametrize("batch", [edge_list.BATCH, 1000])
-def test_parquet(
-    parquet: Path, ends: np.ndarray, tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(edge_list, "BATCH", batch)
+def test_parquet_with_features_labels_and_splits(parquet, ends, tmp_path, monkeypatch):
+    monkeypatch.setattr(edge_list, "BATCH", 1000)
+    x = np.random.default_rng(1).random((NODES, 5), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "y.csv").write_text("".join(f"{n},{n % 3}\n" for n in range(NODES)))
     told: list[tuple[str, int, int]] = []
     store = gnndrive.from_edges(
         parquet, tmp_path / "g.gnn", memory="500MB", columns=["weight"],
-        progress=lambda *each: told.append(each),
+        features=tmp_path / "x.npy", labels=tmp_path / "y.csv",
+        splits=("random", 0.5, 0.25, 0.25, 0), progress=lambda *each: told.append(each),
     )  # fmt: skip
     same_graph(store, ends, tmp_path)
     np.testing.assert_array_equal(store.array("edges/weight"), np.arange(EDGES) / 2)
+    np.testing.assert_array_equal(store.array("nodes/x"), x)
+    assert store.num_classes == 3
+    assert len(store.split("train")) == NODES // 2
     assert ("sorting edges", 100, 100) in told
     assert told.index(("sorting edges", 100, 100)) < told.index(("writing edges", EDGES, EDGES))
     store.verify()
-    assert sorted(os.listdir(tmp_path)) == ["edges.parquet", "expected.gnn", "g.gnn"]
+    assert left(tmp_path) == ["edges.parquet", "expected.gnn", "g.gnn", "x.npy", "y.csv"]
 
 
-@pytest.mark.parametrize("header", ["", "source,target\n"])
-def test_csv_in_several_files(ends: np.ndarray, tmp_path: Path, header: str) -> None:
+def test_csv_in_several_files_of_which_some_have_a_header(ends, tmp_path):
     files = []
     for number, part in enumerate(np.array_split(ends, 3, axis=1)):
         files.append(tmp_path / f"{number}.csv")
         lines = "".join(f"{source},{target}\n" for source, target in part.T)
+        header = "source,target\n" if number != 1 else ""
         files[-1].write_text(header + lines, encoding="utf-8")
     store = gnndrive.from_edges(files, tmp_path / "g.gnn", num_nodes=NODES + 7)
     assert store.num_nodes == NODES + 7
     same_graph(store, ends, tmp_path)
 
 
-def test_named_columns(parquet: Path, ends: np.ndarray, tmp_path: Path) -> None:
+def test_named_columns(parquet, ends, tmp_path):
     path = tmp_path / "g.gnn"
     store = gnndrive.from_edges(parquet, path, source="to", target="from", num_nodes=NODES)
     same_graph(store, ends[::-1].copy(), tmp_path)
 
 
-def test_both_directions(parquet: Path, ends: np.ndarray, tmp_path: Path) -> None:
+def test_both_directions(parquet, ends, tmp_path):
     store = gnndrive.from_edges(parquet, tmp_path / "g.gnn", undirected=True)
     pairs = {(int(s), int(t)) for s, t in ends.T} | {(int(t), int(s)) for s, t in ends.T}
-    target = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
-    found = list(zip(store.indices.tolist(), target.tolist(), strict=True))
-    assert sorted(found) == sorted(pairs)
+    assert sorted(map(tuple, edges_of(store).T.tolist())) == sorted(pairs)
     assert store.edge_id is None
 
 
-def test_features_labels_and_splits(parquet: Path, tmp_path: Path) -> None:
-    x = np.random.default_rng(1).random((NODES, 5), np.float32)
-    np.save(tmp_path / "x.npy", x)
-    labels = tmp_path / "y.csv"
-    labels.write_text("".join(f"{n},{n % 3}\n" for n in range(NODES)), encoding="utf-8")
-    store = gnndrive.from_edges(
-        parquet, tmp_path / "g.gnn", features=tmp_path / "x.npy", labels=labels,
-        splits=("random", 0.5, 0.25, 0.25, 0),
-    )  # fmt: skip
-    np.testing.assert_array_equal(store.array("nodes/x"), x)
-    assert store.num_classes == 3
-    assert len(store.split("train")) == NODES // 2
-
-
 @pytest.mark.parametrize("kind", ["text", "sparse"])
-def test_ids_are_mapped_and_kept(ends: np.ndarray, tmp_path: Path, kind: str) -> None:
+def test_ids_are_mapped_and_kept(ends, tmp_path, kind):
     names = np.array([f"node {n:04}{'é' * (n % 3)}" for n in range(NODES)])
     given: Any = names[ends] if kind == "text" else ends * 1_000_003 - 7
     path = tmp_path / "edges.parquet"
@@ -120,14 +108,7 @@ def test_ids_are_mapped_and_kept(ends: np.ndarray, tmp_path: Path, kind: str) ->
         np.testing.assert_array_equal(ids, used * 1_000_003 - 7)
 
 
-def test_no_edges(tmp_path: Path) -> None:
-    none = pa.array([], pa.int64())
-    pq.write_table(pa.table({"s": none, "t": none}), tmp_path / "edges.parquet")
-    with pytest.warns(UserWarning, match=r"edges\.parquet holds no edges"):
-        store = gnndrive.from_edges(tmp_path / "edges.parquet", tmp_path / "g.gnn", num_nodes=4)
-    assert (store.num_nodes, store.num_edges) == (4, 0)
-
-
+@pytest.mark.filterwarnings("ignore:.*holds no edges")
 @pytest.mark.parametrize(
     ("content", "arguments", "edges"),
     [
@@ -135,39 +116,22 @@ def test_no_edges(tmp_path: Path) -> None:
         ("# a comment\n\nsource;target\n0;1\n1;2\n", {}, [(0, 1), (1, 2)]),
         ("0 1\n1 2\n", {}, [(0, 1), (1, 2)]),
         ("a\tb\n0\t1\n", {"header": True}, [(0, 1)]),
+        ("'0','1'\n'1','2'\n", {}, [(0, 1), (1, 2)]),
         ("anna,bert\nbert,c#\n", {"map_ids": True, "header": False}, [(0, 1), (1, 2)]),
         ("user,item\n1,anna\n2,bert\n", {"map_ids": True, "header": True}, [(0, 2), (1, 3)]),
         ("a,b\n", {"num_nodes": 3, "header": True}, []),
         ("", {"num_nodes": 3}, []),
     ],
 )
-def test_kinds_of_text(
-    tmp_path: Path, content: str, arguments: dict[str, Any], edges: list[tuple[int, int]]
-) -> None:
+def test_kinds_of_text(tmp_path, content, arguments, edges):
     file = tmp_path / "e[1]*.csv"
     file.write_text(content, encoding="utf-8")
     (tmp_path / "e1.csv").write_text("7,8\n", encoding="utf-8")  # the file of a wildcard
     store = gnndrive.from_edges(file, tmp_path / "g.gnn", **arguments)
-    target = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
-    assert sorted(zip(store.indices.tolist(), target.tolist(), strict=True)) == edges
-
-
-def test_only_some_files_have_a_header(tmp_path: Path) -> None:
-    for name, content in (("a.csv", "src,dst\n0,1\n"), ("b.csv", "7,8\n")):
-        (tmp_path / name).write_text(content, encoding="utf-8")
-    store = gnndrive.from_edges([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "g.gnn")
-    assert store.num_edges == 2
+    assert list(map(tuple, edges_of(store).T.tolist())) == edges
 
 
 # ---- refusals, which leave nothing behind
-
-
-def refused(tmp_path: Path, table: dict[str, Any], match: str, **arguments: Any) -> None:
-    path = tmp_path / "edges.parquet"
-    pq.write_table(pa.table(table), path)
-    with pytest.raises((StoreError, ConfigError), match=match):
-        gnndrive.from_edges(path, tmp_path / "g.gnn", **arguments)
-    assert os.listdir(tmp_path) == ["edges.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -193,33 +157,27 @@ def refused(tmp_path: Path, table: dict[str, Any], match: str, **arguments: Any)
          {"num_nodes": 9, "map_ids": True}),
     ],
 )  # fmt: skip
-def test_invalid_edges_and_arguments_are_refused(
-    tmp_path: Path, table: dict[str, Any], match: str, arguments: dict[str, Any]
-) -> None:
-    refused(tmp_path, table, match, **arguments)
+def test_invalid_edges_and_arguments_are_refused(tmp_path, table, match, arguments):
+    path = tmp_path / "edges.parquet"
+    pq.write_table(pa.table(table), path)
+    with pytest.raises((StoreError, ConfigError), match=match):
+        gnndrive.from_edges(path, tmp_path / "g.gnn", **arguments)
+    assert left(tmp_path) == ["edges.parquet"]
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
+def test_an_error_names_what_is_in_the_file(tmp_path):
+    for content, match in (
         ("-0,1\n0.5,2\n", "edge 2 has '0.5'"),
         ("0,1\n1,2\n0,1e0\n", "edge 3 has '1e0'"),
         ("source,target\n0,1\n2,a\n", "edge 2 has 'a'"),
         ("0,99999999999999999999\n", "edge 1 has '99999999999999999999'"),
-    ],
-)
-def test_an_error_names_what_is_in_the_file(tmp_path: Path, content: str, match: str) -> None:
-    (tmp_path / "e.csv").write_text(content)
-    with pytest.raises(StoreError, match=match):
-        gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "g.gnn")
+    ):
+        (tmp_path / "e.csv").write_text(content)
+        with pytest.raises(StoreError, match=match):
+            gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "g.gnn")
 
 
-def test_single_quotes_are_no_header(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("'0','1'\n'1','2'\n")
-    assert gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "g.gnn").num_edges == 2
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     for name, content in (("e.parquet", b"PAR1 no"), ("e.csv", b"1,2\n3,x\n4,5\n6;7,8\n" * 3000)):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(StoreError, match=f"{name}"):
@@ -235,12 +193,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "e.parquet")
     with pytest.raises(ConfigError, match="names no file"):
         gnndrive.from_edges([], tmp_path / "g.gnn")
-    assert sorted(os.listdir(tmp_path)) == ["e.csv", "e.parquet"]
+    with pytest.raises(StoreError, match="is a device"):
+        gnndrive.from_edges("/dev/zero", tmp_path / "s")
+    with pytest.raises(StoreError, match="is a device"):
+        gnndrive.from_csv("/dev/zero", None, "/dev/zero", tmp_path / "s")
+    monkeypatch.setattr(sql, "LINE_BYTES_MAX", 100)
+    for text in ("0" * 101, "0,1\n\n" + "0" * 101):
+        (tmp_path / "e.csv").write_text(text)
+        with pytest.raises(StoreError, match="has a line of more than"):
+            edge_list.first_row(tmp_path / "e.csv")
+    assert left(tmp_path) == ["e.csv", "e.parquet"]
 
 
-def test_a_damaged_row_group_is_named(parquet: Path, tmp_path: Path) -> None:
-    groups = pq.ParquetFile(parquet).metadata
-    start = groups.row_group(5).column(0).data_page_offset
+def test_a_damaged_row_group_is_named(parquet, tmp_path):
+    start = pq.ParquetFile(parquet).metadata.row_group(5).column(0).data_page_offset
     with parquet.open("r+b") as file:
         file.seek(start)
         file.write(b"\xff" * 40)
@@ -248,23 +214,25 @@ def test_a_damaged_row_group_is_named(parquet: Path, tmp_path: Path) -> None:
         gnndrive.from_edges(parquet, tmp_path / "g.gnn")
 
 
-def test_a_folder_that_cannot_be_written_to(
-    parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_system_lacks_is_named(parquet, tmp_path, monkeypatch):
     def refuse(*_: Any) -> str:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(edge_list, "TemporaryFolder", refuse)
-    with pytest.raises(StoreError, match=r"cannot be written to \(Read-only file system\)"):
-        gnndrive.from_edges(parquet, tmp_path / "g.gnn")
+    def refuse_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-
-def test_without_duckdb_it_says_what_to_install(
-    parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    for place, name, value, match in (
+        (edge_list, "TemporaryFolder", refuse, r"cannot be written to \(Read-only file system\)"),
+        (threading.Thread, "start", refuse_thread, "ulimit -u"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            with pytest.raises((ConfigError, StoreError), match=match):
+                gnndrive.from_edges(parquet, tmp_path / "g.gnn")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(ConfigError, match=r"need duckdb: pip install 'gnndrive\[import\]'"):
         gnndrive.from_edges(parquet, tmp_path / "g.gnn")
+    assert left(tmp_path) == ["edges.parquet"]
 
 
 class Sorting:
@@ -294,26 +262,15 @@ class Sorting:
         self._ended.set()
 
 
-@pytest.fixture
-def sorting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], edge_list.EdgeList]:
-    def one(shares: list[float]) -> edge_list.EdgeList:
-        made = edge_list.EdgeList.__new__(edge_list.EdgeList)
-        made._db = Sorting(shares)
-        return made
-
+def test_a_sort_reports_its_progress_and_can_be_interrupted(monkeypatch):
     monkeypatch.setattr(edge_list, "POLL_S", 0)
-    return one
-
-
-def test_a_sort_reports_its_progress(sorting: Callable[..., edge_list.EdgeList]) -> None:
     told: list[int] = []
-    sorting([-1.0, 0.0, 12.5, 40.0, 50.0])._open_reader("", told.append)
+    made = edge_list.EdgeList.__new__(edge_list.EdgeList)
+    made._db = Sorting([-1.0, 0.0, 12.5, 40.0, 50.0])
+    made._open_reader("", told.append)
     assert told[:5] == [0, 0, 25, 80, 99]
     assert told[-1] == 100
-
-
-def test_a_sort_can_be_interrupted(sorting: Callable[..., edge_list.EdgeList]) -> None:
-    made = sorting([1.0, 2.0, 3.0, 4.0])
+    made._db = Sorting([1.0, 2.0, 3.0, 4.0])
 
     def tell(percent: int) -> None:
         if percent >= 4:
@@ -322,26 +279,3 @@ def test_a_sort_can_be_interrupted(sorting: Callable[..., edge_list.EdgeList]) -
     with pytest.raises(KeyboardInterrupt):
         made._open_reader("", tell)
     assert made._db.interrupted
-
-
-def test_a_thread_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    (tmp_path / "edges.csv").write_text("0,1\n")
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(ConfigError, match="ulimit -u"):
-        gnndrive.from_edges(tmp_path / "edges.csv", tmp_path / "s")
-    assert [path.name for path in tmp_path.iterdir()] == ["edges.csv"]
-
-
-def test_a_file_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreError, match="is a device"):
-        gnndrive.from_edges("/dev/zero", tmp_path / "s")
-    with pytest.raises(StoreError, match="is a device"):
-        gnndrive.from_csv("/dev/zero", None, "/dev/zero", tmp_path / "s")
-    monkeypatch.setattr(sql, "LINE_BYTES_MAX", 100)
-    for content in ("0" * 101, "0,1\n\n" + "0" * 101):
-        (tmp_path / "e.csv").write_text(content)
-        with pytest.raises(StoreError, match="has a line of more than"):
-            edge_list.first_row(tmp_path / "e.csv")

@@ -1,77 +1,154 @@
-"""from_graphbolt: the store holds every row and every edge of the dataset."""
+"""from_graphbolt: the store holds every row and every edge of the dataset; wrong metadata and wrong
+files are refused, and nothing is left behind."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import gnndrive
-from gnndrive import ConfigError
+from gnndrive import ConfigError, Store, StoreError
 from gnndrive.cli.main import main
 from gnndrive.store.importers import ends, from_dataset
-from tests.store.graphbolt_folders import (
-    COUNTS,
-    EDGES,
-    NODES,
-    TYPES,
-    Source,
-    heterogeneous,
-    homogeneous,
-)
-from tests.store.same import same_array, same_edges
+from tests.store.conftest import edges_of, left, same_array
+
+NODES, EDGES = 60, 400
+COUNTS = {"paper": NODES, "author": 50}
+TYPES = {"author:writes:paper": (50, NODES), "paper:cites:paper": (NODES, NODES)}
+SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
+SEEDS = 30  # in all three sets
+
+
+class Source:
+    """A dataset's folder: its files, and the metadata that describes them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.random = folder, np.random.default_rng(0)
+        self.graph: dict[str, Any] = {"nodes": [], "edges": []}
+        self.said: dict[str, Any] = {
+            "dataset_name": "a test", "graph": self.graph, "feature_data": [], "tasks": [],
+        }  # fmt: skip
+        folder.mkdir()
+
+    def put(self, name: str, array: Any, kind: str = "numpy") -> dict[str, str]:
+        """Save an array; return the metadata of its file."""
+        ending = {"numpy": "npy", "torch": "pt", "csv": "csv"}[kind]
+        path = self.folder / "data" / f"{name}.{ending}"
+        path.parent.mkdir(exist_ok=True)
+        if kind == "numpy":
+            np.save(path, array)
+        elif kind == "torch":
+            torch.save(torch.as_tensor(array), path)
+        else:
+            np.savetxt(path, array.T, "%d", delimiter=",")
+        return {"format": kind, "path": f"data/{path.name}"}
+
+    def edges(self, kind: str = "numpy", type: str | None = None) -> np.ndarray:
+        sources, targets = TYPES[type] if type else (NODES, NODES)
+        drawn = np.stack([self.random.integers(0, nodes, EDGES) for nodes in (sources, targets)])
+        said = self.put((type or "edges").replace(":", "-"), drawn, kind)
+        self.graph["edges"].append({**({"type": type} if type else {}), **said})
+        return drawn
+
+    def feature(self, domain: str, name: str, array: Any, **more: Any) -> Any:
+        said = self.put(f"{domain}-{name}", array, more.pop("kind", "numpy"))
+        entry = {"domain": domain, "name": name, "in_memory": False, **said, **more}
+        self.said["feature_data"].append(entry)
+        return array
+
+    def task(self, type: str | None = None, labels: str | None = "numpy", **more: Any) -> Any:
+        """Add a task of nodes; return the seeds and the labels of its sets."""
+        order = self.random.permutation(NODES)[:SEEDS]
+        given = {}
+        task: dict[str, Any] = {"name": "classify", "num_classes": 5, **more}
+        for name, seeds in zip(SETS, np.split(order, 3), strict=True):
+            data = [{"name": "seeds", **self.put(f"{name}-seeds", seeds)}]
+            given[name] = seeds, seeds % 5
+            if labels:
+                said = self.put(f"{name}-labels", seeds % 5, labels)
+                data.append({"name": "labels", **said})
+            task[SETS[name]] = [{**({"type": type} if type else {}), "data": data}]
+        self.said["tasks"].append(task)
+        return given
+
+    def write(self) -> Path:
+        text = yaml.safe_dump(self.said, sort_keys=False)
+        (self.folder / "metadata.yaml").write_text(text, encoding="utf-8")
+        return self.folder
+
+    def store(self, **arguments: Any) -> Store:
+        return gnndrive.from_graphbolt(self.write(), self.folder.parent / "g.gnn", **arguments)
+
+    def refused(self, match: str | None, kind: Any = StoreError, **arguments: Any) -> None:
+        """Check that the dataset is refused and that nothing is left behind."""
+        before, path = left(self.folder.parent), self.folder.parent / "refused.gnn"
+        with pytest.raises(kind, match=match):
+            gnndrive.from_graphbolt(self.write(), path, **arguments)
+        assert left(self.folder.parent) == before
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
-    return homogeneous(tmp_path / "dataset")
+def source(tmp_path) -> Source:
+    """A homogeneous dataset with nodes and nothing else."""
+    made = Source(tmp_path / "dataset")
+    made.graph["nodes"].append({"num": NODES})
+    return made
 
 
 @pytest.fixture
-def typed(tmp_path: Path) -> Source:
-    return heterogeneous(tmp_path / "dataset")
+def typed(tmp_path) -> Source:
+    """A heterogeneous dataset with nodes and nothing else."""
+    made = Source(tmp_path / "dataset")
+    made.graph["nodes"] += [{"type": name, "num": count} for name, count in COUNTS.items()]
+    return made
 
 
-def same_task(nodes: Any, y: Any, given: Any, dtype: str = "int64") -> None:
+def same_task(nodes: Any, y: Any, given: Any) -> None:
     expected = np.full(NODES, -1)
     for name, (seeds, labels) in given.items():
         assert nodes.split(name).tolist() == seeds.tolist()
         expected[seeds] = labels
-    assert y.dtype == dtype
+    assert y.dtype == "int64"
     np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize("kind", ["csv", "numpy"])
-def test_one_type(source: Source, kind: str, tmp_path: Path) -> None:
+def test_one_type(source, kind, tmp_path):
     edges = source.edges(kind)
     x = source.feature("node", "feat", source.random.random((NODES, 6), np.float32))
     attr = source.feature("edge", "feat", np.arange(EDGES, dtype=np.float16))
     year = source.feature("node", "year", np.arange(NODES, dtype=np.int16), kind="torch")
     given = source.task()
+    label = source.feature("node", "label", np.zeros(NODES, np.int32))  # the task's are y
     told: list[tuple[str, int, int]] = []
     store = source.store(progress=lambda *each: told.append(each))
     assert (store.num_nodes, store.num_edges, store.num_classes) == (NODES, EDGES, 5)
-    same_edges(store, None, edges)
+    assert np.array_equal(edges_of(store), edges)
     same_array(store, "nodes/x", "float32", x)
     same_array(store, "edges/edge_attr", "float16", attr[:, None])
     same_array(store, "nodes/year", "int16", year)
+    same_array(store, "nodes/label", "int32", label)
     same_task(store.nodes(), store.array("nodes/y"), given)
     assert ("reading edges", EDGES, EDGES) in told
     assert ("nodes/x", x.nbytes, x.nbytes) in told
     assert store.info.made_by == f"gnndrive.from_graphbolt({source.folder})"
     store.verify()
-    assert sorted(os.listdir(tmp_path)) == ["dataset", "g.gnn"]
+    assert left(tmp_path) == ["dataset", "g.gnn"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "numpy"])
-def test_several_types(typed: Source, kind: str, tmp_path: Path) -> None:
-    edges = {type: typed.edges(kind, type) for type in TYPES}
+def test_several_types(typed, tmp_path):
+    kinds = dict(zip(TYPES, ("csv", "numpy"), strict=True))
+    edges = {type: typed.edges(kind, type) for type, kind in kinds.items()}
     x = typed.feature("node", "feat", np.ones((NODES, 2)), type="paper")
-    names = typed.feature("node", "name", np.arange(90), type="author")
+    names = typed.feature("node", "name", np.arange(50), type="author")
     type = "author:writes:paper"
     attr = typed.feature("edge", "feat", np.ones((EDGES, 3)), type=type)
     typed.graph["feature_data"] = [
@@ -81,7 +158,7 @@ def test_several_types(typed: Source, kind: str, tmp_path: Path) -> None:
     store = typed.store(dtype="float16")
     assert {name: store[name].num_nodes for name in store.node_types} == COUNTS
     for name, expected in edges.items():
-        same_edges(store, tuple(name.split(":")), expected)
+        assert np.array_equal(edges_of(store[tuple(name.split(":"))]), expected)
     same_array(store, "nodes/paper/x", "float16", x)
     same_array(store, "nodes/author/name", "int64", names)
     same_array(store, "edges/author__writes__paper/edge_attr", "float64", attr)
@@ -89,15 +166,12 @@ def test_several_types(typed: Source, kind: str, tmp_path: Path) -> None:
     same_task(store["paper"], store.array("nodes/paper/y"), given)
     assert store["author"].split_names == ()
     store.verify()
-    assert sorted(os.listdir(tmp_path)) == ["dataset", "g.gnn"]
+    assert left(tmp_path) == ["dataset", "g.gnn"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "numpy"])
-def test_little_memory_gives_the_same_store(
-    typed: Source, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ends, "CHUNK", 400)
-    for type in TYPES:
+def test_little_memory_gives_the_same_store(typed, tmp_path, monkeypatch):
+    monkeypatch.setattr(ends, "CHUNK", 150)
+    for type, kind in zip(TYPES, ("csv", "numpy"), strict=True):
         typed.edges(kind, type)
     told: list[str] = []
     stores = [
@@ -109,11 +183,11 @@ def test_little_memory_gives_the_same_store(
     ]  # fmt: skip
     assert stores[0].info.as_dict() == stores[1].info.as_dict()  # with every file's sha256
     assert "sorting paper cites paper" in told
-    assert sorted(os.listdir(tmp_path)) == ["a.gnn", "b.gnn", "dataset"]
+    assert left(tmp_path) == ["a.gnn", "b.gnn", "dataset"]
 
 
-def test_bfloat16_stays_bfloat16(source: Source) -> None:
-    source.edges("numpy")
+def test_bfloat16_stays_bfloat16(source):
+    source.edges()
     x = source.feature("node", "feat", torch.arange(NODES).bfloat16(), kind="torch")
     given = source.task(labels=None)
     label = torch.arange(NODES).remainder(3).bfloat16()
@@ -125,52 +199,40 @@ def test_bfloat16_stays_bfloat16(source: Source) -> None:
     assert store.split("val").tolist() == given["val"][0].tolist()
 
 
-def test_labels_of_a_task_and_a_feature_called_label(source: Source) -> None:
-    source.edges("csv")
-    given = source.task()
-    source.feature("node", "label", np.zeros(NODES, np.int32))
-    store = source.store()
-    same_task(store.nodes(), store.array("nodes/y"), given)
-    same_array(store, "nodes/label", "int32", np.zeros(NODES))
+def put_sets(source: Source, *sets: tuple[str, list[int], Any]) -> None:
+    """Make a task of sets of seeds with labels."""
+    task: dict[str, Any] = {}
+    for number, (name, seeds, labels) in enumerate(sets):
+        data = [
+            {"name": "seeds", **source.put(f"s{number}", np.array(seeds))},
+            {"name": "labels", **source.put(f"l{number}", np.array(labels))},
+        ]
+        task.setdefault(name, []).append({"data": data})
+    source.said["tasks"] = [task]
 
 
-def test_labels_that_are_not_whole_numbers(source: Source) -> None:
-    source.edges("csv")
-    source.task()
-    data = source.said["tasks"][0]["train_set"][0]["data"]
-    data[1] = {"name": "labels", **source.put("real", np.full(30, 0.5))}
-    seeds = np.load(source.folder / data[0]["path"])
+def test_labels_that_are_not_whole_numbers_and_minus_one_among_them(source):
+    """-1 is a missing label in a set of whole numbers."""
+    source.edges()
+    put_sets(
+        source,
+        ("train_set", [0, 1, 2], [0.5, -1.0, 2.5]),
+        ("validation_set", [10, 11], [-1.0, 2.0]),
+        ("test_set", [20, 21], [-1, 3]),
+    )
     y = source.store().array("nodes/y")
-    assert (y.dtype, int(np.isnan(y).sum())) == (np.float32, NODES - 90)
-    assert (y[seeds] == 0.5).all()
+    assert y.dtype == np.float32
+    assert y[[0, 1, 2, 10, 11, 21]].tolist() == [0.5, -1, 2.5, -1, 2, 3]
+    assert int(np.isnan(y).sum()) == NODES - 6
 
 
-def test_minus_one_is_a_label_in_a_set_of_floats(source: Source) -> None:
-    source.edges("csv")
-    sets = {"train_set": [0.5, -1.0, 2.5], "validation_set": [-1.0, 2.0]}
-    source.said["tasks"] = [{
-        name: [{"data": [
-            {"name": "seeds", **source.put(f"s{name}", np.arange(len(y)) + 10 * at)},
-            {"name": "labels", **source.put(f"l{name}", np.array(y))},
-        ]}]
-        for at, (name, y) in enumerate(sets.items())
-    }]  # fmt: skip
-    y = source.store().array("nodes/y")
-    assert y[:3].tolist() == sets["train_set"]
-    assert y[10:12].tolist() == sets["validation_set"]
-    assert int(np.isnan(y).sum()) == NODES - 5
-
-
-def test_seeds_in_several_sets_and_several_labels(source: Source) -> None:
-    source.edges("csv")
-    sets = []
-    for part in range(2):
-        seeds, labels = np.arange(3) + 10 * part, np.full((3, 2), part)
-        sets.append({"data": [
-            {"name": "seeds", **source.put(f"s{part}", seeds)},
-            {"name": "labels", **source.put(f"l{part}", labels)},
-        ]})  # fmt: skip
-    source.said["tasks"] = [{"train_set": sets}]
+def test_seeds_in_several_sets_and_several_labels(source):
+    source.edges()
+    put_sets(
+        source,
+        ("train_set", [0, 1, 2], np.zeros((3, 2), int)),
+        ("train_set", [10, 11, 12], np.ones((3, 2), int)),
+    )
     store = source.store()
     assert store.split_names == ("train",)
     assert store.split("train").tolist() == [0, 1, 2, 10, 11, 12]
@@ -179,8 +241,8 @@ def test_seeds_in_several_sets_and_several_labels(source: Source) -> None:
     assert y[[2, 3, 12]].tolist() == [[0, 0], [-1, -1], [1, 1]]
 
 
-def test_warnings_name_all_that_is_left_out(source: Source) -> None:
-    source.edges("csv")
+def test_warnings_name_all_that_is_left_out(source):
+    source.edges()
     pairs = source.put("pairs", np.zeros((4, 2), np.int64))
     for name in ("seeds", "node_pairs"):
         task = {"name": f"of {name}", "train_set": [{"data": [{"name": name, **pairs}]}]}
@@ -207,7 +269,7 @@ def test_warnings_name_all_that_is_left_out(source: Source) -> None:
     assert set(store.split_names) == set(given)
 
 
-def test_no_edges_and_no_tasks(source: Source) -> None:
+def test_no_edges_and_no_tasks(source):
     said = source.put("none", np.empty((2, 0)), "csv")
     source.graph["edges"].append(said)
     store = source.store()
@@ -215,22 +277,201 @@ def test_no_edges_and_no_tasks(source: Source) -> None:
     store.verify()
 
 
-def test_from_dataset_chooses_this_importer(source: Source, tmp_path: Path) -> None:
-    source.edges("csv")
-    for number, given in enumerate((source.write(), source.folder / "metadata.yaml")):
-        assert from_dataset(given, tmp_path / f"{number}.gnn").num_edges == EDGES
+def test_from_dataset_and_the_command_choose_this_importer(source, tmp_path, capsys):
+    source.edges()
+    assert from_dataset(source.write(), tmp_path / "f.gnn").num_edges == EDGES
+    file = source.folder / "metadata.yaml"
+    assert main(["import", str(file), str(tmp_path / "g.gnn")]) == 0
+    assert f"from_graphbolt({file})" in capsys.readouterr().out
+    assert gnndrive.open(tmp_path / "g.gnn").num_edges == EDGES
     with pytest.raises(ConfigError, match=r"undirected .* is for an OGB folder"):
-        from_dataset(source.folder, tmp_path / "g.gnn", undirected=True)
+        from_dataset(source.folder, tmp_path / "h.gnn", undirected=True)
 
 
-def test_the_command_line(
-    source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+# ---- what is refused
+
+
+@pytest.mark.parametrize("memory", ["4GB", "10KB"])
+def test_wrong_edges(source, memory):
     source.edges("csv")
+    for content, match in (
+        ("0,1\n\n2,60\n", "edges.csv, line 3: node 60, but there are 60 nodes"),
+        ("src,dst\n0,1\n", "edges.csv, line 1: 'src,dst' is not 2 whole numbers"),
+        ("0,1\n2,3,4\n", "edges.csv, line 2: '2,3,4' is not 2 whole numbers"),
+        ("0,1,2\n2,3,4\n", "edges.csv, line 1: '0,1,2' is not 2 whole numbers"),
+        ("0\n", "edges.csv, line 1: '0' is not 2 whole numbers"),
+        ("0,1.5\n", "edges.csv, line 1: '0,1.5' is not 2 whole numbers"),
+    ):
+        text = content + "0,1\n" * EDGES
+        (source.folder / "data" / "edges.csv").write_text(text, encoding="utf-8")
+        source.refused(match, memory=memory)
+    source.graph["edges"].clear()
+    source.edges("numpy")
+    for array, match in (
+        (np.full((2, 3), NODES), "edges.npy, edge 0 .*: node 60, but there are 60 nodes"),
+        (np.array([[0, 1], [0, -1]]), "edges.npy, edge 1 .*: node -1"),
+        (np.zeros((3, 2), int), "edges.npy cannot be read as edges .*shape"),
+        (np.zeros((2, 2)), "edges.npy cannot be read as edges .*float64"),
+        (np.array([[{}], [{}]]), "edges.npy cannot be read as edges .*Python objects"),
+    ):
+        np.save(source.folder / "data" / "edges.npy", array)
+        source.refused(match, memory=memory)
+
+
+class _Code:
+    """An object whose pickle runs code when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+def test_wrong_features(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source.edges()
+    source.feature("node", "feat", np.zeros(NODES), kind="torch")
+    for value, match in (
+        (_Code(), "feat.pt cannot be read as a tensor"),
+        ({"x": torch.zeros(3)}, "holds a dict that is not one dense tensor"),
+        (torch.zeros(NODES, 2).to_sparse(), "not one dense tensor"),
+        (torch.zeros(()), "not rows of numbers"),
+        (torch.zeros(3), f"feat.pt has 3 rows, but metadata.yaml's graph says {NODES}"),
+    ):
+        torch.save(value, source.folder / "data" / "node-feat.pt")
+        source.refused(match)
+    torch.save(torch.zeros(NODES), source.folder / "data" / "node-feat.pt",
+               _use_new_zipfile_serialization=False)  # fmt: skip
+    source.refused("feat.pt cannot be read as a tensor .*mmap")
+    for array, match in (
+        (np.zeros((7, 2)), f"feat.npy has 7 rows, but metadata.yaml's graph says {NODES}"),
+        (np.array([{}] * NODES), "feat.npy cannot be read as features .*Python objects"),
+        (np.array(["a"] * NODES), "feat.npy cannot be read as features .*<U1"),
+    ):
+        source.said["feature_data"].clear()
+        source.feature("node", "feat", array)
+        source.refused(match)
+
+
+def change(said: Any, at: str, value: Any) -> None:
+    """Set one value of the metadata, "graph.nodes.0.num"; None removes it."""
+    *way, last = [int(each) if each.isdigit() else each for each in at.split(".")]
+    for each in way:
+        said = said[each]
+    if value is None:
+        del said[last]
+    else:
+        said[last] = value
+
+
+TRAIN = "tasks.0.train_set.0"
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "match"),
+    [
+        ("graph", None, "metadata.yaml has no 'graph'"),
+        ("graph", [1], "graph is not a list of names and values"),
+        ("graph.nodes", [], "graph has no 'nodes'"),
+        ("graph.nodes", 7, "graph has a 'nodes' that is not a list"),
+        ("graph.nodes.0.num", -1, r"graph.nodes\[0\] has no 'num' that is a whole"),
+        ("graph.nodes.0.num", True, r"graph.nodes\[0\] has no 'num'"),
+        ("graph.nodes.0.type", None, r"graph.nodes\[0\] has no 'type' of its own"),
+        ("graph.nodes.1.type", "paper", r"graph.nodes\[1\] has no 'type' of its own"),
+        ("graph.nodes.0.type", "a/b", "a type is called 'a/b'"),
+        ("graph.edges.0.type", None, r"graph.edges\[0\] has no 'type' that is a text"),
+        ("graph.edges.0.type", "writes", "'writes': say source:relation:target"),
+        ("graph.edges.0.type", "venue:of:paper", r"edges\[0\] is not valid: .*begins or"),
+        ("graph.edges.0.type", "paper:cites:paper", r"edges\[1\] has no 'type' of its"),
+        ("graph.edges.0.format", "torch", "the format 'torch', .*not one of csv, numpy"),
+        ("graph.edges.0.path", "no.csv", r"names .*dataset/no.csv, which is not there"),
+        ("graph.edges.0.path", "x" * 300, "which is not there"),
+        ("graph.edges.0.path", "a/../../b.npy", "which is not in the folder of the metadata"),
+        ("graph.edges.0.path", "/etc/passwd", "which is not in the folder of the metadata"),
+        ("feature_data.0.domain", "x", r"feature_data\[0\] has the domain 'x'"),
+        ("feature_data.0.type", "venue", "has the node type 'venue', but the types are pa"),
+        ("feature_data.0.type", None, "has the node type None, but the types are paper"),
+        ("feature_data.0.format", "csv", "the format 'csv', .*not one of numpy, torch"),
+        ("feature_data.0.name", "y", "nodes/paper/y would be made of two arrays"),
+        (f"{TRAIN}.type", "venue", r"tasks\[0\].train_set\[0\] has the node type 'venue'"),
+        (f"{TRAIN}.data.0", None, r"train_set\[0\] has no data named 'seeds'"),
+        (f"{TRAIN}.data.1.path", "data/node-feat.npy", "node-feat.npy has 60 rows, but"),
+        (f"{TRAIN}.data.0.path", "data/node-real.npy", "holds float64 and not node ids"),
+        (f"{TRAIN}.data.0.path", "data/large.npy", "whose entry 1 is node 60, but there"),
+        (f"{TRAIN}.data.1.path", "data/wide.npy", r"has labels of shape \[10\], but anoth"),
+    ],
+)
+def test_wrong_metadata(typed, at, value, match):
+    for type in TYPES:
+        typed.edges(type=type)
+    typed.feature("node", "feat", np.ones((NODES, 2)), type="paper")
+    typed.task("paper")
+    typed.put("node-real", np.zeros(10))
+    typed.put("large", np.array([0, NODES]))
+    typed.put("wide", np.zeros((10, 2), int))
+    typed.said = json.loads(json.dumps(typed.said))
+    change(typed.said, at, value)
+    typed.refused(match, (StoreError, ConfigError))
+
+
+def test_types_of_edges_or_features_without_types_of_nodes(source):
+    source.refused("graph has no 'edges'")
+    source.edges()
+    source.graph["edges"][0]["type"] = "paper:cites:paper"
+    source.refused("has a 'type', but the nodes have none")
+    del source.graph["edges"][0]["type"]
+    source.feature("node", "feat", np.ones(NODES), type="paper")
+    source.refused("has the node type 'paper', but the nodes have no types")
+
+
+def test_no_metadata(source, tmp_path):
+    path = tmp_path / "g.gnn"
+    with pytest.raises(StoreError, match=r"metadata.yaml is missing: give a metadata.yaml"):
+        gnndrive.from_graphbolt(tmp_path, path)
+    file = tmp_path / "metadata.yaml"
+    for content, match in (
+        ("graph:\n  nodes: [1\n", "metadata.yaml, line 3: "),
+        ("a: !!python/object/apply:os.mkdir [ran]\n", "line 1: could not determine a const"),
+        ("7", "metadata.yaml is not a list of names and values"),
+        ("graph_topology: {path: x}\n", "a preprocessed dataset, whose graph is a pickle: give"),
+        ("a: \ud800", "cannot be read .*UTF-8"),
+        ("num: " + "9" * 5000, "metadata.yaml"),
+        ("num: 2020-13-45", "metadata.yaml"),
+        ("num: !!int ''", "metadata.yaml"),
+        ("[" * 500, "cannot be read .*recursion"),
+    ):
+        file.write_bytes(content.encode("utf-8", "surrogatepass"))
+        with pytest.raises(StoreError, match=match):
+            gnndrive.from_graphbolt(tmp_path, path)
+    assert left(tmp_path) == ["dataset", "metadata.yaml"]
+
+
+def test_wrong_arguments_and_missing_packages(source):
+    source.edges("csv")
+    source.refused("is no size", ConfigError, memory="much")
+    source.refused("more than memory=", ConfigError, memory=8 * NODES - 1)
+    source.task()
+    data = source.said["tasks"][0]["train_set"][0]["data"]
+    data[1] = {"name": "labels", **source.put("wide", np.zeros((10, 500), np.int8))}
+    source.refused(r"more than memory=: raise it \(--memory\)", ConfigError, memory="50KB")
+    source.said["tasks"].clear()
+    source.feature("node", "feat", np.full(NODES, 1e6))
+    source.refused("does not fit float16", ConfigError, dtype="float16")
+    for module, match in (("duckdb", "DuckDB|duckdb"), ("pyarrow", "pyarrow"), ("yaml", "PyYAML")):
+        folder = source.write()
+        before = left(folder.parent)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            with pytest.raises(ConfigError, match=rf"need.* ({match}).*'gnndrive\[import\]'"):
+                gnndrive.from_graphbolt(folder, folder.parent / "refused.gnn", memory="10KB")
+        assert left(folder.parent) == before
+
+
+def test_an_interruption_leaves_nothing(source):
+    source.edges()
     source.feature("node", "feat", np.ones((NODES, 2)))
-    out = tmp_path / "g.gnn"
-    assert main(["import", str(source.write()), str(out)]) == 0
-    assert f"from_graphbolt({source.folder})" in capsys.readouterr().out
-    assert gnndrive.open(out).array("nodes/x").dtype == np.float64
-    assert main(["import", str(source.folder), str(tmp_path / "h.gnn"), "--undirected"]) == 2
-    assert "undirected (--undirected) is for an OGB folder" in capsys.readouterr().err
+    for wanted in ("reading edges", "sorting edges", "nodes/x"):
+
+        def stop(what: str, done: int, total: int, wanted: str = wanted) -> None:
+            if what == wanted:
+                raise KeyboardInterrupt
+
+        source.refused(None, KeyboardInterrupt, progress=stop, memory="10KB")
