@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,10 +34,8 @@ def test_each_set_up_has_first_words_of_its_own():
 
 
 @pytest.mark.parametrize(("wrong", "code"), [(None, 0), ("step", 1)])
-def test_a_wrong_verdict_is_the_exit_code(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong, code
-):
-    def run(check: headroom_checks.Check, own: Any) -> dict[str, Any]:
+def test_a_wrong_verdict_is_the_exit_code(store, monkeypatch, capsys, wrong, code):
+    def run(check, own):
         named = next(name for name, made in order.items() if made.words == check.words)
         said = "something else" if named == wrong else f"{check.words}: so it is"
         return {"headroom": {"lines": [], "verdict": said}}
@@ -54,7 +51,7 @@ def test_a_wrong_verdict_is_the_exit_code(
     assert out.count("right") == 2 - code
 
 
-def test_one_set_up_runs_through_the_command(store: Path):
+def test_one_set_up_runs_through_the_command(store):
     check = headroom_checks.Check(
         "you wait", ("--fanout", "3,2", "--batch-size", "100", "--step-ms", "0"), busy=True
     )
@@ -64,7 +61,7 @@ def test_one_set_up_runs_through_the_command(store: Path):
         headroom_checks.run(headroom_checks.Check("", ("--fanout", "x")), own)
 
 
-def test_a_disk_that_cannot_be_limited_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_cannot_be_limited_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(headroom_checks, "BLKIO", tmp_path / "none")
     with pytest.raises(ConfigError, match="--checks"), headroom_checks.slow_disk(tmp_path, 1000):
         pass
@@ -73,7 +70,7 @@ def test_a_disk_that_cannot_be_limited_is_named(tmp_path: Path, monkeypatch: pyt
         headroom_checks.device_of(tmp_path)
 
 
-def test_the_limit_is_that_of_the_whole_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_limit_is_that_of_the_whole_disk(tmp_path, monkeypatch):
     number = tmp_path.stat().st_dev
     part = tmp_path / "disk" / "part"
     part.mkdir(parents=True)
@@ -87,7 +84,7 @@ def test_the_limit_is_that_of_the_whole_disk(tmp_path: Path, monkeypatch: pytest
     assert headroom_checks.device_of(tmp_path) == "8:0"
 
 
-def test_unknown_checks_are_refused(capsys: pytest.CaptureFixture[str]):
+def test_unknown_checks_are_refused(capsys):
     with pytest.raises(SystemExit):
         headroom_checks.parse(["graph.gnn", "--checks", "gpu"])
     assert "choose from disk, sampler, step, buffer" in capsys.readouterr().err

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,7 +40,7 @@ def group(fake: FakeKernel, tmp_path: Path) -> Iterator[Cgroup]:
     made.close()
 
 
-def test_each_run_has_its_own_group_and_peak(fake: FakeKernel, group: Cgroup):
+def test_each_run_has_its_own_group_and_peak(fake, group):
     fake.made.clear()
     command = [sys.executable, "-S", "-c", "print('ran')"]
     for _ in range(2):
@@ -52,7 +51,7 @@ def test_each_run_has_its_own_group_and_peak(fake: FakeKernel, group: Cgroup):
     assert (ended.stdout, peak) == ("ran\n", None)
 
 
-def test_a_run_that_takes_too_long_is_ended_and_its_group_removed(fake: FakeKernel, group: Cgroup):
+def test_a_run_that_takes_too_long_is_ended_and_its_group_removed(fake, group):
     with pytest.raises(subprocess.TimeoutExpired):
         _limits.run_limited(["cat", "/dev/zero"], group, timeout_s=1e-3)
     assert not [path for path in fake.top.iterdir() if path.is_dir()]
@@ -60,11 +59,11 @@ def test_a_run_that_takes_too_long_is_ended_and_its_group_removed(fake: FakeKern
 
 @pytest.mark.parametrize(("peak", "reported"), [(4096, 4096), (None, 77)])
 def test_without_a_known_peak_that_of_the_process_is_reported(
-    tmp_path: Path, group: Cgroup, monkeypatch: pytest.MonkeyPatch, peak: int | None, reported: int
+    tmp_path, group, monkeypatch, peak, reported
 ):
     """Sampling the memory in use would miss the peak."""
 
-    def run(command: list[str], given: Any, timeout_s: Any) -> tuple[Any, int | None]:
+    def run(command, given, timeout_s):
         assert given is group
         return subprocess.CompletedProcess(command, 0, json.dumps({"peak_bytes": 77})), peak
 
@@ -75,9 +74,7 @@ def test_without_a_known_peak_that_of_the_process_is_reported(
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_what_is_dropped_is_said(
-    tmp_path: Path, group: Cgroup, monkeypatch: pytest.MonkeyPatch, allowed: bool
-):
+def test_what_is_dropped_is_said(tmp_path, group, monkeypatch, allowed):
     """In a container root may make groups, but /proc/sys is often read-only."""
     (tmp_path / "x.npy").write_bytes(b"x")
     switch, dropped = tmp_path / "drop_caches", []
@@ -87,7 +84,7 @@ def test_what_is_dropped_is_said(
     monkeypatch.setattr(_limits, "drop_file", dropped.append)
 
     @contextmanager
-    def limit(nbytes: int) -> Iterator[tuple[Cgroup, str]]:
+    def limit(nbytes):
         yield group, "so much"
 
     monkeypatch.setattr(_limits, "memory_limit", limit)
@@ -99,8 +96,8 @@ def test_what_is_dropped_is_said(
     assert dropped == ([] if allowed else [tmp_path / "x.npy"])
 
 
-def test_why_there_is_no_limit_is_said(monkeypatch: pytest.MonkeyPatch):
-    def refuse(limit: int) -> Cgroup:
+def test_why_there_is_no_limit_is_said(monkeypatch):
+    def refuse(limit):
         raise CannotLimit("there are no groups")
 
     monkeypatch.setattr(_limits, "Cgroup", refuse)
@@ -108,9 +105,7 @@ def test_why_there_is_no_limit_is_said(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("everything", [True, False])
-def test_with_libraries_kept_only_the_store_is_dropped(
-    tmp_path: Path, group: Cgroup, monkeypatch: pytest.MonkeyPatch, everything: bool
-):
+def test_with_libraries_kept_only_the_store_is_dropped(tmp_path, group, monkeypatch, everything):
     monkeypatch.setattr(_limits, "memory_limit", lambda _: contextlib.nullcontext((group, "some")))
     monkeypatch.setattr(_limits, "may_drop_all", lambda: True)
     with _limits.limited(LIMIT, everything) as (_, words):
@@ -127,12 +122,10 @@ def test_with_libraries_kept_only_the_store_is_dropped(
 @pytest.mark.parametrize(
     ("status", "said"), [(-9, "so much"), (0, "accepted, but not enforced"), (None, "20 s")]
 )
-def test_a_limit_that_is_not_enforced_counts_as_none(
-    group: Cgroup, monkeypatch: pytest.MonkeyPatch, status: int | None, said: str
-):
+def test_a_limit_that_is_not_enforced_counts_as_none(group, monkeypatch, status, said):
     """gVisor accepts limits of groups and does not enforce them."""
 
-    def run(command: list[str], given: Any, seconds: float) -> tuple[Any, None]:
+    def run(command, given, seconds):
         assert given is group
         if status is None:
             raise subprocess.TimeoutExpired(command, seconds)

@@ -53,7 +53,7 @@ def options(store: Path, *more: str) -> argparse.Namespace:
 # ---- the graph ----
 
 
-def test_the_power_law_graph_is_whole_and_skewed(store: Path):
+def test_the_power_law_graph_is_whole_and_skewed(store):
     made = gnndrive.open(store)
     made.verify()
     assert (made.num_nodes, made.num_edges) == (NODES, _powerlaw.DEGREE * NODES)
@@ -65,7 +65,7 @@ def test_the_power_law_graph_is_whole_and_skewed(store: Path):
     assert np.corrcoef(in_degree, out_degree)[0, 1] > 0.5  # one permutation for both
 
 
-def test_counts_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch):
+def test_counts_do_not_depend_on_chunks(monkeypatch):
     ranks = np.arange(500, dtype=np.int32)[::-1].copy()
     whole = _powerlaw.index_pointers(ranks, 8000, None)
     monkeypatch.setattr(_powerlaw, "COUNTED_AT_ONCE", 999)
@@ -73,10 +73,8 @@ def test_counts_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch):
     assert whole[-1] == 8000
 
 
-def test_an_interrupted_graph_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def interrupt(what: str, done: int, total: int) -> None:
+def test_an_interrupted_graph_leaves_nothing_behind(tmp_path, monkeypatch):
+    def interrupt(what, done, total):
         if what == "nodes/x":
             raise KeyboardInterrupt
 
@@ -92,7 +90,7 @@ def test_an_interrupted_graph_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
-def test_all_loaders_draw_the_same_batches(store: Path, topology: str):
+def test_all_loaders_draw_the_same_batches(store, topology):
     given = options(store, "--topology", topology)
     ended = {name: _loaders.RUNS[name](given) for name in ("pyg+", "sampling")}
     given.worker = "gnndrive"
@@ -115,7 +113,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_the_disk_is_measured_with_each_loader(store: Path):
+def test_the_disk_is_measured_with_each_loader(store):
     more = ("--loaders", "pyg+,naive,gnndrive", "--topology", "resident", "--rounds", "2")
     given = options(store, *more)
     found = epoch.measure(given, None)
@@ -160,7 +158,7 @@ def test_a_spread_is_the_median_and_the_range():
 
 
 @pytest.mark.usefixtures("in_process")
-def test_scale_measures_one_size(store: Path):
+def test_scale_measures_one_size(store):
     result = scale.measure(NODES, options(store, "--topology", "resident"), None)
     assert result["tables"]["index pointers"] == 4 * (NODES + 1)
     assert result["tables"]["indices"] == 12 * _powerlaw.DEGREE * NODES // 8 + 8
@@ -170,12 +168,10 @@ def test_scale_measures_one_size(store: Path):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_scale_prints_the_medians_of_its_rounds(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_scale_prints_the_medians_of_its_rounds(store, monkeypatch, capsys):
     seconds = iter([3.0, 1.0, 2.0])
 
-    def measure(nodes: int, *_: Any) -> dict[str, Any]:
+    def measure(nodes, *_):
         return measured(nodes) | {"elapsed_s": next(seconds)}
 
     monkeypatch.setattr(scale, "measure", measure)
@@ -206,7 +202,7 @@ def test_scale_counts_the_touched_pages_of_an_order():
     assert scale.touched(4 << 20, 10**6) == pytest.approx(4 << 20, abs=1)
 
 
-def test_scale_makes_missing_graphs_and_refuses_others(store: Path):
+def test_scale_makes_missing_graphs_and_refuses_others(store):
     scale.make_missing(store.parent, [NODES, 10])
     assert gnndrive.open(scale.store_path(store.parent, 10)).num_nodes == 10
     scale.store_path(store.parent, 10).rename(scale.store_path(store.parent, 20))
@@ -214,7 +210,7 @@ def test_scale_makes_missing_graphs_and_refuses_others(store: Path):
         scale.make_missing(store.parent, [20])
 
 
-def test_scale_refuses_graphs_that_do_not_fit_on_the_disk(tmp_path: Path):
+def test_scale_refuses_graphs_that_do_not_fit_on_the_disk(tmp_path):
     with pytest.raises(SystemExit, match=r"powerlaw_1e\+06m\.gnn take .* free"):
         scale.make_missing(tmp_path, [10**12])
     assert not list(tmp_path.iterdir())
@@ -230,9 +226,7 @@ def test_scale_passes_other_options_to_epoch():
 # ---- bench/sampler.py ----
 
 
-def test_the_sampler_prints_the_nodes_of_each_sampling(
-    store: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_sampler_prints_the_nodes_of_each_sampling(store, capsys):
     words = [str(store), "--batches", "6", "--batch-size", "20", "--fanout", "5,5"]
     sampler.main([*words, "--sampling", "neighbor,labor", "--batch-dependency", "1,64"])
     _, _, *rows, _ = capsys.readouterr().out.splitlines()
@@ -251,9 +245,7 @@ def test_the_sampler_prints_the_nodes_of_each_sampling(
 
 @pytest.mark.parametrize("mode", consumer.MODES)
 @pytest.mark.parametrize("engine", ["auto", "threads"])
-def test_consumer_finds_the_loaders_threads(
-    store: Path, mode: str, engine: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_consumer_finds_the_loaders_threads(store, mode, engine, monkeypatch):
     monkeypatch.setattr(consumer, "ALONE_S", 1e-4)
     monkeypatch.setattr(consumer.TimedCore, "install", lambda: consumer.TimedCore(lib))
     result = consumer.run(options(store, "--engine", engine), mode, 1e-4)
@@ -266,11 +258,11 @@ def test_consumer_refuses_unknown_thread_names():
         consumer.spent(consumer.Counter(), consumer.Counter(), 1.0)
 
 
-def test_consumer_compares_modes_with_idle(store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_consumer_compares_modes_with_idle(store, monkeypatch):
     speeds = {"idle": 100.0, "thread": 95.0, "loop": 90.0}
     asked = []
 
-    def spawn(mode: str, given: argparse.Namespace, *_: Any) -> dict[str, Any]:
+    def spawn(mode, given, *_):
         asked.append((mode, given.given[-1]))
         return {
             "loader": mode, "batches": 3, "rows_per_s": speeds[mode], "elapsed_s": 1.0,
@@ -291,7 +283,7 @@ def test_consumer_compares_modes_with_idle(store: Path, monkeypatch: pytest.Monk
 # ---- bench/standby.py ----
 
 
-def test_standby_measures_each_kind_of_keys(capsys: pytest.CaptureFixture[str]):
+def test_standby_measures_each_kind_of_keys(capsys):
     standby.main(["--rows", "2000", "--slots", "1000", "--batch", "400", "--rounds", "2"])
     lines = capsys.readouterr().out.splitlines()[2:]
     counts = {line[:12].strip(): len(line[12:].split()) for line in lines}
@@ -302,20 +294,18 @@ def test_standby_measures_each_kind_of_keys(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("*.py")))
-def test_every_script_can_be_imported(script: str):
+def test_every_script_can_be_imported(script):
     assert importlib.import_module(script).__doc__
 
 
 # ---- inference ----
 
 
-def test_infer_compares_with_its_reads_and_a_mapped_loop(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_infer_compares_with_its_reads_and_a_mapped_loop(store, tmp_path, monkeypatch):
     words = [str(store), "--layers", "2", "--memory", "100MB", "--work", str(tmp_path / "work")]
     given = infer.parse([*words, "--mapped-batches", "1", "--mapped-warm-up", "0"])
 
-    def spawn(which: str, options: argparse.Namespace, group: Any, script: str) -> dict[str, Any]:
+    def spawn(which, options, group, script):
         assert Path(script).name == "infer.py"
         return infer.RUNS[which](options)
 
@@ -338,7 +328,7 @@ def test_infer_compares_with_its_reads_and_a_mapped_loop(
 # ---- the miss-ratio curve ----
 
 
-def test_predicted_hits_stand_beside_those_of_loaders(store: Path):
+def test_predicted_hits_stand_beside_those_of_loaders(store):
     words = [str(store), "--memory", "35.5MB", "--batch-size", "20", "--fanout", "3,2"]
     words += ["--batches", "20", "--warm-up", "40", "--buffers", "0.5,1.5"]
     found = miss_ratio.measure(miss_ratio.parse(words))

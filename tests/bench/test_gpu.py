@@ -44,9 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---- options ----
 
 
-def test_without_a_gpu_it_exits_with_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_without_a_gpu_it_exits_with_2(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--parts", "h2d,gather"])
     with pytest.raises(SystemExit) as ended:
@@ -55,7 +53,7 @@ def test_without_a_gpu_it_exits_with_2(
     assert "needs a CUDA GPU" in capsys.readouterr().err
 
 
-def test_options_are_passed_to_epoch(store: Path):
+def test_options_are_passed_to_epoch(store):
     own, given = gpu.parse([str(store), *SMALL, "--device-memory", "1GB", "--threads", "2"])
     assert (own.parts, given.device_memory, given.threads) == (list(gpu.PARTS), "1GB", 2)
     assert (given.buffer, given.batches, given.fanout) == ("1MB", 3, [3, 2])
@@ -66,9 +64,7 @@ def test_options_are_passed_to_epoch(store: Path):
     assert given.store == str(scale.store_path(Path(), 8_200_000))
 
 
-def test_switches_are_sets_that_are_measured_in_turn(
-    store: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_switches_are_sets_that_are_measured_in_turn(store, capsys):
     sets = ["defaults", "blocks=8 gather_stream"]
     own, given = gpu.parse([str(store), "--switch", sets[0], "--switch", sets[1]])
     assert own.switch == sets
@@ -98,18 +94,16 @@ class FakeDriver:
         self.closed = True
 
 
-def test_a_move_that_fails_is_named_and_the_others_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_move_that_fails_is_named_and_the_others_are_measured(tmp_path, monkeypatch):
     made = []
 
-    def make(way: str, options: MoveOptions) -> FakeDriver:
+    def make(way, options):
         if way == "zero-copy":
             raise gnndrive.ConfigError("needs CuPy")
         made.append(FakeDriver(way, options))
         return made[-1]
 
-    def measure(driver: Any, row_bytes: int, *_: Any) -> dict[str, Any]:
+    def measure(driver, row_bytes, *_):
         if row_bytes == 3072:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return {"ratio": [0.9]}
@@ -133,7 +127,7 @@ def test_a_move_that_fails_is_named_and_the_others_are_measured(
     assert [(driver.options.blocks, driver.closed) for driver in made] == [(4, True)]
 
 
-def test_an_error_that_stays_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_that_stays_does_not_end_the_process(monkeypatch):
     """After an illegal access each call fails, also those that make and close a driver."""
     closed = mock.Mock(side_effect=RuntimeError("illegal access"))
     made = mock.Mock(side_effect=[mock.Mock(close=closed), RuntimeError("illegal access")])
@@ -151,7 +145,7 @@ def test_an_error_that_stays_does_not_end_the_process(monkeypatch: pytest.Monkey
 # ---- epochs ----
 
 
-def test_loaders_by_hand_make_the_batches_that_gnndrive_draws(store: Path):
+def test_loaders_by_hand_make_the_batches_that_gnndrive_draws(store):
     _, given = gpu.parse([str(store), *SMALL])
     assert given is not None
     made = gnndrive.open(store)
@@ -229,7 +223,7 @@ def run(store: Path, loaders: Loaders) -> Callable[..., dict[str, Any]]:
     return run_epochs
 
 
-def test_loaders_run_in_rounds(loaders: Loaders, run: Callable[..., dict[str, Any]]):
+def test_loaders_run_in_rounds(loaders, run):
     found = run("--runs", "2")
     assert [name for name, *_ in loaders.runs] == ["pinned", "gnndrive", "row-copies"] * 2
     assert {batches for *_, batches in loaders.runs} == {3}
@@ -238,9 +232,7 @@ def test_loaders_run_in_rounds(loaders: Loaders, run: Callable[..., dict[str, An
         assert part in found["table"]
 
 
-def test_a_time_decides_how_many_batches_and_rounds_there_are(
-    loaders: Loaders, run: Callable[..., dict[str, Any]]
-):
+def test_a_time_decides_how_many_batches_and_rounds_there_are(loaders, run):
     run("--seconds", "300", "--batches", "100")
     pilot, *rounds = loaders.runs
     assert pilot == ("pinned", "defaults", _gpu_epochs.PILOT_BATCHES)
@@ -250,18 +242,14 @@ def test_a_time_decides_how_many_batches_and_rounds_there_are(
     assert 200 < loaders.now <= 300
 
 
-def test_one_round_of_few_batches_is_run_if_the_time_is_short(
-    loaders: Loaders, run: Callable[..., dict[str, Any]]
-):
+def test_one_round_of_few_batches_is_run_if_the_time_is_short(loaders, run):
     found = run("--seconds", "60", "--batches", "100")
     assert len(found["epochs"]) == 3
     assert found["failed"] == []
     assert loaders.now <= 60
 
 
-def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(
-    loaders: Loaders, run: Callable[..., dict[str, Any]]
-):
+def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(loaders, run):
     del loaders.seconds["row-copies"]
     loaders.seconds["gnndrive"] = 1000.0
     found = run("--seconds", "300", "--runs", "2")
@@ -278,9 +266,7 @@ def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(
 @pytest.mark.parametrize(
     ("ended", "rounds"), [("-9 (killed: out of memory?)", 1), ("1", 2)], ids=["killed", "other"]
 )
-def test_no_second_round_if_a_loader_needs_more_memory(
-    loaders: Loaders, run: Callable[..., dict[str, Any]], ended: str, rounds: int
-):
+def test_no_second_round_if_a_loader_needs_more_memory(loaders, run, ended, rounds):
     """The time is needed to run all of them with more memory."""
     del loaders.seconds["row-copies"]
     loaders.ended = ended
@@ -288,9 +274,7 @@ def test_no_second_round_if_a_loader_needs_more_memory(
     assert len(found["epochs"]) == 2 * rounds
 
 
-def test_only_gnndrive_runs_with_each_set_of_switches(
-    loaders: Loaders, run: Callable[..., dict[str, Any]]
-):
+def test_only_gnndrive_runs_with_each_set_of_switches(loaders, run):
     found = run("--runs", "1", "--switch", "defaults", "--switch", "portions=8")
     assert [turn[:2] for turn in loaders.runs] == [
         ("pinned", "defaults"), ("gnndrive", "defaults"), ("row-copies", "defaults"),
@@ -299,10 +283,8 @@ def test_only_gnndrive_runs_with_each_set_of_switches(
     assert found["table"].splitlines()[-2].endswith("  portions=8")
 
 
-def test_loaders_with_different_batches_are_not_compared(
-    loaders: Loaders, run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-):
-    def spawn(name: str, *given: Any) -> dict[str, Any]:
+def test_loaders_with_different_batches_are_not_compared(loaders, run, monkeypatch):
+    def spawn(name, *given):
         loaders.checksum = len(name)
         return loaders.spawn(name, *given)
 
@@ -315,5 +297,5 @@ def test_loaders_with_different_batches_are_not_compared(
     ("seconds", "rounds", "batches"),
     [(1000.0, 3, 20), (300.0, 3, 11), (100.0, 3, 11), (40.0, 3, 3), (1.0, 3, 2)],
 )
-def test_batches_fit_into_the_time(seconds: float, rounds: int, batches: int):
+def test_batches_fit_into_the_time(seconds, rounds, batches):
     assert _gpu_epochs.batches_in(seconds, 3, 5.0, 2.0, rounds, 20) == batches

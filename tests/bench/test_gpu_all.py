@@ -8,9 +8,6 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import _gpu_page
 import _gpu_parts
@@ -21,11 +18,11 @@ import pytest
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.common.memory import parse_size
-from tests.bench.fake_parts import Fake, row
+from tests.bench.fake_parts import row
 from tests.project_files import ROOT
 
 
-def test_nothing_is_timed_while_the_graph_is_made(fake: Fake, run: Callable[..., dict[str, Any]]):
+def test_nothing_is_timed_while_the_graph_is_made(fake, run):
     fake.seconds = {"pytest": 90.0, "bench/scale.py": 120.0, "h2d,gather": 40.0, "--seconds": 200.0}
     found = run()
     assert found["status"] == 0, found
@@ -38,9 +35,7 @@ def test_nothing_is_timed_while_the_graph_is_made(fake: Fake, run: Callable[...,
     assert fake.now < gpu_all.SECONDS
 
 
-def test_a_graph_that_takes_too_long_is_replaced_by_a_smaller_one(
-    fake: Fake, run: Callable[..., dict[str, Any]]
-):
+def test_a_graph_that_takes_too_long_is_replaced_by_a_smaller_one(fake, run):
     fake.seconds = {"12": 10_000.0}
     found = run()
     assert found["status"] == 1
@@ -50,9 +45,7 @@ def test_a_graph_that_takes_too_long_is_replaced_by_a_smaller_one(
     assert "powerlaw_2m.gnn" in found["parts"]["disk"]["command"]
 
 
-def test_a_part_that_fails_or_hangs_is_named_and_the_others_run(
-    fake: Fake, run: Callable[..., dict[str, Any]]
-):
+def test_a_part_that_fails_or_hangs_is_named_and_the_others_run(fake, run):
     fake.statuses = {"disk": 1}
     fake.seconds = {"h2d,gather": 10_000.0}
     found = run()
@@ -65,7 +58,7 @@ def test_a_part_that_fails_or_hangs_is_named_and_the_others_run(
     assert "2.00 (2.00–2.00) times as fast" in found["page"]
 
 
-def test_all_ends_in_time_if_every_part_hangs(fake: Fake, run: Callable[..., dict[str, Any]]):
+def test_all_ends_in_time_if_every_part_hangs(fake, run):
     fake.seconds = {"python": 10_000.0, sys.executable: 10_000.0}
     found = run()
     assert fake.now <= gpu_all.SECONDS
@@ -75,9 +68,7 @@ def test_all_ends_in_time_if_every_part_hangs(fake: Fake, run: Callable[..., dic
         assert "| not measured: " in row(page, question)
 
 
-def test_an_epoch_that_lacks_memory_is_run_again_with_more(
-    fake: Fake, run: Callable[..., dict[str, Any]]
-):
+def test_an_epoch_that_lacks_memory_is_run_again_with_more(fake, run):
     fake.budget_kills = "4GiB"
     found = run()
     assert [name for name in found["parts"] if name.startswith("epochs")] == [
@@ -88,20 +79,15 @@ def test_an_epoch_that_lacks_memory_is_run_again_with_more(
     assert "--host-budget 4GiB" in row(found["page"], "seconds a batch beside one copy a row")
 
 
-def test_a_loader_that_fails_otherwise_is_not_run_with_more_memory(
-    fake: Fake, run: Callable[..., dict[str, Any]]
-):
+def test_a_loader_that_fails_otherwise_is_not_run_with_more_memory(fake, run):
     fake.budget_kills, fake.dies = "4GiB", "had not ended when the time was up"
     found = run()
     assert [name for name in found["parts"] if name.startswith("epochs")] == ["epochs"]
     line = row(found["page"], "seconds a batch beside PyG's way")
     assert "not measured: no round in which both loaders ended" in line
     assert "had not ended" in line
-
-
-def test_each_budget_is_less_than_the_features():
     nodes = gpu_all.Sizes(None, rehearse=False).million_nodes[0] * 1e6
-    for budget in gpu_all.BUDGETS[:-1]:
+    for budget in gpu_all.BUDGETS[:-1]:  # each is less than the features
         assert parse_size(budget, "budget") < nodes * 512
     assert gpu_all.BUDGETS[-1] == ""
 
@@ -109,10 +95,8 @@ def test_each_budget_is_less_than_the_features():
 # ---- after a crash ----
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3])
-def test_ways_behind_one_that_crashes_are_measured_in_another_process(
-    fake: Fake, run: Callable[..., dict[str, Any]], kept: int
-):
+@pytest.mark.parametrize("kept", [0, 3])
+def test_ways_behind_one_that_crashes_are_measured_in_another_process(fake, run, kept):
     fake.crashes_at, fake.moves_kept = "zero-copy", kept
     found = run()
     parts = found["parts"]
@@ -127,7 +111,7 @@ def test_ways_behind_one_that_crashes_are_measured_in_another_process(
     assert "--ways copy+kernel --runs" in parts["switches"]["command"]
 
 
-def test_ways_that_hang_are_tried_once_each(fake: Fake, run: Callable[..., dict[str, Any]]):
+def test_ways_that_hang_are_tried_once_each(fake, run):
     fake.seconds = {"zero-copy,copy+kernel,staged": 1e4, "copy+kernel,staged": 1e4}
     found = run("--only", "moves")
     assert [(name, part["seconds"]) for name, part in found["parts"].items()] == [
@@ -144,9 +128,7 @@ def test_a_way_that_is_unavailable_is_not_taken_for_the_one_that_failed():
     assert _gpu_tries.ways_behind(WAYS, found) == ["staged"]
 
 
-def test_the_time_of_epochs_leaves_some_for_the_switches(
-    fake: Fake, run: Callable[..., dict[str, Any]]
-):
+def test_the_time_of_epochs_leaves_some_for_the_switches(fake, run):
     fake.seconds = {"epoch": 1.0}
     found = run()
     given = found["parts"]["epochs"]["command"].split()
@@ -156,9 +138,7 @@ def test_the_time_of_epochs_leaves_some_for_the_switches(
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_a_switch_that_crashes_does_not_stop_the_others(
-    fake: Fake, run: Callable[..., dict[str, Any]], kept: int
-):
+def test_a_switch_that_crashes_does_not_stop_the_others(fake, run, kept):
     fake.crashes_at, fake.moves_kept = gpu_all.SWITCHES[1], kept
     found = run("--only", "switches")
     assert list(found["parts"]) == ["switches", "switches, 2"]
@@ -177,9 +157,7 @@ def test_each_switch_of_the_device_is_measured():
         assert MoveOptions.parse(one.split()) != MoveOptions()
 
 
-def test_a_stop_ends_what_runs_and_keeps_the_results(
-    fake: Fake, run: Callable[..., dict[str, Any]], tmp_path: Path
-):
+def test_a_stop_ends_what_runs_and_keeps_the_results(fake, run, tmp_path):
     fake.killed_at = "h2d,gather"
     with pytest.raises(SystemExit):
         run()
@@ -193,7 +171,7 @@ def test_a_stop_ends_what_runs_and_keeps_the_results(
 # ---- some parts again ----
 
 
-def test_parts_that_are_run_again_keep_the_others(fake: Fake, run: Callable[..., dict[str, Any]]):
+def test_parts_that_are_run_again_keep_the_others(fake, run):
     fake.seconds, fake.statuses = {"12": 10_000.0}, {"disk": 1}
     assert run()["status"] == 1
     fake.seconds, fake.statuses = {}, {}
@@ -209,14 +187,10 @@ def test_parts_that_are_run_again_keep_the_others(fake: Fake, run: Callable[...,
     assert "an H200" in found["page"]
 
 
-def test_figures_of_a_fake_gpu_are_not_kept_beside_real_ones(run: Callable[..., dict[str, Any]]):
+def test_what_is_not_kept_from_an_earlier_call(fake, run):
+    """Figures of a fake GPU, and parts of a crash if their step is run again."""
     run("--rehearse")
     assert list(run("--only", "moves")["parts"]) == ["moves"]
-
-
-def test_parts_of_a_crash_are_not_kept_if_their_step_is_run_again(
-    fake: Fake, run: Callable[..., dict[str, Any]]
-):
     fake.crashes_at = "zero-copy"
     run()
     fake.crashes_at = ""
@@ -224,9 +198,7 @@ def test_parts_of_a_crash_are_not_kept_if_their_step_is_run_again(
     assert names == ["moves"]
 
 
-def test_a_page_that_fails_does_not_stop_the_parts(
-    run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_page_that_fails_does_not_stop_the_parts(run, monkeypatch):
     monkeypatch.setattr(gpu_all, "page", lambda *_: {}["no such key"])
     found = run()
     assert found["status"] == 0
@@ -237,7 +209,7 @@ def test_a_page_that_fails_does_not_stop_the_parts(
 # ---- times and processes ----
 
 
-def test_the_time_begins_with_the_shell_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_time_begins_with_the_shell_script(monkeypatch, tmp_path):
     seconds = []
     monkeypatch.setattr(gpu_all, "run", lambda own: seconds.append(own.seconds) or 0)
     monkeypatch.setattr(gpu_all.signal, "signal", lambda *_: None)
@@ -252,7 +224,7 @@ def test_the_time_begins_with_the_shell_script(monkeypatch: pytest.MonkeyPatch, 
     assert f"{gpu_all.BEGAN}=$(date +%s)\n" in text.partition("cd ")[0]
 
 
-def test_a_test_that_hangs_is_named(fake: Fake, run: Callable[..., dict[str, Any]]):
+def test_a_test_that_hangs_is_named(fake, run):
     fake.seconds = {"pytest": 10_000.0}
     fake.reports_when_stopped = True
     found = run()
@@ -263,7 +235,7 @@ def test_a_test_that_hangs_is_named(fake: Fake, run: Callable[..., dict[str, Any
     assert "not all ran: stopped after" in line
 
 
-def test_a_process_may_write_its_report_when_it_is_stopped(tmp_path: Path):
+def test_a_process_may_write_its_report_when_it_is_stopped(tmp_path):
     ready = tmp_path / "ready"
     os.mkfifo(ready)
     commands = f"trap 'echo report; exit' INT; >{ready}; read x <{ready}"
@@ -277,7 +249,9 @@ def test_a_process_may_write_its_report_when_it_is_stopped(tmp_path: Path):
     assert child.output()[0] == "report\n"
 
 
-def test_a_process_is_stopped_with_its_children(tmp_path: Path):
+def test_a_process_is_stopped_with_its_children(tmp_path, monkeypatch):
+    *asked, last = _gpu_parts.STOPS  # those that are asked may take seconds
+    monkeypatch.setattr(_gpu_parts, "STOPS", [*((number, 0) for number, _ in asked), last])
     number = tmp_path / "number"
     os.mkfifo(number)
     child = _gpu_parts.Process(["sh", "-c", f"sleep 600 & echo $! >{number}; echo begun; wait"])
@@ -288,7 +262,7 @@ def test_a_process_is_stopped_with_its_children(tmp_path: Path):
     assert child.output()[1] == ""
 
 
-def test_a_part_that_ends_leaves_its_status_and_output(tmp_path: Path):
+def test_a_part_that_ends_leaves_its_status_and_output(tmp_path):
     parts = _gpu_parts.Parts(tmp_path, 60, {})
     good = parts.run("good", [sys.executable, "-c", "print('{\"a\": 1}')"], 50)
     parts.run("bad", [sys.executable, "-c", "import sys; sys.exit('no such GPU')"], 50)

@@ -79,9 +79,7 @@ def test_one_backward_pass_codes_a_superbatch():
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
-def test_belady_with_all_batches_known_loads_as_few_rows_as_the_optimum(
-    store: Path, in_flight: int
-):
+def test_belady_with_all_batches_known_loads_as_few_rows_as_the_optimum(store, in_flight):
     more = ["--buffers", "300KB,400KB", "--window", "1,3,9,all", "--in-flight", str(in_flight)]
     given = options(store, *more, "--policies", "lru,belady,static")
     found = policies.measure(given)
@@ -101,7 +99,7 @@ def test_belady_with_all_batches_known_loads_as_few_rows_as_the_optimum(
     assert lines[9].split()[-1] == "1.000"
 
 
-def test_sweeps_save_requests_and_warm_up_is_left_out(store: Path):
+def test_sweeps_save_requests_and_warm_up_is_left_out(store):
     more = ["--buffers", "90MB", "--scale", "100", "--window", "all", "--policies", "belady"]
     alone, swept, warm = (
         policies.measure(options(store, *more, *each))["results"][0]
@@ -114,12 +112,10 @@ def test_sweeps_save_requests_and_warm_up_is_left_out(store: Path):
     assert warm["hit_rate"] > alone["hit_rate"]
 
 
-def test_a_policy_knows_the_largest_batch_and_the_window(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_policy_knows_the_largest_batch_and_the_window(store, monkeypatch):
     contexts: list[PolicyContext] = []
 
-    def recorded(context: PolicyContext) -> Hybrid:
+    def recorded(context):
         contexts.append(context)
         return Hybrid()
 
@@ -130,7 +126,7 @@ def test_a_policy_knows_the_largest_batch_and_the_window(
     assert {context.batch_rows > found["batch_rows"] for context in contexts} == {True}
 
 
-def test_the_disks_constants_may_be_given(store: Path):
+def test_the_disks_constants_may_be_given(store):
     more = ["--request-us", "8", "--byte-ns", "2"]
     assert policies.disk_of(options(store), policies.gnndrive.open(store))[1] == 8192
     cost, gap = policies.disk_of(options(store, *more), policies.gnndrive.open(store))
@@ -139,19 +135,19 @@ def test_the_disks_constants_may_be_given(store: Path):
     assert policies.disk_of(options(store, "--gap", "0"), policies.gnndrive.open(store))[1] == 0
 
 
-def test_a_batch_that_does_not_fit_is_refused(store: Path):
+def test_a_batch_that_does_not_fit_is_refused(store):
     with pytest.raises(ConfigError, match="more rows than the 19 slots: give more"):
         policies.measure(options(store, "--buffers", "10KB"))
 
 
-def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch):
+def test_a_picture_needs_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(SystemExit, match="pip install matplotlib"):
         policies.draw({"results": []}, "a.png")
 
 
 @pytest.mark.parametrize("wrong", [["--window", "0"], ["--window", "few"], ["--skip", "14"]])
-def test_wrong_options_are_refused(store: Path, wrong: list[str]):
+def test_wrong_options_are_refused(store, wrong):
     with pytest.raises(SystemExit):
         options(store, *wrong)
 
@@ -175,7 +171,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_loaders_epoch_counts_what_the_simulation_counts(store: Path):
+def test_a_loaders_epoch_counts_what_the_simulation_counts(store):
     """One batch at a time is extracted and released, and LRU's order is that of the batches."""
     paper = "gnndrive:policy=lru:sweep=1:extracting_queue=1:training_queue=1:gap=2KiB"
     more = ["--epochs", f"{paper},gnndrive", "--rounds", "2", "--buffer", "600KB"]
@@ -202,7 +198,7 @@ def test_a_loaders_epoch_counts_what_the_simulation_counts(store: Path):
         real["requests"], real["bytes_read"]) / 14, abs=1e-3)  # fmt: skip
 
 
-def test_a_strategys_arguments_follow_its_name(store: Path):
+def test_a_strategys_arguments_follow_its_name(store):
     assert epochs.arguments_of("ali+pg") == {"strategy": "ali+pg"}
     assert epochs.arguments_of("ginex:phases=apart:superbatch=64") == {
         "strategy": "ginex", "phases": "apart", "superbatch": 64,
@@ -211,14 +207,14 @@ def test_a_strategys_arguments_follow_its_name(store: Path):
         epochs.arguments_of("ginex:apart")
 
 
-def test_what_the_loader_refuses_ends_the_script_before_an_epoch(store: Path):
+def test_what_the_loader_refuses_ends_the_script_before_an_epoch(store):
     with pytest.raises(ConfigError, match="no strategy is called 'never'"):
         epochs.check(options(store, "--epochs", "gnndrive,never"))
     with pytest.raises(SystemExit, match=r"--epochs gnndrive:wrong=1: .*wrong"):
         epochs.check(options(store, "--epochs", "gnndrive:wrong=1"))
 
 
-def test_the_seeds_of_an_epoch_are_those_of_the_simulation(store: Path):
+def test_the_seeds_of_an_epoch_are_those_of_the_simulation(store):
     given = options(store)
     arguments = epochs.loader_arguments("gnndrive", given)
     assert len(arguments["input_nodes"]) == 14 * 20

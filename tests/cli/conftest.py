@@ -16,6 +16,11 @@ from gnndrive.store.generate import planted_communities
 
 NODES, DIM, CLASSES = 2_000, 16, 4
 FRACTIONS = {"train": 0.4, "val": 0.1, "test": 0.2}
+SMALL = ("--fanout", "3,2", "--batch-size", "100")  # 8 batches an epoch
+QUICK = ("--epochs", "1", "--hidden", "8", "--json")
+RANDOM = ("--method", "random", "--parts", "8")
+SKETCH = ("--nodes", "1M", "--edges", "20M", "--row-bytes", "512", "--batch-nodes", "50K")
+PROGRAM = "import sys; from gnndrive.cli.main import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +63,14 @@ class Ended:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+    @property
+    def refusal(self) -> str:
+        """The one complaint of a command that refuses, and prints nothing else."""
+        assert (self.code, self.out) == (2, "")
+        assert "Traceback" not in self.err
+        assert self.err.count("gnndrive: ") == 1
+        return self.err
 
 
 Command = Callable[..., Ended]

@@ -1,33 +1,36 @@
 """A small demo generates a graph, trains, compares loaders on the same batches, keeps the graph."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from gnndrive.cli.commands import compare, demo
+from gnndrive.cli.commands.loading import load
+from gnndrive.cli.commands.loading_process import LoadingFailed
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.store.reader import open as open_store
-from tests.cli.conftest import Command
 
 NODES = 10_000
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "DIM", 32)
+def small(monkeypatch):
+    """Small figures, and loaders in this process."""
+
+    def run_loading(given, limit, progress):
+        progress(1, 1)
+        return load(given)
+
+    monkeypatch.setattr(compare, "run_loading", run_loading)
+    for name, value in {"DIM": 32, "CLASSES": 8, "LR": 0.02, "TRAIN_BATCHES": 16,
+                        "COLD_BATCHES": 2, "LIMITED_BATCHES": 2}.items():  # fmt: skip
+        monkeypatch.setattr(demo, name, value)
     monkeypatch.setattr(demo, "OPTIONS", compare.LoaderOptions((5, 5), 256, buffer="1MB"))
-    monkeypatch.setattr(demo, "LR", 0.02)
-    monkeypatch.setattr(demo, "COLD_BATCHES", 2)
-    monkeypatch.setattr(demo, "LIMITED_BATCHES", 2)
 
 
 @pytest.mark.usefixtures("small")
-def test_the_demo_prints_its_figures(gnndrive: Command, tmp_path: Path):
+def test_the_demo_prints_its_figures(gnndrive, tmp_path):
     ended = gnndrive("demo", "--dir", tmp_path, "--nodes", NODES)
     assert ended.code == 0
     lines = dict(line.split(" : ", 1) for line in ended.out.splitlines() if " : " in line)
@@ -47,19 +50,13 @@ def test_the_demo_prints_its_figures(gnndrive: Command, tmp_path: Path):
     made = (store / "store.json").stat()
     assert demo._graph(store, NODES, demo.Console(stderr=True)).num_nodes == NODES
     assert (store / "store.json").stat() == made  # found, and not generated again
+    (store / "nodes" / "x.npy").write_bytes(b"")
+    assert demo._graph(store, NODES, demo.Console(stderr=True)).num_features == 32
 
 
-@pytest.mark.usefixtures("small")
-def test_a_graph_that_is_damaged_is_generated_again(tmp_path: Path):
-    path = tmp_path / "graph.gnn"
-    demo._graph(path, NODES, demo.Console(stderr=True))
-    (path / "nodes" / "x.npy").write_bytes(b"")
-    assert demo._graph(path, NODES, demo.Console(stderr=True)).num_features == 32
-
-
-def test_the_demo_says_why_there_is_no_limit(planted: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_demo_says_why_there_is_no_limit(planted, monkeypatch):
     @contextmanager
-    def none(limit_bytes: int) -> Iterator[tuple[None, str]]:
+    def none(limit_bytes):
         yield None, "no memory limit: there are no groups"
 
     timings = dict.fromkeys(compare.LOADERS, compare.Timing(2.0, 100, 5, 7, 10**6))
@@ -70,9 +67,10 @@ def test_the_demo_says_why_there_is_no_limit(planted: Path, monkeypatch: pytest.
     assert text.count("ratio") == 1
 
 
-def test_a_loader_that_fails_is_an_error(planted: Path):
-    store = open_store(planted)
-    options = compare.LoaderOptions((5, 5), 10, buffer="nonsense")
-    failed = "the gnndrive loader failed: buffer='nonsense' is no size"
-    with pytest.raises(GNNDriveError, match=failed), Bars() as bars:
-        compare.compare(store, options, 1, 60, bars=bars)
+def test_a_loader_that_fails_is_an_error(planted, monkeypatch):
+    def fail(*_):
+        raise LoadingFailed("no size")
+
+    monkeypatch.setattr(compare, "run_loading", fail)
+    with pytest.raises(GNNDriveError, match="the mapped loader failed: no size"), Bars() as bars:
+        compare.compare(open_store(planted), compare.LoaderOptions((5, 5), 10), 1, 60, bars=bars)

@@ -1,13 +1,8 @@
 """Evaluation by inference: where it reads less, and with the accuracies of the whole graph."""
 
-from __future__ import annotations
-
 import errno
 import os
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch_geometric.nn import GraphSAGE
@@ -17,83 +12,59 @@ from gnndrive.cli.commands import evaluate as evaluate_module
 from gnndrive.cli.commands import train as train_module
 from gnndrive.cli.commands.evaluate import accuracies, is_cheaper
 from gnndrive.store.generate import planted_communities
-from tests.cli.conftest import CLASSES, DIM, FRACTIONS, NODES, Command
+from tests.cli.conftest import CLASSES, DIM, FRACTIONS, NODES, QUICK, SMALL
+
+ROWS = NODES * DIM * 4
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> gd.Store:
+def own(tmp_path):
     """A store that the test may add to."""
     path = tmp_path / "own.gnn"
     planted_communities(path, NODES, DIM, CLASSES, degree=8, fractions=FRACTIONS)
     return gd.open(path)
 
 
-def test_many_nodes_and_little_memory_make_it_cheaper(planted: Path):
-    store = gd.open(planted)
-    rows = NODES * DIM * 4
-    assert is_cheaper(store, NODES, (10, 10), 20, rows // 2)
-    assert not is_cheaper(store, 20, (10, 10), 20, rows // 2)  # one batch
-    assert not is_cheaper(store, NODES, (10, 10), 20, rows)  # memory holds all rows
-    assert not is_cheaper(store, NODES, (10, 10), 20, None)
-    assert not is_cheaper(store, NODES, (10, 10), 20, rows // 50)  # too many passes
-    assert is_cheaper(store, NODES, (-1, -1), 20, rows // 2)
-    assert not is_cheaper(store, 0, (10, 10), 20, rows // 2)
+@pytest.mark.parametrize(
+    ("count", "fanout", "memory", "on_device", "cheaper"),
+    [
+        (NODES, (10, 10), ROWS // 2, None, True),
+        (NODES, (-1, -1), ROWS // 2, None, True),
+        (20, (10, 10), ROWS // 2, None, False),  # one batch
+        (0, (10, 10), ROWS // 2, None, False),
+        (NODES, (10, 10), ROWS, None, False),  # memory holds all rows
+        (NODES, (10, 10), None, None, False),
+        (NODES, (10, 10), ROWS // 50, None, False),  # too many passes
+        (NODES, (10, 10), ROWS // 2, ROWS, False),  # the device holds all rows
+        (NODES, (10, 10), ROWS, ROWS // 2, True),  # the host does, once a layer
+        (NODES, (10, 10), ROWS // 2, ROWS // 2, True),
+    ],
+)
+def test_many_nodes_and_little_memory_make_it_cheaper(
+    planted, count, fanout, memory, on_device, cheaper
+):
+    assert is_cheaper(gd.open(planted), count, fanout, 20, memory, on_device) == cheaper
 
 
-def test_the_rows_of_batches_may_be_on_a_device(planted: Path):
-    store = gd.open(planted)
-    rows = NODES * DIM * 4
-    assert not is_cheaper(store, NODES, (10, 10), 20, rows // 2, rows)  # the device holds all rows
-    assert is_cheaper(store, NODES, (10, 10), 20, rows, rows // 2)  # the host does, once a layer
-    assert is_cheaper(store, NODES, (10, 10), 20, rows // 2, rows // 2)
-
-
-def test_the_accuracies_are_those_of_the_whole_graph(own: gd.Store):
+def test_the_accuracies_are_those_of_the_whole_graph(own):
+    """Its rows are no attribute of the store, whatever their name is."""
     model = GraphSAGE(DIM, 8, 2, CLASSES)
+    gd.infer(model, own, name="evaluation")
     splits = {name: own.split(name) for name in ("val", "test")}
     found = accuracies(model, own, {**splits, "none": torch.empty(0, dtype=torch.int64)}, "100MB")
-    gd.infer(model, own)
-    right = own.tensor("h").argmax(-1) == own.tensor("y")
+    right = own.tensor("evaluation").argmax(-1) == own.tensor("y")
     assert found == {
         name: pytest.approx(float(right[ids].float().mean())) for name, ids in splits.items()
     }
     assert os.listdir(own.path.parent) == ["own.gnn"]
-    assert own.node_names[-1] == "h"
+    assert gd.open(own.path).node_names[-1] == "evaluation"
 
 
-def test_train_uses_it_where_it_is_cheaper(
-    gnndrive: Command, own: gd.Store, monkeypatch: pytest.MonkeyPatch
-):
-    asked: list[Any] = []
-
-    def cheaper(*given: Any) -> bool:
-        asked.append(given[1:])
-        return True
-
-    monkeypatch.setattr(train_module, "is_cheaper", cheaper)
-    words = ("train", own.path, "--epochs", "2", "--hidden", "8", "--batch-size", "200", "--json")
-    done = gnndrive(*words, "--memory", "150MB")
-    assert done.code == 0
-    assert "by inference over all nodes" in done.err
-    assert asked == [(600, (10, 10), 200, 150_000_000, None)]
-    assert set(done.json["epochs"][-1]["accuracy"]) == {"val", "test"}
-    assert np.isfinite(done.json["epochs"][-1]["loss"])
-    assert gnndrive(*words, "--buffer", "300KB").code == 0  # its parts are set by hand
-    assert len(asked) == 1
-
-
-def test_an_attribute_of_any_name_survives_it(own: gd.Store):
-    model = GraphSAGE(DIM, 8, 2, CLASSES)
-    gd.infer(model, own, name="evaluation")
-    accuracies(model, own, {"val": own.split("val")}, "100MB")
-    assert "evaluation" in gd.open(own.path).node_names
-
-
-def test_two_evaluations_at_once(own: gd.Store, monkeypatch: pytest.MonkeyPatch):
+def test_two_evaluations_at_once(own, monkeypatch):
     model, whole = GraphSAGE(DIM, 8, 2, CLASSES), evaluate_module.infer
     splits, other = {"val": own.split("val")}, []
 
-    def within(*given: Any, **named: Any) -> None:
+    def within(*given, **named):
         whole(*given, **named)
         monkeypatch.setattr(evaluate_module, "infer", whole)
         other.append(accuracies(GraphSAGE(DIM, 8, 2, CLASSES), own, splits, "100MB"))
@@ -104,15 +75,22 @@ def test_two_evaluations_at_once(own: gd.Store, monkeypatch: pytest.MonkeyPatch)
     assert len(other) == 1
 
 
-def test_a_folder_that_cannot_be_written(
-    gnndrive: Command, own: gd.Store, monkeypatch: pytest.MonkeyPatch
-):
-    def refused(*given: Any) -> None:
+def test_train_uses_it_where_it_is_cheaper(gnndrive, own, monkeypatch):
+    asked = []
+    monkeypatch.setattr(train_module, "is_cheaper", lambda *given: asked.append(given[1:]) or True)
+    words = ("train", own.path, *SMALL, *QUICK)
+    done = gnndrive(*words, "--memory", "150MB")
+    assert done.code == 0
+    assert "by inference over all nodes" in done.err
+    assert asked == [(600, (3, 2), 100, 150_000_000, None)]
+    assert set(done.json["epochs"][-1]["accuracy"]) == {"val", "test"}
+    assert gnndrive(*words, "--buffer", "300KB").code == 0  # its parts are set by hand
+    assert len(asked) == 1
+
+    def refused(*given):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(train_module, "is_cheaper", lambda *given: True)
     monkeypatch.setattr(evaluate_module, "TemporaryFolder", refused)
-    words = ("train", own.path, "--epochs", "1", "--hidden", "8", "--batch-size", "200", "--json")
     done = gnndrive(*words, "--memory", "150MB")
     assert done.code == 0, done.err
     assert "evaluated with batches" in done.err

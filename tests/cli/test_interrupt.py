@@ -1,24 +1,16 @@
 """Ctrl-C in the middle of an epoch gives one line, exit code 130 and a whole checkpoint."""
 
-from __future__ import annotations
-
 import signal
-from pathlib import Path
 
 import torch
 
 from tests import forked
-
-PROGRAM = """
-import sys
-from gnndrive.cli.main import main
-sys.exit(main())
-"""
+from tests.cli.conftest import PROGRAM
 
 
-def test_ctrl_c_ends_training(planted: Path, tmp_path: Path):
+def test_ctrl_c_ends_training(planted, tmp_path):
     file = tmp_path / "model.pt"
-    words = ["train", str(planted), "--epochs", "100000", "--batch-size", "4", "--hidden", "8"]
+    words = ["train", str(planted), "--epochs", "100000", "--batch-size", "40", "--hidden", "8"]
     words += ["--fanout", "3,3", "--buffer", "64KB", "--checkpoint", str(file), "--json"]
     words += ["--threads", "1"]
     with forked.Program(PROGRAM, *words) as child:

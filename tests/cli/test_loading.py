@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ def of(store: Path, loader: str, batches: int = 2, **given: Any) -> Loading:
     return Loading(str(store), loader, (3, 2), BATCH, batches, **given)
 
 
-def test_the_map_gives_the_batches_of_gnndrive_over_several_epochs(planted: Path):
+def test_the_map_gives_the_batches_of_gnndrive_over_several_epochs(planted):
     batches = 2 * AN_EPOCH + 1
     ours, theirs = (load(of(planted, name, batches)) for name in ("gnndrive", PYG_PLUS))
     assert ours.checksums == theirs.checksums
@@ -38,7 +39,7 @@ def test_the_map_gives_the_batches_of_gnndrive_over_several_epochs(planted: Path
 
 
 @pytest.mark.parametrize("loader", ["gnndrive", PYG_PLUS])
-def test_a_warm_up_is_not_counted(planted: Path, loader: str, capsys: pytest.CaptureFixture[str]):
+def test_a_warm_up_is_not_counted(planted, loader, capsys):
     whole, behind = (load(of(planted, loader, n, warm_up=w)) for n, w in ((3, 0), (1, 2)))
     assert (behind.warm_up, behind.batches) == (2, 1)
     assert behind.checksums == whole.checksums
@@ -48,7 +49,7 @@ def test_a_warm_up_is_not_counted(planted: Path, loader: str, capsys: pytest.Cap
     assert said == 2 * [{"done": 1}, {"done": 2}, {"done": 3}]
 
 
-def test_counters_are_those_of_the_timed_batches(planted: Path):
+def test_counters_are_those_of_the_timed_batches(planted):
     cold, warm = (load(of(planted, "gnndrive", 2, warm_up=w)) for w in (0, 3))
     assert cold.evictions_before == 0
     assert warm.evictions_before is not None
@@ -60,26 +61,21 @@ def test_counters_are_those_of_the_timed_batches(planted: Path):
     assert not cold.holds_all
 
 
-def test_time_ends_both_parts(planted: Path):
-    short = load(of(planted, PYG_PLUS, 5, warm_up=5, seconds=0))
+def test_the_mapped_loader_counts_what_the_system_counts(planted, monkeypatch, tmp_path):
+    short = load(of(planted, PYG_PLUS, 5, warm_up=5, seconds=0))  # time ends both parts
     assert (short.warm_up, short.batches) == (1, 1)
-
-
-def test_the_mapped_loader_counts_what_the_system_counts(
-    planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
     assert load(of(planted, PYG_PLUS)).counters.keys() == {"requests", "bytes_read"}
     monkeypatch.setattr(loading, "_IO", tmp_path / "none")
     assert load(of(planted, PYG_PLUS)).counters.keys() == {"requests"}
 
 
-def test_nothing_is_loaded_to_see_what_a_process_takes(planted: Path):
+def test_nothing_is_loaded_to_see_what_a_process_takes(planted):
     assert load(of(planted, NOTHING)) == Loaded(peak_bytes=load(of(planted, NOTHING)).peak_bytes)
     assert load(of(planted, NOTHING)).peak_bytes > 10**6
 
 
-def test_mistakes_are_said_in_json(planted: Path, capsys: pytest.CaptureFixture[str]):
-    def failure(**given: Any) -> str:
+def test_mistakes_are_said_in_json(planted, capsys):
+    def failure(**given):
         fields = {"store": str(planted), "loader": "gnndrive", "fanout": [3], "batch_size": 9}
         main(json.dumps(fields | {"batches": 1} | given))
         (line,) = capsys.readouterr().out.splitlines()
@@ -90,7 +86,7 @@ def test_mistakes_are_said_in_json(planted: Path, capsys: pytest.CaptureFixture[
     assert "is not there" in failure(store=str(planted / "none"))
 
 
-def test_a_split_without_nodes_has_no_batches(planted: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_split_without_nodes_has_no_batches(planted, monkeypatch):
     monkeypatch.setattr(loading.Store, "split", lambda store, name: [])
     with pytest.raises(ConfigError, match="no nodes to begin with"):
         load(of(planted, PYG_PLUS))
@@ -121,28 +117,32 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
         ("""echo '{"done": 1}'; echo '{"failed": "too little"}'""", "^too little$"),
     ],
 )
-def test_a_process_that_fails_says_why(
-    planted: Path, program: Callable[[str], None], script: str, said: str
-):
+def test_a_process_that_fails_says_why(planted, program, script, said):
     program(script)
     with pytest.raises(LoadingFailed, match=said):
         run_loading(of(planted, "gnndrive"))
 
 
-def test_what_a_process_says_beside_its_result_is_passed_on(
-    planted: Path, program: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-):
-    program("""echo 'a warning' >&2; echo '{"seconds": 2.0, "batches": 4}'""")
-    loaded = run_loading(of(planted, "gnndrive"))
-    assert (loaded.seconds, loaded.batches) == (2.0, 4)
+def test_the_process_loads_what_is_asked_for(planted, program, capsys, monkeypatch, tmp_path):
+    """Its warnings are passed on."""
+    place = tmp_path / "arguments"
+    program(f"""printf '%s\\n' "$@" >{place}; echo 'a warning' >&2; echo '{{"seconds": 2.0}}'""")
+    assert run_loading(of(planted, PYG_PLUS)).seconds == 2.0
     assert capsys.readouterr().err == "a warning\n"
+    option, module, asked = place.read_text().splitlines()
+    assert option == "-m"
+    monkeypatch.setattr(sys, "argv", [module, asked])
+    monkeypatch.delitem(sys.modules, module)
+    runpy.run_module(module, run_name="__main__")
+    *_, found = capsys.readouterr().out.splitlines()
+    assert tuple(json.loads(found)["checksums"]) == load(of(planted, PYG_PLUS)).checksums
 
 
-def test_ctrl_c_ends_the_process(planted: Path, program: Callable[[str], None], tmp_path: Path):
+def test_ctrl_c_ends_the_process(planted, program, tmp_path):
     os.mkfifo(tmp_path / "never")
     program(f"""echo $$ >{tmp_path}/pid; echo '{{"done": 1}}'; exec cat {tmp_path}/never""")
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

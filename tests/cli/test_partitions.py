@@ -1,9 +1,4 @@
-"""`gnndrive partition` says what sampling inside will keep; folders are listed, verified, cleaned.
-
-Each mistake gives one line that says what to do.
-"""
-
-from __future__ import annotations
+"""`gnndrive partition`, and `info`, `verify` and `clean` of what it makes."""
 
 import os
 import re
@@ -15,24 +10,11 @@ import pytest
 import gnndrive as gd
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store.partitioned.folder import PARTITIONS
-from gnndrive.store.partitioned.format import partitioned_path
 from gnndrive.store.partitioned.partitioned import open_partitioned
-from tests import forked
-from tests.cli.conftest import NODES, Command, Ended
-from tests.cli.test_interrupt import PROGRAM
-
-RANDOM = ("--method", "random", "--parts", "8")
+from tests.cli.conftest import NODES, RANDOM
 
 
-def refusal(ended: Ended) -> str:
-    """The one line of a command that refuses."""
-    assert (ended.code, ended.out) == (2, "")
-    assert "Traceback" not in ended.err
-    assert ended.err.count("gnndrive: ") == 1
-    return ended.err
-
-
-def test_partitioning_says_what_windows_keep(gnndrive: Command, store: Path):
+def test_partitioning_says_what_windows_keep(gnndrive, store):
     made = gnndrive("partition", store, *RANDOM)
     assert made.code == 0
     assert re.findall(r"^(\w[\w -]+): 100 %$", made.err, re.M) == [
@@ -51,7 +33,7 @@ def test_partitioning_says_what_windows_keep(gnndrive: Command, store: Path):
     assert re.search(r"^  size +: [\d.]+ KB$", made.out, re.M)
 
 
-def test_partitioning_prints_one_json_object(gnndrive: Command, store: Path):
+def test_partitioning_prints_one_json_object(gnndrive, store):
     words = ("--static", "0.1", "--seed", "5", "--name", "own", "--memory", "100MB", "--json")
     made = gnndrive("partition", store, *RANDOM, *words).json
     assert made["path"] == str(store / "partitioned" / "own")
@@ -61,11 +43,9 @@ def test_partitioning_prints_one_json_object(gnndrive: Command, store: Path):
     assert (made["num_nodes"], made["num_parts"], made["num_static"]) == (NODES, 8, NODES // 10)
     assert set(made["share_kept"]) == {"1", "3"}
     assert made["bytes"] == sum(made["arrays"].values())
-    assert made["seconds"] >= 0
-    assert gd.partition is not None
 
 
-def test_the_partitions_of_a_file(gnndrive: Command, store: Path, tmp_path: Path):
+def test_the_partitions_of_a_file(gnndrive, store, tmp_path):
     part = np.arange(NODES, dtype=np.uint16) % 3
     np.save(tmp_path / "mine.npy", part)
     made = gnndrive("partition", store, "--method", tmp_path / "mine.npy")
@@ -79,23 +59,18 @@ def test_the_partitions_of_a_file(gnndrive: Command, store: Path, tmp_path: Path
     ("words", "said"),
     [
         (("--method", "mets"), "one of auto, metis, ldg, random nor"),
-        (("--parts", "0"), "parts=0"),
-        (("--parts", "100000"), "the number of nodes"),
         (("--memory", "1KB"), "give at least"),
-        (("--memory", "much"), "8GB"),
         (("--static", "2"), "from 0 to 1"),
         (("--name", "a/b"), "name='a/b'"),
     ],
 )
-def test_what_cannot_be_partitioned_is_refused(
-    gnndrive: Command, store: Path, words: tuple[str, ...], said: str
-):
-    assert said in refusal(gnndrive("partition", store, *RANDOM, *words))
+def test_what_cannot_be_partitioned_is_refused(gnndrive, store, words, said):
+    assert said in gnndrive("partition", store, *RANDOM, *words).refusal
 
 
-def test_a_folder_that_is_there_is_replaced_only_if_told_so(gnndrive: Command, store: Path):
+def test_a_folder_that_is_there_is_replaced_only_if_told_so(gnndrive, store):
     gnndrive("partition", store, *RANDOM)
-    error = refusal(gnndrive("partition", store, *RANDOM, "--seed", "1"))
+    error = gnndrive("partition", store, *RANDOM, "--seed", "1").refusal
     assert "--overwrite" in error
     assert "--name" in error
     before = open_partitioned(store / "partitioned" / "default", gd.open(store))
@@ -109,7 +84,7 @@ def test_a_folder_that_is_there_is_replaced_only_if_told_so(gnndrive: Command, s
 # ---- info, verify, clean
 
 
-def test_folders_are_listed_and_verified(gnndrive: Command, store: Path):
+def test_folders_are_listed_and_verified(gnndrive, store, tmp_path):
     gnndrive("partition", store, *RANDOM, "--train-first", "--name", "first")
     gnndrive("partition", store, *RANDOM)
     text = gnndrive("info", store).out
@@ -125,20 +100,15 @@ def test_folders_are_listed_and_verified(gnndrive: Command, store: Path):
     assert (checked.code, checked.out.count(": sound, ")) == (0, 3)
     assert "default rows x: 100 %" in checked.err
     assert gnndrive("verify", path).out.startswith(f"{path}: sound, ")
-
-
-def test_damage_is_found(gnndrive: Command, store: Path, tmp_path: Path):
-    gnndrive("partition", store, *RANDOM)
-    path = store / "partitioned" / "default"
     with (path / "x.npy").open("r+b") as file:
         file.seek(5000)
         file.write(b"\1\2\3")
-    for checked in (store, path):
-        found = gnndrive("verify", checked)
+    for damaged in (store, path):
+        found = gnndrive("verify", damaged)
         assert found.code == 1
         assert re.search(r"rows 0 to \d+ of .*x.npy are not those of .*nodes/x.npy", found.err)
     path.rename(tmp_path / "elsewhere")
-    assert "--of" in refusal(gnndrive("verify", tmp_path / "elsewhere"))
+    assert "--of" in gnndrive("verify", tmp_path / "elsewhere").refusal
     assert gnndrive("verify", tmp_path / "elsewhere", "--of", store).code == 1
     (tmp_path / "elsewhere").rename(path)
     (path / "partition.json").write_text("{")
@@ -149,37 +119,32 @@ def test_damage_is_found(gnndrive: Command, store: Path, tmp_path: Path):
     assert "partition.json is not valid JSON" in found.err
 
 
-def test_partitioning_goes_on_after_ctrl_c(gnndrive: Command, store: Path):
-    """The process stops itself in a phase, as if Ctrl-C had come there."""
-    program = (
-        "import os, signal\n"
-        "from gnndrive.store.partitioned import write\n"
-        "def interrupted(*_): os.kill(os.getpid(), signal.SIGINT)\n"
-        f"write.write_static_lists = interrupted\n{PROGRAM}"
-    )
-    child = forked.run(program, "partition", str(store), *RANDOM)
-    assert (child.returncode, child.stdout) == (130, "")
-    assert "the same command goes on where it stopped" in child.stderr
-    assert "Traceback" not in child.stderr
+def test_partitioning_goes_on_after_ctrl_c(gnndrive, store, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gnndrive.store.partitioned.write.write_static_lists", interrupt)
+        ended = gnndrive("partition", store, *RANDOM)
+    assert (ended.code, ended.out) == (130, "")
+    assert "the same command goes on where it stopped" in ended.err
     (left,) = gnndrive("info", store, "--json").json["partitioned"]
     assert (left["state"], left["settings"]["parts"]) == ("unfinished", 8)
     assert "unfinished (gnndrive partition goes on with it" in gnndrive("info", store).out
     lock = try_lock(Path(left["path"]) / PARTITIONS.lock)
     assert "being partitioned" in gnndrive("info", store).out
-    assert "another process is partitioning" in refusal(gnndrive("partition", store, *RANDOM))
+    assert "another process is partitioning" in gnndrive("partition", store, *RANDOM).refusal
     assert "nothing to clean" in gnndrive("clean", store.parent).out
     os.close(lock)
     made = gnndrive("partition", store, *RANDOM)
     assert made.code == 0
     assert "out-edges" not in made.err  # it was done
-    assert gnndrive("verify", partitioned_path(gd.open(store), "default")).code == 0
 
 
-def test_what_a_killed_partitioner_left_is_cleaned(gnndrive: Command, store: Path):
+def test_what_a_killed_partitioner_left_is_cleaned(gnndrive, store):
     path = store / "partitioned" / ".default.0123456789ab.partitioning"
     path.mkdir(parents=True)
     (path / "order.npy").write_bytes(bytes(1000))
     assert "the rest of a removed folder" in gnndrive("info", store).out
-    cleaned = gnndrive("clean", store.parent)
-    assert f"remove {path}" in cleaned.out
+    assert f"remove {path}" in gnndrive("clean", store.parent).out
     assert not path.exists()

@@ -1,11 +1,5 @@
 """What a training's JSON keeps of its loaders: intervals in a row, and not too many of them."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import pytest
-
 from gnndrive.cli.commands import run_record
 from gnndrive.cli.commands.run_record import INTERVALS_MAX, RunRecord
 
@@ -18,14 +12,10 @@ def interval(number: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-@pytest.fixture
-def record() -> RunRecord:
-    return RunRecord()
-
-
-def test_intervals_of_loaders_follow_each_other(record: RunRecord) -> None:
+def test_intervals_of_loaders_follow_each_other():
+    record = RunRecord()
     for earlier in (0.0, 60.0):
-        tell: Any = record.arguments(earlier)["on_stats"]
+        tell = record.arguments(earlier)["on_stats"]
         tell(interval(0))
         tell(interval(1))
     assert [each["elapsed_s"] for each in record.intervals] == [1, 2, 61, 62]
@@ -33,9 +23,9 @@ def test_intervals_of_loaders_follow_each_other(record: RunRecord) -> None:
     assert record.sections() == {"intervals": record.intervals}
 
 
-def test_many_intervals_become_fewer(record: RunRecord) -> None:
-    tell: Any = record.arguments(0.0)["on_stats"]
-    count = 3 * INTERVALS_MAX
+def test_many_intervals_become_fewer():
+    record, count = RunRecord(), 3 * INTERVALS_MAX
+    tell = record.arguments(0.0)["on_stats"]
     for number in range(count):
         tell(interval(number))
     kept = record.intervals
@@ -50,22 +40,19 @@ def test_many_intervals_become_fewer(record: RunRecord) -> None:
     assert not {"read_s_p50", "read_s_p99", "batches_per_s"} & set(kept[0])
 
 
-def test_stages_are_those_of_the_last_loader(
-    record: RunRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_record, "plan_section", lambda plan: {"text": plan})
-
+def test_stages_are_those_of_the_last_loader(monkeypatch):
     class Loader:
-        def __init__(self, name: str) -> None:
+        def __init__(self, name):
             self.name = name
 
-        def plan(self) -> str:
+        def plan(self):
             return self.name
 
-        def stage_stats(self) -> dict[str, Any]:
+        def stage_stats(self):
             return {"read": {"p50_s": len(self.name)}}
 
+    monkeypatch.setattr(run_record, "plan_section", lambda plan: {"text": plan})
+    record = RunRecord()
     for name in ("a", "bc"):
-        loader: Any = Loader(name)
-        record.keep(loader)
+        record.keep(Loader(name))
     assert record.sections() == {"plan": {"text": "bc"}, "stages": {"read": {"p50_s": 2}}}

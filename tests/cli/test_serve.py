@@ -21,7 +21,6 @@ from gnndrive.host.names import address_of, addresses
 from gnndrive.host.report import ClientReport, ServiceReport
 from gnndrive.host.start import Listener
 from tests import forked
-from tests.cli.conftest import Command
 
 _numbers = itertools.count()
 GUARD_S = 120  # only ends a test that hangs
@@ -95,9 +94,7 @@ def load(name: str) -> gd.NeighborLoader:
     )
 
 
-def test_from_start_to_end(
-    planted: Path, tmp_path: Path, systemd: socket.socket, gnndrive: Command, ours: None
-):
+def test_from_start_to_end(planted, tmp_path, systemd, gnndrive, ours):
     with serving(planted, tmp_path) as service:
         url, pid = f"gnndrive://{service.name}", service.process.pid
         assert service.ready == f"{url} serves {planted} (process {pid}, 50 MB)\n"
@@ -132,7 +129,7 @@ def test_from_start_to_end(
     assert has_left.endswith(f"(process {os.getpid()}) has left")
 
 
-def test_a_second_signal_ends_it_at_once(planted: Path, tmp_path: Path, systemd: socket.socket):
+def test_a_second_signal_ends_it_at_once(planted, tmp_path, systemd):
     with serving(planted, tmp_path) as service, load(service.name) as loader:
         batches = iter(loader)
         next(batches)
@@ -146,9 +143,7 @@ def test_a_second_signal_ends_it_at_once(planted: Path, tmp_path: Path, systemd:
             list(batches)
 
 
-def test_it_ends_at_once_while_it_reads_the_graph(
-    planted: Path, tmp_path: Path, systemd: socket.socket
-):
+def test_it_ends_at_once_while_it_reads_the_graph(planted, tmp_path, systemd):
     with (
         serving(planted, tmp_path, READING) as service,
         load(service.name) as loader,
@@ -166,7 +161,7 @@ def test_it_ends_at_once_while_it_reads_the_graph(
             first.result()
 
 
-def test_what_cannot_be_served(gnndrive: Command, planted: Path, tmp_path: Path):
+def test_what_cannot_be_served(gnndrive, planted, tmp_path):
     (tmp_path / "a b.gnn").mkdir()
     for words, said in (
         ((), "gnndrive serve needs a store: give its folder, or --status"),
@@ -184,9 +179,7 @@ def test_what_cannot_be_served(gnndrive: Command, planted: Path, tmp_path: Path)
         assert said in ended.err
 
 
-def test_a_service_that_does_not_answer_is_named(
-    gnndrive: Command, monkeypatch: pytest.MonkeyPatch, ours: None
-):
+def test_a_service_that_does_not_answer_is_named(gnndrive, monkeypatch, ours):
     monkeypatch.setattr("gnndrive.host.inquiry.ANSWER_S", 0.01)
     name = f"silent-{os.getpid()}-0"
     with Listener(address_of(name)):

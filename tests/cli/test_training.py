@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ def losses(give: Batches, model: ModelSettings = MODEL, **settings: Any) -> list
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_same_batches_train_to_the_same_bits(name: str):
+def test_the_same_batches_train_to_the_same_bits(name):
     model = replace(MODEL, name=name)
     assert losses(batches(), model) == losses(batches(), model)
     assert losses(batches(), model) != losses(batches(), model, seed=1)
@@ -62,7 +61,7 @@ def test_trimming_changes_no_loss():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float64])
-def test_rows_of_any_dtype_train(dtype: torch.dtype):
+def test_rows_of_any_dtype_train(dtype):
     assert losses(batches(dtype=dtype)) == losses(batches())
 
 
@@ -106,7 +105,7 @@ def test_labels_that_are_no_classes_are_refused():
         lambda: TrainSettings(seed=2**64),
     ],
 )
-def test_settings_that_cannot_work_are_refused(make: Callable[[], object]):
+def test_settings_that_cannot_work_are_refused(make):
     with pytest.raises(ConfigError):
         make()
 
@@ -114,7 +113,7 @@ def test_settings_that_cannot_work_are_refused(make: Callable[[], object]):
 # ---- checkpoints
 
 
-def test_a_resumed_training_has_the_same_bits(tmp_path: Path):
+def test_a_resumed_training_has_the_same_bits(tmp_path):
     whole = losses(batches(), epochs=4)
     train(batches(), MODEL, replace(SETTINGS, epochs=2), checkpoint=tmp_path / "a.pt")
     torch.rand(3)  # as other code may draw from torch's random numbers
@@ -124,14 +123,12 @@ def test_a_resumed_training_has_the_same_bits(tmp_path: Path):
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_checkpoint_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-):
+def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, step):
     file = tmp_path / "a.pt"
     train(batches(), MODEL, replace(SETTINGS, epochs=1), checkpoint=file)
     before = file.read_bytes()
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, step, fail)
@@ -141,10 +138,8 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_checkpoint_that_cannot_be_written_is_refused_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def refuse_epoch(split: str, epoch: int) -> list[Data]:
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_training(tmp_path, monkeypatch):
+    def refuse_epoch(split, epoch):
         raise AssertionError("training began")
 
     missing, pipe = tmp_path / "no" / "such" / "a.pt", tmp_path / "pipe"
@@ -159,7 +154,7 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_training(
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     file = tmp_path / "a.pt"
     for content in (b"", b"no zip", b"PK\x03\x04"):
         file.write_bytes(content)
@@ -174,15 +169,15 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
 # ---- devices
 
 
-def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch: pytest.MonkeyPatch):
+def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch):
     moved: list[torch.device] = []
     made = torch.optim.Adam
 
-    def move(module: torch.nn.Module, where: torch.device) -> torch.nn.Module:
+    def move(module, where):
         moved.append(where)
         return module
 
-    def make(*given: Any, **named: Any) -> torch.optim.Optimizer:
+    def make(*given, **named):
         assert moved
         return made(*given, **named)
 
@@ -193,9 +188,7 @@ def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch: py
     assert moved == [torch.device("cuda", 1), torch.device("cpu")]
 
 
-def test_a_checkpoint_of_a_gpu_is_resumed_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_checkpoint_of_a_gpu_is_resumed_without_one(tmp_path, monkeypatch):
     """Its tensors say in the file that they were on a GPU."""
     whole = losses(batches(), epochs=4)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -208,7 +201,7 @@ def test_a_checkpoint_of_a_gpu_is_resumed_without_one(
     assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole
 
 
-def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path, monkeypatch):
     gpu, drawn = torch.device("cuda", 1), torch.Generator().manual_seed(9).get_state()
     states: list[tuple[torch.Tensor, torch.device]] = []
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, where: module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.cli.measure import calibrate
@@ -18,6 +18,7 @@ from gnndrive.store.calibration import disk_identity, load_calibration
 from .conftest import make_store
 
 
+@settings(max_examples=20)
 @given(st.floats(1e-7, 1e-2), st.floats(1e-12, 1e-7))
 def test_points_on_a_line_give_the_line(request_s, byte_s):
     points = [(size, request_s + size * byte_s) for size in READ_BYTES]
@@ -61,12 +62,11 @@ def test_it_has_as_many_bytes_in_flight_as_a_loader(store, monkeypatch):
     assert {each.inflight_bytes for each in asked} == {EngineSettings().inflight_bytes}
 
 
-@pytest.mark.parametrize("ioengine", ["uring", "threads"])
-def test_a_calibration_is_measured_and_saved(store, ioengine):
+def test_a_calibration_is_measured_and_saved(store):
     assert load_calibration(store) is None
-    cost = calibrate.calibrate(store, depth=4, ioengine=ioengine, reads=40)
+    cost = calibrate.calibrate(store, depth=4, ioengine="threads", reads=10)
     assert load_calibration(store) == cost
-    assert (cost.depth, cost.engine) == (4, ioengine)
+    assert (cost.depth, cost.engine) == (4, "threads")
     assert cost.disk == disk_identity(store.path)
     assert [size for size, _ in cost.points] == list(READ_BYTES) * ROUNDS
     assert all(seconds > 0 for _, seconds in cost.points)

@@ -10,7 +10,7 @@ import pytest
 from gnndrive.cli.measure import fio, raw, text
 from gnndrive.cli.measure.fio import FioResult, fio_command, in_turn, parse_fio, spread
 from gnndrive.cli.measure.raw import IoOptions
-from gnndrive.common.errors import ConfigError, GNNDriveError
+from gnndrive.common.errors import GNNDriveError
 
 # The output of fio 3.33 with --output-format=json, shortened to the entries that are read.
 CANNED = """fio: this platform does not support process shared mutexes
@@ -86,12 +86,6 @@ def test_fios_command_line():
     assert not [word for word in command if "runtime" in word or "time_based" in word]
 
 
-def test_a_missing_fio_is_an_error(monkeypatch):
-    monkeypatch.setattr(fio.shutil, "which", lambda name: None)
-    with pytest.raises(ConfigError, match="apt install fio"):
-        fio.run_fio(IoOptions("f"))
-
-
 def test_fio_is_run_and_its_failure_is_an_error(monkeypatch):
     monkeypatch.setattr(fio.shutil, "which", lambda name: "/bin/fio")
 
@@ -129,7 +123,7 @@ def test_ratios_compare_the_runs_of_each_pair():
     assert "ratio 1.000 (0.900 to 1.100)" in said
 
 
-def test_gnndrives_json_has_the_form_of_fios(blocks):
+def test_gnndrives_report_has_the_form_of_fios(blocks):
     options = IoOptions(str(blocks), iodepth=4, reads=500)
     driven = raw.run(options)
     said = json.dumps(text.io_json(options, driven))
@@ -147,20 +141,15 @@ def test_gnndrives_json_has_the_form_of_fios(blocks):
         assert set(job["read"][name]) >= {"min", "max", "mean", "stddev", "N"}
     shares = [*job["latency_ns"].values(), *job["latency_us"].values(), *job["latency_ms"].values()]
     assert sum(shares) == pytest.approx(100)
-
-
-def test_gnndrives_text_has_the_form_of_fios(blocks):
-    options = IoOptions(str(blocks), iodepth=4, reads=500)
-    said = text.io_report(options, raw.run(options))
+    said = text.io_report(options, driven)
     for part in ("rw=randread, bs=4.0KiB", "  read: IOPS=", "slat (", "clat (", " lat (",
                  "clat percentiles (", "99.99th=[", "  cpu          : usr="):  # fmt: skip
         assert part in said
-    plain = text.io_report(options, raw.run(IoOptions(str(blocks), reads=500, slat=False)))
+    plain = text.io_report(options, raw.run(IoOptions(str(blocks), reads=50, slat=False)))
     assert "slat (" not in plain
     assert "lat percentiles (" in plain
 
 
 def test_counts_as_fio_writes_them():
-    assert [text.kilo(n) for n in (5, 950, 9521, 94_613, 1_234_567)] == [
-        "5", "950", "9521", "94.6k", "1235k",
-    ]  # fmt: skip
+    counts = {5: "5", 950: "950", 9521: "9521", 94_613: "94.6k", 1_234_567: "1235k"}
+    assert {count: text.kilo(count) for count in counts} == counts

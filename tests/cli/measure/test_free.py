@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,26 +21,26 @@ from gnndrive.cli.measure.free_sampler import KeptSamples, bytes_of, with_replay
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
-from gnndrive.disk.engines.base import Engine
 from gnndrive.sampling.samplers.base import SamplerContext
 from gnndrive.store.generate import planted_communities
 from gnndrive.store.reader import Store
 from gnndrive.strategies import STRATEGIES
 from tests.disk.engines.conftest import Rows, drain, make_rows
+from tests.soak import product
 
 OF_ROWS = EngineSettings(depth=4, block_bytes=65536, gives_way=True)
 OF_ADJACENCY = replace(OF_ROWS, gives_way=False)
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Rows:
+def rows(tmp_path):
     return make_rows(tmp_path, 300, 2000)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     path = tmp_path_factory.mktemp("free") / "small.gnn"
-    planted_communities(path, 2_000, 16, 4, degree=8, fractions={"train": 0.4})
+    planted_communities(path, 600, 16, 4, degree=8, fractions={"train": 0.4})
     return open_store(path)
 
 
@@ -53,8 +52,10 @@ def job_of(rows: Rows, count: int) -> tuple[np.ndarray, Any]:
     return slots, rows.table.locate(np.arange(count), slots, rows.landing)
 
 
-async def test_every_row_lands_once_as_zeros_and_no_other_is_touched(rows: Rows):
+async def test_every_row_lands_once_as_zeros_and_no_other_is_touched(rows):
+    """Whatever has become of the file."""
     engine = find("engines", FreeReads).make(OF_ROWS)
+    os.truncate(rows.table.path, 0)
     rows.memory[:] = 0xEE
     slots, job = job_of(rows, 1500)
     landed, failures = await drain(engine, job)
@@ -67,26 +68,13 @@ async def test_every_row_lands_once_as_zeros_and_no_other_is_touched(rows: Rows)
     await engine.aclose()
 
 
-async def test_rows_land_whatever_has_become_of_the_file(rows: Rows):
-    os.truncate(rows.table.path, 0)
-    engine = FreeReads(OF_ROWS)
-    landed, failures = await drain(engine, job_of(rows, 1500)[1])
-    assert (len(landed), failures) == (1500, [])
-    await engine.aclose()
-
-
-async def test_the_adjacencys_engine_gives_the_true_bytes(rows: Rows):
+async def test_the_adjacencys_engine_gives_the_true_bytes(rows):
     engine = FreeReads(OF_ADJACENCY)
     slots, job = job_of(rows, 1500)
     landed, failures = await drain(engine, job)
     assert (len(landed), failures) == (1500, [])
     assert rows.wrong(np.arange(1500), slots) == 0
-    await engine.aclose()
-
-
-async def test_a_broken_file_of_the_adjacency_is_an_error(rows: Rows):
     os.truncate(rows.table.path, 0)
-    engine = FreeReads(OF_ADJACENCY)
     landed, failures = await drain(engine, job_of(rows, 100)[1])
     assert len(landed) == 0
     assert {error for _, error, _ in failures} == {errno.ENODATA}
@@ -94,15 +82,15 @@ async def test_a_broken_file_of_the_adjacency_is_an_error(rows: Rows):
 
 
 @pytest.mark.parametrize("settings", [OF_ROWS, OF_ADJACENCY])
-async def test_closing_ends_all_jobs_and_leaves_no_descriptor(rows: Rows, settings: EngineSettings):
+async def test_closing_ends_all_jobs_and_leaves_no_descriptor(rows, settings):
     before = set(os.listdir("/proc/self/fd"))
-    engine: Engine = FreeReads(settings)
+    engine = FreeReads(settings)
     parts = np.array_split(np.arange(2000), 3)
     jobs = [rows.table.locate(part, part.astype(np.int32), rows.landing) for part in parts]
     drains = [asyncio.create_task(drain(engine, job)) for job in jobs]
     await asyncio.sleep(0)
     await asyncio.gather(engine.aclose(), engine.aclose())
-    ended: list[int] = []
+    ended = []
     for landed, failures in await asyncio.gather(*drains):
         ended += [*landed.tolist(), *(slot for slot, _, _ in failures)]
         assert {error for _, error, _ in failures} <= {errno.ECANCELED}
@@ -112,22 +100,20 @@ async def test_closing_ends_all_jobs_and_leaves_no_descriptor(rows: Rows, settin
         engine.read(job_of(rows, 10)[1])
 
 
+def batches(store: Store, **given: Any) -> Iterator[Any]:
+    """Those of two epochs."""
+    given = {"buffer": "1MB", "input_nodes": store.split("train")} | given
+    with NeighborLoader(store, [3, 2], batch_size=30, shuffle=True, seed=3, **given) as loader:
+        yield from loader
+        yield from loader
+
+
 @pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
-def test_a_loader_without_a_disk_has_the_same_batches_but_for_their_rows(
-    store: Store, topology: str
-):
-    given: dict[str, Any] = {
-        "batch_size": 100, "shuffle": True, "seed": 3, "buffer": "40KB", "topology": topology,
-        "input_nodes": store.split("train"),
-    }  # fmt: skip
-    with (
-        NeighborLoader(store, [2, 2], **given) as real,
-        NeighborLoader(store, [2, 2], engine=FreeReads, **given) as free,
+def test_a_loader_without_a_disk_has_the_same_batches_but_for_their_rows(store, topology):
+    given = {"topology": topology, "buffer": "24KB"}
+    for mine, other in zip(
+        batches(store, **given), batches(store, engine=FreeReads, **given), strict=True
     ):
-        pairs = list(zip(real, free, strict=True))
-        assert real.stats()["evictions"]
-        assert free.stats()["rows_loaded"]
-    for mine, other in pairs:
         assert torch.equal(mine.n_id, other.n_id)
         assert torch.equal(mine.edge_index, other.edge_index)
         assert torch.equal(mine.y, other.y)
@@ -138,34 +124,20 @@ def test_a_loader_without_a_disk_has_the_same_batches_but_for_their_rows(
 # ---- the sampler
 
 
-def batches(store: Store, **given: Any) -> Iterator[Any]:
-    with NeighborLoader(
-        store, [3, 2], batch_size=100, shuffle=True, seed=3, buffer="1MB",
-        input_nodes=store.split("train"), **given,
-    ) as loader:  # fmt: skip
-        yield from loader
-        yield from loader
-
-
 def same(mine: Any, other: Any) -> bool:
-    names = set(mine.keys()) | set(other.keys())
     return all(
         torch.equal(mine[name], other[name])
         if isinstance(mine[name], torch.Tensor)
         else mine[name] == other[name]
-        for name in names
+        for name in {*mine.keys(), *other.keys()}
     )
 
 
-@pytest.mark.parametrize("strategy", ["gnndrive", "ginex", "ali+pg"])
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"sampling": "labor", "batch_dependency": 4}, {"disjoint": True}],
-    ids=["plain", "labor", "disjoint"],
-)
-def test_replayed_batches_are_byte_for_byte_those_that_are_drawn(
-    store: Store, strategy: str, more: dict[str, Any]
-):
+@product(
+    "strategy,more", ["gnndrive", "ali+pg", "ginex"],
+    [{"sampling": "labor", "batch_dependency": 4}, {"disjoint": True}, {}],
+)  # fmt: skip
+def test_replayed_batches_are_byte_for_byte_those_that_are_drawn(store, strategy, more):
     if strategy == "ginex" and "disjoint" in more:
         more = {}  # a superbatch holds plain samples only
     kept = KeptSamples(1 << 30)
@@ -180,7 +152,7 @@ def test_replayed_batches_are_byte_for_byte_those_that_are_drawn(
     assert all(map(same, drawn, replayed))
 
 
-def test_what_is_not_kept_is_drawn(store: Store):
+def test_what_is_not_kept_is_drawn(store):
     drawn = list(batches(store))
     room = KeptSamples(1 << 30)
     list(batches(store, strategy=with_replaying_sampler(STRATEGIES["gnndrive"], room)))
@@ -193,31 +165,24 @@ def test_what_is_not_kept_is_drawn(store: Store):
     assert kept.nbytes <= room.nbytes // 2
     assert all(map(same, drawn, batches(store, strategy=replaying)))
     assert 0 < kept.replayed < 16
-
-
-def test_a_stopped_sampler_replays_nothing():
-    kept = KeptSamples(100)
-    sampler = with_replaying_sampler(STRATEGIES["gnndrive"], kept).sampler
-    made = sampler.make(SamplerContext([2, 2]))
+    made = replaying.sampler.make(SamplerContext([2, 2]))
     made.stop()
     with pytest.raises(ClosedError):
         made.sample(None, 1, ())
 
 
 def test_bytes_are_those_of_all_arrays():
-    parts: dict[str, Any] = {"a": np.zeros(3), "b": (torch.zeros(2), [np.zeros(1, np.int8)], "c")}
+    parts = {"a": np.zeros(3), "b": (torch.zeros(2), [np.zeros(1, np.int8)], "c")}
     assert bytes_of(parts) == 24 + 8 + 1
 
 
-def test_the_plan_is_that_of_the_strategy_itself(store: Store):
+def test_the_plan_is_that_of_the_strategy_itself(store):
     kept = KeptSamples(1 << 30)
-    given: dict[str, Any] = {"batch_size": 100, "shuffle": True, "memory": "200MB"}
-    made: Callable[..., NeighborLoader] = NeighborLoader
+    replaying = with_replaying_sampler(STRATEGIES["ginex"], kept)
+    given = {"batch_size": 100, "shuffle": True, "memory": "200MB"}
     with (
-        made(store, [3, 2], strategy="ginex", **given) as real,
-        made(
-            store, [3, 2], strategy=with_replaying_sampler(STRATEGIES["ginex"], kept), **given
-        ) as free,
+        NeighborLoader(store, [3, 2], strategy="ginex", **given) as real,
+        NeighborLoader(store, [3, 2], strategy=replaying, **given) as free,
     ):
         assert str(real.plan()) == str(free.plan())
     assert kept.count == 0, "batches were drawn for the plan again"

@@ -6,7 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.cli.measure.latency import Histogram, merged
@@ -25,12 +25,13 @@ def histogram(*parts):
 
 def test_small_times_are_exact():
     counted = histogram(range(1, 101))
-    assert (counted.count, counted.min_ns, counted.max_ns) == (100, 1, 100)
-    assert counted.mean_ns == 50.5
     assert [counted.percentile_ns(p) for p in (1, 50, 99, 99.9, 100)] == [1, 50, 99, 100, 100]
     assert counted.stddev_ns == pytest.approx(statistics.stdev(range(1, 101)))
+    shares = histogram([10, 20, 30, 5000])
+    assert [shares.share_below(ns) for ns in (9, 20, 1000, 10**6)] == [0, 0.5, 0.75, 1]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 10**10), min_size=2, max_size=200))
 def test_figures_are_right_to_a_buckets_width(times):
     counted = histogram(times[::2], times[1::2])
@@ -63,8 +64,3 @@ def test_an_empty_histogram_is_all_zeroes():
     assert counted.count == counted.mean_ns == counted.stddev_ns == counted.percentile_ns(99) == 0
     assert Histogram().share_below(10) == 0
     assert histogram([], [7], []).min_ns == 7
-
-
-def test_shares_of_short_times():
-    counted = histogram([10, 20, 30, 5000])
-    assert [counted.share_below(ns) for ns in (9, 20, 1000, 10**6)] == [0, 0.5, 0.75, 1]

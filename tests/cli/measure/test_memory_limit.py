@@ -16,7 +16,6 @@ from gnndrive.cli.measure.control_groups import (
     V2,
     CannotLimit,
     Kernel,
-    Version,
     memory_groups,
 )
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
@@ -26,7 +25,7 @@ LIMIT = 3_000_000_000
 
 
 @pytest.fixture
-def top(tmp_path: Path) -> Path:
+def top(tmp_path):
     """The folder of the uppermost group; its name has a space, which mountinfo escapes."""
     folder = tmp_path / "c groups"
     folder.mkdir()
@@ -34,7 +33,7 @@ def top(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Path:
+def proc(tmp_path):
     return tmp_path / "proc"
 
 
@@ -53,9 +52,7 @@ def content(folder: Path) -> dict[str, str]:
         (V2, {"memory.max": LIMIT, "memory.swap.max": 0}),
     ],
 )
-def test_each_run_has_a_fresh_group_without_swap(
-    top: Path, proc: Path, version: Version, limits: dict[str, int]
-):
+def test_each_run_has_a_fresh_group_without_swap(top, proc, version, limits):
     fake = FakeKernel(top, version)
     fake.add("slice", "own", pids=(os.getpid(),))
     before = content(top)
@@ -77,20 +74,19 @@ def test_each_run_has_a_fresh_group_without_swap(
     assert content(top) == before
 
 
-def test_a_command_does_not_run_outside_its_group(top: Path, proc: Path):
+def test_a_command_does_not_run_outside_its_group(top, proc):
     fake = FakeKernel(top, V1)
     with Cgroup(LIMIT, tables(proc, fake, "/"), fake).run() as run:
         (run.group / PROCESSES).unlink()
         (run.group / PROCESSES).mkdir()
-        ended = subprocess.run(
-            run.command(["echo", "ran"]), capture_output=True, text=True, check=False
-        )
+        command = run.command(["echo", "ran"])
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ended.returncode
         assert "ran" not in ended.stdout
         (run.group / PROCESSES).rmdir()
 
 
-def test_a_group_that_cannot_be_limited_is_an_error_and_not_left(top: Path, proc: Path):
+def test_a_group_that_cannot_be_limited_is_an_error_and_not_left(top, proc):
     fake = FakeKernel(top, V2, is_root=True)
     group = Cgroup(LIMIT, tables(proc, fake, "/"), fake)
     fake.refused[top] = errno.ENOSPC
@@ -102,45 +98,38 @@ def test_a_group_that_cannot_be_limited_is_an_error_and_not_left(top: Path, proc
 # ---- where
 
 
-def test_version_1_takes_the_own_group_or_the_nearest_above_it(top: Path, proc: Path):
+def test_version_1_takes_the_own_group_or_the_nearest_above_it(top, proc):
     fake = FakeKernel(top, V1)
     own = fake.add("docker", "own")
     tables(proc, fake, "/docker/own")
-    with Cgroup(LIMIT, proc, fake).run() as run:
-        assert run.group.parent == own
+
+    def taken():
+        with Cgroup(LIMIT, proc, fake).run() as run:
+            return run.group.parent
+
+    assert taken() == own
     fake.refused[own] = errno.EROFS
-    with Cgroup(LIMIT, proc, fake).run() as run:
-        assert run.group.parent == own.parent
+    assert taken() == own.parent
     fake.closed.add(own.parent)
-    with Cgroup(LIMIT, proc, fake).run() as run:
-        assert run.group.parent == top
+    assert taken() == top
 
 
-def test_version_2_takes_the_nearest_group_that_gives_its_groups_memory(top: Path, proc: Path):
+@pytest.mark.parametrize(("names", "on"), [(("user", "session"), True), (("own",), False)])
+def test_version_2_takes_the_nearest_group_that_gives_its_groups_memory(top, proc, names, on):
+    """If none does, it turns the controller on for as long as it is used."""
     fake = FakeKernel(top, V2, is_root=True)
-    fake.add("user", "session", pids=(os.getpid(), 12))
+    fake.add(*names, pids=(os.getpid(), 12), on=on)
     before = content(top)
-    group = Cgroup(LIMIT, tables(proc, fake, "/user/session"), fake)
-    with group.run() as run:
-        assert run.group.parent == top / "user"
-    group.close()
-    assert content(top) == before
-
-
-def test_version_2_turns_the_controller_on_for_as_long_as_it_is_used(top: Path, proc: Path):
-    fake = FakeKernel(top, V2, is_root=True)
-    fake.add("own", pids=(os.getpid(),), on=False)
-    before = content(top)
-    group = Cgroup(LIMIT, tables(proc, fake, "/own"), fake)
+    group = Cgroup(LIMIT, tables(proc, fake, f"/{'/'.join(names)}"), fake)
     assert (top / FOR_CHILDREN).read_text() == "memory"
     with group.run() as run:
-        assert run.group.parent == top
+        assert run.group.parent == (top / "user" if on else top)
     group.close()
     group.close()
     assert content(top) == before
 
 
-def test_the_processes_of_a_container_move_and_come_back(top: Path, proc: Path):
+def test_the_processes_of_a_container_move_and_come_back(top, proc):
     """In a container that sees its own group only, it has processes, and groups with a memory limit
     can be made only below a group without."""
     fake = FakeKernel(top, V2)
@@ -157,33 +146,26 @@ def test_the_processes_of_a_container_move_and_come_back(top: Path, proc: Path):
     assert (top / FOR_CHILDREN).read_text() == ""
 
 
-def test_a_process_of_another_namespace_is_not_moved(top: Path, proc: Path):
-    fake = FakeKernel(top, V2)
-    fake.put(top, 0, os.getpid())
-    with pytest.raises(CannotLimit, match="it has processes of its own"):
-        Cgroup(LIMIT, tables(proc, fake, "/"), fake)
-    assert fake.pids == {top: ["0", str(os.getpid())]}
-
-
-def test_the_own_group_is_found_below_the_mounts_root(top: Path, proc: Path):
+@pytest.mark.parametrize(
+    ("root", "path", "found"),
+    [
+        ("/", "/job", "job"),
+        ("/docker/7", "/docker/7/job", "job"),
+        ("/docker/7", "/docker/7", "."),
+        ("/docker/7", "/elsewhere", "."),
+        ("/", "/../sibling", "."),
+    ],
+)
+def test_the_own_group_is_found_below_the_mounts_root(top, proc, root, path, found):
     fake = FakeKernel(top, V1)
-    own = fake.add("job")
-    for number, (root, path, found) in enumerate(
-        [
-            ("/", "/job", own),
-            ("/docker/7", "/docker/7/job", own),
-            ("/docker/7", "/docker/7", top),
-            ("/docker/7", "/elsewhere", top),
-            ("/", "/../sibling", top),
-        ]
-    ):
-        assert memory_groups(tables(proc / str(number), fake, path, root=root)).own == found
+    fake.add("job")
+    assert memory_groups(tables(proc, fake, path, root=root)).own == top / found
 
 
 # ---- what is said
 
 
-def test_what_is_limited_is_said(top: Path, proc: Path):
+def test_what_is_limited_is_said(top, proc):
     fake = FakeKernel(top, V1)
     fake.add("own", "inner")
     (top / "own" / V1.limit).write_text("2000000000")
@@ -194,7 +176,7 @@ def test_what_is_limited_is_said(top: Path, proc: Path):
     )  # fmt: skip
 
 
-def test_what_is_not_limited_or_known_is_said(top: Path, proc: Path):
+def test_what_is_not_limited_or_known_is_said(top, proc):
     fake = FakeKernel(top, V2, is_root=True, lacking=("memory.peak", "memory.swap.max"))
     group = Cgroup(LIMIT, tables(proc, fake, "/", swap=True), fake)
     assert "this kernel has no memory.peak; swap is not limited" in group.words
@@ -206,27 +188,30 @@ def test_what_is_not_limited_or_known_is_said(top: Path, proc: Path):
 
 
 @pytest.mark.parametrize(
-    ("prepare", "said"),
+    ("pid", "prepare", "said"),
     [
-        (lambda fake: fake.refused.update({fake.top: errno.EROFS}), "Read-only file system"),
-        (lambda fake: fake.closed.add(fake.top), "no process can enter.*Permission denied"),
-        (lambda fake: (fake.top / "cgroup.controllers").write_text("cpu"), "belongs to cgroup v1"),
+        (0, lambda fake: None, "it has processes of its own"),  # of another namespace
+        (1, lambda fake: fake.refused.update({fake.top: errno.EROFS}), "Read-only file system"),
+        (1, lambda fake: fake.closed.add(fake.top), "no process can enter.*Permission denied"),
+        (
+            1,
+            lambda fake: (fake.top / "cgroup.controllers").write_text("cpu"),
+            "belongs to cgroup v1",
+        ),
     ],
 )
-def test_why_there_is_no_limit_is_said(top: Path, proc: Path, prepare, said: str):
+def test_why_there_is_no_limit_is_said(top, proc, pid, prepare, said):
     fake = FakeKernel(top, V2)
-    fake.put(top, os.getpid())
+    fake.put(top, pid, os.getpid())
     prepare(fake)
     with pytest.raises(CannotLimit, match=said):
         Cgroup(LIMIT, tables(proc, fake, "/"), fake)
     assert not [path for path in top.iterdir() if path.is_dir()]
-    assert fake.pids == {top: [str(os.getpid())]}
+    assert fake.pids == {top: [str(pid), str(os.getpid())]}
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_a_user_without_rights_is_told_to_be_root(
-    top: Path, proc: Path, monkeypatch: pytest.MonkeyPatch, version: Version
-):
+def test_a_user_without_rights_is_told_to_be_root(top, proc, monkeypatch, version):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     fake = FakeKernel(top, version)
     fake.refused[top] = errno.EACCES
@@ -234,7 +219,7 @@ def test_a_user_without_rights_is_told_to_be_root(
         Cgroup(LIMIT, tables(proc, fake, "/"), fake)
 
 
-def test_without_groups_there_is_no_limit(proc: Path):
+def test_without_groups_there_is_no_limit(proc):
     for said in ("does not list control groups", "no control groups with a memory controller"):
         with memory_limit(LIMIT, proc) as (group, words):
             assert group is None
@@ -248,7 +233,7 @@ def test_without_groups_there_is_no_limit(proc: Path):
 # ---- the kernel itself, on plain folders
 
 
-def test_the_kernel_writes_only_to_files_that_exist(tmp_path: Path):
+def test_the_kernel_writes_only_to_files_that_exist(tmp_path):
     kernel, group = Kernel(), tmp_path / "group"
     kernel.make(group)
     with pytest.raises(FileNotFoundError):
@@ -259,14 +244,12 @@ def test_the_kernel_writes_only_to_files_that_exist(tmp_path: Path):
     assert kernel.try_to_enter(tmp_path / "none")
 
 
-def test_a_group_that_is_still_busy_is_removed_a_moment_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_group_that_is_still_busy_is_removed_a_moment_later(tmp_path, monkeypatch):
     group, waits = tmp_path / "group", []
     group.mkdir()
     (group / "process").write_text("")
 
-    def pass_time(seconds: float) -> None:
+    def pass_time(seconds):
         waits.append(seconds)
         if len(waits) == 2:
             (group / "process").unlink()
@@ -278,6 +261,5 @@ def test_a_group_that_is_still_busy_is_removed_a_moment_later(
     Kernel().remove(group)  # nothing is left to do
     group.mkdir()
     (group / "process").write_text("")
-    waits.append(0.0)
     Kernel().remove(group)
     assert group.exists()

@@ -13,32 +13,38 @@ from gnndrive.cli.measure.raw import IoOptions, block_count, block_numbers
 from gnndrive.common.errors import ConfigError, ReadError
 
 
-@pytest.mark.parametrize("ioengine", ["uring", "threads"])
-@pytest.mark.parametrize("rw", ["read", "randread"])
-@pytest.mark.parametrize("numjobs", [1, 3])
-def test_a_fixed_number_of_reads(blocks, ioengine, rw, numjobs):
-    options = IoOptions(
-        str(blocks), rw=rw, iodepth=8, numjobs=numjobs, ioengine=ioengine, reads=10_000
-    )
-    driven = raw.run(options)
-    assert driven.rows == driven.requests == 10_000 * numjobs
+@pytest.mark.parametrize(
+    ("rw", "ioengine", "numjobs"), [("read", "uring", 3), ("randread", "threads", 1)]
+)
+def test_a_fixed_number_of_reads(blocks, rw, ioengine, numjobs):
+    before = blocks.read_bytes()
+    blocks.chmod(0o400)
+    given = {"rw": rw, "numjobs": numjobs, "ioengine": ioengine, "iodepth": 8}
+    driven = raw.run(IoOptions(str(blocks), reads=2_000, **given))
+    assert driven.rows == driven.requests == 2_000 * numjobs
     assert driven.nbytes == 4096 * driven.requests
     assert driven.retries == 0
     assert driven.runtime_s > 0
     latency = driven.latency
     assert latency.lat.count == latency.clat.count == driven.requests
     assert latency.slat.count == (driven.requests if ioengine == "uring" else 0)
+    assert blocks.read_bytes() == before
 
 
-@pytest.mark.parametrize("inflight_bytes", [0, 8192])
-def test_inflight_bytes_are_passed_to_the_engine(blocks, monkeypatch, inflight_bytes):
+def test_what_the_engine_gets(blocks, monkeypatch):
     """As in fio, only `iodepth` limits the bytes in flight unless a limit is given."""
-    asked = []
-    real = raw.drive
+    asked, real = [], raw.drive
     monkeypatch.setattr(raw, "drive", lambda *given: asked.append(given[2]) or real(*given))
-    options = IoOptions(str(blocks), iodepth=4, reads=10)
-    raw.run(replace(options, inflight_bytes=inflight_bytes) if inflight_bytes else options)
-    assert [settings.inflight_bytes for settings in asked] == [inflight_bytes]
+    for more in ({}, {"inflight_bytes": 8192}):
+        given = {"iodepth": 4, "submit_batch": 4, "complete_min": 4, **more}
+        assert raw.run(IoOptions(str(blocks), reads=100, **given)).rows == 100
+    assert [settings.inflight_bytes for settings in asked] == [0, 8192]
+    assert {(settings.submit_batch, settings.complete_min) for settings in asked} == {(4, 4)}
+
+
+def test_a_runtime_ends_an_endless_source(blocks):
+    driven = raw.run(IoOptions(str(blocks), iodepth=4, runtime_s=1e-9))
+    assert driven.rows == driven.requests
 
 
 def test_without_runtime_or_reads_the_size_is_read_once(blocks):
@@ -48,16 +54,6 @@ def test_without_runtime_or_reads_the_size_is_read_once(blocks):
     assert driven.latency.slat.count == 0
     assert driven.latency.lat.count == 128
     assert raw.run(replace(options, size=None)).requests == (64 * 4096 + 100) // 512
-
-
-def test_a_runtime_ends_an_endless_source(blocks):
-    driven = raw.run(IoOptions(str(blocks), iodepth=4, runtime_s=1e-9))
-    assert driven.rows == driven.requests
-
-
-def test_submitting_and_completing_in_batches(blocks):
-    options = IoOptions(str(blocks), iodepth=8, submit_batch=4, complete_min=4, reads=1000)
-    assert raw.run(options).rows == 1000
 
 
 def test_the_numbers_of_the_blocks():
@@ -112,10 +108,3 @@ def test_a_failed_read_is_an_error(blocks, monkeypatch):
     with pytest.raises(ReadError, match="at byte 26") as caught:
         raw.run(options)
     assert caught.value.errno == errno.ENODATA
-
-
-def test_the_file_is_not_changed(blocks):
-    before = blocks.read_bytes()
-    blocks.chmod(0o400)
-    raw.run(IoOptions(str(blocks), reads=100))
-    assert blocks.read_bytes() == before

@@ -47,9 +47,8 @@ def test_options_that_cannot_work_are_refused(store, change):
         rows.run(store, replace(SOME, **change))
 
 
-@pytest.mark.parametrize("ioengine", ["uring", "threads"])
-def test_bridging_saves_requests(store, ioengine):
-    options = replace(SOME, ioengine=ioengine)
+def test_bridging_saves_requests(store):
+    options = replace(SOME, ioengine="threads")
     count = sum(len(part) for part in rows.wanted_rows(store, options))
     naive = rows.run(store, replace(options, separate=True))
     assert naive.driven.rows == naive.driven.requests == count

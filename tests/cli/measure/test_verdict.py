@@ -16,6 +16,7 @@ from gnndrive.cli.measure.verdict import (
 )
 
 EVEN = {"nothing": 1.0, "sampler": 1.0, "disk": 1.0, "loader": 1.0, "step": 1.0}
+SMALL = "the feature buffer is too small"
 
 
 def found(more: dict[str, Any] | None = None, **seconds: float) -> Headroom:
@@ -43,7 +44,6 @@ def test_the_example_of_the_manual():
         ({"disk": 0.50, "sampler": 0.54}, "you wait for the disk and the sampler:"),
         ({"disk": 0.54, "sampler": 0.50}, "you wait for the sampler and the disk:"),
         ({"disk": 0.50, "sampler": 0.56}, "you wait for the disk:"),
-        ({"step": 0.50, "sampler": 0.54}, "you wait for the training step and the sampler:"),
         (
             {"disk": 0.50, "sampler": 0.51, "step": 0.52},
             "you wait for the disk, the sampler and the training step:",
@@ -59,77 +59,64 @@ def test_the_largest_gain_comes_first_and_equals_are_named_with_it(seconds, word
     assert said.endswith(".")
 
 
-def test_gains_of_less_than_a_tenth_limit_nothing():
+def test_gains_of_less_than_a_tenth_and_parts_that_were_not_measured_limit_nothing():
     assert first_limits(found(disk=0.92, sampler=0.95)) == []
     assert first_limits(found(disk=1.3, sampler=1.1, step=1.2)) == []
-
-
-def test_a_part_that_was_not_measured_limits_nothing():
     assert first_limits(Headroom({"nothing": 1.0, "step": 0.5})) == ["step"]
     assert verdict(Headroom({"nothing": 1.0, "step": 0.5})).startswith("you wait for the training")
 
 
 @pytest.mark.parametrize(
-    ("hits", "twice_s", "small"),
+    ("more", "seconds", "words"),
     [
-        (0.30, 0.80, True),
-        (0.49, 0.83, True),
-        (0.50, 0.80, False),  # half of the rows are there: the disk is slow
-        (0.30, 0.84, False),  # twice the buffer hardly helps
-        (0.30, None, False),
-        (None, 0.80, False),
+        # few hits, and a buffer that helps
+        ({"hit_share": 0.30, "twice_s": 0.80}, {"disk": 0.4}, SMALL),
+        ({"hit_share": 0.49, "twice_s": 0.83}, {"disk": 0.4}, SMALL),
+        # half of the rows are there: the disk is slow
+        ({"hit_share": 0.50, "twice_s": 0.80}, {"disk": 0.4}, "you wait for the disk"),
+        # twice the buffer hardly helps
+        ({"hit_share": 0.30, "twice_s": 0.84}, {"disk": 0.4}, "you wait for the disk"),
+        ({"hit_share": 0.30}, {"disk": 0.4}, "you wait for the disk"),
+        ({"twice_s": 0.80}, {"disk": 0.4}, "you wait for the disk"),
+        # a buffer that gains more than any part, unless that is only predicted
+        ({"twice_s": 0.7}, {"sampler": 0.75}, SMALL),
+        ({"twice_s": 0.7, "predicted": True}, {"sampler": 0.75}, "you wait for the sampler"),
+        ({"twice_s": 0.85}, {"sampler": 0.75}, "you wait for the sampler"),
+        # waits for slots
+        ({"slots_share": 0.20}, {"sampler": 0.5}, f"{SMALL}: 20% of the time"),
+        ({"slots_share": 0.19}, {"sampler": 0.5}, "you wait for the sampler"),
+        ({"slots_share": 0.50}, {"step": 0.5}, "you wait for the training step"),
     ],
 )
-def test_few_hits_and_a_helpful_buffer_tell_a_small_buffer_from_a_slow_disk(hits, twice_s, small):
-    said = verdict(found({"hit_share": hits, "twice_s": twice_s}, disk=0.4))
-    assert said.startswith("the feature buffer is too small" if small else "you wait for the disk")
-    assert ("give more memory= (or buffer=), or fewer samplers=" in said) == small
-    assert "without the disk a batch takes 0.40" in said or not small
+def test_a_small_buffer_and_a_slow_part(more, seconds, words):
+    said = verdict(found(more, **seconds))
+    assert said.startswith(words)
+    helps = "give more memory= (or buffer=), or fewer samplers="
+    assert (helps in said) == words.startswith(SMALL)
+    if "hit_share" in more and words == SMALL:
+        assert "without the disk a batch takes 0.40" in said
 
 
-def test_a_predicted_buffer_counts_for_few_hits():
+def test_what_else_is_said_of_a_small_buffer():
     said = verdict(found({"hit_share": 0.3, "twice_s": 0.8, "predicted": True}, disk=0.4))
-    assert said.startswith("the feature buffer is too small: 30% of the rows are in it")
+    assert said.startswith(f"{SMALL}: 30% of the rows are in it")
     assert "twice the buffer gives 1.2 times (predicted)" in said
+    said = verdict(found({"hit_share": 0.2, "twice_s": 0.7}, disk=0.4, sampler=0.42))
+    assert "the disk reads the others, and you wait for the sampler as much" in said
+    assert "twice the buffer gives nothing;" in verdict(found({"twice_s": 0.97}, step=0.5))
+    assert "buffer" not in verdict(found(step=0.5))
 
 
 def test_a_disk_that_is_slower_than_its_calibration_is_named_before_the_buffer():
     numbers = {"hit_share": 0.3, "twice_s": 0.6, "calibrated_s": 0.3}
     said = verdict(found(numbers, disk=0.4))
-    assert said.startswith(
-        "you wait for the disk: without it a batch takes 0.40 of the time; reads"
-    )
+    start = "you wait for the disk: without it a batch takes 0.40 of the time; reads"
+    assert said.startswith(start)
     assert "reads take 2.0 times as long as its calibration says" in said
-    as_fast = verdict(found(numbers | {"calibrated_s": 0.31}, disk=0.4))
-    assert as_fast.startswith("the feature buffer is too small")
-
-
-@pytest.mark.parametrize(
-    ("twice_s", "predicted", "small"),
-    [(0.7, False, True), (0.7, True, False), (0.85, False, False)],
-)
-def test_a_buffer_that_gains_more_than_any_part_is_too_small(twice_s, predicted, small):
-    said = verdict(found({"twice_s": twice_s, "predicted": predicted}, sampler=0.75))
-    assert said.startswith("the feature buffer" if small else "you wait for the sampler")
-
-
-@pytest.mark.parametrize(
-    ("share", "seconds", "small"),
-    [
-        (0.20, {"sampler": 0.5}, True),
-        (0.19, {"sampler": 0.5}, False),
-        (0.50, {"step": 0.5}, False),
-        (None, {"sampler": 0.5}, False),
-    ],
-)
-def test_waits_for_slots_make_the_buffer_too_small(share, seconds, small):
-    said = verdict(found({"slots_share": share}, **seconds))
-    assert said.startswith("the feature buffer is too small: 20% of the time") == small
-
-
-def test_equal_limits_beside_a_small_buffer_are_named():
-    said = verdict(found({"hit_share": 0.2, "twice_s": 0.7}, disk=0.4, sampler=0.42))
-    assert "the disk reads the others, and you wait for the sampler as much" in said
+    assert verdict(found(numbers | {"calibrated_s": 0.31}, disk=0.4)).startswith(SMALL)
+    for calibrated, slower in ((0.003, False), (0.049, False), (0.05, True)):
+        said = verdict(found({"calibrated_s": calibrated}, disk=0.4))
+        assert ("as its calibration says" in said) == slower  # others should take hardly any time
 
 
 @pytest.mark.parametrize(
@@ -164,12 +151,6 @@ def test_a_gain_within_the_spread_of_the_rounds_is_said_to_be_so(part, slowest, 
     assert "rounds differ" not in verdict(found({"ranges": ranges}, **{part: 0.95}))
 
 
-@pytest.mark.parametrize(("calibrated_s", "slower"), [(0.003, False), (0.049, False), (0.05, True)])
-def test_reads_that_should_take_hardly_any_time_are_not_called_slow(calibrated_s, slower):
-    said = verdict(found({"calibrated_s": calibrated_s}, disk=0.4))
-    assert ("as its calibration says" in said) == slower
-
-
 @pytest.mark.parametrize(
     ("step", "says"),
     [
@@ -182,17 +163,6 @@ def test_reads_that_should_take_hardly_any_time_are_not_called_slow(calibrated_s
 def test_numbers_have_two_digits_and_ratios_an_end(step, says):
     said = verdict(found(step=step))
     assert [text for text in says if text not in said] == []
-
-
-def test_a_run_that_only_waits_has_no_exact_gain():
-    said = verdict_of_run(RUN | {"wait_s": 99.9})
-    assert "training would be over 100 times as fast" in said
-
-
-def test_twice_the_buffer_may_give_nothing():
-    said = verdict(found({"twice_s": 0.97}, step=0.5))
-    assert "twice the buffer gives nothing;" in said
-    assert "buffer" not in verdict(found(step=0.5))
 
 
 # ---- a run's own counters
@@ -209,6 +179,7 @@ def test_a_run_says_what_it_waited_for():
         "2% for the gather; with batches always ready training would be 2.5 times as fast. What "
         "helps: give more memory=, or another strategy= (gnndrive bench strategies compares them)."
     )
+    assert "training would be over 100 times as fast" in verdict_of_run(RUN | {"wait_s": 99.9})
 
 
 @pytest.mark.parametrize(
@@ -228,13 +199,10 @@ def test_a_runs_verdict_begins_with_what_it_waited_for(change, words):
     assert verdict_of_run(RUN | change).startswith(words)
 
 
-def test_a_run_without_the_split_of_its_waits_names_the_command_that_has_it():
+def test_a_run_without_the_split_of_its_waits_and_one_without_batches():
     known = {name: value for name, value in RUN.items() if name != "wait_slots_s"}
     said = verdict_of_run(known)
     assert said.startswith("you wait for the loader, 60% of the time;")
     assert "gnndrive bench headroom says" in said
-
-
-def test_a_run_without_batches_has_no_verdict():
     assert verdict_of_run({}) == verdict_of_run(RUN | {"batches": 0}) == ""
     assert verdict_of_run(RUN | {"elapsed_s": 0.0}) == ""

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Iterable
 
 import psutil
 import pytest
@@ -12,27 +13,12 @@ from gnndrive.cli.report.live import clock
 from gnndrive.cli.report.text import mib, si
 
 STATS = {
-    "batches": 196,
-    "rows": 12_345_678,
-    "rows_hit": 5_580_246,
-    "rows_waited": 382_716,
-    "rows_loaded": 6_382_716,
-    "requests": 4_200_000,
-    "bytes_read": 34_000_000_000,
-    "bytes_wanted": 3_267_950_592,
-    "retries": 0,
-    "sample_s": 12.34,
-    "extract_s": 140.26,
-    "gather_s": 3.1,
-    "wait_s": 10.0,
-    "elapsed_s": 65.25,
-    "sampling": 4,
-    "extracting": 6,
-    "training": 2,
-    "buffer_slots": 524_288,
-    "buffer_bytes": 268_435_456,
-    "engine": "uring",
-}
+    "batches": 196, "rows": 12_345_678, "rows_hit": 5_580_246, "rows_waited": 382_716,
+    "rows_loaded": 6_382_716, "requests": 4_200_000, "bytes_read": 34_000_000_000,
+    "bytes_wanted": 3_267_950_592, "retries": 0, "sample_s": 12.34, "extract_s": 140.26,
+    "gather_s": 3.1, "wait_s": 10.0, "elapsed_s": 65.25, "sampling": 4, "extracting": 6,
+    "training": 2, "buffer_slots": 524_288, "buffer_bytes": 268_435_456, "engine": "uring",
+}  # fmt: skip
 
 GOLDEN = """\
 train: 196 batches in 65.2 s (0.333 s each), engine=uring
@@ -65,31 +51,20 @@ def test_json_holds_counters_rates_and_extras():
     assert report["wanted_rate"] == pytest.approx(0.0961, abs=1e-4)
     assert report["peak_memory_bytes"] == 7
     assert report["accuracy"] == {"test": 0.941}
-
-
-def test_json_refuses_nan():
     with pytest.raises(ValueError, match="JSON"):
         as_json(STATS, loss=float("nan"))
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0"), (2.5, "2.5"), (950, "950"), (999.6, "1.0 k"), (12_345, "12.3 k"), (2e12, "2000 G")],
+    ("write", "texts"),
+    [
+        (si, {0: "0", 2.5: "2.5", 950: "950", 999.6: "1.0 k", 12_345: "12.3 k", 2e12: "2000 G"}),
+        (mib, {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1048575: "1.0 MiB", 5 << 29: "2.5 GiB"}),
+        (clock, {0: "0:00", 61.4: "1:01", 3_725: "1:02:05"}),
+    ],
 )
-def test_counts_have_a_decimal_prefix(number: float, text: str):
-    assert si(number) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1048575, "1.0 MiB"), (5 << 29, "2.5 GiB")],
-)  # fmt: skip
-def test_bytes_have_a_binary_prefix(count: float, text: str):
-    assert mib(count) == text
-
-
-def test_clock():
-    assert [clock(0), clock(61.4), clock(3_725)] == ["0:00", "1:01", "1:02:05"]
+def test_numbers(write, texts):
+    assert {number: write(number) for number in texts} == texts
 
 
 def test_peak_memory_is_at_least_the_memory_held_now():
@@ -109,7 +84,7 @@ def at(batch: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def drawn(line: LiveLine, batches: range) -> None:
+def drawn(line: LiveLine, batches: Iterable[int]) -> None:
     with line:
         for batch in batches:
             line.update(batch, at(batch), loss=1 / batch)
@@ -127,33 +102,23 @@ def test_without_a_terminal_every_nth_line_and_the_last_are_printed():
     ]
 
 
-def test_on_a_terminal_it_draws_one_line_over_itself():
+def test_a_terminal_gets_one_line_that_is_drawn_over_itself():
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120)
-    drawn(LiveLine(6, label="epoch 1/1", console=console), range(1, 7))
+
+    def batches():
+        yield from range(1, 7)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        drawn(LiveLine(6, label="epoch 1/1", console=console), batches())
     assert out.getvalue().count("epoch 1/1 6/6") >= 1
     assert "\x1b[2K" in out.getvalue()  # erased and drawn again
     assert out.getvalue().count("\n") <= 2
-
-
-def test_a_narrow_terminal_gets_one_line_too():
-    out = io.StringIO()
-    drawn(LiveLine(2, console=Console(file=out, force_terminal=True, width=30)), range(1, 3))
-    assert "…" in out.getvalue()
-
-
-def test_the_line_ends_when_the_loop_raises():
-    out = io.StringIO()
-    line = LiveLine(5, console=Console(file=out, force_terminal=True, width=120))
-
-    def interrupted() -> None:
-        with line:
-            line.update(1, at(1))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
     assert "\x1b[?25h" in out.getvalue()  # the cursor is shown again
+    narrow = io.StringIO()
+    drawn(LiveLine(2, console=Console(file=narrow, force_terminal=True, width=30)), range(1, 3))
+    assert "…" in narrow.getvalue()
 
 
 def test_rates_are_averages_of_the_last_seconds():

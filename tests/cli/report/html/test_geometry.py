@@ -22,7 +22,7 @@ from gnndrive.cli.report.html.drawing import (
     text_width,
     wrapped,
 )
-from tests.cli.report.html.conftest import PageOf, pictures
+from tests.cli.report.html.conftest import pictures
 from tests.cli.report.html.samples import RUNS
 
 Box = tuple[float, float, float, float, str]
@@ -84,7 +84,7 @@ def longer(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("change", [lambda run: run, longer], ids=["usual", "long"])
-def test_texts_do_not_overlap(page_of: PageOf, kind: str, change: Any) -> None:
+def test_texts_do_not_overlap(page_of, kind, change):
     run = RUNS[kind]()
     changed = change(run) | {name: run[name] for name in ("date", "machine")}
     found = pictures(page_of(changed))
@@ -94,7 +94,7 @@ def test_texts_do_not_overlap(page_of: PageOf, kind: str, change: Any) -> None:
     assert [finding for picture in found for finding in findings(picture)] == []
 
 
-def test_an_overlap_and_a_text_outside_are_found() -> None:
+def test_an_overlap_and_a_text_outside_are_found():
     picture = Drawing("a", 100)
     picture.box(0, 0, 30, 20, "box stage")
     picture.text(2, 14, "wider than its box")
@@ -103,7 +103,7 @@ def test_an_overlap_and_a_text_outside_are_found() -> None:
     assert [finding.split(":")[0] for finding in findings(drawn)] == ["outside", "overlap", "cut"]
 
 
-def test_text_is_cut_and_wrapped_to_a_width() -> None:
+def test_text_is_cut_and_wrapped_to_a_width():
     assert fitted("short", 100) == "short"
     cut = fitted("a long text that does not fit", 100)
     assert cut.endswith("…")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.report.html.conftest import PageOf, Shown, pictures
+from tests.cli.report.html.conftest import Shown, pictures
 from tests.cli.report.html.samples import RUNS, envelope, headroom_run, strategies_run, train_run
 
 SHOWN = {
@@ -52,7 +52,7 @@ def sections(content: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_is_shown(page_of: PageOf, kind: str) -> None:
+def test_a_run_is_shown(page_of, kind):
     content = page_of(RUNS[kind]())
     shown = Shown(content).text.replace("\xa0", " ")
     assert [text for text in SHOWN[kind] if text not in shown] == []
@@ -61,7 +61,7 @@ def test_a_run_is_shown(page_of: PageOf, kind: str) -> None:
     assert page_of(RUNS[kind]()) == content
 
 
-def test_several_runs_are_one_page_in_the_order_of_the_sections(page_of: PageOf) -> None:
+def test_several_runs_are_one_page_in_the_order_of_the_sections(page_of):
     content = page_of(strategies_run(), train_run(), headroom_run(), train_run())
     assert sections(content) == [
         "pipeline", "timeline", "memory", "curve", "strategies", "headroom", "choice",
@@ -79,7 +79,7 @@ def test_several_runs_are_one_page_in_the_order_of_the_sections(page_of: PageOf)
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_page_needs_nothing_from_elsewhere(page_of: PageOf, kind: str) -> None:
+def test_a_page_needs_nothing_from_elsewhere(page_of, kind):
     content = page_of(RUNS[kind]())
     assert "default-src 'none'" in content
     tags = Shown(content).tags
@@ -88,7 +88,7 @@ def test_a_page_needs_nothing_from_elsewhere(page_of: PageOf, kind: str) -> None
     assert not re.search(r"https?:|@import|url\((?!#)|src=", content)
 
 
-def test_what_is_not_in_a_run_is_left_out(page_of: PageOf) -> None:
+def test_what_is_not_in_a_run_is_left_out(page_of):
     run = train_run()
     for name in ("stages", "intervals", "plan", "miss_ratio", "choice", "verdict", "epochs",
                  "machine", "store", "wait_disk_s", "wait_sampling_s", "wait_gather_s",
@@ -104,31 +104,27 @@ def test_what_is_not_in_a_run_is_left_out(page_of: PageOf) -> None:
 
 
 @pytest.mark.parametrize(("read", "says"), [(34e9, "9.1 %"), (3.5e9, "88.8 %"), (3.0e9, "100.0 %")])
-def test_rows_that_were_in_the_buffer_are_no_share_of_the_bytes_read(
-    page_of: PageOf, read: float, says: str
-) -> None:
+def test_rows_that_were_in_the_buffer_are_no_share_of_the_bytes_read(page_of, read, says):
     shown = Shown(page_of(train_run() | {"bytes_read": read})).text.replace("\xa0", " ")
     assert re.search(rf"^{re.escape(says)} of the bytes", shown, re.M)
 
 
 @pytest.mark.parametrize(("elapsed_s", "most"), [(176.4, True), (909.0, True), (911.0, False)])
-def test_no_border_is_thick_where_the_verdict_is_the_training_step(
-    page_of: PageOf, elapsed_s: float, most: bool
-) -> None:
+def test_no_border_is_thick_where_the_verdict_is_the_training_step(page_of, elapsed_s, most):
     content = page_of(train_run() | {"elapsed_s": elapsed_s, "wait_disk_s": 73.9})
     assert ('class="box stage most"' in content) == most
     assert ("the thick border is where" in Shown(content).text) == most
 
 
 @pytest.mark.parametrize(("batches", "last"), [(196, False), (392, True)])
-def test_percentiles_of_the_last_epoch_say_so(page_of: PageOf, batches: int, last: bool) -> None:
+def test_percentiles_of_the_last_epoch_say_so(page_of, batches, last):
     run = train_run() | {"batches": batches}
     said = "The percentiles are of the last epoch."
     assert (said in Shown(page_of(run)).text) == last
     assert said not in Shown(page_of(run | {"epochs": run["epochs"][:1]})).text
 
 
-def test_the_reason_of_a_strategy_that_cannot_run_is_short(page_of: PageOf) -> None:
+def test_the_reason_of_a_strategy_that_cannot_run_is_short(page_of):
     run = train_run()
     note = "needs a pack in P10M.gnn: it has none. Make one. Or take another."
     for choice in run["choice"]:
@@ -140,17 +136,17 @@ def test_the_reason_of_a_strategy_that_cannot_run_is_short(page_of: PageOf) -> N
     assert not [text for text in texts if text.startswith("The choice of")]
 
 
-def test_a_verdict_begins_with_a_capital_letter(page_of: PageOf) -> None:
+def test_a_verdict_begins_with_a_capital_letter(page_of):
     assert "You wait for it." in Shown(page_of(train_run() | {"verdict": "you wait for it."})).texts
 
 
-def test_a_run_of_no_batches_divides_by_no_zero(page_of: PageOf) -> None:
+def test_a_run_of_no_batches_divides_by_no_zero(page_of):
     run = {**envelope("train", "train x"), "batches": 0, "elapsed_s": 0, "rows": 0, "rows_hit": 0,
            "intervals": [{"interval_s": 0, "batches": 1}]}  # fmt: skip
     assert sections(page_of(run)) == ["pipeline"]
 
 
-def test_numbers_are_in_a_table_behind_each_picture(page_of: PageOf) -> None:
+def test_numbers_are_in_a_table_behind_each_picture(page_of):
     content = page_of(train_run())
     for name in SECTIONS["train"][:-1]:
         inside = content.split(f'<section id="{name}">')[1].split("</section>")[0]
@@ -160,7 +156,7 @@ def test_numbers_are_in_a_table_behind_each_picture(page_of: PageOf) -> None:
     assert table.count("<tr>") == 17
 
 
-def test_many_intervals_are_drawn_together(page_of: PageOf) -> None:
+def test_many_intervals_are_drawn_together(page_of):
     one = {"batches": 4.0, "interval_s": 2.0, "training_queue": 1.0, "wait_disk_s": 0.5}
     two = one | {"batches": 8.0, "training_queue": 3.0}
     run = train_run() | {"intervals": [one, two] * 120}
@@ -173,7 +169,7 @@ def test_many_intervals_are_drawn_together(page_of: PageOf) -> None:
     assert row[7] == "1 s (25.0 %)"
 
 
-def test_pictures_can_be_read_aloud(page_of: PageOf) -> None:
+def test_pictures_can_be_read_aloud(page_of):
     found = pictures(page_of(*(run() for run in RUNS.values())))
     assert len(found) == 2 * 7  # each in two widths
     for picture in found:
@@ -200,7 +196,7 @@ def evil(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_no_text_of_a_run_becomes_markup(page_of: PageOf, kind: str) -> None:
+def test_no_text_of_a_run_becomes_markup(page_of, kind):
     plain, content = page_of(RUNS[kind]()), page_of(evil(RUNS[kind]()))
     assert "<script" not in content
     assert "\x00" not in content

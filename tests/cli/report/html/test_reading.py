@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gnndrive.cli.report.html import page, read_run
-from gnndrive.cli.report.html.reading import FILE_BYTES_MAX
 from gnndrive.common.errors import ConfigError
 from tests.cli.report.html.samples import headroom_run, strategies_run, train_run
 
@@ -21,16 +19,14 @@ DEEP = b'{"gnndrive": "1", "plan": ' + b"[" * 100_000
     [
         (b"", "is empty"),
         (b"epoch 1: loss 0.3", "is no JSON"),
-        (b"\xff\xfe\x00", "is no JSON"),
         (DEEP, "is no JSON"),
         (b"[1, 2]", "not of a run of gnndrive"),
-        (b"null", "not of a run of gnndrive"),
         (b'{"jobs": []}', "not of a run of gnndrive"),
         (b'{"gnndrive": 1, "batches": 2}', "not of a run of gnndrive"),
         (b'{"gnndrive": "0.1.0", "kind": "train", "plan": null}', "has nothing to show"),
     ],
 )
-def test_what_is_no_run_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_run_is_refused(tmp_path, content, said):
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=said) as refused:
@@ -39,17 +35,14 @@ def test_what_is_no_run_is_refused(tmp_path: Path, content: bytes, said: str) ->
     assert "give the output of gnndrive train, plan, bench" in str(refused.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.json cannot be read \(No such file"):
-        read_run(tmp_path / "none.json")
-    with pytest.raises(ConfigError, match="Is a directory"):
-        read_run(tmp_path)
-
-
-def test_a_file_that_is_too_large_is_not_read_on() -> None:
-    with pytest.raises(ConfigError, match="has more than 64 MiB"):
-        read_run(Path("/dev/zero"))
-    assert FILE_BYTES_MAX == 64 << 20
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    for path, said in (
+        (tmp_path / "none.json", r"none\.json cannot be read \(No such file"),
+        (tmp_path, "Is a directory"),
+        (Path("/dev/zero"), "has more than 64 MiB"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read_run(path)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +51,6 @@ def test_a_file_that_is_too_large_is_not_read_on() -> None:
         (train_run, ("elapsed_s",), "long", r"elapsed_s is 'long', and has to be a number"),
         (train_run, ("elapsed_s",), True, r"elapsed_s is True"),
         (train_run, ("rows",), float("nan"), r"rows is nan, and has to be a number from 0"),
-        (train_run, ("rows",), float("inf"), r"rows is inf"),
         (train_run, ("rows",), -1, r"rows is -1"),
         (train_run, ("rows",), 10**400, r"rows is 1000.*…, and has to be a number from 0"),
         (train_run, ("stages",), [], r"stages is \[\], and has to be an object"),
@@ -77,9 +69,7 @@ def test_a_file_that_is_too_large_is_not_read_on() -> None:
         (headroom_run, ("headroom", "lines", 0, "seconds_per_batch"), None, r"is missing"),
     ],
 )  # fmt: skip
-def test_a_value_that_cannot_be_is_named(
-    tmp_path: Path, run: Any, place: tuple[str | int, ...], value: Any, said: str
-) -> None:
+def test_a_value_that_cannot_be_is_named(tmp_path, run, place, value, said):
     content = run()
     inside = content
     for name in place[:-1]:
