@@ -1,4 +1,4 @@
-"""A tiny store with every kind of array, functions that damage it, and comparisons with a source."""
+"""A tiny store with every kind of array; functions that damage a store or compare it."""
 
 from __future__ import annotations
 
