@@ -1,20 +1,21 @@
-"""A store answers as the Data or HeteroData that it was made from: attribute by attribute."""
+"""A store answers as the Data or HeteroData that it was made from: attribute by attribute. What is
+set on it counts wherever the store is asked: splits, classes, names."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 import warnings
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.transforms as T
 from torch_geometric.data import Data, HeteroData
 
 import gnndrive
-from gnndrive import ConfigError, Store, StoreError
+from gnndrive import ConfigError, StoreError
 from gnndrive.store import coo, store_view
 from tests.loader.hetero.graph import CITES, HOSTS, WRITES, WRITTEN, make_data
 
@@ -44,7 +45,7 @@ def hetero() -> HeteroData:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, data: Data, hetero: HeteroData) -> Path:
+def folder(tmp_path_factory, data, hetero):
     """Both graphs as stores."""
     path = tmp_path_factory.mktemp("data_view")
     gnndrive.from_data(data, path / "data.gnn")
@@ -53,12 +54,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, data: Data, hetero: HeteroD
 
 
 @pytest.fixture
-def store(folder: Path) -> Store:
+def store(folder):
     return gnndrive.open(folder / "data.gnn")
 
 
 @pytest.fixture
-def types(folder: Path) -> Store:
+def types(folder):
     return gnndrive.open(folder / "hetero.gnn")
 
 
@@ -72,7 +73,7 @@ def same(one: Any, other: Any) -> bool:
 # ---- reading
 
 
-def test_every_attribute_is_that_of_the_data(store: Store, data: Data) -> None:
+def test_every_attribute_is_that_of_the_data(store, data):
     assert set(store.keys()) == set(data.keys())
     assert len(store) == len(data)
     for name in data.keys():  # noqa: SIM118
@@ -82,7 +83,6 @@ def test_every_attribute_is_that_of_the_data(store: Store, data: Data) -> None:
         assert same(store[name], data[name])
     assert same(dict(store)["x"], data.x)
     assert same(store.to_dict()["y"], data.y)
-    assert store.x.shape == data.x.shape
     assert [name for name, _ in store.items("x", "z")] == ["x"]
     assert store.pos is None
     assert store.get("z", 7) == 7
@@ -98,9 +98,7 @@ CALLS = (
 )  # fmt: skip
 
 
-def test_facts_are_those_of_the_data(
-    store: Store, data: Data, types: Store, hetero: HeteroData
-) -> None:
+def test_facts_are_those_of_the_data(store, data, types, hetero):
     for ours, theirs in ((store, data), (types, hetero)):
         for name in [name for name in FACTS if hasattr(theirs, name)]:
             assert getattr(ours, name) == getattr(theirs, name), name
@@ -113,9 +111,8 @@ def test_facts_are_those_of_the_data(
     assert store.is_edge_attr("weight")
 
 
-def test_a_symmetric_graph_without_loops_is_seen(tmp_path: Path) -> None:
-    ends = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-    data = Data(edge_index=ends, num_nodes=3)
+def test_a_symmetric_graph_without_loops_is_seen(tmp_path):
+    data = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
     store = gnndrive.from_data(data, tmp_path / "line.gnn")
     for name in CALLS[:4]:
         assert getattr(store, name)() == getattr(data, name)(), name
@@ -126,7 +123,7 @@ def test_a_symmetric_graph_without_loops_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loop", [False, True])
-def test_a_node_with_a_self_loop_alone_is_isolated(tmp_path: Path, loop: bool) -> None:
+def test_a_node_with_a_self_loop_alone_is_isolated(tmp_path, loop):
     ends = torch.tensor([[0, 1, 2], [1, 0, 2 if loop else 1]])
     data = Data(edge_index=ends, num_nodes=3)
     hetero = HeteroData()
@@ -141,7 +138,7 @@ def test_a_node_with_a_self_loop_alone_is_isolated(tmp_path: Path, loop: bool) -
         assert stores[1][type].has_isolated_nodes() == hetero[type].has_isolated_nodes()
 
 
-def test_every_type_answers_as_pygs_storages(types: Store, hetero: HeteroData) -> None:
+def test_every_type_answers_as_pygs_storages(types, hetero):
     assert types.metadata() == hetero.metadata()
     assert [type for type, _ in types.node_items()] == hetero.node_types
     assert [type for type, _ in types.edge_items()] == hetero.edge_types
@@ -149,7 +146,7 @@ def test_every_type_answers_as_pygs_storages(types: Store, hetero: HeteroData) -
         ours, theirs = types[type], hetero[type]
         assert set(ours.keys()) == set(theirs.keys()) - {"num_nodes"}
         assert sorted(ours.edge_attrs()) == sorted(getattr(theirs, "edge_attrs", list)())
-        for name in set(theirs.keys()) - {"num_nodes"}:
+        for name in ours.keys():  # noqa: SIM118
             assert same(ours[name], theirs[name])
             assert same(getattr(ours, name), theirs[name])
         assert ours.num_features == theirs.num_features
@@ -162,7 +159,7 @@ def test_every_type_answers_as_pygs_storages(types: Store, hetero: HeteroData) -
             assert getattr(types[type], name)() == getattr(hetero[type], name)(), (type, name)
 
 
-def test_dicts_collect_an_attribute_of_all_types(types: Store, hetero: HeteroData) -> None:
+def test_dicts_collect_an_attribute_of_all_types(types, hetero):
     for name in ("x", "y", "edge_index", "edge_attr", "train_mask", "year"):
         ours, theirs = types.collect(name), hetero.collect(name)
         assert ours.keys() == theirs.keys() == getattr(types, f"{name}_dict").keys()
@@ -175,20 +172,14 @@ def test_dicts_collect_an_attribute_of_all_types(types: Store, hetero: HeteroDat
         _ = types.z
 
 
-@pytest.mark.parametrize(
-    ("given", "type"),
-    [
+def test_short_types_are_pygs(types, hetero, tmp_path):
+    for given, type in (
         (("author", "paper"), WRITES), (["venue", "paper"], HOSTS), ("rev_writes", WRITTEN),
         ("paper__cites__paper", CITES), (CITES, CITES), ("paper", "paper"),
-    ],
-)  # fmt: skip
-def test_short_types_are_pygs(types: Store, hetero: HeteroData, given: Any, type: Any) -> None:
-    assert types[given].type == type
-    if not isinstance(given, list) and "__" not in given:
-        assert hetero[given]._key == type
-
-
-def test_a_short_type_that_fits_none_or_several_is_refused(tmp_path: Path) -> None:
+    ):  # fmt: skip
+        assert types[given].type == type
+        if not isinstance(given, list) and "__" not in given:
+            assert hetero[given]._key == type
     data = HeteroData()
     data["user"].num_nodes, data["item"].num_nodes = 3, 4
     for relation in ("buys", "sees"):
@@ -206,23 +197,26 @@ def test_a_short_type_that_fits_none_or_several_is_refused(tmp_path: Path) -> No
 # ---- masks, and what is made
 
 
-def test_masks_are_made_of_splits(tmp_path: Path) -> None:
+@pytest.fixture
+def split(tmp_path):
+    """A store with splits that are given as ids."""
     data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=5)
     splits = {"train": torch.tensor([3, 0]), "valid": torch.tensor([1])}
-    store = gnndrive.from_data(data, tmp_path / "splits.gnn", splits=splits)
-    assert store.train_mask.tolist() == [True, False, False, True, False]
-    assert store.train_mask is store.train_mask
-    assert store.nodes().train_mask is store.train_mask
-    assert store.val_mask.tolist() == store.valid_mask.tolist() == [False, True] + [False] * 3
-    assert "train_mask" in store
-    assert store.is_node_attr("train_mask")
-    assert not hasattr(store, "test_mask")
-    assert not hasattr(store, "train_idx")
+    return gnndrive.from_data(data, tmp_path / "splits.gnn", splits=splits)
 
 
-def test_what_does_not_fit_is_refused_with_its_size(
-    store: Store, types: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_masks_are_made_of_splits(split):
+    assert split.train_mask.tolist() == [True, False, False, True, False]
+    assert split.train_mask is split.train_mask
+    assert split.nodes().train_mask is split.train_mask
+    assert split.val_mask.tolist() == split.valid_mask.tolist() == [False, True] + [False] * 3
+    assert "train_mask" in split
+    assert split.is_node_attr("train_mask")
+    assert not hasattr(split, "test_mask")
+    assert not hasattr(split, "train_idx")
+
+
+def test_what_does_not_fit_is_refused_with_its_size(store, types, split, monkeypatch):
     monkeypatch.setattr(coo, "available_memory", lambda: 2 * 16 * EDGES - 1)
     with pytest.raises(ConfigError, match=r"edge_index would take 6.4 KB .*12.8 KB are left: give"):
         _ = store.edge_index
@@ -233,15 +227,13 @@ def test_what_does_not_fit_is_refused_with_its_size(
     monkeypatch.setattr(coo, "available_memory", lambda: 2 * 16 * EDGES)
     assert store.edge_index.shape == (2, EDGES)
     assert store.x.shape == (NODES, 3)
-    plain = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=5)
-    splits = gnndrive.from_data(plain, tmp_path / "s.gnn", splits={"train": torch.tensor([0])})
     monkeypatch.setattr(coo, "available_memory", lambda: 9)
     with pytest.raises(ConfigError, match=r"mask of the split 'train' would take 5 B .*split\('tr"):
-        _ = splits.train_mask
+        _ = split.train_mask
 
 
 @pytest.mark.parametrize("name", ["indices", "edge_id"])
-def test_a_damaged_graph_makes_no_edge_index(data: Data, tmp_path: Path, name: str) -> None:
+def test_a_damaged_graph_makes_no_edge_index(data, tmp_path, name):
     store = gnndrive.from_data(data, tmp_path / "damaged.gnn")
     file = store.path / f"graph/{name}.npy"
     for value in (1 << 20, -1):
@@ -252,9 +244,7 @@ def test_a_damaged_graph_makes_no_edge_index(data: Data, tmp_path: Path, name: s
             _ = gnndrive.open(store.path).edge_index
 
 
-def test_edges_are_converted_piece_by_piece(
-    store: Store, data: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edges_are_converted_piece_by_piece(store, data, monkeypatch):
     monkeypatch.setattr(coo, "_STEP", 7)
     assert len(list(coo.chunks(store.edges().csc()))) > 20
     assert torch.equal(store.edge_index, data.edge_index)
@@ -263,7 +253,7 @@ def test_edges_are_converted_piece_by_piece(
 # ---- setting and deleting
 
 
-def test_what_is_set_lives_in_this_object_only(store: Store, folder: Path) -> None:
+def test_what_is_set_lives_in_this_object_only(store, folder):
     other = copy.copy(store)
     other.n_id, other.name = torch.arange(NODES), "mine"
     other.y = other.y.view(-1, 1)
@@ -293,7 +283,7 @@ def test_what_is_set_lives_in_this_object_only(store: Store, folder: Path) -> No
     assert "x" in other
 
 
-def test_attributes_of_a_type_are_set_on_the_store(types: Store) -> None:
+def test_attributes_of_a_type_are_set_on_the_store(types):
     types["paper"].n_id = torch.arange(types["paper"].num_nodes)
     types["author", "paper"]["e"] = torch.arange(types[WRITES].num_edges)
     types.name = "mine"
@@ -308,7 +298,51 @@ def test_attributes_of_a_type_are_set_on_the_store(types: Store) -> None:
         del types["paper"].x
 
 
-def test_a_number_of_nodes_is_set_if_it_is_the_stores(store: Store, types: Store) -> None:
+def test_a_mask_that_was_set_is_the_split(store, data, split):
+    store.train_mask = torch.arange(NODES) < 7
+    assert store.split("train").tolist() == list(range(7))
+    store.pred_mask = torch.arange(NODES) == 9
+    assert store.split("pred").tolist() == [9]
+    assert store.split_names == ("train", "val", "pred")
+    assert torch.equal(store.split("val"), torch.nonzero(data.val_mask).view(-1))
+    fresh = gnndrive.open(store.path)
+    assert torch.equal(fresh.split("train"), torch.nonzero(data.train_mask).view(-1))
+    store.train_mask = torch.ones(NODES, 2, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=r"train_mask was set to torch.bool \[60, 2\].*one truth"):
+        store.split("train")
+    split.val_mask = torch.arange(5) == 0
+    assert split.split("valid").tolist() == split.split("val").tolist() == [0]
+    assert split.valid_mask.tolist() == [False, True] + [False] * 3
+
+
+def test_classes_are_those_of_the_y_that_was_set(store, types):
+    for y, count in (
+        (torch.arange(NODES) % 9, 9),
+        (torch.rand(NODES), 0),
+        (torch.zeros(NODES, 5), 5),
+        (np.arange(NODES) % 3, 3),
+        ([1, 2], 0),
+    ):
+        store.y = y
+        assert store.num_classes == store.nodes().num_classes == count
+        assert f"num_classes={count})" in repr(store)
+    del store.y
+    assert store.num_classes == 0
+    assert gnndrive.open(store.path).num_classes == 4
+    paper = types["paper"]
+    paper.y = torch.arange(paper.num_nodes)
+    assert paper.num_classes == paper.num_nodes
+
+
+def test_a_stores_own_names_are_not_set(store, types):
+    for name in ("path", "info", "overlay", "table", "split"):
+        for change in (
+            lambda name=name: setattr(store, name, 3),
+            lambda name=name: store.__setitem__(name, 3),
+        ):
+            with pytest.raises(ConfigError, match=rf"{name}' cannot be set.*choose another name"):
+                change()
+    assert pickle.loads(pickle.dumps(store)).keys() == store.keys()
     store.num_nodes, types["paper"].num_nodes = NODES, types["paper"].num_nodes
     del store.num_nodes
     assert store.num_nodes == NODES
@@ -319,10 +353,24 @@ def test_a_number_of_nodes_is_set_if_it_is_the_stores(store: Store, types: Store
         store.split = 3
 
 
+def test_an_import_warns_of_a_stores_own_names(data, tmp_path):
+    named = copy.copy(data)
+    named.table, named.path, named.paths = *torch.ones(2, NODES), torch.arange(NODES)
+    with pytest.warns(UserWarning, match=r"of these names: path, table\. "):
+        store = gnndrive.from_data(named, tmp_path / "named.gnn")
+    assert torch.equal(store["table"], named.table)
+    assert torch.equal(store["path"], named.path)
+    types = HeteroData()
+    types["paper"].num_nodes, types["paper"].names, types["paper"].path = 5, *torch.ones(2, 5)
+    with pytest.warns(UserWarning, match=r"of these names: names\. "):
+        store = gnndrive.from_data(types, tmp_path / "types.gnn")
+    assert torch.equal(store["paper"].path, torch.ones(5))
+
+
 REMEDIES = "gnndrive import --undirected.*gnndrive.split_links.*gnndrive.from_data"
 
 
-def test_the_graph_is_read_only(store: Store, types: Store) -> None:
+def test_the_graph_is_read_only(store, types):
     for each in (store, types[WRITES]):
         for name in ("edge_index", "adj_t"):
             with pytest.raises(ConfigError, match=REMEDIES):
@@ -333,25 +381,16 @@ def test_the_graph_is_read_only(store: Store, types: Store) -> None:
         del types["venue"]
     with pytest.raises(ConfigError, match=r"'venue'.* cannot be set"):
         types["venue"] = 3
-
-
-@pytest.mark.parametrize(
-    "transform",
-    [
+    for transform in (
         T.ToUndirected(), T.ToSparseTensor(), T.AddSelfLoops(), T.RemoveIsolatedNodes(),
         T.RandomLinkSplit(edge_types=[WRITES]),
-    ],
-    ids=lambda each: type(each).__name__,
-)  # fmt: skip
-def test_transforms_that_change_the_graph_say_what_to_do(
-    store: Store, types: Store, transform: Any
-) -> None:
-    for each in (store, types):
-        with pytest.raises(ConfigError, match=REMEDIES):
-            transform(each)
+    ):  # fmt: skip
+        for each in (store, types):
+            with pytest.raises(ConfigError, match=REMEDIES):
+                transform(each)
 
 
-def test_transforms_of_attributes_work_on_a_copy(store: Store, data: Data) -> None:
+def test_transforms_of_attributes_work_on_a_copy(store, data):
     changed = T.Compose([T.NormalizeFeatures(), T.RandomNodeSplit("test_rest")])(store)
     assert torch.equal(changed.x, T.NormalizeFeatures()(copy.copy(data)).x)
     assert changed.test_mask.shape == (NODES,)
@@ -359,9 +398,7 @@ def test_transforms_of_attributes_work_on_a_copy(store: Store, data: Data) -> No
     assert torch.equal(store.x, data.x)
 
 
-def test_moving_a_store_does_nothing_and_says_so_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moving_a_store_does_nothing_and_says_so_once(store, monkeypatch):
     monkeypatch.setattr(store_view, "_told", False)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
