@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.records import EngineSettings
 
 
@@ -38,3 +39,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int = 0, faults: Any = None)
         return EngineSettings(depth, block_bytes, seed, faults)
 
     monkeypatch.setattr("gnndrive.loader.assembly.EngineSettings", settings)
+
+
+def stage(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Have loaders make simulated devices with other delays and, by `seed % 3`, less staging."""
+    made = SimulatedCuda.__init__
+    monkeypatch.setattr(SimulatedCuda, "__init__", lambda self: made(self, seed))

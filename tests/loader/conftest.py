@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
+from tests.loader.batches import stage
 
 NODES = 400
 NODES_WITH_EDGES = 380  # the others have no in-neighbours
@@ -52,12 +52,7 @@ def make(store: Store) -> Iterator[Make]:
         yield one
 
 
-@pytest.fixture(params=[0, 1, 2])
+@pytest.fixture(params=[0, 4, 2])
 def some_staging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders make simulated devices with other delays and another staging."""
-    made = SimulatedCuda.__init__
-
-    def seeded(self: SimulatedCuda) -> None:
-        made(self, request.param)
-
-    monkeypatch.setattr(SimulatedCuda, "__init__", seeded)
+    stage(monkeypatch, request.param)

@@ -6,7 +6,6 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,9 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE
 
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
-from tests.loader.conftest import NODES, Make
+from tests.loader.conftest import NODES
 from tests.loader.hetero.graph import CITES, HOSTS, WRITES, WRITTEN, check, make_data
+from tests.soak import product
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def opened() -> Iterator[ExitStack]:
 # ---- attributes that were set
 
 
-def test_set_attributes_are_in_batches_as_in_pygs(store: Store, data: Data, make: Make) -> None:
+def test_set_attributes_are_in_batches_as_in_pygs(store, data, make):
     mine = copy.copy(store)
     mine.year, mine.z_index = torch.arange(NODES) + 1900, torch.arange(2 * NODES).view(2, NODES)
     mine.width = torch.arange(data.num_edges)
@@ -57,7 +57,7 @@ def test_set_attributes_are_in_batches_as_in_pygs(store: Store, data: Data, make
     assert "year" not in next(iter(make()))
 
 
-def test_reddits_evaluation_loader(store: Store, data: Data, make: Make) -> None:
+def test_reddits_evaluation_loader(store, data, make):
     """examples/reddit.py deletes features after it has made the loader, and sets n_id."""
     loader = make([-1], data=copy.copy(store), input_nodes=None)
     del loader.data.x, loader.data.y
@@ -71,7 +71,7 @@ def test_reddits_evaluation_loader(store: Store, data: Data, make: Make) -> None
     assert "x" in next(iter(make()))
 
 
-def test_changes_between_epochs_count_from_the_next_one(store: Store, make: Make) -> None:
+def test_changes_between_epochs_count_from_the_next_one(store, make):
     loader = make(data=copy.copy(store))
     assert "mark" not in next(iter(loader))
     loader.data.mark = torch.arange(NODES)
@@ -84,7 +84,7 @@ def test_changes_between_epochs_count_from_the_next_one(store: Store, make: Make
         iter(loader)
 
 
-def test_set_attributes_of_types(types: Store, hetero: HeteroData, opened: ExitStack) -> None:
+def test_set_attributes_of_types(types, hetero, opened):
     mine = copy.copy(types)
     mine["paper"].order = torch.arange(types["paper"].num_nodes)
     mine["author", "paper"].number = torch.arange(types[WRITES].num_edges)
@@ -101,18 +101,7 @@ def test_set_attributes_of_types(types: Store, hetero: HeteroData, opened: ExitS
         assert torch.equal(batch["paper"].x, hetero["paper"].x[batch["paper"].n_id])
 
 
-def test_times_may_be_set(store: Store, data: Data, make: Make) -> None:
-    mine = copy.copy(store)
-    mine.when = torch.arange(data.num_edges)
-    late = torch.full((NODES,), 500)
-    for batch in make(
-        data=mine, time_attr="when", input_nodes=torch.arange(NODES), input_time=late
-    ):
-        assert (batch.e_id <= 500).all()
-        assert torch.equal(batch.when, batch.e_id)
-
-
-def test_times_set_between_epochs_count_from_the_next_one(store: Store, make: Make) -> None:
+def test_times_set_between_epochs_count_from_the_next_one(store, make):
     mine = copy.copy(store)
     early, late = torch.arange(NODES), torch.arange(NODES).flip(0)
     mine.when = early
@@ -135,7 +124,7 @@ def test_times_set_between_epochs_count_from_the_next_one(store: Store, make: Ma
         list(loader)
 
 
-def test_weights_set_between_epochs_count_from_the_next_one(store: Store, make: Make) -> None:
+def test_weights_set_between_epochs_count_from_the_next_one(store, make):
     mine = copy.copy(store)
     mine.w = weight = (torch.arange(store.num_edges) % 2).double()
     loader = make([1], data=mine, weight_attr="w")
@@ -151,7 +140,7 @@ def test_weights_set_between_epochs_count_from_the_next_one(store: Store, make: 
             assert drawn.all()
 
 
-def test_one_batch_and_a_copy_have_them_too(store: Store, make: Make) -> None:
+def test_one_batch_and_a_copy_have_them_too(store, make):
     loader = make(data=copy.copy(store))
     loader.data.mark = torch.arange(NODES)
     for each in (loader, pickle.loads(pickle.dumps(loader))):
@@ -162,9 +151,8 @@ def test_one_batch_and_a_copy_have_them_too(store: Store, make: Make) -> None:
 # ---- what PyG's models look for in a loader
 
 
-@pytest.mark.parametrize("model", [GraphSAGE, GCN, GAT])
-@pytest.mark.parametrize("cache", [False, True])
-def test_pygs_inference_is_the_models(make: Make, data: Data, model: Any, cache: bool) -> None:
+@product("model,cache", [GraphSAGE, GCN, GAT], [False, True])
+def test_pygs_inference_is_the_models(make, data, model, cache):
     torch.manual_seed(0)
     net = model(33, 8, num_layers=2, out_channels=5).eval()
     loader = make([-1], batch_size=64, buffer="60KB")
@@ -177,7 +165,7 @@ def test_pygs_inference_is_the_models(make: Make, data: Data, model: Any, cache:
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_a_loader_has_pygs_attributes(store: Store, make: Make, opened: ExitStack) -> None:
+def test_a_loader_has_pygs_attributes(store, make, opened):
     loader = make([4, 3], input_nodes=torch.arange(7))
     assert isinstance(loader, torch_geometric.loader.NeighborLoader)
     assert isinstance(loader, torch_geometric.loader.NodeLoader)
@@ -201,9 +189,7 @@ class NamedHetero(HeteroData):  # type: ignore[misc]
     """The same with types."""
 
 
-def test_custom_cls_makes_the_batches(
-    make: Make, types: Store, hetero: HeteroData, opened: ExitStack
-) -> None:
+def test_custom_cls_makes_the_batches(make, types, hetero, opened):
     assert all(type(batch) is Named for batch in make(custom_cls=Named))
     loader = NeighborLoader(types, [3], "paper", batch_size=50, custom_cls=NamedHetero)
     for batch in opened.enter_context(loader):
@@ -225,9 +211,7 @@ def both(store: Store, data: Any, kind: Any, opened: ExitStack, **arguments: Any
     return found
 
 
-def test_input_id_is_pygs(
-    store: Store, data: Data, types: Store, hetero: HeteroData, opened: ExitStack
-) -> None:
+def test_input_id_is_pygs(store, data, types, hetero, opened):
     mask = data.train_mask
     ids = torch.arange(int(mask.sum())) * 3 + 1000
     few = torch.tensor([5, 2, 9])
@@ -248,13 +232,7 @@ def test_input_id_is_pygs(
         assert torch.equal(batch.edge_label * 2, batch.input_id)
 
 
-@pytest.mark.parametrize("given", [torch.arange(3), torch.rand(400), torch.zeros(400, 2)])
-def test_an_input_id_of_another_shape_is_refused(make: Make, given: torch.Tensor) -> None:
-    with pytest.raises(ConfigError, match="give a whole number for each of the 400 inputs"):
-        make(input_id=given)
-
-
-def test_input_ids_are_part_of_the_state(make: Make) -> None:
+def test_input_ids_are_part_of_the_state(make):
     state = make(input_id=torch.arange(NODES)).state_dict()
     make(input_id=torch.arange(NODES)).load_state_dict(state)
     with pytest.raises(ConfigError):
@@ -264,9 +242,7 @@ def test_input_ids_are_part_of_the_state(make: Make) -> None:
 # ---- short edge types
 
 
-def test_short_edge_types_in_arguments(
-    types: Store, hetero: HeteroData, opened: ExitStack, tmp_path: Path
-) -> None:
+def test_short_edge_types_in_arguments(types, hetero, opened, tmp_path):
     short = {("author", "paper"): [2], "rev_writes": [1], ("paper", "paper"): [0], HOSTS: [0]}
     whole = {WRITES: [2], WRITTEN: [1], CITES: [0], HOSTS: [0]}
     edges = hetero[WRITES].edge_index[:, :9]
@@ -284,7 +260,7 @@ def test_short_edge_types_in_arguments(
     assert sampler.fanouts == whole
 
 
-def test_a_short_edge_type_of_several_is_refused(tmp_path: Path) -> None:
+def test_a_short_edge_type_of_several_is_refused(tmp_path):
     data = HeteroData()
     data["user"].num_nodes, data["item"].num_nodes = 3, 4
     for relation in ("buys", "sees"):

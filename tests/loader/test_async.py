@@ -1,6 +1,9 @@
 """`async for` over a loader: in any loop, beside other tasks, cancelled at any point."""
 
+from __future__ import annotations
+
 import asyncio
+import random
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -10,8 +13,9 @@ import torch
 from torch_geometric.data import Data
 
 from gnndrive import ClosedError, NeighborLoader
-from tests.loader.batches import assert_same
-from tests.loader.conftest import NODES, Make
+from tests.loader.batches import assert_same, check
+from tests.loader.conftest import NODES
+from tests.soak import product
 
 PATIENCE_S = 60  # a guard: nothing here takes that long unless it is broken
 
@@ -37,17 +41,12 @@ class Gate:
         self._passes.release(batches)
 
 
-def test_async_for_gives_the_same_batches_as_for(make: Make) -> None:
+def test_async_for_gives_the_same_batches_as_for(make):
     for one, other in zip(make(seed=1), collect(make(seed=1)), strict=True):
         assert_same(one, other)
 
 
-def test_one_loader_works_with_for_and_in_several_event_loops(make: Make) -> None:
-    loader = make()
-    assert len(collect(loader)) == len(list(loader)) == len(collect(loader)) == len(loader)
-
-
-def test_an_iterator_may_move_between_loops_and_threads(make: Make) -> None:
+def test_an_iterator_may_move_between_loops_and_threads(make):
     iterator = iter(make())
 
     async def some(count: int) -> list[Data]:
@@ -63,7 +62,7 @@ def test_an_iterator_may_move_between_loops_and_threads(make: Make) -> None:
     assert torch.equal(input_id, torch.arange(NODES))
 
 
-def test_other_tasks_go_on_while_a_batch_is_awaited(make: Make) -> None:
+def test_other_tasks_go_on_while_a_batch_is_awaited(make):
     """Only a task of the same event loop lets batches through."""
     gate = Gate()
     loader = make(transform=gate)
@@ -87,73 +86,7 @@ def test_other_tasks_go_on_while_a_batch_is_awaited(make: Make) -> None:
     assert asyncio.run(main()) == NODES
 
 
-def test_two_loops_beside_each_other(make: Make) -> None:
-    loader = make()
-
-    async def consume() -> int:
-        return sum([batch.batch_size async for batch in loader])
-
-    async def main() -> list[int]:
-        return await asyncio.gather(consume(), consume())
-
-    assert asyncio.run(main()) == [NODES, NODES]
-
-
-@pytest.mark.parametrize("turns", range(6))
-@pytest.mark.parametrize("ready", [False, True])
-def test_cancelling_anext_loses_no_batch(make: Make, turns: int, ready: bool) -> None:
-    gate = Gate()
-    loader = make(transform=gate)
-
-    async def main() -> list[Data]:
-        iterator, got = aiter(loader), []
-        for number in range(len(loader)):
-            if ready or number == 0:
-                gate.open(1)
-            waiting = asyncio.ensure_future(anext(iterator))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            waiting.cancel()
-            gate.open(1)
-            try:
-                got.append(await waiting)
-            except asyncio.CancelledError:
-                continue
-        gate.open(len(loader))
-        return got + [batch async for batch in iterator]
-
-    input_id = torch.cat([batch.input_id for batch in asyncio.run(main())])
-    assert torch.equal(input_id, torch.arange(NODES))
-
-
-def test_a_time_out_loses_no_batch(make: Make) -> None:
-    gate = Gate()
-    loader = make(transform=gate)
-
-    async def main() -> int:
-        iterator = aiter(loader)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(iterator), 0)
-        gate.open(len(loader))
-        return sum([batch.batch_size async for batch in iterator])
-
-    assert asyncio.run(main()) == NODES
-
-
-def test_breaking_off_and_starting_again(make: Make) -> None:
-    plan = make(buffer="40KB").plan()
-    loader = make(buffer="40KB", memory=plan.total_bytes)  # enough for one iterator
-
-    async def main() -> None:
-        for _ in range(10):
-            async for _ in loader:
-                break
-        assert len([batch async for batch in loader]) == len(loader)
-
-    asyncio.run(main())
-
-
-def test_a_loader_as_an_asynchronous_context(make: Make) -> None:
+def test_a_loader_as_an_asynchronous_context(make):
     loader = make()
 
     async def main() -> None:
@@ -166,22 +99,7 @@ def test_a_loader_as_an_asynchronous_context(make: Make) -> None:
     asyncio.run(main())
 
 
-def test_closing_the_loader_in_the_middle_raises(make: Make) -> None:
-    loader = make()
-
-    async def main() -> None:
-        iterator = aiter(loader)
-        await anext(iterator)
-        loader.close()
-        with pytest.raises(ClosedError, match="in the middle of this epoch"):
-            await anext(iterator)
-        with pytest.raises(StopAsyncIteration):
-            await anext(iterator)
-
-    asyncio.run(main())
-
-
-def test_closing_an_iterator_wakes_the_task_that_awaits_it(make: Make) -> None:
+def test_closing_an_iterator_wakes_the_task_that_awaits_it(make):
     gate = Gate()
     loader = make(transform=gate)
 
@@ -200,7 +118,7 @@ def test_closing_an_iterator_wakes_the_task_that_awaits_it(make: Make) -> None:
     asyncio.run(main())
 
 
-def test_a_closed_event_loop_does_not_disturb_the_iterator(make: Make) -> None:
+def test_a_closed_event_loop_does_not_disturb_the_iterator(make):
     """A task awaited a batch in an event loop that was closed before the batch came."""
     gate = Gate()
     loader = make(transform=gate)
@@ -222,3 +140,44 @@ def test_a_closed_event_loop_does_not_disturb_the_iterator(make: Make) -> None:
     begin(once())
     gate.open(len(loader))
     assert sum(batch.batch_size for batch in iterator) == NODES
+
+
+TURNS_MAX = 60
+
+
+async def take(iterator: Any, count: int, got: list[Any]) -> None:
+    for _ in range(count):
+        got.append(await anext(iterator))
+
+
+@product("engine,topology", ["uring", "threads"], ["mmap", "direct"])
+async def test_random_cancellations_lose_no_batch(store, data, make, engine, topology, seeds):
+    """Cancel tasks that await one batch or three, at random turns of the event loop."""
+    (seed,) = seeds(1)
+    rng, waiting = random.Random(seed), 0
+    given = {"seed": seed, "engine": engine, "topology": topology}
+    wanted = [batch.n_id for batch in make(**given)]
+    loader = make(**given)
+    iterator, place = aiter(loader), 0
+    for _ in range(40):
+        got: list[Any] = []
+        task = asyncio.ensure_future(take(iterator, rng.choice([1, 1, 3]), got))
+        for _ in range(rng.randrange(TURNS_MAX)):
+            await asyncio.sleep(0)
+        waiting += not task.done()
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        for batch in got:
+            check(batch, data)
+            assert torch.equal(batch.n_id, wanted[place])
+            place += 1
+        if isinstance(ended, StopAsyncIteration):
+            assert place == len(wanted)
+        else:
+            assert ended is None or isinstance(ended, asyncio.CancelledError)
+        if isinstance(ended, StopAsyncIteration) or rng.random() < 0.05:
+            if rng.random() < 0.5:
+                iterator.close()
+            loader.set_epoch(0)
+            iterator, place = aiter(loader), 0
+    assert waiting

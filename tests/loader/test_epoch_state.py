@@ -1,10 +1,8 @@
 """A resumed epoch yields exactly the remaining batches, each once."""
 
-import asyncio
 import json
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,11 @@ from torch.utils.data import DistributedSampler, RandomSampler
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader, Store
+from gnndrive import ConfigError, NeighborLoader
 from tests import forked
 from tests.loader.batches import assert_same
-from tests.loader.conftest import NODES, Make
+from tests.loader.conftest import NODES
+from tests.soak import product
 
 BATCHES = 25
 
@@ -30,11 +29,8 @@ def through_json(state: Any) -> Any:
     return json.loads(json.dumps(state))
 
 
-@pytest.mark.parametrize("left_after", [0, 1, 7, BATCHES - 1, BATCHES])
-@pytest.mark.parametrize("seed", [5, None])
-def test_a_resumed_epoch_yields_exactly_the_remaining_batches(
-    make: Make, left_after: int, seed: int | None
-) -> None:
+@product("left_after,seed", [0, 1, 7, BATCHES - 1, BATCHES], [5, None])
+def test_a_resumed_epoch_yields_exactly_the_remaining_batches(make, left_after, seed):
     torch.manual_seed(1)
     whole = list(make(shuffle=True, seed=seed))
     torch.manual_seed(1)
@@ -42,12 +38,15 @@ def test_a_resumed_epoch_yields_exactly_the_remaining_batches(
     batches = iter(loader)
     given = taken(batches, left_after)
     other = make(shuffle=True, seed=seed)
-    other.load_state_dict(through_json(loader.state_dict()))
+    state = through_json(loader.state_dict())
+    assert state["batches"] == left_after
+    other.load_state_dict(state)
+    assert other.state_dict() == state
     for expected, batch in zip(whole, [*given, *other], strict=True):
         assert_same(expected, batch)
 
 
-def test_the_epochs_after_a_resumed_one_are_the_same_as_without_resuming(make: Make) -> None:
+def test_the_epochs_after_a_resumed_one_are_the_same_as_without_resuming(make):
     loader = make(shuffle=True, seed=5)
     epochs = [[batch.n_id for batch in loader] for _ in range(3)]
     first = make(shuffle=True, seed=5)
@@ -61,7 +60,7 @@ def test_the_epochs_after_a_resumed_one_are_the_same_as_without_resuming(make: M
             assert torch.equal(batch.n_id, n_id)
 
 
-def test_a_finished_epoch_is_followed_by_the_next(make: Make) -> None:
+def test_a_finished_epoch_is_followed_by_the_next(make):
     loader = make(shuffle=True, seed=5)
     list(loader)
     state = loader.state_dict()
@@ -72,20 +71,7 @@ def test_a_finished_epoch_is_followed_by_the_next(make: Make) -> None:
         assert_same(expected, batch)
 
 
-def test_a_state_before_the_first_epoch_and_one_that_was_just_loaded(make: Make) -> None:
-    loader = make(seed=5)
-    assert loader.state_dict()["batches"] == 0
-    batches = iter(loader)
-    taken(batches, 3)
-    state = loader.state_dict()
-    other = make(seed=5)
-    other.load_state_dict(state)
-    assert other.state_dict() == state
-    assert len(list(other)) == BATCHES - 3
-    assert len(list(other)) == BATCHES
-
-
-def test_an_iterator_that_is_closed_in_the_middle_has_not_finished(make: Make) -> None:
+def test_an_iterator_that_is_closed_in_the_middle_has_not_finished(make):
     loader = make(seed=5)
     batches = iter(loader)
     taken(batches, 3)
@@ -97,34 +83,7 @@ def test_an_iterator_that_is_closed_in_the_middle_has_not_finished(make: Make) -
     assert loader.state_dict()["finished"] is True
 
 
-def test_an_epoch_that_is_resumed_several_times(make: Make) -> None:
-    whole = [batch.n_id for batch in make(shuffle=True, seed=5)]
-    got, state = [], None
-    for count in (3, 0, 10, 12):
-        loader = make(shuffle=True, seed=5)
-        if state is not None:
-            loader.load_state_dict(state)
-        got += [batch.n_id for batch in taken(iter(loader), count)]
-        state = through_json(loader.state_dict())
-    assert [n.tolist() for n in got] == [n.tolist() for n in whole]
-
-
-def test_resuming_with_async_for(make: Make) -> None:
-    async def main() -> None:
-        loader = make(shuffle=True, seed=5)
-        count = 0
-        async for _ in loader:
-            count += 1
-            if count == 4:
-                break
-        other = make(shuffle=True, seed=5)
-        other.load_state_dict(loader.state_dict())
-        assert [batch.input_id[0] async for batch in other].__len__() == BATCHES - 4
-
-    asyncio.run(main())
-
-
-def test_resuming_after_a_warm_up(make: Make) -> None:
+def test_resuming_after_a_warm_up(make):
     whole = [batch.n_id for batch in make(seed=5)]
     loader = make(seed=5, device="simulated-cuda", buffer=None)
     batches = iter(loader)
@@ -138,7 +97,7 @@ def test_resuming_after_a_warm_up(make: Make) -> None:
 # ---- samplers of the user's
 
 
-def test_a_sampler_that_draws_the_same(make: Make) -> None:
+def test_a_sampler_that_draws_the_same(make):
     def loader() -> NeighborLoader:
         sampler = RandomSampler(range(NODES), generator=torch.Generator().manual_seed(3))
         return make(sampler=sampler, seed=5)
@@ -150,30 +109,7 @@ def test_a_sampler_that_draws_the_same(make: Make) -> None:
         assert_same(expected, batch)
 
 
-def test_ranks_divide_an_epoch(make: Make) -> None:
-    def ranks() -> list[NeighborLoader]:
-        return [
-            make(sampler=DistributedSampler(range(NODES), 2, rank), batch_size=20, seed=5)
-            for rank in range(2)
-        ]
-
-    orders = []
-    for epoch in (0, 1):
-        nodes: list[int] = []
-        for loader in ranks():
-            loader.set_epoch(epoch)
-            batches = iter(loader)
-            nodes += [n for batch in taken(batches, 4) for n in batch.input_id.tolist()]
-            (other,) = [each for each in ranks() if each.sampler.rank == loader.sampler.rank]
-            other.set_epoch(epoch)
-            other.load_state_dict(loader.state_dict())
-            nodes += [n for batch in other for n in batch.input_id.tolist()]
-        assert sorted(nodes) == list(range(NODES))
-        orders.append(nodes)
-    assert orders[0] != orders[1]
-
-
-def test_a_distributed_samplers_epoch_is_in_the_state(make: Make) -> None:
+def test_a_distributed_samplers_epoch_is_in_the_state(make):
     def rank() -> NeighborLoader:
         return make(sampler=DistributedSampler(range(NODES), 2, 1), batch_size=20, seed=5)
 
@@ -201,15 +137,13 @@ def test_a_distributed_samplers_epoch_is_in_the_state(make: Make) -> None:
         ({"sampler": [1, 2]}, "sampler was None and is 'BatchSampler of list, 16 at once'"),
     ],
 )
-def test_the_state_of_another_loader_is_refused(
-    make: Make, other: dict[str, Any], match: str
-) -> None:
+def test_the_state_of_another_loader_is_refused(make, other, match):
     state = make(seed=5).state_dict()
     with pytest.raises(ConfigError, match=match):
         make(**{"seed": 5, **other}).load_state_dict(state)
 
 
-def test_the_state_of_another_store_is_refused(make: Make, store: Store, tmp_path: Path) -> None:
+def test_the_state_of_another_store_is_refused(make, store, tmp_path):
     data = Data(x=torch.zeros(NODES, 33), edge_index=torch.zeros(2, 1, dtype=torch.int64))
     other = gnndrive.from_data(data, tmp_path / "other.gnn")
     with NeighborLoader(other, [4, 3], batch_size=16, seed=5, buffer="60KB") as loader:
@@ -224,7 +158,7 @@ def test_the_state_of_another_store_is_refused(make: Make, store: Store, tmp_pat
     [{"version": 1}, {"batches": -1}, {"batches": 1.5}, {"epoch": None}, {"finished": 1},
      {"seed": "5"}],
 )  # fmt: skip
-def test_a_damaged_state_is_refused(make: Make, change: dict[str, Any]) -> None:
+def test_a_damaged_state_is_refused(make, change):
     loader = make(seed=5)
     with pytest.raises(ConfigError, match="state"):
         loader.load_state_dict(loader.state_dict() | change)
@@ -232,7 +166,7 @@ def test_a_damaged_state_is_refused(make: Make, change: dict[str, Any]) -> None:
         loader.load_state_dict([1])  # type: ignore[arg-type]
 
 
-def test_batches_in_any_order_cannot_be_counted(make: Make) -> None:
+def test_batches_in_any_order_cannot_be_counted(make):
     with pytest.raises(ConfigError, match="in_order=True"):
         make(in_order=False).state_dict()
 
@@ -259,7 +193,7 @@ print("the end")
 """
 
 
-def test_killed_again_and_again(store: Store, tmp_path: Path) -> None:
+def test_killed_again_and_again(store, tmp_path):
     def run(stop: int) -> subprocess.CompletedProcess[str]:
         return forked.run(PROGRAM, str(tmp_path), str(store.path), str(stop))
 

@@ -59,7 +59,7 @@ def loader(data: Data, folder: Path, **more: Any) -> NeighborLoader:
     return NeighborLoader(store, [4, 3], batch_size=16, strategy=strategy, **more)
 
 
-def test_rows_lie_where_the_sample_says(data: Data, tmp_path: Path) -> None:
+def test_rows_lie_where_the_sample_says(data, tmp_path):
     count = 0
     for batch in loader(data, tmp_path):
         assert torch.equal(batch.x, data.x[NODES - 1 - batch.n_id])
@@ -70,7 +70,7 @@ def test_rows_lie_where_the_sample_says(data: Data, tmp_path: Path) -> None:
     assert count == NODES
 
 
-def test_its_size_is_checked_first() -> None:
+def test_its_size_is_checked_first():
     """A larger batch than the plan counts is refused, although it says where its rows lie."""
     rows_of = {"nodes/x": np.zeros(4, np.int64), "edges/edge_attr": np.arange(5)}
     collate = SimpleNamespace(tables=[], rows_of=lambda *_: rows_of)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -34,7 +33,7 @@ def store(data: Data, tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize("nodes", [None, torch.arange(500), RARE | (torch.arange(NODES) < 300)])
-def test_draws_are_pygs(store: Store, data: Data, nodes: Any) -> None:
+def test_draws_are_pygs(store, data, nodes):
     torch.manual_seed(1)
     expected = list(PyGImbalancedSampler(data, nodes))
     torch.manual_seed(1)
@@ -44,7 +43,7 @@ def test_draws_are_pygs(store: Store, data: Data, nodes: Any) -> None:
     assert list(ImbalancedSampler(data, nodes)) == expected
 
 
-def test_a_loader_sees_every_class_equally_often(store: Store) -> None:
+def test_a_loader_sees_every_class_equally_often(store):
     torch.manual_seed(0)
     nodes = torch.arange(NODES).flip(0)[:800]
     sampler = ImbalancedSampler(store, input_nodes=nodes)
@@ -55,7 +54,7 @@ def test_a_loader_sees_every_class_equally_often(store: Store) -> None:
     assert seen.sum() == 800
 
 
-def test_more_nodes_than_torch_draws_among(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_nodes_than_torch_draws_among(store, monkeypatch):
     monkeypatch.setattr(imbalanced_sampler, "_MULTINOMIAL_MAX", 900)
     monkeypatch.setattr(imbalanced_sampler, "_STEP", 7000)
     drawn = torch.tensor(list(ImbalancedSampler(store, num_samples=20_000)))
@@ -66,7 +65,7 @@ def test_more_nodes_than_torch_draws_among(store: Store, monkeypatch: pytest.Mon
     assert times.min() > 0
 
 
-def test_types(tmp_path: Path) -> None:
+def test_types(tmp_path):
     data = HeteroData()
     data["paper"].y, data["paper"].num_nodes = torch.tensor([0, 1, 1, 1]), 4
     data["author"].num_nodes = 3
@@ -78,7 +77,7 @@ def test_types(tmp_path: Path) -> None:
         ImbalancedSampler(store, "author")
 
 
-def test_labels_that_were_set_are_those_that_count(store: Store) -> None:
+def test_labels_that_were_set_are_those_that_count(store):
     mine = copy.copy(store)
     mine.y = torch.where(torch.arange(NODES) < 5, 0, 1)
     drawn = torch.tensor(list(ImbalancedSampler(mine)))
@@ -97,9 +96,7 @@ def test_labels_that_were_set_are_those_that_count(store: Store) -> None:
         (torch.arange(NODES) - 5, "5 of the 1000 input nodes have no label"),
     ],
 )
-def test_labels_that_are_no_classes_are_refused(
-    data: Data, tmp_path: Path, y: torch.Tensor, words: str
-) -> None:
+def test_labels_that_are_no_classes_are_refused(data, tmp_path, y, words):
     data.y = y
     with pytest.raises(ConfigError, match=words):
         ImbalancedSampler(gnndrive.from_data(data, tmp_path / "y"))

@@ -1,29 +1,39 @@
-"""Batches that are larger than the plan counts: the loader plans again, within `memory=`."""
+"""Batches that are larger than the plan counts: the loader plans again, within `memory=`; the least
+`memory=` that an error names works."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+import random
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import BatchTooLarge
 from gnndrive.common.memory import parse_size
 from gnndrive.loader import drawing
+from gnndrive.loader.buffer_pool import BufferPool
+from gnndrive.loader.epoch_assembly import EpochAssembly
+from gnndrive.loader.plan_change import PlanChange
 from gnndrive.loader.ranks import Ranks
+from gnndrive.loader.runtime import Runtime
 from gnndrive.plan import choice, drawn
 from gnndrive.store import batch_sizes
 from gnndrive.strategies import strategy as find_strategy
+from tests.pipeline.traces import check_batches, read
 from tests.second import Runs
 
 NODES, WIDTH, HUBS = 6_000, 16, 4
@@ -69,8 +79,15 @@ def make(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         yield one
 
 
-def sizes(loader: NeighborLoader) -> list[int]:
-    return [batch.num_nodes for batch in loader]
+def sizes(batches: Iterable[Any]) -> list[int]:
+    return [batch.num_nodes for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def expected(store: Store) -> list[Data]:
+    """The batches, with memory for the largest."""
+    with NeighborLoader(store, [-1], SEEDS, batch_size=10, seed=3, buffer="10MB") as loader:
+        return list(loader)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -86,19 +103,17 @@ def least(make: Make, **arguments: Any) -> int:
     return parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
 
 
-AHEAD: list[dict[str, Any]] = [{}, {"strategy": "ginex", "superbatch": 9, "phases": None}]
+APART = {"strategy": "ginex", "superbatch": 9, "phases": "apart"}
 
 
-@pytest.mark.parametrize("given", [*AHEAD, AHEAD[1] | {"phases": "apart"}], ids=str)
-def test_larger_batches_come_as_they_are_and_within_the_budget(
-    make: Make, given: dict[str, Any]
-) -> None:
-    expected = list(make(buffer="10MB"))
-    memory = least(make, **given) + ROOM
-    loader = make(memory=memory, **given)
+@pytest.mark.parametrize("given", [{}, {"strategy": "ginex", "superbatch": 9}, APART], ids=str)
+def test_larger_batches_come_as_they_are_and_within_the_budget(make, expected, tmp_path, given):
+    """The timeline goes on behind the change."""
+    path, memory = tmp_path / "epoch.json.gz", least(make, **given) + ROOM
+    loader = make(memory=memory, trace=path, **given)
     first = loader.plan()
     assert first.batch_rows_max < 100, "hubs were not drawn"
-    assert max(batch.num_nodes for batch in expected) > 2_000
+    assert max(sizes(expected)) > 2_000
     rows, totals = [], []
     for ours, theirs in zip(loader, expected, strict=True):
         assert same(ours, theirs)
@@ -109,11 +124,33 @@ def test_larger_batches_come_as_they_are_and_within_the_budget(
     assert len(set(rows)) > 2, "it planned again more than once"
     assert max(totals) <= memory
     assert "later" in str(loader.plan())
+    assert loader.stats()["batches"] == 40
+    loader.close()
+    assert sorted(check_batches(read(path))) == [(0, batch, "") for batch in range(40)]
 
 
-def test_batches_are_drawn_in_free_memory_if_the_budget_is_too_small_for_one(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+def test_sizes_are_kept_for_the_next_loader(make, expected, store, monkeypatch, read_only):
+    """In this process if the store's folder cannot be written to."""
+
+    def refuse(path: Path, write: object) -> None:
+        raise OSError("read-only")
+
+    if read_only:
+        monkeypatch.setattr(batch_sizes, "replace_file", refuse)
+    memory = least(make) + ROOM
+    first = make(memory=memory)
+    assert sizes(first) == sizes(expected)
+    after = first.plan()
+    assert (store.path / batch_sizes.BATCHES_JSON).exists() != read_only
+    again = make(memory=memory)
+    assert again.plan().batch_rows_max == after.batch_rows_max
+    for loader in (again, first) if not read_only else ():
+        assert sum(batch.batch_size for batch in loader) == 400
+        assert loader.plan().batch_rows_max == after.batch_rows_max
+
+
+def test_batches_are_drawn_in_free_memory_if_the_budget_is_too_small_for_one(make, monkeypatch):
     """So that the error names what batches need, not the most that the fanout allows."""
     named = least(make)
     batch_sizes._of_process.clear()
@@ -122,22 +159,12 @@ def test_batches_are_drawn_in_free_memory_if_the_budget_is_too_small_for_one(
     assert least(make) > named + 1_000_000
 
 
-def test_sizes_of_larger_batches_are_kept_for_the_next_loader(make: Make) -> None:
-    memory = least(make) + ROOM
-    first = make(memory=memory)
-    found = sizes(first)
-    after = first.plan()
-    again = make(memory=memory)
-    assert again.plan().batch_rows_max == after.batch_rows_max
-    assert sizes(again) == found
-
-
-def test_the_iterator_of_an_event_loop_plans_again(make: Make) -> None:
+def test_the_iterator_of_an_event_loop_plans_again(make, expected):
     async def run() -> list[int]:
         return [batch.num_nodes async for batch in make(memory=memory)]
 
     memory = least(make) + ROOM
-    assert asyncio.run(run()) == sizes(make(buffer="10MB"))
+    assert asyncio.run(run()) == sizes(expected)
 
 
 async def drain(batches: Any) -> None:
@@ -145,7 +172,7 @@ async def drain(batches: Any) -> None:
         pass
 
 
-def test_a_refused_plan_does_not_finish_the_epoch_of_an_event_loop(make: Make) -> None:
+def test_a_refused_plan_does_not_finish_the_epoch_of_an_event_loop(make):
     async def run() -> None:
         batches = aiter(loader)
         with pytest.raises(ConfigError, match="give at least memory="):
@@ -160,18 +187,7 @@ def test_a_refused_plan_does_not_finish_the_epoch_of_an_event_loop(make: Make) -
     assert not state["finished"]
 
 
-def test_later_epochs_run_by_the_new_plan(make: Make) -> None:
-    loader = make(memory=least(make) + ROOM)
-    rows = []
-    for _ in range(3):
-        assert sum(batch.batch_size for batch in loader) == 400
-        rows.append(loader.plan().batch_rows_max)
-    assert len(set(rows)) == 1, "the first epoch had the largest batch"
-
-
-def test_a_batch_too_large_for_the_budget_fails_at_its_turn_and_names_what_works(
-    make: Make,
-) -> None:
+def test_a_batch_too_large_for_the_budget_fails_at_its_turn_and_names_what_works(make, expected):
     loader = make(memory=least(make) + 60_000)
     with pytest.raises(ConfigError, match="give at least memory=") as caught:
         list(loader)
@@ -183,12 +199,10 @@ def test_a_batch_too_large_for_the_budget_fails_at_its_turn_and_names_what_works
             break
         except ConfigError as error:
             caught.value.args = error.args
-    assert found == sizes(make(buffer="10MB"))
+    assert found == sizes(expected)
 
 
-def test_a_sampler_that_gives_up_is_asked_again_with_more_room(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_gives_up_is_asked_again_with_more_room(make, expected, monkeypatch):
     """The C sampler stops at the plan's limits, so the size is unknown until it is drawn alone."""
     asked: list[Any] = []
     original = drawn.doubled
@@ -198,22 +212,11 @@ def test_a_sampler_that_gives_up_is_asked_again_with_more_room(
         return original(*given)
 
     monkeypatch.setattr("gnndrive.loader.epoch_assembly.doubled", noted)
-    assert sizes(make(memory=least(make) + ROOM)) == sizes(make(buffer="10MB"))
+    assert sizes(make(memory=least(make) + ROOM)) == sizes(expected)
     assert asked
 
 
-def test_a_second_iterator_keeps_the_plan_as_it_is(make: Make) -> None:
-    loader = make(memory="60MB", buffer="330KB")
-    one, other = iter(loader), iter(loader)
-    with pytest.raises(ConfigError, match="close the other iterator"):
-        list(zip(one, other, strict=True))
-    other.close()
-    one.close()
-    assert sizes(loader) == sizes(make(buffer="10MB"))
-
-
-def test_a_resumed_epoch_plans_again(make: Make) -> None:
-    expected = sizes(make(buffer="10MB"))
+def test_a_resumed_epoch_plans_again(make, expected):
     memory = least(make) + ROOM
     loader = make(memory=memory)
     batches = iter(loader)
@@ -225,12 +228,12 @@ def test_a_resumed_epoch_plans_again(make: Make) -> None:
     (loader.data.path / batch_sizes.BATCHES_JSON).unlink()
     resumed = make(memory=memory)
     resumed.load_state_dict(state)
-    assert sizes(resumed) == expected[35:]
+    assert sizes(resumed) == sizes(expected)[35:]
     assert resumed.state_dict()["batches"] == 40
 
 
-def test_a_rank_plans_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, memory = list(make(buffer="10MB")), least(make) + ROOM
+def test_a_rank_plans_again(make, expected, monkeypatch):
+    memory = least(make) + ROOM
     loader = make(memory=memory, ranks=True)
     loader.load_state_dict(loader.state_dict() | {"batches": 30})
     monkeypatch.setattr("gnndrive.loader.assembly.resolve_ranks", lambda *_: Ranks(1, 2, "loader"))
@@ -242,13 +245,13 @@ def test_a_rank_plans_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None
     assert loader.state_dict()["batches"] == 40
 
 
-def test_in_any_order_the_plan_counts_the_bounds(make: Make) -> None:
+def test_in_any_order_the_plan_counts_the_bounds(make, expected):
     loader = make(memory="100MB", in_order=False)
     assert loader.plan().batch_rows_max == NODES
-    assert sorted(sizes(loader)) == sorted(sizes(make(buffer="10MB")))
+    assert sorted(sizes(loader)) == sorted(sizes(expected))
 
 
-def test_links_plan_again(make: Make, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_plan_again(make, store, monkeypatch):
     ends = torch.stack([torch.arange(400), SEEDS])
     given: dict[str, Any] = {"edge_label_index": ends, "batch_size": 10, "seed": 3, "io_depth": 1}
     with LinkNeighborLoader(store, [-1, 2], buffer="10MB", **given) as loader:
@@ -260,52 +263,32 @@ def test_links_plan_again(make: Make, store: Store, monkeypatch: pytest.MonkeyPa
         assert loader.plan().total_bytes <= 12_000_000
 
 
-def test_a_folder_that_cannot_be_written_to_is_left_alone(
-    make: Make, monkeypatch: pytest.MonkeyPatch, store: Store
-) -> None:
-    def refuse(path: Path, write: object) -> None:
-        raise OSError("read-only")
-
-    monkeypatch.setattr(batch_sizes, "replace_file", refuse)
-    memory = least(make) + ROOM
-    first = make(memory=memory)
-    found = sizes(first)
-    assert not (store.path / batch_sizes.BATCHES_JSON).exists()
-    assert make(memory=memory).plan().batch_rows_max == first.plan().batch_rows_max
-    assert found == sizes(make(buffer="10MB"))
-
-
-def test_a_damaged_batches_json_is_drawn_again(make: Make, store: Store) -> None:
+def test_a_damaged_batches_json_is_drawn_again(make, store):
     plan = str(make(memory="6MB").plan())
     file = store.path / batch_sizes.BATCHES_JSON
     good = file.read_bytes()
-    for bad in (b"", b"[]", b"{", good.replace(b'"sizes": [[', b'"sizes": [[-'), b"\xff" * 9,
-                good.replace(b'"version"', b'"versoin"'), b"[" * 100_000):  # fmt: skip
+    for bad in (b"[]", good.replace(b'"sizes": [[', b'"sizes": [[-'), b"\xff" * 9, b"[" * 100_000,
+                good.replace(b'"version"', b'"versoin"')):  # fmt: skip
         file.write_bytes(bad)
         batch_sizes._of_process.clear()
         assert str(make(memory="6MB").plan()) == plan
         assert json.loads(file.read_bytes()).keys() == json.loads(good).keys()
 
 
-def test_what_takes_hardly_more_memory_is_counted_at_once(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = sizes(make(buffer="10MB"))
+def test_what_takes_hardly_more_memory_is_counted_at_once(make, expected, monkeypatch):
     least_of_drawn = least(make)
     monkeypatch.setattr(choice, "HARDLY_MORE_BYTES", 32 << 20)
     memory = least(make)
     assert memory > least_of_drawn + 1_000_000
     loader = make(memory=memory)
     first = loader.plan()
-    assert sizes(loader) == expected
+    assert sizes(loader) == sizes(expected)
     assert loader.plan() == first
-    assert max(expected) <= first.batch_rows_max
+    assert max(sizes(expected)) <= first.batch_rows_max
 
 
 @pytest.mark.parametrize("more", [0, 32 << 20])
-def test_seeds_given_twice_may_make_a_batch_larger_than_the_bounds(
-    make: Make, monkeypatch: pytest.MonkeyPatch, more: int
-) -> None:
+def test_seeds_given_twice_may_make_a_batch_larger_than_the_bounds(make, monkeypatch, more):
     """Each of them is expanded, so that a hub's edges are there twice."""
     monkeypatch.setattr(choice, "HARDLY_MORE_BYTES", more)
     hub = torch.full((10,), NODES - 1)
@@ -315,7 +298,7 @@ def test_seeds_given_twice_may_make_a_batch_larger_than_the_bounds(
     assert sizes(loader) == expected
 
 
-def test_a_sampler_without_limits_is_checked_after_its_samples(make: Make) -> None:
+def test_a_sampler_without_limits_is_checked_after_its_samples(make):
     strategy = replace(find_strategy("gnndrive"), sampler=Runs)
     given: dict[str, Any] = {"strategy": strategy, "topology": "mmap"}
     expected = sizes(make(buffer="10MB", **given))
@@ -325,9 +308,7 @@ def test_a_sampler_without_limits_is_checked_after_its_samples(make: Make) -> No
     assert first < max(expected) <= loader.plan().batch_rows_max
 
 
-def test_of_a_hubs_edges_only_those_within_an_induced_sample_are_counted(
-    make: Make, tmp_path: Path
-) -> None:
+def test_of_a_hubs_edges_only_those_within_an_induced_sample_are_counted(make, tmp_path):
     """The hub is a neighbour of every seed, and has far more edges than the plan counts."""
     random = np.random.default_rng(0)
     ends = torch.from_numpy(random.integers(0, NODES - 1, (2, 3 * NODES)))
@@ -345,7 +326,7 @@ def test_of_a_hubs_edges_only_those_within_an_induced_sample_are_counted(
     assert max(batch.num_edges for batch in expected) < NODES - 1
 
 
-def test_edges_drawn_twice_of_which_an_induced_sample_keeps_one(make: Make) -> None:
+def test_edges_drawn_twice_of_which_an_induced_sample_keeps_one(make):
     """Drawing takes more memory than the plan, which counts the induced edges, has for it."""
     given: dict[str, Any] = {"num_neighbors": [300], "replace": True, "subgraph_type": "induced"}
     expected = list(make(buffer="10MB", **given))
@@ -354,9 +335,7 @@ def test_edges_drawn_twice_of_which_an_induced_sample_keeps_one(make: Make) -> N
         assert same(ours, theirs)
 
 
-def test_the_size_of_a_batch_that_cannot_be_measured_is_not_kept(
-    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_a_batch_without_measure_is_not_kept(make, expected, store, monkeypatch):
     """The error names the least for the most that the fanout allows, which works."""
     monkeypatch.setattr("gnndrive.loader.epoch_assembly.scratch_bytes", lambda size: 1 << 60)
     memory = least(make) + 60_000
@@ -365,7 +344,7 @@ def test_the_size_of_a_batch_that_cannot_be_measured_is_not_kept(
     (entry,) = batch_sizes._of_process.values()
     assert entry["larger"] is None
     named = str(caught.value).split('memory="')[1].split('"')[0]
-    assert sizes(make(memory=named)) == sizes(make(buffer="10MB"))
+    assert sizes(make(memory=named)) == sizes(expected)
     (entry,) = batch_sizes._of_process.values()
     assert entry["larger"] is None
 
@@ -386,8 +365,168 @@ class Refuses(Runs):
         return sampler
 
 
-def test_a_sampler_that_refuses_what_its_limits_allow_is_an_error(make: Make) -> None:
+def test_a_sampler_that_refuses_what_its_limits_allow_is_an_error(make):
     strategy = replace(find_strategy("gnndrive"), sampler=Refuses)
     given: dict[str, Any] = {"strategy": strategy, "topology": "mmap"}
     with pytest.raises(ConfigError, match="no larger than its limits"):
         list(make(memory=least(make, **given) + ROOM, **given))
+
+
+def test_an_iterator_that_begins_while_the_plan_changes_waits(make, expected, monkeypatch):
+    """Else its buffer would be freed while it is lent."""
+    loader = make(memory=2 * (least(make) + ROOM))
+    begun: list[Any] = []
+    waits, threads = threading.Event(), []
+    settled, measure, close = PlanChange.settled, EpochAssembly._measure, BufferPool._close_buffer
+
+    def begin() -> None:
+        begun.append(iter(loader))
+        waits.set()
+
+    async def noted(self: PlanChange) -> None:
+        waits.set()
+        await settled(self)
+
+    def measured(self: EpochAssembly, *given: Any) -> Any:
+        if not threads:
+            threads.append(threading.Thread(target=begin))
+            threads[0].start()
+            waits.wait()
+        return measure(self, *given)
+
+    def closed(self: BufferPool, buffer: Any) -> Any:
+        assert buffer not in self._lent
+        return close(self, buffer)
+
+    monkeypatch.setattr(PlanChange, "settled", noted)
+    monkeypatch.setattr(EpochAssembly, "_measure", measured)
+    monkeypatch.setattr(BufferPool, "_close_buffer", closed)
+    batches = iter(loader)
+    found = [next(batches).num_nodes for _ in range(36)]
+    try:
+        found.append(next(batches).num_nodes)
+    finally:
+        threads[0].join()
+    assert found == sizes(expected)[:37]
+    batches.close()
+    assert [batch.num_nodes for batch in begun[0]] == sizes(expected)
+
+
+def test_what_changes_the_plan_begins_no_epoch(make, monkeypatch):
+    """A sampler that is asked for a batch's size may do this, and would wait for itself."""
+    loader = make(memory=least(make) + ROOM)
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochAssembly, "_measure", lambda *given: iter(loader))
+        with pytest.raises(ConfigError, match="own threads"):
+            list(loader)
+    assert sum(batch.batch_size for batch in loader) == 400
+
+
+def test_after_a_refusal_an_epoch_that_begins_alone_counts_the_larger_batch(make, expected):
+    loader = make(memory="60MB", buffer="330KB")
+    running, refused = iter(loader), iter(loader)
+    with pytest.raises(ConfigError, match="close the other iterator"):
+        list(refused)
+    rows = loader.plan().batch_rows_max
+    del running
+    again, other = iter(loader), iter(loader)
+    assert loader.plan().batch_rows_max > rows
+    found = [next(other).num_nodes for _ in range(37)]
+    assert found == sizes(expected)[:37], (
+        "the larger batch that was refused comes, beside another epoch"
+    )
+    again.close()
+    other.close()
+
+
+def test_an_epoch_whose_iterator_was_dropped_is_waited_for(make, expected, monkeypatch):
+    """It is ending, and uses its buffer no longer."""
+    loader = make(memory="60MB", buffer="330KB")
+    iterators, change = [iter(loader), iter(loader)], Runtime.changing_plan
+    batches = iterators[1]
+
+    def changing(self: Runtime) -> Any:
+        del iterators[:]
+        return change(self)
+
+    monkeypatch.setattr(Runtime, "changing_plan", changing)
+    assert sizes(batches) == sizes(expected)
+
+
+DTYPES = (torch.float32, torch.float16, torch.int8, torch.float64)
+
+
+def homogeneous(draw: random.Random) -> Data:
+    nodes, each = draw.choice([50, 400, 2_000]), draw.choice([1, 4, 9])
+    ends = torch.rand(2, nodes * each)
+    data = Data(
+        x=(10 * torch.randn(nodes, draw.choice([1, 7, 130]))).to(draw.choice(DTYPES)),
+        y=torch.randint(0, 9, (nodes,)),
+        edge_index=torch.stack([ends[0] * nodes, ends[1] ** 4 * nodes]).long(),  # with hubs
+    )
+    if draw.random() < 0.4:
+        data.edge_attr = torch.randn(nodes * each, draw.choice([1, 20]))
+    return data
+
+
+def heterogeneous(draw: random.Random) -> HeteroData:
+    counts, data = {"paper": draw.choice([90, 500]), "author": draw.choice([7, 300])}, HeteroData()
+    data["paper"].x = torch.randn(counts["paper"], draw.choice([1, 40]))
+    data["author"].num_nodes = counts["author"]
+    for source, target in (("author", "paper"), ("paper", "author"), ("paper", "paper")):
+        ends = [torch.randint(0, counts[type], (800,)) for type in (source, target)]
+        data[source, "to", target].edge_index = torch.stack(ends)
+    return data
+
+
+def settings(draw: random.Random) -> dict[str, Any]:
+    fanout = [draw.choice([-1, 0, 1, 2, 5]) for _ in range(draw.choice([1, 2]))]
+    given: dict[str, Any] = {
+        "num_neighbors": fanout, "batch_size": draw.choice([1, 3, 32, 200]), "seed": 1,
+        "shuffle": draw.random() < 0.6, "io_depth": draw.choice([1, 4, 128]),
+    }  # fmt: skip
+    for chance, name, values in (
+        (0.3, "replace", [True]), (0.3, "disjoint", [True]), (0.3, "topology", ["direct", "mmap"]),
+        (0.3, "sweep", [1, 2]), (0.3, "extracting_queue", [1, 9]), (0.3, "samplers", [1, 5]),
+        (0.3, "training_queue", [1, 8]), (0.2, "in_order", [False]), (0.2, "policy", ["lru"]),
+        (0.2, "feature_dtype", ["float32"]),
+    ):  # fmt: skip
+        if draw.random() < chance:
+            given[name] = draw.choice(values)
+    if not given.get("disjoint") and draw.random() < 0.3:
+        given["subgraph_type"] = "bidirectional"
+    return given
+
+
+REVERSED = 1016  # bidirectional: an edge type has no edges but those of its reverse
+
+
+def test_the_least_memory_works_and_a_hair_less_is_refused(tmp_path, seeds):
+    for seed in (REVERSED, *seeds(6)):
+        draw = random.Random(seed)
+        torch.manual_seed(seed)
+        data = heterogeneous(draw) if draw.random() < 0.4 else homogeneous(draw)
+        store, given = gnndrive.from_data(data, tmp_path / f"{seed}.gnn"), settings(draw)
+        kind: Any = NeighborLoader
+        if draw.random() < 0.25:
+            kind, given["neg_sampling"] = LinkNeighborLoader, draw.choice([None, "binary"])
+            if store.is_hetero:
+                given["edge_label_index"] = ("author", "to", "paper")
+        elif store.is_hetero:
+            given["input_nodes"] = "paper"
+        with kind(store, memory=1, **given) as loader:
+            with pytest.raises(ConfigError, match="give at least memory=") as caught:
+                loader.plan()
+            with pytest.raises(ConfigError, match="give at least memory="):
+                iter(loader)
+        named = re.search(r'at least memory="([^"]+)"', str(caught.value))
+        assert named is not None, seed
+        least = parse_size(named[1], "memory")
+        with (
+            kind(store, memory=int(0.995 * least), **given) as loader,
+            pytest.raises(ConfigError, match="is too little"),
+        ):
+            loader.plan()
+        with kind(store, memory=named[1], **given) as loader:
+            for _ in islice(loader, 20):
+                assert loader.plan().total_bytes <= least

@@ -1,32 +1,44 @@
-"""Iterators and loaders that end free everything and do not disturb others."""
+"""Iterators and loaders that end, or cannot begin, free everything and do not disturb others."""
 
+from __future__ import annotations
+
+import asyncio
+import errno
 import gc
 import os
+import re
+import resource
 import sys
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ClosedError, ConfigError, NeighborLoader, Store
+from gnndrive import ClosedError, ConfigError, NeighborLoader, Store, StoreError
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
 from gnndrive.common import array_pool
+from gnndrive.common.ffi import ffi
+from gnndrive.common.limits import refusal
 from gnndrive.common.loop_thread import LoopThread
+from gnndrive.common.memory import parse_size
+from gnndrive.disk.engines import uring
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.output_queue import OutputQueue, References
 from tests.interrupted import drop_and_interrupt
-from tests.loader.conftest import NODES, Make
+from tests.loader.conftest import NODES
+from tests.soak import product
 
 LOOKS = 20_000  # at a condition that soon becomes true, such as the end of a joined thread's entry
 
@@ -88,9 +100,7 @@ def wide(data: Data, tmp_path: Any) -> Store:
 
 
 @pytest.mark.parametrize("engine", ["uring", "threads"])
-def test_two_hundred_iterators_leave_nothing(
-    wide: Store, engine: str, nothing_is_left: None
-) -> None:
+def test_many_iterators_leave_nothing(wide, engine, nothing_is_left):
     alive = living(Epoch, Lease, FeatureBuffer)  # in tracebacks that other tests keep
     loader = NeighborLoader(
         wide, [4], batch_size=16, buffer="800KB", engine=engine, io_depth=16, seed=0
@@ -106,12 +116,12 @@ def test_two_hundred_iterators_leave_nothing(
         elif number % 40 == 3:
             assert sum(1 for _ in iterator) == len(loader)
 
-    for number in range(80):
+    for number in range(40):
         cycle(number)
     before = threads(), descriptors(), len(gc.get_objects()), psutil.Process().memory_info().rss
-    for number in range(200):
+    for number in range(120):
         cycle(number)
-    # 200 batches would be 60 MB, 200 buffers 160 MB; an epoch has dozens of objects.
+    # 120 batches would be 36 MB, 120 buffers 96 MB; an epoch has dozens of objects.
     assert becomes_true(lambda: threads() == before[0])
     assert becomes_true(lambda: descriptors() == before[1])
     loader.close()
@@ -122,8 +132,8 @@ def test_two_hundred_iterators_leave_nothing(
 
 
 @pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
-def test_loaders_leave_nothing(make: Make, topology: str, nothing_is_left: None) -> None:
-    for number in range(20):
+def test_loaders_leave_nothing(make, topology, nothing_is_left):
+    for number in range(6):
         loader = make(topology=topology)
         iterator = iter(loader)
         if number % 2:
@@ -131,7 +141,7 @@ def test_loaders_leave_nothing(make: Make, topology: str, nothing_is_left: None)
         loader.close()
 
 
-def test_a_loader_that_is_dropped_leaves_nothing(store: Store, nothing_is_left: None) -> None:
+def test_a_loader_that_is_dropped_leaves_nothing(store, nothing_is_left):
     loader = NeighborLoader(store, [4], batch_size=16, buffer="40KB")
     for _ in loader:
         pass
@@ -152,9 +162,7 @@ def named_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
 
 
-def test_a_loader_collected_in_its_own_thread_leaves_nothing(
-    store: Store, nothing_is_left: None
-) -> None:
+def test_a_loader_collected_in_its_own_thread_leaves_nothing(store, nothing_is_left):
     """Any thread may collect garbage; gnndrive's own threads must not wait for themselves."""
     collected = threading.Event()
 
@@ -183,25 +191,16 @@ def test_a_loader_collected_in_its_own_thread_leaves_nothing(
     assert collected.is_set()
 
 
-def test_an_iterator_keeps_its_loader(store: Store) -> None:
+def test_an_iterator_keeps_its_loader(store):
     """`for batch in NeighborLoader(…)` holds nothing but the iterator."""
     number = 0
-    for _ in NeighborLoader(store, [2], batch_size=50, buffer="40KB"):
+    for _ in NeighborLoader(store, [2], batch_size=100, buffer="40KB"):
         gc.collect()
         number += 1
-    assert number == NODES // 50
+    assert number == NODES // 100
 
 
-def test_an_engine_that_cannot_start_leaves_nothing(
-    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gnndrive.loader.arguments.IO_DEPTH_MAX", 1 << 30)
-    for _ in range(3):
-        with pytest.raises(ConfigError):
-            iter(make(engine="uring", io_depth=1_000_000))
-
-
-def test_no_more_batches_live_than_are_planned_for(make: Make) -> None:
+def test_no_more_batches_live_than_are_planned_for(make):
     """One with the user, one ready, one in the making, and what six workers are about to drop."""
     made: list[weakref.ref[Data]] = []
 
@@ -219,16 +218,7 @@ def test_no_more_batches_live_than_are_planned_for(make: Make) -> None:
 # ---- the end
 
 
-def test_closing_an_iterator_ends_it_like_a_generator(make: Make) -> None:
-    loader = make()
-    iterator = iter(loader)
-    next(iterator)
-    iterator.close(), iterator.close()
-    assert list(iterator) == []
-    assert sum(1 for _ in loader) == len(loader)
-
-
-def test_closing_the_loader_in_the_middle_raises(make: Make) -> None:
+def test_closing_the_loader_in_the_middle_raises(make):
     """An epoch that ends too early must not look like one that is complete."""
     loader = make()
     iterator = iter(loader)
@@ -240,19 +230,17 @@ def test_closing_the_loader_in_the_middle_raises(make: Make) -> None:
     assert list(iterator) == []
 
 
-def test_closing_the_loader_after_the_end_does_not_raise(make: Make) -> None:
+def test_closing_the_loader_after_the_end_does_not_raise(make):
     loader = make(batch_size=200, buffer="80KB")
     iterator, closed = iter(loader), iter(loader)
     assert len([next(iterator), next(iterator)]) == len(loader)
-    closed.close()
+    closed.close(), closed.close()
     assert next(iterator, None) is None
     loader.close(), loader.close()
     assert list(iterator) == list(closed) == []
 
 
-def test_closing_again_after_an_interrupt(
-    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_again_after_an_interrupt(make, nothing_is_left, monkeypatch):
     """Ctrl-C while `close` waits: the next `close` waits for the same end."""
     loader = make()
     iterator = iter(loader)
@@ -274,9 +262,7 @@ def test_closing_again_after_an_interrupt(
         list(iterator)
 
 
-def test_closing_from_within_a_start(
-    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_from_within_a_start(make, nothing_is_left, monkeypatch):
     """A signal's handler closes loaders while one reads its graph at its first `iter`."""
     starting, other = make(), make()
     next(iter(other))
@@ -292,9 +278,7 @@ def test_closing_from_within_a_start(
         iter(starting)
 
 
-def test_an_interrupt_right_after_the_engines_have_started(
-    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_right_after_the_engines_have_started(make, nothing_is_left, monkeypatch):
     """Both engines are there by then, each in a thread of its own."""
     call = LoopThread.call
 
@@ -310,8 +294,12 @@ def test_an_interrupt_right_after_the_engines_have_started(
         iter(make(topology="direct"))
 
 
-def test_a_closed_loader_cannot_be_iterated(make: Make) -> None:
-    loader, unused = make(), make()
+def test_a_closed_loader_cannot_be_iterated(make, nothing_is_left):
+    loader, unused, failing = make(), make(), make()
+    with pytest.raises(ZeroDivisionError), failing:
+        next(iter(failing)).batch_size / 0
+    with pytest.raises(ClosedError):
+        iter(failing)
     next(iter(loader))
     for each in (loader, unused):
         each.close()
@@ -319,26 +307,9 @@ def test_a_closed_loader_cannot_be_iterated(make: Make) -> None:
             iter(each)
 
 
-def divide_by_zero(loader: NeighborLoader) -> None:
-    for batch in loader:
-        batch.batch_size / 0
-
-
-def test_a_loader_as_a_context(make: Make, nothing_is_left: None) -> None:
-    with make() as loader:
-        assert next(iter(loader)).batch_size == 16
-    with pytest.raises(ClosedError):
-        iter(loader)
-    loader = make()
-    with pytest.raises(ZeroDivisionError), loader:
-        divide_by_zero(loader)
-    with pytest.raises(ClosedError):
-        iter(loader)
-
-
-def test_threads_may_close_and_iterate_at_once(make: Make, nothing_is_left: None) -> None:
+def test_threads_may_close_and_iterate_at_once(make, nothing_is_left):
     """A user who comes too late gets ClosedError; no thread waits for ever."""
-    for _ in range(20):
+    for _ in range(8):
         loader = make(batch_size=100, buffer="60KB")
         results: list[Any] = []
 
@@ -358,21 +329,7 @@ def test_threads_may_close_and_iterate_at_once(make: Make, nothing_is_left: None
         assert len(results) == 2
 
 
-def test_an_iterator_may_move_between_threads(make: Make) -> None:
-    iterator = iter(make())
-    got: list[Data] = []
-    for _ in range(NODES // 16):
-        user = threading.Thread(target=lambda: got.append(next(iterator)))
-        user.start()
-        user.join()
-    assert next(iterator, None) is None
-    input_id = torch.cat([batch.input_id for batch in got])
-    assert np.array_equal(input_id, np.arange(NODES))
-
-
-def test_the_output_queue_gets_references_to_a_batchs_rows(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_output_queue_gets_references_to_a_batchs_rows(make, monkeypatch):
     monkeypatch.setattr(array_pool, "SMALL_BYTES", 1)
     references, put = list[References](), OutputQueue.put
 
@@ -392,8 +349,281 @@ def test_the_output_queue_gets_references_to_a_batchs_rows(
     assert references[0][0]() is None
 
 
-def test_dropping_a_finished_iterator_loses_no_ctrl_c(make: Make) -> None:
+def test_dropping_a_finished_iterator_loses_no_ctrl_c(make):
     only = [iter(make())]
     for _ in only[0]:
         pass
     drop_and_interrupt(only)
+
+
+# ---- several iterators at once: none waits for another
+
+
+def test_closing_the_loader_retires_all_buffers(make, monkeypatch):
+    retired: list[FeatureBuffer] = []
+    monkeypatch.setattr(FeatureBuffer, "retire", lambda self: retired.append(self))
+    loader = make()
+    iterators = [iter(loader) for _ in range(3)]
+    buffers = [iterator._run.epoch.buffer for iterator in iterators]
+    assert len({id(buffer) for buffer in buffers}) == 3
+    assert buffers[0].tables["nodes/x"].slots == loader.plan().slots
+    iterators[0].close()
+    assert not retired, "the next epoch may use the rows that it holds"
+    loader.close()
+    assert retired == buffers[1:]
+
+
+def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(make, monkeypatch):
+    """It waits for the end of a dropped iterator, whose buffer it would use."""
+    inside, go_on, wait = threading.Event(), threading.Event(), asyncio.wait
+
+    def held(batch: Any) -> Any:
+        inside.set()
+        go_on.wait()
+        return batch
+
+    loader = make(transform=held)
+    dropped = iter(loader)
+    runtime = dropped._runtime
+    closing: list[asyncio.Future[None]] = []
+
+    def closed_meanwhile(tasks: Any) -> Any:
+        if not closing and list(tasks) == list(runtime._tasks.values()):
+            closing.append(asyncio.ensure_future(runtime._free_once()))
+            go_on.set()
+        return wait(tasks)
+
+    inside.wait()
+    monkeypatch.setattr(asyncio, "wait", closed_meanwhile)
+    runtime.drop(dropped._run)
+    with pytest.raises(ClosedError):
+        iter(loader)
+    assert closing
+    loader.close()
+
+
+def test_as_many_iterators_as_memory_holds(make):
+    """Each further one is counted; closing one makes room for another."""
+    stages = {"samplers": 4, "extracting_queue": 6, "training_queue": 4}
+    least = make(buffer="40KB", **stages).plan().total_bytes
+    alone = make(buffer="40KB", memory=least + 10_000, **stages)
+    first = iter(alone)
+    with pytest.raises(ConfigError) as refused:
+        iter(alone)
+    words = re.search(r"of its own, (.+?), and memory", str(refused.value))
+    assert words is not None
+    more = parse_size(words[1], "more")
+    first.close()
+    loader = make(buffer="40KB", memory=alone.plan().total_bytes + 2 * more + 1000, **stages)
+    live = [iter(loader) for _ in range(3)]
+    with pytest.raises(ConfigError, match="a second live iterator"):
+        iter(loader)
+    live.pop().close()
+    live.append(iter(loader))
+    assert [sum(1 for _ in iterator) for iterator in live] == [len(loader)] * 3
+
+
+def test_breaking_off_frees_the_buffer_for_the_next(make):
+    loader = make(memory=make().plan().total_bytes)  # for one iterator
+    for _ in range(6):
+        for batch in loader:
+            assert batch.batch_size == 16
+            break
+    for _ in range(5):
+        iter(loader)
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        for batch in loader:
+            batch.batch_size / 0
+    assert sum(1 for _ in loader) == len(loader)
+
+
+# ---- calls from a loader's own threads
+
+
+CALLS: dict[str, Callable[[NeighborLoader], Any]] = {
+    "close": lambda loader: loader.close(),
+    "iterate": lambda loader: list(loader),
+    "begin": iter,
+}
+
+
+def in_a_transform(call: Callable[[], Any]) -> dict[str, Any]:
+    return {"transform": lambda batch: call() and batch}
+
+
+def in_a_worker(call: Callable[[], Any]) -> dict[str, Any]:
+    return {"num_workers": 2, "worker_init_fn": lambda _: call()}
+
+
+class Calling:
+    """A sampler that calls a function in place of one of its numbers."""
+
+    def __init__(self, call: Callable[[], Any], at: int) -> None:
+        self.call, self.at = call, at
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(100):
+            if number == self.at:
+                self.call()
+            yield number
+
+    def __len__(self) -> int:
+        return 100
+
+
+PLACES: list[Callable[[Callable[[], Any]], dict[str, Any]]] = [
+    in_a_transform,
+    in_a_worker,
+    lambda call: {"sampler": Calling(call, 0)},  # in the user's thread
+    lambda call: {"sampler": Calling(call, 40)},  # in the loop thread
+]
+
+
+@product("place,call", PLACES, list(CALLS))
+def test_calls_from_its_own_threads(make, place, call):
+    """They would wait for themselves."""
+    loaders: list[NeighborLoader] = []
+    loaders.append(make(**place(lambda: CALLS[call](loaders[0]))))
+    with pytest.raises((ConfigError, RuntimeError), match=r"own threads|was closed"):
+        list(loaders[0])
+
+
+def test_an_iterator_in_its_own_transform(make):
+    iterators: list[Iterator[Any]] = []
+
+    def transform(batch: Any) -> Any:
+        if len(iterators) > 1:
+            next(iterators[1])
+        return batch
+
+    loader = make(transform=transform)
+    iterators.append(iter(loader))
+    next(iterators[0])
+    iterators.append(iterators[0])
+    with pytest.raises(ConfigError, match="own threads"):
+        list(iterators[0])
+
+
+def test_another_loader_and_stats_may_be_used_in_a_transform(make):
+    other, loaders = make(seed=0), list[NeighborLoader]()
+
+    def transform(batch: Any) -> Any:
+        assert next(iter(other)).num_nodes > 16
+        batch.so_far = loaders[0].stats()["batches"]
+        return batch
+
+    loaders.append(make(transform=transform))
+    assert [batch.so_far for batch in loaders[0]] == list(range(len(loaders[0])))
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"samplers": 2, "topology": "direct"},
+    {"samplers": 1, "topology": "direct", "engine": "threads", "io_depth": 2},
+]
+
+
+class Refusal:
+    """Has `Thread.start` fail as in CPython once `allowed` threads have started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allowed = 0
+        started = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if self.allowed == 0:
+                raise RuntimeError("can't start new thread")
+            self.allowed -= 1
+            started(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["uring", "threads"])
+def test_whichever_thread_is_refused(make, settings, monkeypatch):
+    gc.collect()  # a loader that an earlier test dropped is closed in a thread
+    loader = make(**settings)
+    refusal, before, refused, said = Refusal(monkeypatch), held(), 0, list[str]()
+    while refused < 100:
+        refusal.allowed = refused
+        try:
+            batches = iter(loader)
+            break
+        except ConfigError as error:
+            said.append(str(error))
+        assert not has_more(before)
+        refused += 1
+    refusal.allowed = 100
+    assert len(list(batches)) == len(loader)
+    assert settings["samplers"] + 3 <= refused < 100
+    assert all("ulimit -u" in text and "samplers=1" in text for text in said)
+
+
+def held() -> tuple[int, int]:
+    """Threads and file descriptors of this process."""
+    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+
+def has_more(before: tuple[int, int]) -> bool:
+    """Whether the process has more threads or files now; those of earlier tests may have ended."""
+    return any(now > then for now, then in zip(held(), before, strict=True))
+
+
+@contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """A context in which this process can open that many files more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    names = os.listdir("/proc/self/fd")
+    used = {int(name) for name in names if os.path.lexists(f"/proc/self/fd/{name}")}
+    limit = 0
+    while count >= 0:  # the limit is of the numbers of files, of which the lowest free is taken
+        count -= limit not in used
+        limit += 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit - 1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["uring", "threads"])
+def test_whichever_file_is_refused(make, settings):
+    before, refused, said = held(), 0, list[str]()
+    while refused < 100:
+        loader = make(**settings)
+        with files_left(refused):
+            try:
+                batches = iter(loader)
+                break
+            except (ConfigError, StoreError) as error:
+                said.append(str(error))
+        loader.close()
+        assert not has_more(before)
+        refused += 1
+    assert len(list(batches)) == len(loader)
+    assert 3 <= refused < 100
+    assert all("ulimit -n" in text for text in said)
+
+
+def test_a_store_says_so_too(store):
+    with files_left(0), pytest.raises(ConfigError, match="refuses to open another file"):
+        gnndrive.open(store.path)
+
+
+def test_the_rings_own_thread_is_refused(make, monkeypatch):
+    def refuse(*arguments: Any) -> Any:
+        arguments[-1][0] = -errno.EAGAIN
+        return ffi.NULL
+
+    monkeypatch.setattr(uring, "lib", SimpleNamespace(gd_ring_new=refuse))
+    monkeypatch.setattr(uring, "why_not_uring", lambda: None)
+    before = held()
+    with pytest.raises(ConfigError, match=r"refuses to start another thread .* \(ulimit -u\)"):
+        iter(make(engine="uring"))
+    assert not has_more(before)
+
+
+def test_the_container_may_have_a_limit(tmp_path, monkeypatch):
+    (tmp_path / "pids.max").write_text("77\n")
+    path = str(tmp_path / "pids.max")
+    monkeypatch.setattr("gnndrive.common.limits._CGROUP_LIMITS", (path, "/no/such/file"))
+    assert "and the container's (pids.max) is 77;" in str(refusal(errno.EAGAIN))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.lightning import datamodule as pyg
-from torch_geometric.sampler import BaseSampler
 from torch_geometric.transforms import RandomNodeSplit
 
 import gnndrive
@@ -21,6 +18,16 @@ from gnndrive import ConfigError, LightningLinkData, LightningNodeData, Store
 from gnndrive.loader.store_loader import StoreLoader
 
 NODES, EDGES = 60, 400
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{words}")
+    for words in (
+        r"`isinstance\(treespec, LeafSpec\)`",  # Lightning's own call
+        "You defined a `validation_step` but have no `val_dataloader`",
+        "Be aware that when using `ckpt_path`",
+        "'pin_memory' argument is set as true but no accelerator",
+        r"state_dict\(\) holds no position, because the data is in memory",
+    )
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,7 @@ class Model(pl.LightningModule):
         assert torch.equal(batch.x, self.rows[batch.n_id])
         seeds = batch.n_id[: batch.batch_size] if "batch_size" in batch else batch.input_id
         self.seen[stage] += seeds.tolist()
-        self.memory[stage] = loader.memory
+        self.memory[stage] = getattr(loader, "memory", None)
         if loader not in self.loaders:
             self.loaders.append(loader)
 
@@ -92,7 +99,7 @@ def split(place: int) -> list[int]:
 # ---- stages
 
 
-def test_all_stages_have_their_splits(store: Store, data: Data) -> None:
+def test_all_stages_have_their_splits(store, data):
     datamodule, model = nodes(store, eval_loader_kwargs={"batch_size": 9}), Model(data.x)
     run = trainer(max_epochs=2, num_sanity_val_steps=0)
     run.fit(model, datamodule)
@@ -112,25 +119,20 @@ def test_all_stages_have_their_splits(store: Store, data: Data) -> None:
     assert repr(model.loaders[0]) == "NeighborLoader()"
 
 
-def test_masks_that_were_set_come_before_splits(store: Store, data: Data) -> None:
-    torch.manual_seed(1)
+def test_seeds_and_masks_come_before_splits(store):
+    given = nodes(store, input_train_nodes=torch.tensor([1, 2]), input_pred_nodes=[4])
+    assert given.input_train_nodes.tolist() == [1, 2]
+    (batch,) = given.predict_dataloader()
+    assert batch.n_id[0] == 4
     masked = RandomNodeSplit(num_val=5, num_test=6)(store)
-    datamodule = nodes(masked)
     for stage, count in (("train", 49), ("val", 5), ("test", 6)):
-        found = getattr(datamodule, f"input_{stage}_nodes")
+        found = getattr(nodes(masked), f"input_{stage}_nodes")
         assert len(found) == count
         assert torch.equal(found, torch.nonzero(masked[f"{stage}_mask"]).view(-1))
     assert nodes(store).input_val_nodes.tolist() == split(1)
 
 
-def test_seeds_of_the_user_come_before_splits(store: Store) -> None:
-    datamodule = nodes(store, input_train_nodes=torch.tensor([1, 2]), input_pred_nodes=[4])
-    assert datamodule.input_train_nodes.tolist() == [1, 2]
-    (batch,) = datamodule.predict_dataloader()
-    assert batch.n_id[0] == 4
-
-
-def test_without_splits_there_is_no_validation(data: Data, tmp_path: Path) -> None:
+def test_without_splits_there_is_no_validation(data, tmp_path):
     store = gnndrive.from_data(data, tmp_path / "s", splits={"valid": [3]})
     assert nodes(store).input_val_nodes.tolist() == [3]
     store = gnndrive.from_data(data, tmp_path / "t", splits={})
@@ -141,26 +143,21 @@ def test_without_splits_there_is_no_validation(data: Data, tmp_path: Path) -> No
     assert model.memory == {"train": "400MB"}
 
 
-def types(*with_split: str) -> HeteroData:
+def test_splits_of_one_node_type(tmp_path):
     data = HeteroData()
     for name in ("paper", "author"):
         data[name].x = torch.zeros(6, 2)
-        if name in with_split:
-            data[name].train_mask = torch.arange(6) < 4
+        data[name].train_mask = torch.arange(6) < 4
     data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 3]])
-    return data
-
-
-def test_splits_of_one_node_type(tmp_path: Path) -> None:
-    store = gnndrive.from_data(types("paper"), tmp_path / "s")
-    (batch,) = nodes(store).train_dataloader()
-    assert batch["paper"].batch_size == 4
-    both = gnndrive.from_data(types("paper", "author"), tmp_path / "t")
+    both = gnndrive.from_data(data, tmp_path / "both")
     with pytest.raises(ConfigError, match="paper, author have a split 'train': give input_train"):
         nodes(both)
+    del data["author"].train_mask
+    (batch,) = nodes(gnndrive.from_data(data, tmp_path / "one")).train_dataloader()
+    assert batch["paper"].batch_size == 4
 
 
-def test_edges(store: Store, data: Data) -> None:
+def test_edges(store, data):
     labels = torch.arange(30)
     datamodule = LightningLinkData(
         store, input_train_edges=data.edge_index[:, :30], input_train_labels=labels,
@@ -177,7 +174,7 @@ def test_edges(store: Store, data: Data) -> None:
     assert torch.equal(batch.edge_label, labels[batch.input_id])
 
 
-def test_each_stage_has_its_part_of_split_links(store: Store, data: Data, tmp_path: Path) -> None:
+def test_each_stage_has_its_part_of_split_links(store, data, tmp_path):
     parts = gnndrive.split_links(
         store, tmp_path / "p", disjoint_train_ratio=0.5, add_negative_train_samples=False
     )
@@ -194,7 +191,7 @@ def test_each_stage_has_its_part_of_split_links(store: Store, data: Data, tmp_pa
     assert torch.equal(batch.edge_label, parts.val.edge_label[batch.input_id])
 
 
-def test_a_split_of_several_types_needs_inputs(tmp_path: Path) -> None:
+def test_a_split_of_several_types_needs_inputs(tmp_path):
     data = HeteroData()
     data["a"].x = torch.zeros(30, 2)
     for name in ("to", "by"):
@@ -211,26 +208,26 @@ def test_a_split_of_several_types_needs_inputs(tmp_path: Path) -> None:
 # ---- memory
 
 
-def test_training_and_validation_share_the_memory(store: Store, data: Data) -> None:
-    datamodule, model, run = nodes(store, memory="400MB"), Model(data.x), trainer()
+@pytest.mark.parametrize(
+    ("validation", "given", "expected"),
+    [
+        ({}, {}, {"train": 300_000_000, "val": 100_000_000}),
+        ({"memory": "150MB"}, {}, {"train": 250_000_000, "val": 150_000_000}),
+        ({"memory": "150MB"}, {"limit_val_batches": 0}, {"train": "400MB"}),
+    ],
+)
+def test_training_and_validation_share_the_memory(store, data, validation, given, expected):
+    datamodule = nodes(store, memory="400MB", eval_loader_kwargs=validation)
+    model, run = Model(data.x), trainer(**given)
     run.fit(model, datamodule)
-    assert model.memory == {"train": 300_000_000, "val": 100_000_000}
-    run.validate(model, datamodule, verbose=False)
-    run.test(model, datamodule, verbose=False)
-    assert (model.memory["val"], model.memory["test"]) == ("400MB", "400MB")
+    assert model.memory == expected
+    if not validation:  # they are alone
+        run.validate(model, datamodule, verbose=False)
+        run.test(model, datamodule, verbose=False)
+        assert (model.memory["val"], model.memory["test"]) == ("400MB", "400MB")
 
 
-def test_the_user_divides_the_memory(store: Store, data: Data) -> None:
-    arguments: Any = {"memory": "400MB", "eval_loader_kwargs": {"memory": "150MB"}}
-    model = Model(data.x)
-    trainer().fit(model, nodes(store, **arguments))
-    assert model.memory == {"train": 250_000_000, "val": 150_000_000}
-    model = Model(data.x)
-    trainer(limit_val_batches=0).fit(model, nodes(store, **arguments))
-    assert model.memory == {"train": "400MB"}
-
-
-def test_a_division_that_cannot_work_is_refused(store: Store) -> None:
+def test_a_division_that_cannot_work_is_refused(store):
     with pytest.raises(ConfigError, match="give validation less"):
         nodes(store, memory="400MB", eval_loader_kwargs={"memory": "400MB"})
     datamodule = nodes(store, memory="400MB", eval_loader_kwargs={"memory": "1KB"})
@@ -239,7 +236,7 @@ def test_a_division_that_cannot_work_is_refused(store: Store) -> None:
         datamodule.val_dataloader()
 
 
-def test_an_error_closes_the_loaders(store: Store, data: Data) -> None:
+def test_an_error_closes_the_loaders(store, data):
     model = Model(data.x, fails=True)
     with pytest.raises(ZeroDivisionError):
         trainer().fit(model, nodes(store))
@@ -253,9 +250,7 @@ def test_an_error_closes_the_loaders(store: Store, data: Data) -> None:
 @pytest.mark.parametrize(
     ("step", "left"), [(2, 20 - 14 + 20), (3, 20), (4, 20 - 7)], ids=["within", "end", "second"]
 )
-def test_a_checkpoint_is_resumed(
-    store: Store, data: Data, tmp_path: Path, step: int, left: int
-) -> None:
+def test_a_checkpoint_is_resumed(store, data, tmp_path, step, left):
     save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
     whole, rest = Model(data.x), Model(data.x)
     trainer(max_epochs=2, callbacks=[save]).fit(whole, nodes(store))
@@ -266,27 +261,24 @@ def test_a_checkpoint_is_resumed(
     assert rest.seen["train"] == whole.seen["train"][-left:]
 
 
-def test_checkpoints_of_batches_in_any_order_and_in_memory(data: Data, tmp_path: Path) -> None:
-    store = gnndrive.from_data(data, tmp_path / "s")
-    for each in (
-        nodes(store, in_order=False),
-        nodes(store).train_dataloader(),
-        gnndrive.NeighborLoader(data, [3], batch_size=30),
-    ):
-        save = ModelCheckpoint(tmp_path, filename="c")
-        trainer(callbacks=[save]).fit(Model(data.x), each)
-        trainer(max_epochs=2).fit(
-            Model(data.x), each, ckpt_path=tmp_path / "c.ckpt", weights_only=False
-        )
-        (tmp_path / "c.ckpt").unlink()
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_checkpoints_of_batches_that_cannot_be_counted(store, data, tmp_path, in_memory):
+    """In any order, or PyG's own."""
+    each: Any = nodes(store, in_order=False)
+    if in_memory:
+        each = gnndrive.NeighborLoader(data, [3], batch_size=30)
+    save = ModelCheckpoint(tmp_path, filename="c")
+    trainer(callbacks=[save]).fit(Model(data.x), each)
+    resumed = trainer(max_epochs=2)
+    resumed.fit(Model(data.x), each, ckpt_path=tmp_path / "c.ckpt", weights_only=False)
 
 
-def test_two_processes_share_the_seeds(store: Store, data: Data) -> None:
+def test_two_processes_share_the_seeds(store, data):
     model = Collecting(data.x)
     trainer(devices=2, strategy="ddp_fork", num_sanity_val_steps=0).fit(model, nodes(store))
 
 
-def test_two_processes_are_dealt_the_batches_of_one(store: Store, data: Data) -> None:
+def test_two_processes_are_dealt_the_batches_of_one(store, data):
     with nodes(store).train_dataloader() as loader:
         alone = [batch.input_id.tolist() for batch in loader]
     first, second, third = ([split(0)[at] for at in batch] for batch in alone)
@@ -319,28 +311,10 @@ class Collecting(Model):
         assert all(loader._closed for loader in self.loaders)
 
 
-def test_a_datamodule_pickles_as_its_arguments(store: Store) -> None:
-    datamodule = nodes(store)
-    datamodule.train_dataloader()
-    copy = pickle.loads(pickle.dumps(datamodule))
-    assert copy.data.path == store.path
-    assert len(list(copy.train_dataloader())) == 3
-
-
 # ---- arguments
 
 
-class Sampler(BaseSampler):
-    """A sampler of the user's."""
-
-    def sample_from_nodes(self, *_: Any, **__: Any) -> Any:
-        """Never called."""
-
-    def sample_from_edges(self, *_: Any, **__: Any) -> Any:
-        """Never called."""
-
-
-def test_what_needs_the_graph_in_memory_is_refused(store: Store) -> None:
+def test_what_needs_the_graph_in_memory_is_refused(store):
     with pytest.raises(ConfigError, match='give loader="neighbor"'):
         nodes(store, loader="full")
     with pytest.raises(ConfigError, match="num_neighbors= is not given"):
@@ -352,7 +326,15 @@ def test_what_needs_the_graph_in_memory_is_refused(store: Store) -> None:
     assert len(list(own.train_dataloader())) == 3
 
 
-def test_data_in_memory_is_pygs(data: Data) -> None:
+def test_a_datamodule_pickles_as_its_arguments(store):
+    datamodule = nodes(store)
+    datamodule.train_dataloader()
+    copy = pickle.loads(pickle.dumps(datamodule))
+    assert copy.data.path == store.path
+    assert len(list(copy.train_dataloader())) == 3
+
+
+def test_data_in_memory_is_pygs(data, store):
     datamodule = LightningNodeData(data, num_neighbors=[3], batch_size=7)
     assert isinstance(datamodule, pyg.LightningNodeData)
     assert isinstance(datamodule.graph_sampler, gnndrive.NeighborSampler)
@@ -360,30 +342,18 @@ def test_data_in_memory_is_pygs(data: Data) -> None:
     loader = datamodule.train_dataloader()
     assert not isinstance(loader, StoreLoader)
     assert sum(batch.batch_size for batch in loader) == 20
-    trainer(num_sanity_val_steps=0).fit(Untracked(data.x), datamodule)
+    trainer(num_sanity_val_steps=0).fit(Model(data.x), datamodule)
     links = LightningLinkData(data, data.edge_index, num_neighbors=[3], batch_size=100)
     assert len(list(links.train_dataloader())) == 4
-    sampler = Sampler()
+    sampler = gnndrive.NeighborSampler(store, [2])
     assert LightningNodeData(data, node_sampler=sampler).graph_sampler is sampler
     assert LightningNodeData(data, loader="full").loader == "full"
     with pytest.raises(ConfigError, match=r"memory='1GB' is for a store"):
         LightningNodeData(data, num_neighbors=[3], memory="1GB")
 
 
-class Untracked(Model):
-    def _note(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def no_lightning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def test_without_lightning_the_package_is_named(store, data, monkeypatch):
     monkeypatch.setattr(pyg, "_pl_is_available", False)
-    return None
-
-
-@pytest.mark.usefixtures("no_lightning")
-def test_without_lightning_the_package_is_named(store: Store, data: Data) -> None:
     for each in (store, data):
         with pytest.raises(ModuleNotFoundError, match="pip install pytorch_lightning"):
             LightningNodeData(each, num_neighbors=[3])
-    assert not hasattr(gnndrive, "LightningEdgeData")

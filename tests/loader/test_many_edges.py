@@ -19,6 +19,7 @@ from gnndrive import NeighborLoader, Store
 from gnndrive.sampling.graph import mapped
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, StoreInfo, dump, npy_header
 from gnndrive.store.types import NodeType, Types
+from tests.soak import product
 
 NODES, TAIL = 50, 600
 Graph = tuple[Store, np.ndarray, np.ndarray, np.ndarray]
@@ -69,11 +70,8 @@ def graph(tmp_path: Path, edges: int) -> Graph:
     return gnndrive.open(folder), indptr, indices, number
 
 
-@pytest.mark.parametrize("topology", ["mmap", "direct"])
-@pytest.mark.parametrize("disjoint", [False, True], ids=["a sample", "trees"])
-def test_edges_at_positions_that_do_not_fit(
-    graph: Graph, edges: int, topology: str, disjoint: bool
-) -> None:
+@product("topology,disjoint", ["mmap", "direct"], [False, True])
+def test_edges_at_positions_that_do_not_fit(graph, edges, topology, disjoint):
     store, indptr, indices, number = graph
     head = edges - TAIL
     by_number = {int(each): place for place, each in enumerate(number)}
@@ -98,7 +96,7 @@ def test_edges_at_positions_that_do_not_fit(
     assert sorted(seen) == sorted(number.tolist())
 
 
-def test_sampling_from_a_list_that_is_longer(graph: Graph, edges: int) -> None:
+def test_sampling_from_a_list_that_is_longer(graph, edges):
     store, indptr, _, _ = graph
     with NeighborLoader(
         store, [100], torch.tensor([0]), topology="mmap", buffer="1MB", seed=1
@@ -113,7 +111,7 @@ def test_sampling_from_a_list_that_is_longer(graph: Graph, edges: int) -> None:
     assert batch.num_nodes == 1
 
 
-def test_seed_edges_at_such_positions(graph: Graph, edges: int) -> None:
+def test_seed_edges_at_such_positions(graph, edges):
     store, indptr, indices, number = graph
     loader = gnndrive.LinkNeighborLoader(store, [1], batch_size=4, topology="mmap", buffer="1MB")
     place = torch.tensor([0, TAIL // 2, TAIL - 1])
@@ -126,7 +124,7 @@ def test_seed_edges_at_such_positions(graph: Graph, edges: int) -> None:
     assert batch.input_id.tolist() == number[place].tolist()
 
 
-def test_the_plan_counts_the_packed_indices(graph: Graph, edges: int) -> None:
+def test_the_plan_counts_the_packed_indices(graph, edges):
     store, *_ = graph
     loader = NeighborLoader(store, [3], topology="resident", buffer="1MB")
     choice = loader.plan().topology

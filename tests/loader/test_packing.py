@@ -39,8 +39,8 @@ def path_of(store: Store, info: PackInfo) -> Path:
     return pack_path(store, info.settings)
 
 
-def test_a_store_or_its_path_is_packed(copy: Store, tmp_path: Path):
-    info = pack(copy, epochs=2, shuffle=True)
+def test_a_store_or_its_path_is_packed(copy, tmp_path):
+    info = pack(copy, epochs=np.int64(2), shuffle=True)
     assert [each.info for each in packs_of(copy)] == [info]
     assert (info.epochs, info.batches, info.settings.memory) == (2, 13, 100_000_000)
     again = pack(str(copy.path), epochs=2, shuffle=True, out=tmp_path / "p")
@@ -51,7 +51,7 @@ def test_a_store_or_its_path_is_packed(copy: Store, tmp_path: Path):
             pack(copy, epochs=2, shuffle=True, out=path)
 
 
-def test_the_arguments_are_the_loaders(copy: Store):
+def test_the_arguments_are_the_loaders(copy):
     nodes = torch.arange(100)
     info = pack(copy, input_nodes=nodes, seed=9, disjoint=True, order="minhash", segment=2)
     with NeighborLoader(
@@ -64,8 +64,8 @@ def test_the_arguments_are_the_loaders(copy: Store):
     assert "disjoint" in settings.sampling
 
 
-@pytest.mark.parametrize("seed", [-(1 << 63), -1, 1 << 48, (1 << 64) - 1])
-def test_every_seed_of_a_loader_is_packed(copy: Store, seed: int):
+@pytest.mark.parametrize("seed", [-(1 << 63), (1 << 64) - 1])
+def test_every_seed_of_a_loader_is_packed(copy, seed):
     info = pack(copy, seed=seed, shuffle=True)
     assert packs_of(copy)[0].info == info
     given = {"batch_size": 32, "memory": MEMORY, "shuffle": True}
@@ -77,14 +77,7 @@ def test_every_seed_of_a_loader_is_packed(copy: Store, seed: int):
             assert one.input_id.tolist() == other.input_id.tolist()
 
 
-def test_whole_numbers_of_numpy_are_taken(copy: Store):
-    names = {"batch_size": 32, "epochs": 2, "seed": 3, "segment": 4}
-    info = pack(copy, **{name: np.int64(number) for name, number in names.items()})
-    assert packs_of(copy)[0].info == info
-    assert {name: getattr(info.settings, name) for name in names} == names
-
-
-def test_edges_are_packed(copy: Store):
+def test_edges_are_packed(copy):
     info = pack(copy, edge_label_index=None, neg_sampling="binary", batch_size=2000)
     assert info.schema.of_edges
     assert info.batches == 2
@@ -92,16 +85,7 @@ def test_edges_are_packed(copy: Store):
         pack(copy, edge_label_index=None, input_nodes=torch.arange(3))
 
 
-def test_memory_holds_hot_rows(copy: Store):
-    """With memory for all of them, each used row is stored once, but for the seeds'."""
-    info = pack(copy)
-    hot = np.load(path_of(copy, info) / "ids/nodes/x/hot.npy")
-    rows = info.arrays["rows/nodes/x"].shape[0]
-    assert rows == len(hot) + copy.num_nodes
-    assert len(hot) == len(set(hot.tolist())) > 0
-
-
-def test_memory_need_only_suffice_for_replaying(tmp_path: Path):
+def test_memory_need_only_suffice_for_replaying(tmp_path):
     """Drawing the batches takes more; packing has memory of its own."""
     nodes, draw = 100_000, torch.Generator().manual_seed(0)
     edges = torch.randint(0, nodes, (2, 200_000), generator=draw)
@@ -132,7 +116,6 @@ def test_memory_need_only_suffice_for_replaying(tmp_path: Path):
         ({"order": "best"}, "give one of sets"),
         ({"epochs": 0}, "epochs=0"),
         ({"epochs": 2.0}, "epochs=2.0 must be a whole number"),
-        ({"epochs": "2"}, "epochs='2' must be a whole number"),
         ({"segment": 1.5}, "segment=1.5 must be a whole number"),
         ({"batch_size": "8"}, "batch_size='8' must be a whole number"),
         ({"seed": None}, "seed=None must be a whole number"),
@@ -143,14 +126,14 @@ def test_memory_need_only_suffice_for_replaying(tmp_path: Path):
         ({"disk": "60KB"}, "needs about"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(copy: Store, arguments: dict[str, Any], message: str):
+def test_what_cannot_be_packed_is_refused(copy, arguments, message):
     with pytest.raises(ConfigError, match=message):
         pack(copy, **arguments)
     folder = copy.path / "packed"
     assert not folder.exists() or list(folder.iterdir()) == []
 
 
-def test_a_loader_that_replays_is_not_recorded(copy: Store):
+def test_a_loader_that_replays_is_not_recorded(copy):
     """Whether a pack fits or not; a pack of replayed batches would be broken."""
     for there in (0, 1):
         with pytest.raises(ConfigError, match=r"strategy='diskgnn' .* pack draws"):
@@ -170,7 +153,7 @@ def test_a_loader_that_replays_is_not_recorded(copy: Store):
 # ---- unpack
 
 
-def test_the_only_pack_is_removed(copy: Store):
+def test_the_only_pack_is_removed(copy):
     path = path_of(copy, pack(copy))
     assert gnndrive.unpack(copy) == [path]
     assert list(path.parent.iterdir()) == []
@@ -178,7 +161,7 @@ def test_the_only_pack_is_removed(copy: Store):
         gnndrive.unpack(copy.path)
 
 
-def test_one_of_several_packs_is_removed(copy: Store, tmp_path: Path):
+def test_one_of_several_packs_is_removed(copy, tmp_path):
     infos = [pack(copy, seed=seed) for seed in range(3)]
     names = [info.settings.digest for info in infos]
     with pytest.raises(ConfigError) as error:
@@ -194,7 +177,7 @@ def test_one_of_several_packs_is_removed(copy: Store, tmp_path: Path):
     assert [each.info for each in packs_of(copy)] == [infos[0]]
 
 
-def test_what_is_no_pack_is_never_removed(copy: Store, tmp_path: Path):
+def test_what_is_no_pack_is_never_removed(copy, tmp_path):
     info = pack(copy, out=tmp_path / "p")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
@@ -207,7 +190,7 @@ def test_what_is_no_pack_is_never_removed(copy: Store, tmp_path: Path):
     copy.verify()
 
 
-def test_a_damaged_pack_is_removed_by_its_name(copy: Store):
+def test_a_damaged_pack_is_removed_by_its_name(copy):
     path = path_of(copy, pack(copy))
     (path / "pack.json").write_text("nonsense")
     assert packs_of(copy) == [Pack(path, None, packs_of(copy)[0].problem)]
@@ -216,7 +199,7 @@ def test_a_damaged_pack_is_removed_by_its_name(copy: Store):
 
 
 @pytest.mark.parametrize("named", ["not", "name", "path"])
-def test_of_a_link_in_the_store_the_link_is_removed(copy: Store, tmp_path: Path, named: str):
+def test_of_a_link_in_the_store_the_link_is_removed(copy, tmp_path, named):
     info = pack(copy, out=tmp_path / "p")
     link = path_of(copy, info)
     link.parent.mkdir(exist_ok=True)
@@ -237,7 +220,7 @@ def stop(what: str, done: int, total: int) -> None:
         raise Stopped
 
 
-def test_unfinished_packs_are_removed_unless_a_process_has_them(copy: Store, tmp_path: Path):
+def test_unfinished_packs_are_removed_unless_a_process_has_them(copy, tmp_path):
     for out in (None, tmp_path / "p"):
         with pytest.raises(Stopped):
             pack(copy, progress=stop, out=out)
@@ -256,7 +239,7 @@ def test_unfinished_packs_are_removed_unless_a_process_has_them(copy: Store, tmp
     assert info.segment == 8
 
 
-def test_an_interrupted_removal_is_ended_by_the_next(copy: Store, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_removal_is_ended_by_the_next(copy, monkeypatch):
     path = path_of(copy, pack(copy))
     real = shutil.rmtree
 

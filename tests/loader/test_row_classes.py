@@ -21,7 +21,6 @@ from gnndrive.host import group_buffer
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.store import node_scores, row_classes
 from gnndrive.store.format import DATA_OFFSET
-from tests.loader.conftest import Make
 from tests.loader.hetero.graph import make_data
 
 
@@ -61,9 +60,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_one_pass_serves_epochs_iterators_and_loaders(
-    make: Make, fresh: Store, passes: list[threading.Thread], given: list[Any]
-) -> None:
+def test_one_pass_serves_epochs_iterators_and_loaders(make, fresh, passes, given):
     loader = make(data=fresh)
     assert loader.plan()  # reads no graph
     assert not passes
@@ -73,23 +70,24 @@ def test_one_pass_serves_epochs_iterators_and_loaders(
         assert torch.equal(one.input_id, other.input_id)
     list(make(data=gnndrive.open(fresh.path)))
     assert passes == [threading.current_thread()]
-    assert len(given) == 3
+    runtime = loader._runtime
+    with runtime.changing_plan():  # a batch that is larger than planned makes another buffer
+        runtime.use(runtime.settings)
+    list(loader)
+    assert len(given) == 4
     assert all(each is given[0] for each in given)
     np.testing.assert_array_equal(given[0], np.load(fresh.path / "classes" / "degree.npy"))
 
 
 @pytest.mark.parametrize("options", [{"policy": "lru"}, {"buffer": "10MB"}])
-def test_no_pass_where_no_row_is_ranked(
-    make: Make, fresh: Store, passes: list[threading.Thread], given: list[Any],
-    options: dict[str, Any],
-) -> None:  # fmt: skip
+def test_no_pass_where_no_row_is_ranked(make, fresh, passes, given, options):
     assert list(make(data=fresh, **options))
     assert not passes
     assert given == [None]
     assert not (fresh.path / "classes").exists()
 
 
-def test_tables_of_edges_have_none(make: Make, tmp_path: Path, given: list[Any]) -> None:
+def test_tables_of_edges_have_none(make, tmp_path, given):
     store = gnndrive.from_data(make_data(), tmp_path / "hetero.gnn")
     loader = make(data=store, num_neighbors=[2, 2], input_nodes="paper", batch_size=4, buffer="8KB")
     tables = loader.plan().tables
@@ -105,9 +103,7 @@ def test_tables_of_edges_have_none(make: Make, tmp_path: Path, given: list[Any])
             assert classes is None
 
 
-def test_a_failed_or_interrupted_pass_leaves_the_loader_usable(
-    make: Make, fresh: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_or_interrupted_pass_leaves_the_loader_usable(make, fresh, monkeypatch):
     def interrupted(store: Store) -> Any:
         raise KeyboardInterrupt
 
@@ -120,24 +116,7 @@ def test_a_failed_or_interrupted_pass_leaves_the_loader_usable(
     assert len(list(loader)) == len(loader)
 
 
-def test_a_plan_that_changes_finds_the_classes(
-    make: Make, fresh: Store, given: list[Any], passes: list[threading.Thread]
-) -> None:
-    """A batch that is larger than planned makes another buffer."""
-    loader = make(data=fresh)
-    batches = iter(loader)
-    next(batches)
-    runtime = batches._runtime
-    batches.close()
-    with runtime.changing_plan():
-        runtime.use(runtime.settings)
-    list(loader)
-    assert len(given) == 2
-    assert given[1] is given[0]
-    assert passes == [threading.current_thread()]
-
-
-def test_a_host_service_ranks_the_rows_of_its_buffers(fresh: Store) -> None:
+def test_a_host_service_ranks_the_rows_of_its_buffers(fresh):
     settings = BufferSettings(
         ("nodes/x",), ("nodes/x.npy",), (132,), (40,), (20,), (20,), 4, "host", "table", "belady",
         ("disk",), "threads", 4, 4096, 0, 1, None,
@@ -157,9 +136,7 @@ def damaged(fresh: Store) -> Store:
 
 
 @pytest.mark.parametrize("policy", ["belady", "hybrid"])
-def test_without_classes_only_the_batch_that_needs_the_damage_fails(
-    make: Make, damaged: Store, given: list[Any], policy: str
-) -> None:
+def test_without_classes_only_the_batch_that_needs_the_damage_fails(make, damaged, given, policy):
     target = int(np.flatnonzero(np.diff(damaged.indptr))[0])  # whose list is damaged
     alone = {"num_neighbors": [2], "input_nodes": torch.arange(target + 1, target + 30)}
     with warnings.catch_warnings(record=True) as warned:
@@ -176,6 +153,6 @@ def test_without_classes_only_the_batch_that_needs_the_damage_fails(
     assert all(each is None for each in given)
 
 
-def test_a_policy_that_has_only_classes_names_another(make: Make, damaged: Store) -> None:
+def test_a_policy_that_has_only_classes_names_another(make, damaged):
     with pytest.raises(StoreError, match=r"id of no node.*; or give policy='lru'"):
         iter(make(data=damaged, policy="static"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import gnndrive
 from gnndrive import ConfigError, Store
@@ -13,7 +14,11 @@ from tests.loader.skewed import skewed_store
 
 SAME = {"gnndrive", "ginex", "ali+pg", "lsm-gnn"}
 """Strategies whose batches are those of gnndrive."""
-SHORT: dict[str, Any] = {"buffer": None, "shuffle": True, "seed": 5, "io_depth": 1}
+DRAWN: dict[str, Any] = {
+    "input_nodes": torch.arange(640), "batch_size": 16, "shuffle": True, "seed": 5,
+}  # fmt: skip
+SHORT: dict[str, Any] = {"buffer": None, "io_depth": 1, **DRAWN}
+BATCHES = 40
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,321 @@
+"""Batches of several types are as PyG would yield them; several tables behind one buffer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler, NumNeighbors, SamplerOutput
+
+import gnndrive
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader
+from tests.loader.hetero.graph import (
+    CITES,
+    EDGES,
+    HOSTS,
+    NODES,
+    WIDTHS,
+    WRITES,
+    WRITTEN,
+    check,
+)
+from tests.soak import product
+
+FANOUTS = {WRITES: [3, 2], WRITTEN: [2, 2], CITES: [-1, 0], HOSTS: [1, 1]}
+HOW: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fanouts by type": {"fanout": FANOUTS},
+    "with replacement": {"replace": True},
+    "trees": {"disjoint": True},
+    "induced": {"subgraph_type": "induced"},
+    "weights": {"weight_attr": "weight"},
+    "direct": {"topology": "direct", "neighbour_cache": "20KB"},
+    "direct, no cache": {"topology": "direct", "neighbour_cache": 0},
+    "mmap": {"topology": "mmap", "sweep": 3},
+    "on a device": {"device": "simulated-cuda"},
+    "a small buffer": {"buffer": "60KB", "batch_size": 4},
+    "authors": {"input_nodes": "author"},
+    "ali+pg": {"strategy": "ali+pg", "buffer": "60KB", "batch_size": 4},
+}
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+def test_a_batch_is_a_part_of_the_graph(make, data, how):
+    loader = make(**how)
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    for batch in batches:
+        check(batch, data)
+    if how.keys() <= {"topology", "neighbour_cache", "device", "sweep"}:
+        assert all(map(same, batches, make(samplers=1, topology="resident")))
+    kind = "author" if "input_nodes" in how else "paper"
+    seeds = torch.arange(NODES["author"]) if kind == "author" else data[kind].train_mask.nonzero()
+    seen = torch.cat([batch[kind].n_id[: batch[kind].batch_size] for batch in batches])
+    assert torch.equal(seen, seeds.view(-1))
+    assert all("batch_size" not in batch[name] for batch in batches for name in set(NODES) - {kind})
+
+
+def same(one: HeteroData, other: HeteroData) -> bool:
+    return all(torch.equal(one[name].n_id, other[name].n_id) for name in NODES) and all(
+        torch.equal(one[edge_type].e_id, other[edge_type].e_id) for edge_type in EDGES
+    )
+
+
+def test_bidirectional_subgraphs(make, data):
+    with pytest.warns(UserWarning, match="does not seem to have a reverse edge type"):
+        batches = list(make(subgraph_type="bidirectional"))
+    for batch in batches:
+        check(batch, data)
+        forth, back = batch[WRITES].edge_index.tolist(), batch[WRITTEN].edge_index.tolist()
+        assert set(zip(*forth, strict=True)) == set(zip(*back[::-1], strict=True))
+
+
+def test_times_of_edges_and_of_nodes(make, data):
+    train = data["paper"].train_mask.nonzero().view(-1)
+    given = torch.full((len(train),), 20)
+    for batch in make(time_attr="time", input_time=given):
+        check(batch, data)
+        assert (batch[CITES].time <= 20).all()
+        assert batch["paper"].seed_time.tolist() == [20] * batch["paper"].batch_size
+    for batch in make(time_attr="year"):
+        seed_year = batch["paper"].year[: batch["paper"].batch_size]
+        for name in ("paper", "author"):  # venues have no time and were always there
+            assert (batch[name].year <= seed_year[batch[name].batch]).all()
+        assert len(batch["venue"].n_id) >= 0
+
+
+def test_all_neighbours(make, data):
+    for batch in make(fanout=[-1]):
+        seeds = batch["paper"].n_id[: batch["paper"].batch_size]
+        for edge_type in (WRITES, CITES, HOSTS):
+            expected = torch.isin(data[edge_type].edge_index[1], seeds).nonzero().view(-1)
+            assert torch.equal(batch[edge_type].e_id.sort().values, expected)
+        assert not len(batch[WRITTEN].e_id)
+
+
+@product("mode,given", ["binary", "triplet", None], [False, True])
+def test_links(make, data, mode, given):
+    edges = data[WRITES].edge_index[:, 100:200]
+    chosen: Any = (WRITES, edges) if given else WRITES
+    loader = make(LinkNeighborLoader, edge_label_index=chosen, neg_sampling=mode, batch_size=50)
+    seen = []
+    for batch in loader:
+        check(batch, data)
+        author, paper = batch["author"].n_id, batch["paper"].n_id
+        number = batch[WRITES].input_id
+        seen.append(number)
+        if mode == "triplet":
+            row, col = author[batch["author"].src_index], paper[batch["paper"].dst_pos_index]
+            assert "src_index" not in batch["paper"]
+            assert "edge_label_index" not in batch[WRITES]
+            assert len(batch["paper"].dst_neg_index) == len(row)
+        else:
+            both = batch[WRITES].edge_label_index[:, : len(number)]
+            row, col = author[both[0]], paper[both[1]]
+        expected = edges if given else data[WRITES].edge_index
+        assert torch.equal(torch.stack([row, col]), expected[:, number])
+    assert torch.cat(seen).sort().values.tolist() == list(range(100 if given else EDGES[WRITES]))
+
+
+def test_resume_yields_the_rest(make):
+    whole = list(make(fanout=FANOUTS, shuffle=True))
+    first = make(fanout=FANOUTS, shuffle=True)
+    batches = iter(first)
+    for expected in whole[:3]:
+        assert same(next(batches), expected)
+    state = json.loads(json.dumps(first.state_dict()))
+    second = make(fanout=FANOUTS, shuffle=True)
+    second.load_state_dict(state)
+    rest = list(second)
+    assert len(rest) == len(whole) - 3
+    assert all(map(same, rest, whole[3:]))
+    with pytest.raises(ConfigError, match="num_neighbors"):
+        make(shuffle=True).load_state_dict(state)
+    with pytest.raises(ConfigError, match="inputs"):
+        make(fanout=FANOUTS, shuffle=True, input_nodes="author").load_state_dict(state)
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"input_nodes": None}, "give input_nodes as a node type"),
+        ({"input_nodes": [1, 2, 3]}, "give input_nodes as a node type"),
+        ({"input_nodes": "poper"}, "there is no 'poper'; the types are paper, author"),
+        ({"input_nodes": ("venue", [7])}, "outside 0 … 6"),
+        ({"fanout": {CITES: [2, 2]}}, "leaves out"),
+        ({"fanout": FANOUTS | {("a", "b", "c"): [1, 1]}}, "that the store does not have"),
+        ({"fanout": FANOUTS | {CITES: [1]}}, "lists of several lengths"),
+        ({"time_attr": "when"}, "no such attribute, but edge_attr"),
+    ],
+)
+def test_wrong_arguments(make, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        make(**arguments)
+
+
+def test_wrong_links(make):
+    with pytest.raises(ConfigError, match="give edge_label_index as an edge type"):
+        make(LinkNeighborLoader, edge_label_index=torch.zeros(2, 3, dtype=torch.int64))
+    with pytest.raises(ConfigError, match="there is no"):
+        make(LinkNeighborLoader, edge_label_index=("paper", "likes", "paper"))
+    outside = torch.tensor([[0], [NODES["paper"]]])
+    with pytest.raises(ConfigError, match="outside 0 … 199"):
+        make(LinkNeighborLoader, edge_label_index=(WRITES, outside))
+
+
+def test_types_of_a_homogeneous_store(tmp_path):
+    data = Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
+    store = gnndrive.from_data(data, tmp_path / "one.gnn")
+    with pytest.raises(ConfigError, match="is homogeneous: it has no type 'paper'"):
+        NeighborLoader(store, [2], input_nodes=("paper", None))
+    with pytest.raises(ConfigError, match="is by edge type and this store is homogeneous"):
+        NeighborLoader(store, {CITES: [2]})
+
+
+def test_the_tables_share_the_buffer_by_their_largest_batches(make):
+    plan = make(buffer="20KB", batch_size=4).plan()
+    tables = {table.name: table for table in plan.tables}
+    assert set(tables) == {
+        "nodes/paper/x", "nodes/author/x", "nodes/venue/x", "edges/author__writes__paper/edge_attr",
+    }  # fmt: skip
+    assert plan.buffer_bytes <= 20_000
+    open_ones = [table for table in plan.tables if table.slots < table.rows]
+    shares = [table.slots / table.batch_rows_max for table in open_ones]
+    assert len(shares) > 1
+    assert max(shares) - min(shares) < 0.1
+    assert tables["nodes/venue/x"].slots == NODES["venue"]
+    assert "7 of 7 nodes/venue/x" in str(plan)
+
+
+def test_a_buffer_too_small_names_one_that_works(make, data):
+    loader = make(buffer="20KB")
+    with pytest.raises(ConfigError, match="give it at least buffer=") as caught:
+        list(loader)
+    for _ in range(4):  # another batch may want more
+        asked = str(caught.value).split('at least buffer="')[1].split('"')[0]
+        try:
+            batches = list(make(buffer=asked))
+            break
+        except ConfigError as error:
+            caught.value.args = error.args
+    for batch in batches:
+        check(batch, data)
+    any_batch = str(caught.value).split("(")[2].split(" holds any batch")[0]
+    assert len(list(make(buffer=any_batch))) == len(batches)
+
+
+def test_a_budget_for_everything(make):
+    everything = make(buffer=None, memory="40MB").plan()
+    assert everything.holds_everything
+    assert "because all tables fit" in str(everything)
+    with pytest.raises(ConfigError, match="is too little") as caught:
+        make(buffer=None, memory=1, topology="resident").plan()
+    least = str(caught.value).split('memory="')[1].split('"')[0]
+    tight = make(buffer=None, memory=least, topology="resident")
+    assert not tight.plan().holds_everything
+    assert tight.plan().total_bytes < everything.total_bytes
+    assert len(list(tight)) == len(tight)
+
+
+# ---- several tables
+
+
+def test_integers_are_converted_to_floats(make, data):
+    for batch in make(feature_dtype="float32"):
+        for name in WIDTHS:
+            assert torch.equal(batch[name].x, data[name].x[batch[name].n_id].float())
+
+
+NONE = {WRITES: [0, 0], WRITTEN: [0, 0], CITES: [2, 2], HOSTS: [0, 0]}
+
+
+@pytest.mark.parametrize("device", ["cpu", "simulated-cuda"])
+def test_tables_that_no_batch_needs(make, data, device):
+    loader = make(fanout=NONE, batch_size=4, buffer=28 * 32, device=device)
+    assert {table.name: table.slots for table in loader.plan().tables} == {
+        "nodes/paper/x": 28, "nodes/author/x": 0, "nodes/venue/x": 0,
+        "edges/author__writes__paper/edge_attr": 0,
+    }  # fmt: skip
+    for batch in loader:
+        check(batch, data)
+        assert len(batch["author"].n_id) == 0
+    assert len(list(make(fanout=NONE, batch_size=4, buffer=None, device=device))) == len(loader)
+
+
+def test_rows_of_all_tables_are_counted(make):
+    loader = make(buffer="500KB", batch_size=200)
+    (batch,) = loader
+    rows = sum(len(batch[name].n_id) for name in WIDTHS) + len(batch[WRITES].e_id)
+    assert loader.stats()["rows_loaded"] == rows
+    expected = sum(len(batch[name].n_id) * batch[name].x[0].nbytes for name in WIDTHS)
+    expected += len(batch[WRITES].e_id) * 128
+    assert loader.stats()["bytes_wanted"] == expected
+
+
+def test_pinned_staging_of_small_tables_is_small(make):
+    plan = make(device="simulated-cuda").plan()
+    (staging,) = [line for line in plan.lines if line.what == "pinned staging"]
+    assert staging.nbytes < 1_000_000
+
+
+def test_all_topologies_take_turns(make):
+    """Fetches are planned for one at a time, whatever edge type a sampler is at."""
+    loader = make(topology="direct")
+    next(iter(loader))
+    topologies = loader._runtime._files.adjacency.topologies
+    assert len({id(topology._lock) for topology in topologies}) == 1
+
+
+def test_packed_indices_have_as_many_bits_as_their_sources_need(make):
+    loader = make(topology="resident")
+    next(iter(loader))
+    for topology, edge_type in zip(loader._runtime._files.adjacency.topologies, EDGES, strict=True):
+        bits = (NODES[edge_type[0]] - 1).bit_length()
+        packed = -(-EDGES[edge_type] * bits // 8) + 8
+        pointers = 4 * (NODES[edge_type[2]] + 1)
+        assert topology.nbytes == packed + pointers
+
+
+def test_numbers_of_neighbours_with_a_default(make, data):
+    given = NumNeighbors({CITES: [2, 2]}, default=[1, 1])
+    loader = make(fanout=given)
+    assert loader.num_neighbors == {**{key: [1, 1] for key in EDGES}, CITES: [2, 2]}
+    for batch in loader:
+        check(batch, data)
+
+
+class Odd(BaseSampler):
+    """Returns what it was given."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+
+    def sample_from_nodes(self, index: Any, **_: Any) -> Any:
+        return self._out
+
+    def sample_from_edges(self, index: Any, **_: Any) -> Any:
+        return self._out
+
+
+@pytest.mark.parametrize("out", [None, SamplerOutput(*[torch.zeros(1).long()] * 4)])
+def test_a_sampler_that_returns_something_else(make, out):
+    with pytest.raises(ConfigError, match="return a HeteroSamplerOutput"):
+        next(iter(make(neighbor_sampler=Odd(out))))
+
+
+def test_a_graph_without_features(tmp_path):
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes = 5, 4
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 3]])
+    store = gnndrive.from_data(data, tmp_path / "bare.gnn")
+    with NeighborLoader(store, [-1], input_nodes="b", batch_size=4) as loader:
+        (batch,) = loader
+    assert batch["a"].n_id[batch["a", "to", "b"].edge_index[0]].tolist() == [0, 1, 2, 3]
+    assert (batch["a"].num_nodes, batch["b"].num_nodes) == (4, 4)
+    assert all("num_nodes" in batch[name] for name in ("a", "b"))  # as in PyG's batches

@@ -1,0 +1,325 @@
+"""`compare`, `plan`, strategy="auto": what a batch costs with each strategy; which is taken."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError, NeighborLoader, Store
+from gnndrive.common.errors import StoreError
+from gnndrive.loader import drawing, strategy_choice
+from gnndrive.plan import strategy_costs
+from gnndrive.plan.comparison import duration
+from gnndrive.plan.strategy_costs import StrategyCost
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.store import access_traces
+from gnndrive.strategies import STRATEGIES
+from tests.loader.batches import assert_same
+from tests.loader.strategy_choice.conftest import BATCHES, DRAWN, SAME, SHORT
+
+# ---- the comparison
+
+
+@pytest.fixture(scope="module")
+def prepared(wide: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A copy with a pack and partitions of two methods."""
+    path = tmp_path_factory.mktemp("prepared") / "own.gnn"
+    shutil.copytree(wide.path, path)
+    store = gnndrive.open(path)
+    gnndrive.pack(store, [4, 3], memory="100MB", **DRAWN)
+    gnndrive.partition(store, parts=30, method="random", name="a")
+    gnndrive.partition(store, parts=30, method="ldg", name="b")
+    return store
+
+
+@pytest.fixture
+def own(wide: Store, tmp_path: Path) -> Store:
+    """A copy of which nothing has been drawn."""
+    shutil.copytree(wide.path, tmp_path / "own.gnn")
+    shutil.rmtree(tmp_path / "own.gnn" / "traces", ignore_errors=True)
+    return gnndrive.open(tmp_path / "own.gnn")
+
+
+def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short):
+    loader = make(**short)
+    found = loader.compare()
+    assert [each.strategy for each in found.costs][:4] == ["gnndrive", "ginex", "ali+pg", "lsm-gnn"]
+    assert {each.strategy for each in found.costs} == set(STRATEGIES)
+    for each in found.costs:
+        if each.strategy in SAME:
+            assert each.same_batches
+            assert not each.refused
+            assert 0 < each.seconds[each.bound_by] <= each.batch_s
+            assert each.batches == len(loader) == BATCHES
+            assert each.epoch_s == pytest.approx(each.batch_s * BATCHES)
+            assert 0 < each.hit_share < 1
+        elif each.strategy == "diskgnn":
+            assert "if packed, with gnndrive pack" in each.note
+        else:
+            assert "gnndrive partition" in each.refused
+            assert "\n" not in each.refused
+            assert "With the least" not in each.refused
+    assert found.own is found.costs[0]
+    assert found.more[1] < found.own.batch_s
+    assert found.curve.points[-1].hit_share == 1.0
+    assert found.curve.buffer_bytes == loader.plan().buffer_bytes
+    assert found.notes == (strategy_choice.UNCALIBRATED,)
+    content = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert content["choice"][0]["strategy"] == "gnndrive"
+    assert content["choice"][0]["seconds_per_batch"] == found.costs[0].batch_s
+    assert {each["strategy"] for each in content["choice"]} == set(STRATEGIES)
+    assert content["miss_ratio"]["table"] == "nodes/x"
+    assert {"bytes", "hit_share", "seconds_per_batch"} == set(content["miss_ratio"]["points"][0])
+
+
+def test_packs_and_partitions_that_are_there_are_asked(make, prepared, short, monkeypatch):
+    """Of several partitionings those that suit the strategy."""
+    short |= {"data": prepared, "memory": "8MB"}  # room for a window
+    suited, find = dict[str, str](), strategy_choice.find_partitioned
+
+    def noted(store: Store, named: Any, strategy: str) -> Any:
+        suited[strategy] = named
+        return find(store, named, strategy)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(strategy_choice, "find_partitioned", noted)
+        costs = {each.strategy: each for each in make(**short).compare().costs}
+    assert suited == {"hierbatching": "b", "marius": "a"}
+    assert "recorded" in costs["diskgnn"].note
+    assert "if packed" not in costs["diskgnn"].note
+    assert "% of the edges to a window's nodes are inside" in costs["hierbatching"].note
+    for name, more in (
+        ("diskgnn", {}), ("hierbatching", {"partitioned": "b"}), ("marius", {"partitioned": "a"}),
+    ):  # fmt: skip
+        assert not costs[name].refused
+        assert costs[name].batch_s > 0
+        assert not costs[name].same_batches
+        loader = make(**short | {"strategy": name} | more)
+        own = loader.compare(all=False).own
+        assert own.seconds.keys() == costs[name].seconds.keys()
+    assert "marius" in str(loader.plan())
+
+
+PARTS = {
+    "gnndrive": {"admission", "gather", "hand-over"},
+    "diskgnn": {"gather", "hand-over", "processors"},
+    "hierbatching": {"admission", "filter", "gather", "hand-over"},
+}
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["drawn", "prepared"])
+def test_what_computes_follows_the_machines_pace(make, prepared, short, monkeypatch, there):
+    if there:
+        short |= {"data": prepared, "memory": "8MB"}
+    found = []
+    for pace in (1.0, 10.0):
+        monkeypatch.setattr(strategy_choice, "measure_pace", lambda policy, pace=pace: pace)
+        found.append({each.strategy: each for each in make(**short).compare().costs})
+    for name in PARTS if there else ("gnndrive", "diskgnn"):
+        usual, slow = (costs[name].seconds for costs in found)
+        assert not found[0][name].refused
+        assert ("if packed" in found[0][name].note) == (name == "diskgnn" and not there)
+        for part in PARTS[name]:
+            assert slow[part] == pytest.approx(10 * usual[part])
+            assert usual[part] > 0
+        for part in {"disk"} | ({"sampling"} if name == "gnndrive" else set()):
+            assert slow[part] == usual[part] > 0
+
+
+def test_a_buffer_of_all_rows_ranks_none_of_them(make, short, monkeypatch):
+    """The curve's points have slots of their own, not those of the plan."""
+    asked = list[tuple[float, float]]()
+
+    def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
+        asked.append((missing, ranked))
+        return 1.0 + ranked
+
+    monkeypatch.setattr(strategy_costs, "admit_seconds", admit_seconds)
+    found = make(**short).compare()
+    assert found.curve.points[-1].hit_share == 1.0
+    assert (0.0, 0.0) in asked
+    assert 2 * found.curve.seconds[-1] < min(found.curve.seconds[:-1])
+
+
+def test_windows_whose_batches_are_not_drawn_are_refused(make, prepared):
+    compared = make(**SHORT | {"data": prepared, "buffer": "4MB"}).compare()
+    (cost,) = (each for each in compared.costs if each.strategy == "hierbatching")
+    assert cost.refused.endswith("is not known before one is drawn: give memory=")
+
+
+def test_the_rows_of_drawn_batches_are_kept_beside_the_store(make, own, short, monkeypatch):
+    """What drawing and comparing free is returned."""
+    returned: list[str] = []
+    for module in (drawing, strategy_choice):
+        name = module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(module, "return_free_memory", partial(returned.append, name))
+    draw, drawn = drawing.draw_traces, list[int]()
+    monkeypatch.setattr(drawing, "draw_traces", lambda *given: drawn.append(1) or draw(*given))
+
+    def compared() -> list[Any]:
+        returned.clear()
+        found = make(**short | {"data": own, "batch_size": 19}).compare()
+        return [each.hit_share for each in found.costs]
+
+    hits = compared()
+    assert (drawn, returned) == ([1], ["drawing", "strategy_choice"])
+    assert compared() == hits
+    assert (drawn, returned) == ([1], ["strategy_choice"]), "batches are drawn once"
+    (kept,) = (own.path / "traces").glob("*.npy")
+    kept.write_bytes(kept.read_bytes()[:-8])
+    assert compared() == hits
+    assert drawn == [1, 1]
+    gnndrive.open(own.path)  # which ignores the folder
+
+
+def test_a_link_in_the_place_of_the_folder_is_left_alone(make, own, short, tmp_path, monkeypatch):
+    folder, other = own.path / "traces", tmp_path / "other"
+    other.mkdir()
+    names = [f"{n:032x}.npy" for n in range(3)]
+    for name in names:
+        (other / name).touch()
+    folder.symlink_to(other)
+    monkeypatch.setattr(access_traces, "FILES_MAX", 1)
+    assert make(**short | {"data": own}).compare() is not None
+    assert sorted(path.name for path in other.iterdir()) == names
+    folder.unlink()
+    folder.mkdir()
+    (folder / names[0]).touch()
+    (folder / "mine.npy").touch()
+    make(**short | {"data": own}).compare()
+    left = {path.name for path in folder.iterdir()}
+    assert "mine.npy" in left
+    assert names[0] not in left
+    assert len(left) == 2
+
+
+def test_a_part_of_the_graph_that_is_damaged_hinders_no_plan(make, short, monkeypatch):
+    def damaged(*args: Any) -> Any:
+        raise StoreError("graph/indices is damaged")
+
+    monkeypatch.setattr(strategy_choice, "kept_classes", lambda *args: None)
+    monkeypatch.setattr(strategy_choice, "row_classes", damaged)
+    found = make(**short).compare()
+    assert not found.own.refused
+
+
+def test_partitions_have_one_table(make, tmp_path):
+    draw = torch.Generator().manual_seed(1)
+    edges = torch.randint(3_000, (2, 9_000), generator=draw)
+    x, features = torch.randn(3_000, 64, generator=draw), torch.randn(9_000, 64, generator=draw)
+    data = Data(x=x, edge_index=edges, edge_attr=features)
+    store = gnndrive.from_data(data, tmp_path / "two.gnn")
+    gnndrive.partition(store, parts=8, method="random")
+    found = make(data=store, memory="3MB", **SHORT).compare()
+    (cost,) = (each for each in found.costs if each.strategy == "hierbatching")
+    assert "this loader has" in cost.refused
+
+
+def test_a_composed_strategy_is_compared(make, short):
+    class Mine(Uniform):
+        name = "mine"
+
+    mine = replace(STRATEGIES["gnndrive"], name="mine", sampler=Mine)
+    found = make(**short, strategy=mine).compare()
+    assert not found.own.refused
+    assert not found.own.same_batches
+    assert found.own.note == strategy_choice.OWN
+
+
+def test_data_in_memory_has_nothing_to_compare(data):
+    with pytest.raises(ConfigError, match="the data is in memory: give a store"):
+        NeighborLoader(data, [3]).compare()
+
+
+# ---- the plan
+
+
+def test_the_plan_prints_the_comparison_only_where_memory_is_short(make, short):
+    lines = str(make(**short).plan())
+    assert "predicted" in lines
+    assert "ali+pg" in lines
+    assert "more:" in lines
+    assert "predicted" not in str(make(**short | {"memory": "1GB"}).plan())
+    assert "predicted" not in str(make(**short | {"memory": None, "buffer": "400KB"}).plan())
+
+
+def costing(seconds: Mapping[str, float]) -> Any:
+    """Stands for `predict`: a batch costs so much with each strategy; others are refused."""
+
+    def predict(name: str, *args: Any, **more: Any) -> StrategyCost:
+        if name not in seconds:
+            raise ConfigError(f"{name} cannot run here\nand more")
+        return StrategyCost(name, {"disk": seconds[name]}, 10, 0.5)
+
+    return predict
+
+
+@pytest.mark.parametrize(
+    ("costs", "chosen"),
+    [
+        ({"gnndrive": 1.0, "ginex": 0.94, "ali+pg": 1.1, "lsm-gnn": 1.0}, "ginex"),
+        ({"gnndrive": 1.0, "ginex": 0.96, "ali+pg": 0.97, "lsm-gnn": 0.96}, "gnndrive"),
+        ({"gnndrive": 1.0, "lsm-gnn": 0.5, "ali+pg": 0.49}, "ali+pg"),
+        ({"ginex": 2.0}, "ginex"),
+        ({}, "gnndrive"),
+    ],
+)
+def test_auto_takes_the_cheapest_that_changes_no_batch(make, short, costs, chosen, monkeypatch):
+    monkeypatch.setattr(strategy_choice, "predict", costing(costs))
+    cheap = StrategyCost("diskgnn", {"disk": 1e-9}, 10, 0.9, same_batches=False)
+    monkeypatch.setattr(strategy_choice, "unpacked_cost", lambda *args: cheap)
+    loader = make(**short, strategy="auto")
+    loader._choose_strategy()
+    assert loader._strategy is STRATEGIES[chosen]
+    if costs:
+        assert (
+            f"because a batch costs about {duration(costs[chosen])}, bound by disk" in loader._why
+        )
+    refused = SAME - set(costs)
+    assert not any(name in loader._why for name in refused)
+
+
+def test_auto_has_the_batches_of_gnndrive(make, short, monkeypatch):
+    monkeypatch.setattr(strategy_choice, "predict", costing({"gnndrive": 1.0, "ginex": 0.1}))
+    loader = make(**short, strategy="auto")
+    expected = list(make(**short))
+    for one, other in zip(loader, expected, strict=True):
+        assert_same(one, other)
+    assert loader._strategy is STRATEGIES["ginex"]
+    state = loader.state_dict()
+    for name in ("gnndrive", "auto"):
+        other = make(**short, strategy=name)
+        other.load_state_dict(state)
+    assert "strategy: ginex, because" in str(make(**short, strategy="auto").plan())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"memory": "1GB"}, "because all rows fit into memory"),
+        ({"sampler": [0, 1, 2] * 10, "shuffle": False}, "because"),
+        ({"disjoint": True}, "because a batch costs"),
+    ],
+)
+def test_auto_says_why(make, short, more, why):
+    loader = make(**short | more, strategy="auto")
+    assert why in str(loader.plan())
+    assert loader._strategy.name in SAME
+    assert sum(1 for _ in loader) == len(loader)
+
+
+def test_a_copy_chooses_too(make, short, monkeypatch):
+    monkeypatch.setattr(strategy_choice, "predict", costing({"ginex": 0.1}))
+    copied = pickle.loads(pickle.dumps(make(**short, strategy="auto")))
+    assert "strategy: ginex, because" in str(copied.plan())

@@ -1,0 +1,272 @@
+"""However batches are loaded, they are the same: by seed, epoch and number of the batch alone.
+
+Also what is special to topologies."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ClosedError, ConfigError, ReadError, Store
+from gnndrive.sampling.labor import Sampling
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies.mmap import Mmap
+from gnndrive.store.format import DATA_OFFSET
+from gnndrive.strategies import strategy
+from gnndrive.testing.faults import NOISE, Faults
+from tests.loader.batches import assert_same, check, simulate, stage
+from tests.loader.conftest import NODES
+
+GIVEN: dict[str, Any] = {"shuffle": True, "seed": 3}
+LABOR: dict[str, Any] = GIVEN | {"sampling": "labor", "batch_dependency": 5}
+Epochs = list[list[Data]]
+
+
+def victim(rule: str) -> Any:
+    """GNNDrive's strategy with a victim buffer."""
+    return replace(strategy("gnndrive"), name=rule, tiers=(rule, "disk"))
+
+
+DEVICE: dict[str, Any] = {"device": "simulated-cuda", "buffer": "50KB"}
+SMALL: dict[str, Any] = {"device": "simulated-cuda", "buffer": "30KB", "sweep": 1}
+WAYS: dict[str, dict[str, Any]] = {
+    "uring, one task": {"engine": "uring", "samplers": 1, "extractors": 1},
+    "threads": {"engine": "threads", "samplers": 1, "extractors": 4},
+    "simulated": {"engine": "simulated", "samplers": 4, "extractors": 4},
+    "shallow": {"io_depth": 1, "num_workers": 3},
+    "deep": {"io_depth": 128, "sweep": 3},
+    "all in memory": {"buffer": "1MB"},
+    "short queues": {"extracting_queue": 1, "training_queue": 1, "gap": 0},
+    "long queues": {"extracting_queue": 40, "training_queue": 40, "gap": "64KB"},
+    "any order": {"in_order": False, "engine": "simulated"},
+    "lru": {"policy": "lru", "sweep": 1},
+    "mmap": {"topology": "mmap"},
+    "direct": {"topology": "direct", "engine": "simulated"},
+    "direct, some cached": {"topology": "direct", "neighbour_cache": "4KB"},
+    "direct, none cached": {"topology": "direct", "neighbour_cache": 0, "samplers": 1},
+    "direct, threads": {"topology": "direct", "neighbour_cache": 0, "engine": "threads"},
+    "memory=": {"memory": "100MB", "buffer": None},
+    "device": DEVICE | {"staging": 0},
+    "device, little staging": DEVICE | {"staging": 4, "engine": "simulated"},
+    "device, least staging": DEVICE | {"staging": 2, "engine": "threads"},
+    "victims": SMALL | {"strategy": victim("victim"), "staging": 0},
+    "victims, little staging": SMALL | {"strategy": victim("victim-queues"), "staging": 4,
+                                        "engine": "simulated"},
+    "victims, least staging": SMALL | {"strategy": victim("victim"), "staging": 1},
+    "ali+pg": {"strategy": "ali+pg"},
+    "ali+pg, cache": {"strategy": "ali+pg", "neighbour_cache": "20KB"},
+    "ali+pg, resident": {"strategy": "ali+pg", "topology": "resident"},
+    "ali+pg, memory=": {"strategy": "ali+pg", "memory": "60MB", "buffer": None},
+    "ali+pg, any order": {"strategy": "ali+pg", "in_order": False, "sweep": 1},
+    "lsm-gnn": {"strategy": "lsm-gnn", "buffer": "30KB"},
+    "lsm-gnn, short": {"strategy": "lsm-gnn", "superbatch": 6, "buffer": "30KB"},
+    "lsm-gnn, device": SMALL | {"strategy": "lsm-gnn", "superbatch": 6},
+    "ginex": {"strategy": "ginex", "buffer": "30KB"},
+    "ginex, short": {"strategy": "ginex", "superbatch": 3},
+    "ginex, long": {"strategy": "ginex", "superbatch": 1000, "sweep": 1},
+    "ginex, from disk": {"strategy": "ginex", "topology": "direct", "superbatch": 10},
+    "ginex, apart": {"strategy": "ginex", "phases": "apart"},
+    "ginex, several apart": {"strategy": "ginex", "phases": "apart", "superbatch": 7},
+    "ginex, apart from disk": {"strategy": "ginex", "phases": "apart", "superbatch": 9,
+                               "topology": "direct"},
+    "ginex, lru": {"strategy": "ginex", "policy": "lru"},
+    "labor, direct": LABOR | {"topology": "direct", "neighbour_cache": 0},
+    "labor, some cached": LABOR | {"topology": "direct", "neighbour_cache": "4KB", "samplers": 2},
+    "labor, memory=": LABOR | {"memory": "100MB", "buffer": None},
+    "labor, any order": LABOR | {"in_order": False, "samplers": 1, "extractors": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def epochs(store: Store) -> dict[str, Epochs]:
+    """Two epochs, drawn by one sampler from the resident graph, of each `sampling=`."""
+    from gnndrive import NeighborLoader
+
+    found = {}
+    for given in (GIVEN, LABOR):
+        with NeighborLoader(
+            store, [4, 3], batch_size=16, buffer="40KB", engine="threads", topology="resident",
+            samplers=1, extractors=1, **given,
+        ) as loader:  # fmt: skip
+            found[given.get("sampling", "neighbor")] = [list(loader) for _ in range(2)]
+    assert len(found["neighbor"][0]) == NODES // 16
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_batches_are_the_same(make, data, epochs, way, monkeypatch, seeds):
+    given = GIVEN | WAYS[way]
+    (seed,) = seeds(1)
+    simulate(monkeypatch, seed, NOISE)
+    if "staging" in given:
+        stage(monkeypatch, given.pop("staging") + 6 * seed)
+    loader = make(**given)
+    for epoch in epochs[given.get("sampling", "neighbor")]:
+        found = list(loader)
+        if given.get("in_order") is False:
+            places = {tuple(batch.input_id.tolist()): batch for batch in found}
+            found = [places[tuple(batch.input_id.tolist())] for batch in epoch]
+        for expected, batch in zip(epoch, found, strict=True):
+            assert_same(expected, batch)
+            if "device" not in given:
+                check(batch, data)
+    stats = loader.stats()
+    if given.get("engine") == "simulated":
+        assert stats["retries"] > 0
+    if way.startswith("victims"):
+        assert stats["rows_from_victims"] > 0
+        loader.close()
+        assert not loader._runtime.device.driver.busy
+        assert loader._runtime.device.driver.pinned_bytes == 0
+
+
+@pytest.mark.parametrize("given", [{"replace": False}, {"replace": True}, {"disjoint": True}])
+def test_other_samples_are_the_same_from_disk(make, given):
+    """Also with all neighbours."""
+    given = GIVEN | {"num_neighbors": [-1, 5], "buffer": "80KB"} | given
+    for other in ({"neighbour_cache": 0}, {"strategy": "ali+pg"}):
+        for left, right in zip(
+            make(topology="mmap", **given), make(topology="direct", **given | other), strict=True
+        ):
+            assert_same(left, right)
+
+
+def test_two_iterators_at_once_do_not_disturb_each_other(make, data, epochs):
+    loader = make(**GIVEN)
+    for batches in zip(loader, loader, *epochs["neighbor"], strict=True):
+        assert_same(batches[0], batches[2])
+        assert_same(batches[1], batches[3])
+
+
+def test_batches_are_those_of_the_sampler(epochs, store):
+    topology = Mmap(store.indptr, store.indices)
+    for name, sampling in (("neighbor", Sampling()), ("labor", Sampling("labor", 5))):
+        sampler = Uniform([4, 3], sampling=sampling)
+        for epoch, batches in enumerate(epochs[name]):
+            for number, batch in enumerate(batches):
+                seeds = batch.n_id[: batch.batch_size].numpy()
+                expected = sampler.sample_nodes(seeds, batch_key(3, epoch, number), topology)
+                assert np.array_equal(batch.n_id.numpy(), expected.node)
+                assert np.array_equal(batch.edge_index[0].numpy(), expected.row)
+
+
+def test_samplers_read_together(make):
+    """Four samplers read for four batches in one pass what one sampler reads four times."""
+    way = {"topology": "direct", "neighbour_cache": 0, "gap": 0, "num_neighbors": [5, 5]}
+    requests = []
+    for samplers, queue in ((1, 8), (4, 8), (8, 4)):
+        loader = make(samplers=samplers, extracting_queue=queue, **way)
+        assert len(list(loader)) == len(loader)
+        requests.append(loader.stats()["topology_requests"])
+    alone, four, three = requests
+    assert four < three < alone
+
+
+def test_rounds_of_several_iterators(make, data):
+    """Each waits for all of its own samples, in threads that they share."""
+    way = {"topology": "direct", "neighbour_cache": 0, "num_neighbors": [3, 3], "buffer": "60KB"}
+    loader = make(samplers=4, extracting_queue=2, **way)
+    iterators = [iter(loader) for _ in range(3)]
+    batches = 0
+    for together in zip(*iterators, strict=True):
+        for batch in together:
+            check(batch, data)
+            batches += 1
+    assert batches == 3 * len(loader)
+
+
+# ---- errors
+
+
+@pytest.fixture
+def narrow(data: Data, tmp_path: Path) -> Store:
+    """The graph with rows of 4 bytes, so that the indices' file is the longer one."""
+    graph = Data(x=torch.rand(NODES, 1), edge_index=data.edge_index)
+    return gnndrive.from_data(graph, tmp_path / "narrow.gnn")
+
+
+def test_eio_in_the_adjacency_comes_at_its_batchs_turn(make, narrow, monkeypatch, seeds):
+    sector = int(narrow.indptr[130]) // 128
+    bad = DATA_OFFSET + 512 * sector
+    assert bad > DATA_OFFSET + 4 * NODES + 512, "no row is there"
+    first = next(v for v in range(NODES) if narrow.indptr[v + 1] > 128 * sector)
+    for seed in seeds(2):
+        faults = Faults(eio_offsets=((bad, bad + 512),), short=0.2, delay_turns_max=1 + seed % 5)
+        simulate(monkeypatch, seed, faults)
+        loader = make(
+            [-1], data=narrow, topology="direct", neighbour_cache=0, engine="simulated",
+            batch_size=10,
+        )  # fmt: skip
+        for _ in range(2):
+            delivered, iterator = 0, iter(loader)
+            with pytest.raises(ReadError) as caught:  # noqa: PT012
+                for _ in iterator:
+                    delivered += 1
+            assert delivered == first // 10
+            path, number = caught.value.path, caught.value.errno
+            assert (path, number) == (str(narrow.indices_path), errno.EIO)
+            assert bad - 512 < caught.value.offset <= bad
+            assert list(iterator) == []
+
+
+@pytest.mark.parametrize("engine", ["uring", "threads", "simulated"])
+def test_closing_in_the_middle(make, monkeypatch, engine):
+    """Samplers wait in threads for the loop that reads, and another loop ends them."""
+    simulate(monkeypatch, 1, Faults(delay_turns_max=30))
+    way = {"topology": "direct", "neighbour_cache": 0, "gap": 0, "buffer": "60KB"}
+    for number in range(4):
+        before = threading.active_count()
+        loader = make([-1, -1], engine=engine, **way)
+        iterator, other = iter(loader), iter(loader)
+        for _ in range(number % 3):
+            next(iterator)
+        if number % 2:
+            iterator.close()
+            assert next(other).batch_size == 16
+        loader.close()
+        with pytest.raises(ClosedError):
+            list(other)
+        assert threading.active_count() <= before  # an earlier loader may end meanwhile
+
+
+# ---- plans, stats and refusals
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "reads"),
+    [
+        ({}, "resident", False),
+        ({"topology": "direct"}, "direct", False),  # all lists are cached
+        ({"topology": "direct", "neighbour_cache": "4KB"}, "direct", True),
+    ],
+)
+def test_the_plan_and_the_stats_say_which(make, way, name, reads):
+    loader = make(**way)
+    (item,) = [item for item in loader.plan().lines if item.what == "topology"]
+    assert item.why.startswith(name)
+    list(loader)
+    stats = loader.stats()
+    assert stats["topology"] == name
+    assert bool(stats["topology_requests"]) == bool(stats["topology_bytes_read"]) == reads
+    wanted, cached = stats["neighbours_wanted"], stats["neighbours_cached"]
+    assert wanted == (stats["edges"] if name == "direct" else 0)
+    assert (cached == wanted) == (not reads)
+
+
+def test_auto_keeps_a_small_adjacency_however_tight_the_budget_is(make):
+    """Its ring would take more than all indices."""
+    resident = make(memory="100MB", buffer=None).plan()
+    assert resident.topology is not None
+    assert resident.topology.name == "resident"
+    with pytest.raises(ConfigError, match=r"topology .*resident, because "):
+        make(memory="1MB", buffer=None).plan()
