@@ -483,7 +483,7 @@ def test_attributes_of_edges_that_were_set_or_deleted_are_refused(store, tmp_pat
 
 @pytest.mark.filterwarnings("ignore:.* pairs of nodes without an edge instead of 2")
 def test_edges_larger_than_memory(tmp_path):
-    nodes, degree = 15_000, 70
+    nodes, degree = 15_000, 75
     random = np.random.default_rng(0)
     store = gnndrive.write_store(
         tmp_path / "s", indptr=np.arange(nodes + 1) * degree,
