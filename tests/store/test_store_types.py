@@ -9,11 +9,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
 import gnndrive
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.store import StoreWriter
 from gnndrive.store.types import Types
 from tests.loader.hetero.graph import CITES, CLASSES, NODES, WRITES, make_data
@@ -145,10 +144,6 @@ def test_edge_label_index_is_left_out(tmp_path):
     with pytest.warns(UserWarning, match="left out: .*edge_label_index"):
         store = gnndrive.from_data(train, tmp_path / "s")
     assert "edge_label" in store[CITES]
-    one = Data(x=torch.ones(9, 1), edge_index=torch.randint(9, (2, 30)))
-    train, _, _ = RandomLinkSplit(add_negative_train_samples=False)(one)
-    with pytest.warns(UserWarning, match="left out: edge_label_index"):
-        gnndrive.from_data(train, tmp_path / "t")
 
 
 def test_classes_of_each_type(tmp_path):
@@ -203,3 +198,15 @@ def test_verify_looks_at_every_type(store, file):
     poke(path, 4096, (10_000).to_bytes(4, "little"))
     with pytest.raises(StoreError, match=r"paper__cites__paper.*names 10000, but there are"):
         gnndrive.open(store.path).verify()
+
+
+def test_a_loader_finds_damaged_indices(store):
+    path = store.path / "graph/author__writes__paper/indices.npy"
+    poke(path, 4096, (10_000).to_bytes(4, "little") * ((path.stat().st_size - 4096) // 4))
+    with (
+        gnndrive.NeighborLoader(
+            gnndrive.open(store.path), [5], input_nodes="paper", buffer="200KB", topology="mmap"
+        ) as loader,
+        pytest.raises(GNNDriveError, match="author__writes__paper"),
+    ):
+        list(loader)

@@ -134,22 +134,6 @@ def test_large_arrays_are_written_in_chunks(tmp_path, monkeypatch):
     assert seen[-1][1:] == (store.info.nbytes, store.info.nbytes)
 
 
-def test_arrays_written_piece_by_piece_equal_arrays_written_at_once(tmp_path, store):
-    with StoreWriter(tmp_path / "b", 40, 160, made_by=store.info.made_by) as writer:
-        for name in ("graph/indptr", "graph/indices", "graph/edge_id"):
-            writer.write(name, store.array(name), store.info.arrays[name].dtype)
-        x = writer.array("nodes/x", torch.bfloat16, (40, 3))
-        y = writer.array("nodes/y", "int64", [40])
-        for row in range(0, 40, 7):
-            x.write(store.tensor("x")[row : row + 7])
-            y.write(store.tensor("y")[row : row + 7])
-        writer.write("edges/edge_attr", store.array("edges/edge_attr"))
-        for name in store.split_names:
-            writer.split(name, store.split(name))
-        writer.classes(["a", "b", "c", "d", "é"])
-    assert open(tmp_path / "b").info == store.info
-
-
 def test_stores_without_edges(tmp_path):
     for nodes in (0, 2):
         store = write_store(
@@ -276,16 +260,6 @@ def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, after):
     assert str(tmp_path / "s") in str(caught.value)
     assert left(tmp_path) == []
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_failing_sync_leaves_nothing(tmp_path, monkeypatch):
-    def failing(folder: Path) -> None:
-        raise OSError(errno.EIO, "simulated")
-
-    monkeypatch.setattr(writer_module, "fsync_folder", failing)
-    with pytest.raises(StoreError, match=r"writing .* failed"):
-        write_store(tmp_path / "s", **GRAPH, nodes={})
-    assert left(tmp_path) == []
 
 
 def test_a_full_disk_is_an_error_before_writing(tmp_path, monkeypatch):
