@@ -67,6 +67,7 @@ def test_attributes_of_one_type_need_a_type(store):
     with pytest.raises(ConfigError, match="no split 'val' of 'paper'; it has: train"):
         store["paper"].split("val")
     assert "node_types=['paper', 'author', 'venue', 'topic']" in repr(store)
+    assert "num_edges=900" in repr(store[CITES])
 
 
 def test_splits_may_be_given(tmp_path):
