@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader
 from gnndrive.loader.store_datamodule import InTrainer
 from gnndrive.sampling.dealing import steps_left
 from tests.loader.batches import assert_same
@@ -22,6 +22,7 @@ from tests.loader.hetero.graph import make_data
 from tests.loader.ranks.conftest import AsRank
 from tests.loader.test_composed_strategy import COMPOSED
 from tests.second import Dealt
+from tests.soak import product
 
 SIZE, BATCHES, EPOCHS = 37, 11, 2
 
@@ -53,11 +54,8 @@ def assert_all_same(one: list[Data], other: list[Data]) -> None:
         assert_same(left, right)
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("world", [1, 2, 3, 4, 12])
-def test_ranks_together_yield_one_processs_batches(
-    draw: Make, as_rank: AsRank, world: int, drop_last: bool
-) -> None:
+@product("world,drop_last", [2, 3, 12], [False, True])
+def test_ranks_together_yield_one_processs_batches(draw, as_rank, world, drop_last):
     alone = draw(drop_last=drop_last)
     ranks = [draw(drop_last=drop_last, ranks=True) for _ in range(world)]
     for _ in range(EPOCHS):
@@ -104,20 +102,20 @@ def test_windows_of_several_batches(make: Make, as_rank: AsRank) -> None:
     )
 
 
-@pytest.mark.parametrize("epoch", [1, 2])
-def test_recorded_batches(as_rank: AsRank, data: Data, tmp_path: Any, epoch: int) -> None:
+def test_recorded_batches(as_rank: AsRank, data: Data, tmp_path: Any) -> None:
     """Epoch 1 replays the pack's second recording, epoch 2 the first one in another order."""
     store = gnndrive.from_data(data, tmp_path / "packed.gnn")
     given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 40, "shuffle": True}
     make_pack(store, given, epochs=2)
     loaders = [loader_of(store, given, ranks=True) for _ in range(4)]
-    for loader in loaders:
-        loader.set_epoch(epoch)
-    as_rank(0, 1)
-    whole = list(loaders[0])
-    loaders[0].set_epoch(epoch)
-    assert len(whole) == 10
-    assert_all_same(padded(whole, 4), rounds(loaders, as_rank))
+    for epoch in (1, 2):
+        for loader in loaders:
+            loader.set_epoch(epoch)
+        as_rank(0, 1)
+        whole = list(loaders[0])
+        loaders[0].set_epoch(epoch)
+        assert len(whole) == 10
+        assert_all_same(padded(whole, 4), rounds(loaders, as_rank))
     for loader in loaders:
         loader.close()
 
@@ -141,31 +139,26 @@ def test_a_warm_up(make: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch)
 # ---- resuming
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (3, 1), (2, 4), (1, 3)])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_an_epoch_goes_on_with_another_number_of_ranks(
-    draw: Make, as_rank: AsRank, before: int, after: int, drop_last: bool
-) -> None:
-    given = {"drop_last": drop_last, "ranks": True}
+@product("change,drop_last", [(3, 2), (2, 4), (1, 3)], [True, False])
+def test_an_epoch_goes_on_with_another_number_of_ranks(draw, as_rank, change, drop_last):
+    before, after = change
     as_rank(0, 1)
     alone = draw(drop_last=drop_last)
     whole, following = list(alone), list(alone)
-    saving, states = before - 1, []
-    as_rank(saving, before)
-    loader = draw(**given)
-    states.append(loader.state_dict())
+    as_rank(before - 1, before)
+    loader = draw(drop_last=drop_last, ranks=True)
+    states = [loader.state_dict()]
     for _ in loader:
         states.append(json.loads(json.dumps(loader.state_dict())))
     last = loader.state_dict()
     assert last["finished"]
     assert len(states) == steps_left(len(whole), 0, before, drop_last) + 1
-    loaders = [draw(**given) for _ in range(after)]
-    for step, state in enumerate(states):
+    loaders = [draw(drop_last=drop_last, ranks=True) for _ in range(after)]
+    for step in (1, len(states) - 2, len(states) - 1):
         for each in loaders:
-            each.load_state_dict(state)
+            each.load_state_dict(states[step])
         expected = padded(whole, after, drop_last, step * before)
         assert_all_same(expected, rounds(loaders, as_rank))
-    assert_all_same(padded(following, after, drop_last), rounds(loaders, as_rank))
     for each in loaders:
         each.load_state_dict(last)
     assert_all_same(padded(following, after, drop_last), rounds(loaders, as_rank))
@@ -187,9 +180,7 @@ def test_a_state_of_ranks_and_one_of_a_loader_without(draw: Make, as_rank: AsRan
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_end_of_an_epoch_for_lightnings_trainer(
-    store: Store, as_rank: AsRank, drop_last: bool
-) -> None:
+def test_the_end_of_an_epoch_for_lightnings_trainer(store, as_rank, drop_last):
     """A Trainer that has counted all steps does not ask for one more. With drop_last= two ranks
     would go on with the two of ten batches that four have left out."""
 
@@ -234,9 +225,7 @@ class Gathering:
         everyone[:] = self.told + (len(everyone) - len(self.told)) * self.told[:1]
 
 
-def test_without_a_seed_the_first_ranks_counts(
-    draw: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_seed_the_first_ranks_counts(draw, as_rank, monkeypatch):
     group, batches = Gathering(monkeypatch), []
     for rank in range(2):
         as_rank(rank, 2, group=group)
@@ -253,15 +242,12 @@ def test_without_a_seed_the_first_ranks_counts(
     ("change", "match"),
     [
         ({"seed": 6}, r"the epoch's seed is 5 on rank 0 and 6 on rank 1; seed is 5"),
-        ({"batch_size": 38}, "batch_size is 37 on rank 0 and 38 on rank 1"),
         ({"num_neighbors": [4, 2]}, r"num_neighbors is \[4, 3\] on rank 0 and \[4, 2\] on rank 1"),
         ({"input_nodes": range(30)}, "inputs is "),
         ({"seed": None}, "the epoch's seed is 5 on rank 0 and None on rank 1"),
     ],
 )
-def test_arguments_that_differ_are_refused(
-    draw: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch, change: Any, match: str
-) -> None:
+def test_arguments_that_differ_are_refused(draw, as_rank, monkeypatch, change, match):
     group = Gathering(monkeypatch)
     for rank, more in enumerate(({}, change)):
         as_rank(rank, 2, group=group)
@@ -275,9 +261,7 @@ def test_arguments_that_differ_are_refused(
         assert not loader.stats(), "nothing was started"
 
 
-def test_so_are_states_and_stores(
-    draw: Make, as_rank: AsRank, data: Data, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_are_states_and_stores(draw, as_rank, data, tmp_path, monkeypatch):
     def refused(match: str, change: Callable[[NeighborLoader], object], **more: Any) -> None:
         group = Gathering(monkeypatch)
         as_rank(0, 2, group=group)
@@ -322,18 +306,9 @@ def test_ranks_of_a_sampler_draw_what_one_process_draws_in_turn(make: Make) -> N
     assert not any(torch.equal(one.n_id, other.n_id) for one, other in zip(*ranks, strict=True))
 
 
-def test_so_do_they_after_they_were_resumed(make: Make) -> None:
+def test_a_sampler_goes_on_with_as_many_ranks(make: Make) -> None:
     whole, loader = list(by_sampler(make, 1, 3)), by_sampler(make, 1, 3)
-    batches = iter(loader)
-    next(batches)
-    next(batches)
-    other = by_sampler(make, 1, 3)
-    other.load_state_dict(loader.state_dict())
-    assert_all_same(whole[2:], list(other))
-
-
-def test_a_sampler_of_another_number_of_ranks_does_not_go_on(make: Make) -> None:
-    loader, other = by_sampler(make, 1, 3), by_sampler(make, 0, 2)
+    other, resumed = by_sampler(make, 0, 2), by_sampler(make, 1, 3)
     other.load_state_dict(loader.state_dict())  # nothing was yielded
     batches = iter(loader)
     next(batches)
@@ -342,6 +317,8 @@ def test_a_sampler_of_another_number_of_ranks_does_not_go_on(make: Make) -> None
         other.load_state_dict(state)
     with pytest.raises(ConfigError, match="deals it to 1 now"):
         by_sampler(make, 0, 1).load_state_dict(state)
+    resumed.load_state_dict(state)
+    assert_all_same(whole[1:], list(resumed))
     assert len(list(batches)) == 4
     other.load_state_dict(loader.state_dict())  # finished
     assert other.epoch == 1
@@ -369,9 +346,7 @@ def test_a_user_who_deals_gives_each_rank_other_draws(make: Make, as_rank: AsRan
 # ---- states of earlier versions
 
 
-def test_a_state_of_the_version_before_ranks(
-    make: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_of_the_version_before_ranks(make, as_rank, monkeypatch):
     def old(loader: NeighborLoader) -> Any:
         state = loader.state_dict() | {"version": 2, "batches": 4}
         del state["dealt_to"]

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
-from gnndrive import ClosedError, ConfigError, NeighborLoader
-from gnndrive.common.loop_thread import CLOSED
+from gnndrive import ConfigError, NeighborLoader
 from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
 from tests.loader.conftest import Make
 
@@ -40,20 +39,15 @@ def in_group(monkeypatch: pytest.MonkeyPatch) -> Group:
     return group
 
 
-@pytest.mark.parametrize("argument", [None, True])
-@pytest.mark.parametrize("said", ["", "1", "x"])
-def test_without_a_group_there_is_one_rank(
-    monkeypatch: pytest.MonkeyPatch, argument: Any, said: str
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", said)
-    found = resolve_ranks(argument, None)
-    assert (found.rank, found.world, found.group) == (0, 1, None)
-    assert found.exchange("told") == ["told"]
+def test_without_a_group_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    for argument, said in ((None, ""), (True, "1"), (True, "x")):
+        monkeypatch.setenv("WORLD_SIZE", said)
+        found = resolve_ranks(argument, None)
+        assert (found.rank, found.world, found.group) == (0, 1, None)
+        assert found.exchange("told") == ["told"]
 
 
-def test_several_processes_need_their_group_before_the_loader_is_used(
-    monkeypatch: pytest.MonkeyPatch, make: Make
-) -> None:
+def test_several_processes_need_their_group_before_the_loader_is_used(monkeypatch, make):
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = make(ranks=True)
     for use in (len, iter, NeighborLoader.plan):
@@ -76,9 +70,7 @@ def test_a_sampler_that_splits_deals(in_group: Group) -> None:
     assert resolve_ranks(in_group, same) == Ranks(1, 2, "sampler", in_group), "to share a buffer"
 
 
-def test_ranks_and_a_sampler_that_does_not_split_exclude_each_other(
-    in_group: Group, make: Make
-) -> None:
+def test_ranks_and_a_sampler_that_does_not_split_exclude_each_other(in_group, make):
     for argument in (True, in_group):
         with pytest.raises(ConfigError, match=r"give shuffle=True instead, or a sampler that"):
             resolve_ranks(argument, DOES_NOT)
@@ -94,9 +86,7 @@ def test_a_group_of_torch(in_group: Group) -> None:
     assert resolve_ranks(in_group, None) == Ranks(1, 2, "loader", in_group)
 
 
-def test_an_error_of_one_rank_is_one_on_all(
-    in_group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_one_rank_is_one_on_all(in_group, monkeypatch):
     def gather(everyone: list[Any], told: Any, group: Any) -> None:
         everyone[:] = [told, others]
 
@@ -110,51 +100,14 @@ def test_an_error_of_one_rank_is_one_on_all(
         ranks.all_or_none("here", None)
 
 
-@pytest.mark.parametrize("argument", [True, None])
-def test_a_rank_that_cannot_begin_tells_the_others(
-    in_group: Group, make: Make, monkeypatch: pytest.MonkeyPatch, argument: Any
-) -> None:
-    told = list[Any]()
-
-    def gather(everyone: list[Any], mine: Any, group: Any) -> None:
-        assert group is (in_group if argument is None else torch.distributed.group.WORLD)
-        told.append(mine[1])
-
-    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
-    monkeypatch.setattr("torch.distributed.group", SimpleNamespace(WORLD=object()))
-    loader = make(ranks=argument or in_group, sampler=RandomSampler(range(400)))
-    with pytest.raises(ConfigError) as raised:
-        iter(loader)
-    loader.close()
-    with pytest.raises(ClosedError, match="this loader was closed"):
-        iter(loader)
-    assert told == [str(raised.value), CLOSED]
-    with pytest.raises(ClosedError):
-        iter(make_closed(make))
-    assert len(told) == 2, "without ranks= nothing is exchanged"
-
-
-def make_closed(make: Make) -> NeighborLoader:
-    """A loader for which the user deals, and which was closed."""
-    loader: NeighborLoader = make()
-    loader.close()
-    return loader
-
-
-@pytest.mark.parametrize("value", [False, 1, 2, "True", -100, [0, 1]])
-def test_other_values_are_refused(make: Make, value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"ranks=.*: give True for all ranks"):
-        make(ranks=value)
-
-
-@pytest.mark.parametrize("value", [None, 1, "yes"])
-def test_so_are_other_values_of_host_service(make: Make, value: Any) -> None:
+def test_other_values_are_refused(make: Make, data: Any) -> None:
+    for value in (False, 1, "True", [0, 1]):
+        with pytest.raises(ConfigError, match=r"ranks=.*: give True for all ranks"):
+            make(ranks=value)
     assert make(host_service=False).host_service is False
-    with pytest.raises(ConfigError, match=r"host_service=.*: give True, False or 'auto'"):
-        make(host_service=value)
-
-
-def test_data_in_memory_has_no_ranks(data: Any) -> None:
+    for value in (None, 1, "yes"):
+        with pytest.raises(ConfigError, match=r"host_service=.*: give True, False or 'auto'"):
+            make(host_service=value)
     with pytest.raises(ConfigError, match="ranks=True is for a store"):
         NeighborLoader(data, [3], ranks=True)
 
