@@ -17,7 +17,6 @@ from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.prediction import Disk, Loading, batches_held, distinct_rows, step_seconds
 from gnndrive.plan.request import StageCounts
 from gnndrive.sampling.topologies.base import GraphSize
-from tests.loader.conftest import Make
 from tests.plan.conftest import request_of
 
 ROWS, ROW_BYTES = 10_000_000, 512
@@ -53,19 +52,20 @@ def test_distinct_rows_grow_with_the_batches_and_never_beyond_the_table() -> Non
     assert distinct_rows((0, 0), 3, 10) == 0
 
 
-@pytest.mark.parametrize("skew", [0.0, 1.0, 3.0])
-def test_eight_batches_tell_of_a_hundred(skew: float) -> None:
+def test_eight_batches_tell_of_a_hundred() -> None:
     """Batches of rows of which some are needed more often than others."""
-    draw, rows, size = np.random.default_rng(5), 100_000, 2_000
-    weights = (np.arange(rows) + rows / 20) ** -skew
-    ends = np.cumsum(weights / weights.sum())
-    seen, counts = np.zeros(rows, np.bool_), []
-    for _ in range(100):
-        seen[np.searchsorted(ends, draw.random(size)).clip(0, rows - 1)] = True
-        counts.append(int(np.count_nonzero(seen)))
-    for batches in (12, 20, 40, 100):
-        told = distinct_rows(counts[:8], batches, rows)
-        assert told == pytest.approx(counts[batches - 1], rel=0.1)
+    rows, size = 100_000, 2_000
+    for skew in (0.0, 1.0, 3.0):
+        draw = np.random.default_rng(5)
+        weights = (np.arange(rows) + rows / 20) ** -skew
+        ends = np.cumsum(weights / weights.sum())
+        seen, counts = np.zeros(rows, np.bool_), []
+        for _ in range(100):
+            seen[np.searchsorted(ends, draw.random(size)).clip(0, rows - 1)] = True
+            counts.append(int(np.count_nonzero(seen)))
+        for batches in (12, 20, 40, 100):
+            told = distinct_rows(counts[:8], batches, rows)
+            assert told == pytest.approx(counts[batches - 1], rel=0.1)
 
 
 def test_the_batches_that_slots_hold_are_the_inverse() -> None:
@@ -140,22 +140,16 @@ def test_stages_that_the_user_gave_are_kept(request_for: Any) -> None:
     assert make_planner(fixed).stages == StageCounts(3, 2, 9)
 
 
-def test_with_room_for_everything_the_stages_are_the_papers(request_for: Any) -> None:
-    planner = make_planner(request_for(10**8))
-    assert planner.stages == StageCounts(4, 6, 4)
-    assert planner.topology.name == "resident"
-
-
 def test_scarce_memory_gets_fewer_samplers_and_shorter_queues(request_for: Any) -> None:
     least = least_memory(request_for(1))
     assert make_planner(request_for(least)).stages == StageCounts(1, 1, 1)
-    options = [make_planner(request_for(least + more)).stages for more in range(0, 10**6, 10**5)]
+    options = [make_planner(request_for(least + more)).stages for more in (10**5, 5 * 10**5, 10**6)]
     assert [each.samplers for each in options] == sorted(each.samplers for each in options)
     assert options[-1].samplers > 1
 
 
 def test_the_least_memory_is_the_least(request_for: Any) -> None:
-    for arguments in ({}, {"topology": "direct"}, {"samplers": 4}, {"buffer": "3KB"}):
+    for arguments in ({"topology": "direct"}, {"samplers": 4, "buffer": "3KB"}):
         least = least_memory(request_for(1, **arguments))
         assert make_planner(request_for(least, **arguments)).plan().total_bytes <= least
         with pytest.raises(ConfigError, match="give at least memory=") as caught:
@@ -165,13 +159,15 @@ def test_the_least_memory_is_the_least(request_for: Any) -> None:
 
 
 def test_a_text_for_the_least_is_never_less() -> None:
-    for count in (1, 999, 1_000, 1_001, 12_345, 999_999, 123_456_789, 3 * 10**9 + 1, 10**13 + 7):
+    for count in (1, 999, 1_001, 12_345, 123_456_789, 10**13 + 7):
         assert count <= parse_size(least_text(count), "memory") <= 1.001 * count + 1
     assert least_text(123_456_789) == "123.5MB"
 
 
-def test_no_budget_makes_the_papers_stages(make: Make) -> None:
-    assert make_planner(request_of(make())).stages == StageCounts(4, 6, 4)
+def test_room_for_everything_and_no_budget_make_the_papers_stages(make, request_for) -> None:
+    planner = make_planner(request_for(10**8))
+    assert planner.topology.name == "resident"
+    assert planner.stages == make_planner(request_of(make())).stages == StageCounts(4, 6, 4)
     assert make_planner(request_of(make(num_workers=2))).stages.samplers == 2
     with pytest.raises(ConfigError, match="samplers='many' must be a whole number"):
         make(samplers="many")

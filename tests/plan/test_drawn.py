@@ -50,13 +50,7 @@ def test_the_planned_size_is_the_largest_drawn_and_a_margin() -> None:
     assert planned.edges[None] > 2 * 1_020
     assert planned.expanded is not None
     assert 510 < planned.expanded < planned.nodes[None]
-
-
-def test_of_few_drawn_batches_the_margin_is_wide() -> None:
     assert drawn(1_000, 1_000).planned(MOST).nodes[None] == 1_000 * (1 + MARGIN_OF_FEW)
-
-
-def test_no_planned_size_is_more_than_the_bounds() -> None:
     assert drawn(9_990, 9_000, 9_500, 9_700).planned(MOST).nodes == {None: 10_000}
 
 

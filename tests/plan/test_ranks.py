@@ -1,4 +1,5 @@
-"""Plans for several ranks of one host, each with its own buffer, or with one that they share."""
+"""Plans for several ranks of one host, each with its own buffer or with one that they share; and of
+loaders that use a service which a user has started."""
 
 from __future__ import annotations
 
@@ -12,14 +13,19 @@ from gnndrive.common import host_memory
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import least_memory, make_planner
+from gnndrive.plan.items import SHARE
 from gnndrive.plan.plan import Plan, default_bytes, make_plan
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.requirements import Requirements, Served
 from gnndrive.plan.second_buffer import second_buffer
+from gnndrive.plan.topology_choice import for_rank, make_question
+from gnndrive.sampling.topologies.direct import Direct
+from gnndrive.sampling.topologies.resident import Resident
 from gnndrive.testing.fake_cuda import fake_cuda
 from tests.loader.conftest import Make
 from tests.plan.conftest import request_of
 from tests.plan.test_plan import REQUIREMENTS, item, size_in
+from tests.soak import product
 
 RESIDENT = TopologyChoice("resident", "resident, as asked for", 12_000)
 DIRECT = TopologyChoice("direct", "direct, as asked for", 12_000, has_ring=True)
@@ -50,28 +56,22 @@ def test_own_buffers_are_planned_as_one_rank_with_its_part_of_the_budget(ranks: 
         assert each.total_bytes == one.total_bytes
         assert each.host_bytes == ranks * one.total_bytes <= memory
         assert each.between_epochs_bytes == one.between_epochs_bytes
+    *lines, total = str(each).splitlines()
+    assert all(f"  each × {ranks}  " in line for line in lines)
+    of_one, of_host = format_size(each.total_bytes), format_size(each.host_bytes)
+    assert f"{of_one}  × {ranks} = {of_host}  of memory=" in total
     of_buffer = make_plan(for_ranks(ranks), None, ranks * 700 + 1, RESIDENT)
     assert of_buffer.tables == make_plan(for_ranks(1), None, 700, RESIDENT).tables
 
 
 @pytest.mark.parametrize("arguments", [{}, {"topology": "direct"}, {"neighbour_cache": "3MB"}])
-def test_a_loaders_own_buffers_are_planned_as_one_ranks(
-    request_for: Any, arguments: dict[str, Any]
-) -> None:
+def test_a_loaders_own_buffers_are_planned_as_one_ranks(request_for, arguments):
     for memory in (44_000_000, 60_000_000):
         request = request_for(memory, **arguments)
         one = make_planner(request)
         each = make_planner(replace(request, memory=3 * memory + 2, ranks=3))
         assert each.stages == one.stages
         assert nbytes(each.plan()) == nbytes(one.plan())
-
-
-def test_lines_and_total_say_what_all_ranks_use() -> None:
-    plan = make_plan(for_ranks(2), 400_000, None, RESIDENT)
-    *lines, total = str(plan).splitlines()
-    assert all("  each × 2  " in line for line in lines)
-    of_one, of_host = format_size(plan.total_bytes), format_size(plan.host_bytes)
-    assert total.split(maxsplit=1)[1] == f"{of_one}  × 2 = {of_host}  of memory=400 KB"
 
 
 # ---- the ranks share a buffer and the adjacency
@@ -107,19 +107,14 @@ def test_a_shared_buffer_gets_what_the_other_items_of_all_ranks_leave() -> None:
     assert make_plan(requirements, None, 700, RESIDENT).slots == 7
 
 
-def test_a_topology_that_reads_the_adjacency_is_each_ranks_own() -> None:
+def test_what_ranks_share_and_have_each() -> None:
+    """A topology that reads the adjacency is each rank's own; pages of mapped files are once."""
     plan = make_plan(for_ranks(3, shared=True), 10**9, None, DIRECT)
     assert item(plan, "topology").copies == 3
     assert item(plan, "index pointers").copies == 1
-
-
-def test_pages_of_mapped_files_are_there_once() -> None:
     for shared in (False, True):
         plan = make_plan(for_ranks(4, shared, mapped_bytes=500), 10**9, None, RESIDENT)
         assert item(plan, "mapped files").host_bytes == 500
-
-
-def test_lines_say_what_is_shared() -> None:
     plan = make_plan(for_ranks(2, shared=True), 400_000, None, RESIDENT)
     *lines, total = str(plan).splitlines()
     for line, text in zip(plan.lines, lines, strict=True):
@@ -135,34 +130,27 @@ def own_part(request: PlanRequest, ranks: int) -> PlanRequest:
     return replace(request, buffer=None if request.buffer is None else request.buffer // ranks)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(
-    "arguments", [{}, {"topology": "direct"}, {"samplers": 4}, {"buffer": "12KB"}], ids=str
+@product(
+    "arguments,shared",
+    [{}, {"topology": "direct"}, {"samplers": 4}, {"buffer": "12KB"}],
+    [True, False],
 )
-def test_the_least_memory_of_ranks_is_the_least(
-    request_for: Any, arguments: dict[str, Any], shared: bool
-) -> None:
+def test_the_least_memory_of_ranks_is_the_least(request_for, arguments, shared):
     def made(memory: int, ranks: int) -> PlanRequest:
         return replace(request_for(memory, **arguments), ranks=ranks, shared=shared)
 
-    for ranks in (2, 3):
-        of_one = least_memory(made(1, 1) if shared else own_part(made(1, 1), ranks))
-        least = least_memory(made(1, ranks))
-        plan = make_planner(made(least, ranks)).plan()
-        assert plan.host_bytes <= least
-        assert plan.tables[0].slots >= min(plan.batch_rows_max, 12_000 // 132 // ranks)
-        with pytest.raises(ConfigError, match="give at least memory=") as caught:
-            make_planner(made(int(0.9995 * least), ranks))
-        named = size_in(caught.value, r'at least memory="([\d.]+\w+)"')
-        assert least <= named <= 1.002 * least
-        assert make_planner(made(named, ranks)).plan().host_bytes <= named
-        assert least < ranks * of_one if shared else abs(least - ranks * of_one) < 0.001 * least
-
-
-def test_the_same_request_gives_the_same_plan(request_for: Any) -> None:
-    for shared in (False, True):
-        request = replace(request_for(30_000_000), ranks=2, shared=shared)
-        assert str(make_planner(request).plan()) == str(make_planner(request).plan())
+    ranks = 2 + shared
+    of_one = least_memory(made(1, 1) if shared else own_part(made(1, 1), ranks))
+    least = least_memory(made(1, ranks))
+    plan = make_planner(made(least, ranks)).plan()
+    assert plan.host_bytes <= least
+    assert plan.tables[0].slots >= min(plan.batch_rows_max, 12_000 // 132 // ranks)
+    with pytest.raises(ConfigError, match="give at least memory=") as caught:
+        make_planner(made(int(0.9995 * least), ranks))
+    named = size_in(caught.value, r'at least memory="([\d.]+\w+)"')
+    assert least <= named <= 1.002 * least
+    assert make_planner(made(named, ranks)).plan().host_bytes <= named
+    assert least < ranks * of_one if shared else abs(least - ranks * of_one) < 0.001 * least
 
 
 # ---- the default
@@ -172,9 +160,7 @@ def test_the_same_request_gives_the_same_plan(request_for: Any) -> None:
     ("world", "ranks", "share"),
     [("4", 1, 0.25), ("4", 4, 1), ("4", 2, 0.5), ("", 4, 1), ("", 1, 1)],
 )
-def test_the_default_is_divided_once(
-    monkeypatch: pytest.MonkeyPatch, world: str, ranks: int, share: float
-) -> None:
+def test_the_default_is_divided_once(monkeypatch, world, ranks, share):
     """Also if each rank's loader knows only itself, because the user splits the seeds."""
     monkeypatch.setattr(host_memory, "available_memory", lambda: 1_600_000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", world)
@@ -236,3 +222,77 @@ def test_a_buffer_on_a_device_is_never_shared(make: Make) -> None:
             assert plan.device_lines == of_one.device_lines
             assert plan.host_bytes == 3 * of_one.host_bytes
             assert "on the device of each rank" in str(plan)
+
+
+# ---- plans of loaders that use a service which a user has started
+
+GRAPH = {"index pointers", "labels", "topology"}
+
+
+def served(ranks: int = 1, left: int | None = None, **more: Any) -> Requirements:
+    given = {"shared": True, "shared_graph": True, "looks_ahead": True, "ranked_rows": 1_000} | more
+    return replace(REQUIREMENTS, ranks=ranks, served=Served(left), **given)
+
+
+def marks(plan: Plan) -> dict[str, str]:
+    return {line.what: plan._mark(line) for line in plan.lines}
+
+
+def test_the_graph_is_no_part_of_a_loaders_memory() -> None:
+    plan = make_plan(served(), 400_000, None, RESIDENT)
+    alone = make_plan(replace(REQUIREMENTS, looks_ahead=True), 10**9, None, RESIDENT)
+    assert {line.what for line in plan.lines if not line.copies} == GRAPH
+    assert all(item(plan, what).nbytes == item(alone, what).nbytes for what in GRAPH)
+    assert plan.host_bytes <= 400_000
+    more = make_plan(served(shared_graph=False), 10**9, None, RESIDENT)
+    assert all(item(more, what).copies for what in GRAPH)
+
+
+def test_the_share_is_what_the_service_has_for_the_loader() -> None:
+    plan = make_plan(served(), 400_000, None, RESIDENT)
+    once = set(SHARE) - {"announced rows"}
+    assert {"feature buffer", "mapping table", "look-ahead", "row classes"} < once
+    in_service = {what for what, mark in marks(plan).items() if mark == "service"}
+    assert in_service == once | {"announced rows"} == set(SHARE)
+    assert {what for what, mark in marks(plan).items() if mark == "once"} == GRAPH
+    assert plan.share_bytes == sum(item(plan, what).host_bytes for what in SHARE)
+    assert make_plan(REQUIREMENTS, 400_000, None, RESIDENT).share_bytes == 0
+    own = sum(line.nbytes for line in plan.lines if line.what not in (*SHARE, *GRAPH))
+    assert plan.between_epochs_bytes < own == plan.host_bytes - plan.share_bytes
+
+
+def test_what_ranks_and_devices_have_in_the_service() -> None:
+    plan = make_plan(served(3), 10**9, None, DIRECT)
+    assert marks(plan)["feature buffer"] == "service"
+    assert marks(plan)["queued samples"] == marks(plan)["topology"] == "process × 3"
+    assert marks(plan)["index pointers"] == "once"
+    plan = make_plan(served(shared=False, device_memory=10**6), None, None, RESIDENT)
+    assert plan.share_bytes == 0
+    assert {line.what for line in plan.lines if not line.copies} == GRAPH
+    assert "service" not in marks(plan).values()
+
+
+def test_the_default_is_a_quarter_of_what_the_service_has_left(monkeypatch):
+    monkeypatch.setattr("gnndrive.plan.plan.left_memory", lambda ranks: 1_000_000)
+    assert default_bytes(1, None) == default_bytes(1, Served(None)) == 250_000
+    assert default_bytes(1, Served(10**7)) == 250_000
+    assert default_bytes(1, Served(40_000)) == 10_000
+    assert make_plan(served(left=40 * 138), None, None, RESIDENT).slots == 10
+
+
+@pytest.mark.parametrize(
+    ("served_graph", "room"),
+    [
+        (Served(None), 1 << 62),
+        (Served(5_000), 2_000),
+        (Served(5_000, frozenset({"direct"})), 2_000),
+        (Served(0, frozenset({"resident"})), 1 << 62),
+    ],
+)
+def test_there_is_as_much_room_for_the_graph_as_the_service_has(served_graph, room):
+    requirements = replace(served(), served=served_graph)
+    question = make_question(None, (), requirements, 3_000, None)
+    assert for_rank(question, Resident, requirements).room(1.5) == room
+    assert for_rank(question, Direct, requirements).room(1.5) == question.room(1.5)
+    own = replace(requirements, shared_graph=False)
+    assert for_rank(question, Resident, own).room(1.5) == question.room(1.5)

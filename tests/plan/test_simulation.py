@@ -1,8 +1,10 @@
-"""How many rows a batch loads, by simulation, beside counts by hand and a real loader."""
+"""Batches of a trace in a slot table without memory: how many rows each loads; the traces of drawn
+batches; how fast this machine computes them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,9 @@ import pytest
 from gnndrive import Store
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
+from gnndrive.plan import pace, sampled_trace
+from gnndrive.plan.pace import NO_STORE, ROW_S, RUNS, SLOTS, PaceTrace, measure_pace
+from gnndrive.plan.replay import Run, replay
 from gnndrive.plan.sampled_trace import SampledTrace, kept_rows
 from gnndrive.plan.simulation import (
     ALL_AHEAD,
@@ -21,7 +26,10 @@ from gnndrive.plan.simulation import (
     simulate,
 )
 from gnndrive.store.row_classes import row_classes
+from gnndrive.strategies import STRATEGIES
 from tests.loader.conftest import Make
+from tests.plan.conftest import request_of
+from tests.soak import product
 
 ROWS, BATCHES, WANTED = 20_000, 64, 400
 
@@ -81,11 +89,8 @@ def test_more_knowledge_of_later_batches_loads_less(batches: list[Int64Array]):
     assert run(trace, "lru", 1_500).hit_share < found[0]
 
 
-@pytest.mark.parametrize("policy", ["lru", "belady"])
-@pytest.mark.parametrize("slots", [1_000, 3_000])
-def test_a_sample_of_the_rows_has_the_hits_of_all(
-    batches: list[Int64Array], policy: str, slots: int
-):
+@product("policy,slots", ["lru", "belady"], [1_000, 3_000])
+def test_a_sample_of_the_rows_has_the_hits_of_all(batches, policy, slots):
     whole, part = trace_of(batches, ROWS), trace_of(batches, ROWS, bits=2)
     assert part.rows < whole.rows / 3
     expected, found = (run(each, policy, slots, window=8) for each in (whole, part))
@@ -93,12 +98,12 @@ def test_a_sample_of_the_rows_has_the_hits_of_all(
     assert found.loads == pytest.approx(expected.loads, rel=0.06)
 
 
-def test_a_buffer_of_all_rows_loads_none(batches: list[Int64Array]):
-    assert run(trace_of(batches, ROWS), "lru", ROWS) == Simulated(1.0, 0.0, 1.0)
-
-
-def test_a_trace_that_does_not_fill_the_buffer_says_so(batches: list[Int64Array]):
-    assert not run(trace_of(batches[:12], ROWS), "lru", 10_000).known
+def test_buffers_of_all_rows_and_too_few(batches):
+    trace = trace_of(batches, ROWS)
+    assert run(trace, "lru", ROWS) == Simulated(1.0, 0.0, 1.0)
+    assert not run(trace_of(batches[:12], ROWS), "lru", 10_000).known  # it is not filled
+    with pytest.raises(ConfigError, match="more rows than the 100 slots"):
+        run(trace, "lru", 100)
 
 
 def test_rows_that_no_batch_needs_may_lie_on_disk():
@@ -108,11 +113,6 @@ def test_rows_that_no_batch_needs_may_lie_on_disk():
     assert found.hit_share == 1.0
     nothing = [np.empty(0, np.int64)] * 32
     assert run(trace_of(nothing, ROWS), "lru", 2_000).known
-
-
-def test_a_batch_without_room_is_refused(batches: list[Int64Array]):
-    with pytest.raises(ConfigError, match="more rows than the 100 slots"):
-        run(trace_of(batches, ROWS), "lru", 100)
 
 
 def test_the_curve_rises_to_all_rows_and_has_the_buffer_itself(batches: list[Int64Array]):
@@ -151,3 +151,208 @@ def test_the_simulated_loads_are_those_of_a_loader(make: Make, store: Store):
     assert found.known
     loads = float(stats["rows_loaded"]) / float(stats["batches"])
     assert found.loads == pytest.approx(loads, rel=0.1)
+
+
+# ---- batches of a trace in a slot table without memory: what holds slots cannot leave
+
+HOT, COLD, LATER = np.arange(10), np.arange(10, 20), np.arange(20, 30)
+NONE = HOT[:0]
+
+
+class Rows:
+    """A trace of given batches."""
+
+    rows = 30
+
+    def __init__(self, *batches: Int64Array) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> Int64Array:
+        return self._batches[index]
+
+    def size(self, first: int, last: int) -> int:
+        return sum(map(len, self._batches[first:last]))
+
+
+def loads(run: Run, trace: Rows, hot: Int64Array) -> list[int]:
+    """What each sweep loads if `hot` rows are kept before others."""
+    store: Any = None
+    classes = np.zeros(trace.rows, np.uint8)
+    classes[hot] = 255
+    return replay(run, trace, store, classes).loads
+
+
+def test_rows_of_a_batch_in_flight_do_not_leave():
+    """If COLD is held, LATER takes the slots of HOT. A sweep counts its own batches among them."""
+    for in_flight, found in ((1, 0), (2, 10)):
+        run = Run("static", 1, 20, in_flight=in_flight)
+        assert loads(run, Rows(HOT, COLD, LATER, HOT), HOT) == [10, 10, 10, found]
+    trace = Rows(HOT, NONE, COLD[:5], COLD[5:], LATER[:5], LATER[5:], HOT)
+    for in_flight, found in ((2, 0), (3, 5), (4, 10)):
+        run = Run("static", 1, 20, sweep=2, in_flight=in_flight)
+        assert loads(run, trace, HOT) == [10, 10, 10, found]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "part_rows", "found"), [(1, 2, 0), (2, 2, 5), (1, 100, 0), (2, 100, 0)]
+)
+def test_what_is_released_first_leaves_if_slots_are_short(pieces, part_rows, found):
+    """LATER finds 5 free slots, and 5 more once a piece of COLD is released. If this is all of
+    COLD, as when LATER is admitted whole, the rows that are not hot leave; else those of the first
+    piece do."""
+    run = Run("static", 1, 15, pieces=pieces, part_rows=part_rows)
+    hot = COLD[::2].copy()
+    assert loads(run, Rows(COLD, LATER, hot), hot) == [10, 10, found]
+
+
+# ---- traces of drawn batches: a sample of the rows that they need, and what is kept of it
+
+TABLE = 400
+
+
+def drawn(make: Make, **arguments: object) -> SampledTrace:
+    loader = make(shuffle=True, seed=3, **arguments)
+    drawing = loader._assembly().drawing(for_plan=False)
+    assert drawing is not None
+    return drawing.traces(request_of(loader))["nodes/x"]
+
+
+@pytest.fixture
+def trace(make: Make) -> SampledTrace:
+    return drawn(make)
+
+
+def test_a_row_is_kept_in_each_batch_or_in_none(make: Make, monkeypatch: pytest.MonkeyPatch):
+    whole = drawn(make, batch_size=20)
+    assert whole.bits == 0
+    monkeypatch.setattr(sampled_trace, "IDS_MAX", whole.size(0, len(whole)) // 3)
+    assert drawn(make, batch_size=20).bits == 0  # it was kept beside the store
+    monkeypatch.setattr("gnndrive.loader.drawing.load_trace", lambda store, key: None)
+    sampled = drawn(make, batch_size=20)
+    assert sampled.bits == 2
+    assert np.array_equal(sampled.wanted, whole.wanted)
+    kept = kept_rows(np.arange(TABLE), 2)
+    assert 0.15 < kept.mean() < 0.35
+    for index in range(len(whole)):
+        expected = whole.kept[whole[index]]
+        assert np.array_equal(sampled.kept[sampled[index]], expected[kept[expected]])
+
+
+def test_batches_are_drawn_until_they_have_asked_for_each_row_several_times(trace: SampledTrace):
+    assert trace.table_rows == TABLE
+    assert len(trace) == sampled_trace.LONG  # more than `PASSES` passes
+    assert trace.wanted.sum() > sampled_trace.PASSES * TABLE
+
+
+def test_the_batches_of_later_epochs_follow(make):
+    few = drawn(make, input_nodes=np.arange(48).tolist())  # three batches an epoch
+    assert len(few) == sampled_trace.LONG
+    assert len({few[index].tobytes() for index in range(len(few))}) == len(few)
+    loader = make(input_nodes=[])
+    assert loader._assembly().drawing(for_plan=False).traces(request_of(loader)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "edges", "batches"),
+    [(100, 50, 128), (100, 1 << 17, 64), (100, 1 << 20, 40), (1_000, 1 << 20, 32), (1, 1, 1024),
+     (100, 1 << 22, 16), (100, 1 << 30, 1)],
+    ids=["small", "LONG_EDGES", "PASSES", "BATCHES_MIN", "BATCHES_MAX", "EDGES_MAX", "huge"],
+)  # fmt: skip
+def test_large_batches_are_fewer(rows: int, edges: int, batches: int):
+    assert sampled_trace._how_many({"nodes/x": rows}, {"nodes/x": 1_000}, edges) == batches
+
+
+def test_it_says_when_the_batches_have_filled_a_buffer_and_bring_no_new_rows():
+    ids = np.array([0, 1, 1, 2, 0, 3, 4])
+    trace = SampledTrace(9, 0, np.arange(5), ids, np.array([0, 2, 4, 7]), np.array([2, 2, 3]))
+    assert [trace.filled(slots) for slots in (1, 2, 3, 4, 5, 6)] == [1, 1, 2, 3, 3, None]
+    ids, ends = np.tile(np.arange(3), 8), np.arange(0, 25, 3)
+    wanted = np.full(8, 3)
+    assert SampledTrace(9, 0, np.arange(3), ids, ends, wanted).settled
+    ids[-1], kept = 3, np.arange(4)
+    assert not SampledTrace(9, 0, kept, ids, ends, wanted).settled
+
+
+def test_what_was_kept_is_the_trace(trace):
+    numbers = trace.to_array()
+    again = SampledTrace.from_array(numbers, TABLE)
+    for name in ("table_rows", "bits", "kept", "ids", "ends", "wanted"):
+        assert np.array_equal(getattr(again, name), getattr(trace, name))
+    assert SampledTrace.from_array(numbers, TABLE + 1) is None
+    for count in (0, 4, 5, 40, len(numbers) - 1):
+        assert SampledTrace.from_array(numbers[:count], TABLE) is None
+    for at in (0, 1, 2, 3, 4, 5, 133, 134, 261, -1):
+        for value in (-1, 1 << 40):
+            damaged = numbers.copy()
+            damaged[at] = value
+            assert SampledTrace.from_array(damaged, TABLE) is None, (at, value)
+
+
+def as_array(batches: list[list[int]], kept: list[int]) -> np.ndarray:
+    ends = np.cumsum([0, *map(len, batches)])
+    parts = [
+        [sampled_trace._VERSION, TABLE, 0, len(kept), len(batches)],
+        [*map(len, batches)],
+        ends,
+        kept,
+        [*chain.from_iterable(batches)],
+    ]
+    return np.concatenate([np.array(each, np.int64) for each in parts])
+
+
+def test_numbers_that_wrap_or_repeat_are_no_trace():
+    assert SampledTrace.from_array(as_array([[0, 2], [], [1]], [3, 4, 9]), TABLE) is not None
+    for batches, kept in (
+        ([[0]], [0, (1 << 63) - 1, -(1 << 63), -1, 5]),
+        ([[1, 1]], [3, 4]),
+        ([[1, 0]], [3, 4]),
+        ([[]] * (sampled_trace.BATCHES_MAX + 1), []),
+    ):
+        assert SampledTrace.from_array(as_array(batches, kept), TABLE) is None
+
+
+def test_batches_that_grow_are_limited_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gnndrive.loader.drawing.load_trace", lambda store, key: None)
+    monkeypatch.setattr(sampled_trace, "IDS_MAX", 300)
+    assert 0 < drawn(make).size(0, 32) <= 300
+    monkeypatch.setattr(sampled_trace, "EDGES_MAX", 300)
+    assert len(drawn(make)) < 10
+
+
+# ---- how fast this machine computes: the same batches admitted to a slot table everywhere
+
+POLICY = STRATEGIES["gnndrive"].policy
+
+
+def test_the_batches_of_the_pace() -> None:
+    """They are the same everywhere; rows are found, loaded and given up."""
+    batches, again = PaceTrace(), PaceTrace()
+    assert len(batches) == pace.BATCHES
+    for index in range(pace.BATCHES):
+        ids = batches[index]
+        assert np.array_equal(ids, again[index])
+        assert np.all(np.diff(ids) > 0)
+        assert 0 <= ids[0] <= ids[-1] < pace.ROWS
+    assert batches.size(2, 5) == sum(len(batches[index]) for index in range(2, 5))
+    sums = replay(Run(POLICY, 1, SLOTS), batches, NO_STORE, None).after(0)
+    assert sums["wanted"] == batches.size(0, pace.BATCHES)
+    assert SLOTS < sums["loads"] < sums["wanted"] / 2
+
+
+def test_the_pace_is_that_of_the_fastest_run_and_found_once(monkeypatch):
+    seconds = (3.0, 2.0, 5.0)
+    assert len(seconds) == RUNS
+    readings = list[float]()
+    for each in seconds:
+        began = readings[-1] + 0.5 if readings else 7.0
+        readings += [began, began + each]
+    clock = iter(readings)
+    monkeypatch.setattr(pace, "thread_time", lambda: next(clock))
+    measure_pace.cache_clear()
+    expected = min(seconds) / (ROW_S * PaceTrace().size(0, pace.BATCHES))
+    assert measure_pace(POLICY) == pytest.approx(expected)
+    assert measure_pace(POLICY) == pytest.approx(expected)  # the clock has no more readings
+    measure_pace.cache_clear()

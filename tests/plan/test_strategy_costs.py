@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,16 +63,11 @@ from gnndrive.sampling.samplers.base import Bounds
         "one part",
     ],
 )
-def test_the_seconds_of_a_batch_and_what_they_are_due_to(
-    parts: Mapping[str, float], seconds: float, due_to: str
-) -> None:
+def test_the_seconds_of_a_batch_and_what_they_are_due_to(parts, seconds, due_to):
     assert batch_seconds(parts) == (pytest.approx(seconds), due_to)
+    assert StrategyCost("gnndrive", refused="no").bound_by == ""
     cost = StrategyCost("gnndrive", parts)
     assert (cost.batch_s, cost.bound_by) == (pytest.approx(seconds), due_to)
-
-
-def test_nothing_is_due_where_nothing_is_known() -> None:
-    assert StrategyCost("gnndrive", refused="no").bound_by == ""
 
 
 def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,9 +171,7 @@ class Sampler:
         return Sample(node, empty, np.array([0, 2], np.int32), empty, (1, 2), (2,))
 
 
-def test_sampling_is_timed_where_the_adjacency_was_read_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sampling_is_timed_where_the_adjacency_was_read_before(monkeypatch):
     sampler: Any = Sampler()
     monkeypatch.setattr(drawn_batches, "thread_time", lambda: sampler.now)
 
