@@ -17,6 +17,7 @@ from gnndrive.inference import blocks as blocks_module
 from gnndrive.inference import targets as targets_module
 from gnndrive.inference.blocks import Block, BlockPlanner
 from gnndrive.inference.targets import Targets
+from tests.soak import product
 
 
 def all_blocks(planner: BlockPlanner) -> list[Block]:
@@ -39,17 +40,14 @@ def uses(targets: Targets, block: Block) -> list[dict[Any, set[int]]]:
     return found
 
 
-@pytest.mark.parametrize(("spare", "edges"), [(0, 0), (0, 10_000), (25, 10_000), (10_000, 70)])
-@pytest.mark.parametrize("type", ["paper", "author", "topic"])
-@pytest.mark.parametrize("first", [0, 13])
-def test_rows_come_and_go_exactly(
-    type: str,
-    spare: int,
-    edges: int,
-    first: int,
-    hetero_store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-):
+@product(
+    "limits,type,first",
+    [(0, 0), (0, 10_000), (25, 10_000), (10_000, 70)],
+    ["paper", "author", "topic"],
+    [0, 13],
+)
+def test_rows_come_and_go_exactly(limits, type, first, hetero_store, monkeypatch):
+    spare, edges = limits
     monkeypatch.setattr(targets_module, "BATCH_ENTRIES", 60)
     targets = Targets(hetero_store, type, hetero_store.all_edges(), 13)
     counts = {each: hetero_store[each].num_nodes for each in targets.sources}
@@ -108,20 +106,18 @@ def test_batches_respect_their_limits(hetero_store: Store, monkeypatch: pytest.M
     assert rest == batches[3:]
 
 
-@pytest.mark.parametrize("bad", [-1, 50])
-def test_an_index_out_of_range_is_found(bad: int, tmp_path: Path):
+def test_an_index_out_of_range_is_found(tmp_path: Path):
     data = Data(x=torch.randn(50, 4), edge_index=torch.randint(50, (2, 300)))
     store = gnndrive.from_data(data, tmp_path / "bad.gnn")
     indices = np.load(store.indices_path, mmap_mode="r+")
-    indices[250] = bad
-    indices.flush()
-    with pytest.raises(StoreError, match="names a node outside"):
-        gnndrive.infer([lambda x, edge_index: x], store)
+    for bad in (-1, 50):
+        indices[250] = bad
+        indices.flush()
+        with pytest.raises(StoreError, match="names a node outside"):
+            gnndrive.infer([lambda x, edge_index: x], store)
 
 
-def test_the_places_of_a_block_fit_their_numbers(
-    hetero_store: Store, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_places_of_a_block_fit_their_numbers(hetero_store, monkeypatch):
     monkeypatch.setattr(targets_module, "BATCH_ENTRIES", 40)
     monkeypatch.setattr(blocks_module, "PLACES_MAX", 90)
     targets = Targets(hetero_store, "paper", hetero_store.all_edges(), 5)

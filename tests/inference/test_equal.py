@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -68,10 +69,8 @@ def test_models_of_pyg(name: str, data: Data, store: Store):
     store.verify()
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
-def test_the_least_memory_works_and_takes_many_blocks(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_the_least_memory_works_and_takes_many_blocks(name, tmp_path, monkeypatch):
     torch.manual_seed(1)
     data = Data(x=torch.randn(600, COLUMNS), edge_index=torch.randint(600, (2, 1800)))
     store = gnndrive.from_data(data, tmp_path / "even.gnn")
@@ -103,17 +102,10 @@ def test_functions_as_layers_and_several_dtypes(data: Data, store: Store, tmp_pa
         wanted = second(first(data.x, data.edge_index).relu(), data.edge_index)
         infer(layers, store, out=tmp_path / "out")
         infer(layers, store, dtype="bfloat16")
-    found = torch.from_numpy(gnndrive_rows(tmp_path / "out" / "h.npy"))
+    found = torch.from_numpy(np.load(tmp_path / "out" / "h.npy"))
     assert torch.allclose(found, wanted, **CLOSE)
     assert store.tensor("h").dtype == torch.bfloat16
     assert torch.allclose(store.tensor("h").float(), wanted, rtol=0.05, atol=0.05)
-
-
-def gnndrive_rows(path: Path) -> Any:
-    """A result as numpy reads it."""
-    import numpy as np
-
-    return np.load(path)
 
 
 def test_half_and_scaled_integer_features_become_the_models_dtype(data: Data, tmp_path: Path):
@@ -130,13 +122,13 @@ def test_half_and_scaled_integer_features_become_the_models_dtype(data: Data, tm
         assert torch.allclose(store.tensor("h"), wanted, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["gcn", "gcn improved", "gcn without loops"])
-def test_edge_weights(name: str, data: Data, store: Store):
-    model = MODELS[name](COLUMNS, 8, 2, 3)
-    infer(model, store, edge_weight="weight", batch_size=53)
-    with torch.no_grad():
-        wanted = model.eval()(data.x, data.edge_index, edge_weight=data.weight)
-    assert torch.allclose(store.tensor("h"), wanted, **CLOSE)
+def test_edge_weights(data: Data, store: Store):
+    for name in ("gcn improved", "gcn without loops"):
+        model = MODELS[name](COLUMNS, 8, 2, 3)
+        infer(model, store, edge_weight="weight", batch_size=53, overwrite=True)
+        with torch.no_grad():
+            wanted = model.eval()(data.x, data.edge_index, edge_weight=data.weight)
+        assert torch.allclose(store.tensor("h"), wanted, **CLOSE)
 
 
 def test_edge_attributes(data: Data, store: Store):
@@ -196,7 +188,7 @@ def test_several_types(hetero: HeteroData, hetero_store: Store, tmp_path: Path):
     hetero_store.verify()
     infer([first], hetero_store, out=tmp_path / "out", batch_size=17)
     for type in ("paper", "author"):
-        rows = torch.from_numpy(gnndrive_rows(tmp_path / "out" / type / "h.npy"))
+        rows = torch.from_numpy(np.load(tmp_path / "out" / type / "h.npy"))
         assert torch.allclose(rows, middle[type], **CLOSE)
     assert not (tmp_path / "out" / "venue").exists()
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gnndrive import Store
 from gnndrive.inference import infer
 from gnndrive.inference.row_cache import RowReads
 from tests.inference.conftest import least_memory
@@ -29,9 +28,7 @@ class Waited:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_files_are_closed_when_nothing_is_being_read(
-    raises: bool, hetero_store: Store, monkeypatch: pytest.MonkeyPatch
-):
+def test_files_are_closed_when_nothing_is_being_read(raises, hetero_store, monkeypatch):
     start, close, reads = RowReads.start, RowReads.close_files, list[Waited]()
     left_open = list[int]()
 

@@ -71,9 +71,7 @@ def test_a_file_of_the_user_is_not_replaced(store: Store, tmp_path: Path):
     assert (tmp_path / "h.npy").stat().st_size > 100
 
 
-def test_the_folders_of_new_files_are_made_durable(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_folders_of_new_files_are_made_durable(store, tmp_path, monkeypatch):
     synced: list[Path] = []
     monkeypatch.setattr(outcome_module, "fsync_folder", synced.append)
     infer([lambda x, edge_index: x], store)

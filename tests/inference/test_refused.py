@@ -14,18 +14,14 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import (
     GCN,
-    AntiSymmetricConv,
     ChebConv,
     DirGNNConv,
     GATConv,
-    GatedGraphConv,
     GCNConv,
     GPSConv,
     GraphSAGE,
-    HypergraphConv,
     LayerNorm,
     SAGEConv,
-    TAGConv,
 )
 
 import gnndrive
@@ -50,25 +46,18 @@ SAGE = GraphSAGE(COLUMNS, 4, 1, 3)
     ("model", "given", "message"),
     [
         (Plain(), {}, "layers=layers"),
-        (Plain(), {"layers": []}, "layers="),
         ([], {}, "layers="),
         ([3], {}, "layers="),
         (GraphSAGE(COLUMNS, 4, 2, 3, jk="cat"), {}, "jk="),
         (GraphSAGE(COLUMNS, 4, 2, 3, norm="GraphNorm"), {}, "GraphNorm.*BatchNorm"),
         ([SAGEConv(COLUMNS, 4), LayerNorm(4)], {}, "mode='node'"),
         ([ChebConv(COLUMNS, 4, 2)], {}, "ChebConv.*use GCNConv"),
-        ([TAGConv(COLUMNS, 4)], {}, "TAGConv"),
-        ([GatedGraphConv(COLUMNS, 3)], {}, "GatedGraphConv needs more.*loader"),
         ([DirGNNConv(SAGEConv(COLUMNS, 4))], {}, "DirGNNConv needs more"),
-        ([AntiSymmetricConv(COLUMNS, num_iters=2)], {}, "AntiSymmetricConv needs more"),
-        ([HypergraphConv(COLUMNS, 4)], {}, "HypergraphConv needs more"),
         ([GPSConv(COLUMNS, SAGEConv(COLUMNS, COLUMNS), heads=2)], {}, "GPSConv needs more"),
         ([SAGEConv(COLUMNS, 4, flow="target_to_source")], {}, "SAGEConv has flow=.*reverse"),
-        ([GCNConv(COLUMNS, 4, flow="target_to_source")], {}, "GCNConv has flow="),
         (SAGE, {"memory": "1.5XB"}, "memory="),
         (SAGE, {"memory": "100KB"}, "give memory="),
         (SAGE, {"batch_size": 0}, "batch_size"),
-        (SAGE, {"batch_size": 1.5}, "batch_size"),
         (SAGE, {"name": "x"}, "of its own"),
         (SAGE, {"name": "n_id"}, "another part"),
         (SAGE, {"name": "../h"}, "not a name"),
@@ -86,13 +75,6 @@ def test_refused(model: Any, given: dict[str, Any], message: str, store: Store):
     with pytest.raises(ConfigError, match=rf"(?s){message}"):
         infer(model, store, **({"batch_size": 50} | given))
     assert "h" not in gnndrive.open(store.path).node_names
-
-
-def test_the_remedy_in_the_message_works(store: Store):
-    model = Plain()
-    layers = [lambda x, edge_index: model.conv1(x, edge_index).relu()]
-    gnndrive.infer(model, store, layers=layers)
-    assert store.tensor("h").shape == (store.num_nodes, 3)
 
 
 def test_a_module_in_a_closure_is_put_in_eval_mode_and_is_part_of_the_identity(store: Store):
@@ -116,15 +98,15 @@ def test_a_module_in_a_closure_is_put_in_eval_mode_and_is_part_of_the_identity(s
         infer(layers, store)
 
 
-@pytest.mark.parametrize("other", [{"act": "tanh"}, {"aggr": "max"}])
-def test_the_same_weights_in_another_model(store: Store, other: dict[str, Any]):
-    first, second = GraphSAGE(COLUMNS, 4, 2, 3), GraphSAGE(COLUMNS, 4, 2, 3, **other)
+def test_the_same_weights_in_another_model(store: Store):
+    first, second, again = (
+        GraphSAGE(COLUMNS, 4, 2, 3, aggr=aggr) for aggr in ("mean", "max", "mean")
+    )
     second.load_state_dict(first.state_dict())
+    again.load_state_dict(first.state_dict())
     infer(first, store)
     with pytest.raises(ConfigError, match="another model"):
         infer(second, store)
-    again = GraphSAGE(COLUMNS, 4, 2, 3)
-    again.load_state_dict(first.state_dict())
     infer(again.eval(), store)
 
 
@@ -212,9 +194,7 @@ def test_what_is_set_on_the_store_is_not_passed_over(store: Store, hetero_store:
         (errno.EIO, "cannot be written to"),
     ],
 )
-def test_a_lock_that_fails_says_why(
-    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, words: str
-):
+def test_a_lock_that_fails_says_why(store, monkeypatch, code, words):
     def refused(*given: Any) -> None:
         raise OSError(code, os.strerror(code))
 

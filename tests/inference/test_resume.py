@@ -23,6 +23,7 @@ from gnndrive.inference import hidden, infer
 from gnndrive.inference import run as run_module
 from tests.inference.conftest import COLUMNS
 from tests.loader.hetero.graph import CITES, WRITES, WRITTEN
+from tests.soak import Seeds, product
 
 CALLS = ("pwrite", "fdatasync", "fsync", "replace", "unlink", "ftruncate", "posix_fallocate")
 
@@ -76,27 +77,32 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*.npy")}
 
 
-def test_killed_at_every_call(store: Store, tmp_path: Path):
-    model = GCN(COLUMNS, 8, 2, 3, dropout=0.5)
-    work = partial(infer, model, store, batch_size=64, io_depth=2)
-    work()
+def test_killed_at_any_call(store: Store, seeds: Seeds):
+    work = partial(infer, GCN(COLUMNS, 8, 2, 3, dropout=0.5), store, batch_size=64, io_depth=2)
+    calls = [0]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, counting(getattr(os, name), calls))
+        work()
     wanted = files_of(store.path / "derived")
-    assert next(iter(wanted)).endswith("nodes/h.npy")
     assert len(wanted) == 1
-    started: list[float] = []
-    call = 1
-    while True:
+    last = calls[0] - 6  # far behind
+    for call in (last, *(1 + 9 * seed % calls[0] for seed in seeds(5))):
         shutil.rmtree(store.path / "derived")
-        if not killed_at(call, work):
-            break
+        assert killed_at(call, work)
         begun: list[int] = []
         work(progress=lambda what, done, total, begun=begun: begun.append(done))
-        started.append(begun[0] if begun else 2**60)
+        assert call != last or not begun or begun[0] > store.num_nodes
         assert files_of(store.path / "derived") == wanted
-        call += 5
-    assert len(started) > 6
-    assert sorted(started)[len(started) // 2] > store.num_nodes  # half of them went on far behind
     gnndrive.open(store.path).verify()
+
+
+def counting(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def counted(*given: Any, **named: Any) -> Any:
+        calls[0] += 1
+        return function(*given, **named)
+
+    return counted
 
 
 def test_killed_again_and_again(hetero_store: Store, hetero: HeteroData, tmp_path: Path):
@@ -122,34 +128,28 @@ def test_killed_again_and_again(hetero_store: Store, hetero: HeteroData, tmp_pat
     assert files_of(out) == wanted
 
 
+def interrupt(what: str, done: int, total: int) -> None:
+    if done > total // 2:
+        raise KeyboardInterrupt
+
+
 def test_an_interrupted_one_goes_on_from_its_last_batch(store: Store):
-    model = GraphSAGE(COLUMNS, 8, 2, 3)
-    reached: list[int] = []
-
-    def interrupt(what: str, done: int, total: int) -> None:
-        reached.append(done)
-        if done > total // 3:
-            raise KeyboardInterrupt
-
+    work = partial(infer, GraphSAGE(COLUMNS, 8, 2, 3), store, batch_size=16)
     with pytest.raises(KeyboardInterrupt):
-        infer(model, store, batch_size=16, progress=interrupt)
+        work(progress=interrupt)
     assert "h" not in gnndrive.open(store.path).node_names
     begun: list[tuple[int, int]] = []
-    infer(model, store, batch_size=16, progress=lambda what, *of: begun.append(of))
-    assert begun[0][0] >= reached[-1] - 300
-    assert begun[-1][0] == begun[-1][1] == 2 * (store.num_nodes + store.num_edges)
+    work(progress=lambda what, *of: begun.append(of))
+    total = 2 * (store.num_nodes + store.num_edges)
+    assert begun[0][0] >= total // 2 - 300
+    assert begun[-1] == (total, total)
     again: list[int] = []
-    infer(model, store, batch_size=16, progress=lambda what, done, total: again.append(done))
+    work(progress=lambda what, done, total: again.append(done))
     assert not again
 
 
 def test_missing_files_begin_anew(store: Store):
     model = GraphSAGE(COLUMNS, 8, 3, 3)
-
-    def interrupt(what: str, done: int, total: int) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         infer(model, store, progress=interrupt, batch_size=100)
     for each in (store.path / "derived").rglob("*.npy"):
@@ -168,11 +168,6 @@ def _edges(store: Store) -> torch.Tensor:
 
 def test_another_model_begins_anew_and_says_so(store: Store):
     first, second = GraphSAGE(COLUMNS, 8, 2, 3), GraphSAGE(COLUMNS, 8, 2, 3)
-
-    def interrupt(what: str, done: int, total: int) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         infer(first, store, batch_size=16, progress=interrupt)
     with pytest.warns(RuntimeWarning, match="another model"):
@@ -189,8 +184,7 @@ def test_another_model_begins_anew_and_says_so(store: Store):
     assert [each.name for each in folders[0].rglob("*")] == ["nodes", "h.npy"]
 
 
-@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fdatasync"])
-@pytest.mark.parametrize("time", [1, 3])
+@product("call,time", ["posix_fallocate", "pwrite", "fdatasync"], [3, 1])
 def test_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch, call: str, time: int):
     layers = [lambda x, edge_index: x * 2 for _ in range(3)]
     whole, left = getattr(os, call), [time]
