@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from gnndrive.common.records import TableFile
 from gnndrive.pipeline.batch_times import (
     ASKED,
     DRAWN,
@@ -32,9 +31,8 @@ from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.stage_times import CAUSES, STAGES, StageTimes
 from gnndrive.testing.faults import NOISE
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, write_told_rows
-
-ROWS = 200
+from gnndrive.testing.simulation import Scenario, Simulation
+from tests.soak import product
 
 
 class Ticking:
@@ -157,54 +155,44 @@ def test_a_wait_is_divided_by_the_stages(begin, end, expected):
     assert causes(split_wait(record(*MARKS), begin, end, ())) == expected
 
 
-def test_in_the_extracting_queue_it_is_the_disk_while_rows_are_read():
+def test_what_is_read_meanwhile_counts_as_disk():
+    """In the extracting queue while any rows are read; in other stages what the batch reads."""
     reads = [(120, 150), (170, 300)]
     found = causes(split_wait(record(*MARKS), 100, 250, reads))
     assert found == {"sampling": 50, "disk": 50, "slots": 50}
-
-
-def test_what_is_read_in_another_stage_counts_as_disk():
     times = record(*MARKS)
     times.disk = [(100, 105), (103, 108), (190, 240)]
     found = causes(split_wait(times, 100, 250, ()))
     assert found == {"disk": 8 + 50, "sampling": 100 - 8 - 10, "slots": 10}
-
-
-def test_an_admission_that_had_its_slots_waits_for_the_disk():
     clock = iter([0, 1, 2, 10, 30, 40])
     times = BatchTimes(0, StageTimes(lambda: next(clock)))
     for mark in (SAMPLING, SAMPLED, JOINED):
         times.mark(mark)
-    times.granted_at_once()
+    times.granted_at_once()  # it has its slots
     assert causes(split_wait(times, 10, 35, ())) == {"disk": 25}
 
 
 def test_the_newest_stage_lasts_until_the_end_of_the_wait():
-    for reached, name in (
-        (1, "sampling"),
-        (3, "sampling"),
-        (4, "slots"),
-        (5, "disk"),
-        (6, "gather"),
-    ):
+    stages = ((1, "sampling"), (3, "sampling"), (4, "slots"), (5, "disk"), (6, "gather"))
+    for reached, name in stages:
         assert causes(split_wait(record(*MARKS[:reached]), 500, 600, ())) == {name: 100}
     assert causes(split_wait(None, 500, 600, ())) == {"gather": 100}
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_the_parts_of_any_wait_add_up(seed):
-    draw = random.Random(seed)
+def test_the_parts_of_any_wait_add_up(seeds):
+    for seed in seeds(50):
+        draw = random.Random(seed)
 
-    def intervals(count: int) -> list[tuple[int, int]]:
-        ends = sorted(draw.sample(range(1_000), 2 * count))
-        return list(zip(ends[::2], ends[1::2], strict=True))
+        def intervals(count: int, draw: random.Random = draw) -> list[tuple[int, int]]:
+            ends = sorted(draw.sample(range(1_000), 2 * count))
+            return list(zip(ends[::2], ends[1::2], strict=True))
 
-    times = record(*sorted(draw.choices(range(1_000), k=draw.randint(1, 9))))
-    times.disk = [(a, a + draw.randrange(200)) for a, _ in intervals(draw.randint(0, 4))]
-    begin, end = sorted(draw.choices(range(1_200), k=2))
-    waits = split_wait(times, begin, end, intervals(draw.randint(0, 5)))
-    assert sum(waits) == end - begin
-    assert min(waits) >= 0
+        times = record(*sorted(draw.choices(range(1_000), k=draw.randint(1, 9))))
+        times.disk = [(a, a + draw.randrange(200)) for a, _ in intervals(draw.randint(0, 4))]
+        begin, end = sorted(draw.choices(range(1_200), k=2))
+        waits = split_wait(times, begin, end, intervals(draw.randint(0, 5)))
+        assert sum(waits) == end - begin
+        assert min(waits) >= 0
 
 
 # ---- an iterator's records
@@ -257,11 +245,6 @@ def test_the_end_gives_up_what_is_left_and_ends_the_users_step():
 # ---- the pipeline
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
-    return write_told_rows(tmp_path_factory.mktemp("times") / "rows", ROWS, 64)
-
-
 PATHS: dict[str, dict[str, Any]] = {
     "plain": {"slots": 40},
     "tight": {},
@@ -311,30 +294,30 @@ def measured(scenario: Scenario, seed: int, limit: int = 1_000) -> tuple[Kept, S
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("seed", range(4))
-def test_each_batch_of_an_epoch_goes_through_all_stages(rows, path, seed):
-    scenario = Scenario(rows, batches=20, faults=NOISE, **PATHS[path])
-    kept, stages = measured(scenario, seed)
-    indices = [index for index, _, _ in kept.batches]
-    assert sorted(indices) == list(range(20))
-    if path != "any order":
-        assert indices == sorted(indices)
-    for _, marks, end in kept.batches:
-        assert len(marks) == ASKED + 1
-        assert marks == sorted(marks)
-        assert end == marks[ASKED]
-        assert marks[DRAWN] < marks[SAMPLING] < marks[SAMPLED] < marks[JOINED]
-        assert marks[READY] < marks[GATHERING] < marks[PUT] < marks[TAKEN]
-    assert [each.count for each in stages.histograms] == [20] * len(STAGES)
-    assert stages.present == [0] * len(STAGES)
-    assert min(stages.waits_ns) >= 0
+def test_each_batch_of_an_epoch_goes_through_all_stages(rows, seeds, path):
+    scenario = Scenario(rows, batches=12, faults=NOISE, **PATHS[path])
+    for seed in seeds(1):
+        kept, stages = measured(scenario, seed)
+        indices = [index for index, _, _ in kept.batches]
+        assert sorted(indices) == list(range(12))
+        if path != "any order":
+            assert indices == sorted(indices)
+        for _, marks, end in kept.batches:
+            assert len(marks) == ASKED + 1
+            assert marks == sorted(marks)
+            assert end == marks[ASKED]
+            assert marks[DRAWN] < marks[SAMPLING] < marks[SAMPLED] < marks[JOINED]
+            assert marks[READY] < marks[GATHERING] < marks[PUT] < marks[TAKEN]
+        assert [each.count for each in stages.histograms] == [12] * len(STAGES)
+        assert stages.present == [0] * len(STAGES)
+        assert min(stages.waits_ns) >= 0
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("limit", [0, 1, 7])
-def test_an_epoch_that_is_cancelled_leaves_no_batch_in_a_stage(rows, path, limit):
+@product("path,limit", list(PATHS), [0, 1, 7])
+def test_an_epoch_that_is_cancelled_leaves_no_batch_in_a_stage(rows, seeds, path, limit):
     scenario = Scenario(rows, batches=20, **PATHS[path])
-    kept, stages = measured(scenario, limit, limit)
-    assert len(kept.batches) == limit
-    assert stages.present == [0] * len(STAGES)
-    assert kept.ended == 1
+    for seed in seeds(1):
+        kept, stages = measured(scenario, seed, limit)
+        assert len(kept.batches) == limit
+        assert stages.present == [0] * len(STAGES)
+        assert kept.ended == 1

@@ -15,11 +15,11 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import TableFile
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
-from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
 from gnndrive.testing.simulation import Delivered, Scenario, Simulation
 from tests.pipeline.conftest import DEVICES
 from tests.pipeline.scenarios import NOISE, PLACES, run_one
+from tests.pipeline.tight import in_virtual_loop
 from tests.pipeline.turns import Wait, cancel_after_each_turn
 
 SWEEPS: dict[str, Any] = {"slots": 40, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
@@ -120,42 +120,36 @@ def test_a_lease_cancelled_after_any_turn(rows, seeds, given):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_fetch_of_a_released_lease_keeps_its_slots_until_it_ends(rows):
+@in_virtual_loop
+async def test_a_fetch_of_a_released_lease_keeps_its_slots_until_it_ends(rows):
     """Rule 6: with every slot still loading for a cancelled lease, the next waits for the
     completions."""
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16), 0)
-        engine, buffer = simulation.engine, simulation.buffer
-        engine.paused = True
-        lease = await buffer.lease({"x": np.arange(16)})
-        lease.release()
-        other = asyncio.ensure_future(buffer.lease({"x": np.arange(100, 116)}))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not other.done()
-        assert simulation.table.available == 0
-        engine.paused = False
-        granted = await other
-        await granted.ready()
-        granted.release()
-        await simulation.close()
-
-    run(main())
+    simulation = Simulation(Scenario(rows, slots=16), 0)
+    engine, buffer = simulation.engine, simulation.buffer
+    engine.paused = True
+    lease = await buffer.lease({"x": np.arange(16)})
+    lease.release()
+    other = asyncio.ensure_future(buffer.lease({"x": np.arange(100, 116)}))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not other.done()
+    assert simulation.table.available == 0
+    engine.paused = False
+    granted = await other
+    await granted.ready()
+    granted.release()
+    await simulation.close()
 
 
-def test_draining_cancels_what_was_not_started(rows):
+@in_virtual_loop
+async def test_draining_cancels_what_was_not_started(rows):
     """Closing does not read a whole batch first: extents in flight end, the rest is cancelled."""
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=200, depth=2), 0)
-        ids = np.arange(0, 200, 16, dtype=np.int64)
-        lease = await simulation.buffer.lease({"x": ids})
-        await simulation.buffer.drain()
-        assert simulation.engine.stats()["requests"] <= 4
-        with pytest.raises(ClosedError):
-            await lease.ready()
-        lease.release()
-        await simulation.close()
-
-    run(main())
+    simulation = Simulation(Scenario(rows, slots=200, depth=2), 0)
+    ids = np.arange(0, 200, 16, dtype=np.int64)
+    lease = await simulation.buffer.lease({"x": ids})
+    await simulation.buffer.drain()
+    assert simulation.engine.stats()["requests"] <= 4
+    with pytest.raises(ClosedError):
+        await lease.ready()
+    lease.release()
+    await simulation.close()

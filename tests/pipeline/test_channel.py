@@ -6,6 +6,7 @@ import pytest
 
 from gnndrive.pipeline.channel import Channel, ChannelEnded
 from gnndrive.testing.loop import Deadlock, run
+from tests.pipeline.tight import in_virtual_loop
 
 
 def test_items_leave_in_index_order():
@@ -31,76 +32,66 @@ def test_unordered_items_leave_as_they_come():
     assert run(main()) == ["c", "a"]
 
 
-def test_the_window_counts_from_the_oldest_not_taken():
-    async def main() -> None:
-        channel: Channel[int] = Channel(2)
-        assert [await channel.reserve(), await channel.reserve()] == [0, 1]
-        third = asyncio.ensure_future(channel.reserve())
-        channel.put(1, 1)  # the younger is finished, the oldest is not: no room
-        await asyncio.sleep(0)
-        assert not third.done()
-        channel.put(0, 0)
-        assert await channel.take() == 0
-        assert await third == 2
-
-    run(main())
+@in_virtual_loop
+async def test_the_window_counts_from_the_oldest_not_taken():
+    channel: Channel[int] = Channel(2)
+    assert [await channel.reserve(), await channel.reserve()] == [0, 1]
+    third = asyncio.ensure_future(channel.reserve())
+    channel.put(1, 1)  # the younger is finished, the oldest is not: no room
+    await asyncio.sleep(0)
+    assert not third.done()
+    channel.put(0, 0)
+    assert await channel.take() == 0
+    assert await third == 2
 
 
-def test_several_places_are_taken_in_one_step_or_none():
-    async def main() -> None:
-        channel: Channel[int] = Channel(4)
-        assert await channel.reserve(3) == 0
-        several = asyncio.ensure_future(channel.reserve(2))
-        await asyncio.sleep(0)
-        assert (several.done(), channel.under_way) == (False, 3)
-        channel.put(0, 0)
-        assert await channel.take() == 0
-        assert (await several, channel.under_way) == (3, 4)
-        ended = asyncio.ensure_future(channel.reserve(2))
-        channel.end(4)
-        with pytest.raises(ChannelEnded):
-            await ended
-        assert channel.under_way == 3, "a place for an item after the last is free"
-
-    run(main())
+@in_virtual_loop
+async def test_several_places_are_taken_in_one_step_or_none():
+    channel: Channel[int] = Channel(4)
+    assert await channel.reserve(3) == 0
+    several = asyncio.ensure_future(channel.reserve(2))
+    await asyncio.sleep(0)
+    assert (several.done(), channel.under_way) == (False, 3)
+    channel.put(0, 0)
+    assert await channel.take() == 0
+    assert (await several, channel.under_way) == (3, 4)
+    ended = asyncio.ensure_future(channel.reserve(2))
+    channel.end(4)
+    with pytest.raises(ChannelEnded):
+        await ended
+    assert channel.under_way == 3, "a place for an item after the last is free"
 
 
-def test_put_never_waits_for_what_was_reserved():
-    async def main() -> None:
-        channel: Channel[int] = Channel(1)
-        await channel.reserve()
-        channel.put(0, 0)  # not a coroutine: it cannot wait
-
-    run(main())
+@in_virtual_loop
+async def test_put_never_waits_for_what_was_reserved():
+    channel: Channel[int] = Channel(1)
+    await channel.reserve()
+    channel.put(0, 0)  # not a coroutine: it cannot wait
 
 
-def test_end_wakes_takers_and_reservers():
-    async def main() -> None:
-        channel: Channel[int] = Channel(1)
-        await channel.reserve()
-        taker, reserver = (asyncio.ensure_future(c) for c in (channel.take(), channel.reserve()))
-        await asyncio.sleep(0)
-        channel.put(0, 7)
-        channel.end(1)
-        assert await taker == 7
-        with pytest.raises(ChannelEnded):
-            await reserver
-        with pytest.raises(ChannelEnded):
-            await channel.take()
-
-    run(main())
+@in_virtual_loop
+async def test_end_wakes_takers_and_reservers():
+    channel: Channel[int] = Channel(1)
+    await channel.reserve()
+    taker, reserver = (asyncio.ensure_future(c) for c in (channel.take(), channel.reserve()))
+    await asyncio.sleep(0)
+    channel.put(0, 7)
+    channel.end(1)
+    assert await taker == 7
+    with pytest.raises(ChannelEnded):
+        await reserver
+    with pytest.raises(ChannelEnded):
+        await channel.take()
 
 
-def test_a_cancelled_taker_loses_nothing():
-    async def main() -> None:
-        channel: Channel[int] = Channel(2)
-        first, second = (asyncio.ensure_future(channel.take()) for _ in range(2))
-        await asyncio.sleep(0)
-        channel.put(0, 0)  # wakes both; the first is cancelled before it looks
-        first.cancel()
-        assert await second == 0
-
-    run(main())
+@in_virtual_loop
+async def test_a_cancelled_taker_loses_nothing():
+    channel: Channel[int] = Channel(2)
+    first, second = (asyncio.ensure_future(channel.take()) for _ in range(2))
+    await asyncio.sleep(0)
+    channel.put(0, 0)  # wakes both; the first is cancelled before it looks
+    first.cancel()
+    assert await second == 0
 
 
 def test_taking_what_is_never_put_is_a_deadlock():

@@ -11,62 +11,53 @@ from typing import Any
 
 from gnndrive.pipeline.finalizer_event import on_finalized
 from gnndrive.pipeline.output_queue import OutputQueue
-from gnndrive.testing.loop import run
 from tests.interrupted import drop_and_interrupt
+from tests.pipeline.tight import in_virtual_loop
 
 
 class Batch:
     """An object that the user holds or drops."""
 
 
-def test_the_callback_runs_in_the_waiting_loop():
-    async def main() -> None:
-        called, kept, only = asyncio.Event(), Batch(), [Batch()]
-        with on_finalized([weakref.ref(kept), weakref.ref(only[0])], called.set):
-            await asyncio.sleep(0)
-            assert not called.is_set()
-            await asyncio.to_thread(only.clear)
-            await called.wait()
-
-    asyncio.run(main())
-
-
-def test_there_is_room_when_a_batch_and_its_memory_are_gone():
-    async def main() -> None:
-        output, memory = OutputQueue(), [Batch()]
-        output.put(Batch(), (weakref.ref(memory[0]),))
-        output.get()  # and drop it
-        output.put(Batch())
-        second = output.get()
-        waiting = asyncio.ensure_future(output.room())
+async def test_the_callback_runs_in_the_waiting_loop():
+    called, kept, only = asyncio.Event(), Batch(), [Batch()]
+    with on_finalized([weakref.ref(kept), weakref.ref(only[0])], called.set):
         await asyncio.sleep(0)
-        assert not waiting.done()
-        memory.clear()
-        await waiting
-        assert isinstance(second, Batch)
-
-    run(main())
+        assert not called.is_set()
+        await asyncio.to_thread(only.clear)
+        await called.wait()
 
 
-def test_an_object_that_was_finalized_before():
-    async def main() -> None:
-        gone, called = weakref.ref(Batch()), list[bool]()
-        with on_finalized([gone], lambda: called.append(True)):
-            assert called == [True]
+@in_virtual_loop
+async def test_there_is_room_when_a_batch_and_its_memory_are_gone():
+    output, memory = OutputQueue(), [Batch()]
+    output.put(Batch(), (weakref.ref(memory[0]),))
+    output.get()  # and drop it
+    output.put(Batch())
+    second = output.get()
+    waiting = asyncio.ensure_future(output.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    memory.clear()
+    await waiting
+    assert isinstance(second, Batch)
 
-    run(main())
+
+@in_virtual_loop
+async def test_an_object_that_was_finalized_before():
+    gone, called = weakref.ref(Batch()), list[bool]()
+    with on_finalized([gone], lambda: called.append(True)):
+        assert called == [True]
 
 
-def test_a_cycle_is_finalized_by_the_collector():
-    async def main() -> None:
-        called, cycle = asyncio.Event(), list[Any]([Batch()])
-        cycle.append(cycle)
-        with on_finalized([weakref.ref(cycle[0])], called.set):
-            del cycle
-            gc.collect()
-            await called.wait()
-
-    run(main())
+@in_virtual_loop
+async def test_a_cycle_is_finalized_by_the_collector():
+    called, cycle = asyncio.Event(), list[Any]([Batch()])
+    cycle.append(cycle)
+    with on_finalized([weakref.ref(cycle[0])], called.set):
+        del cycle
+        gc.collect()
+        await called.wait()
 
 
 def another_file() -> int:
@@ -84,57 +75,49 @@ def was_written(file: int) -> bool:
         os.close(file)
 
 
-def test_no_callback_after_the_context():
+@in_virtual_loop
+async def test_no_callback_after_the_context():
     """Nor is the file written that has got the event descriptor's number since."""
-
-    async def main() -> None:
-        called, batch, event_fd = list[bool](), Batch(), another_file()
-        os.close(event_fd)
-        with on_finalized([weakref.ref(batch)], lambda: called.append(True)):
-            pass
-        other = another_file()
-        assert other == event_fd
-        del batch
-        assert not was_written(other)
-        assert called == []
-
-    run(main())
+    called, batch, event_fd = list[bool](), Batch(), another_file()
+    os.close(event_fd)
+    with on_finalized([weakref.ref(batch)], lambda: called.append(True)):
+        pass
+    other = another_file()
+    assert other == event_fd
+    del batch
+    assert not was_written(other)
+    assert called == []
 
 
-def test_a_write_after_the_end_reaches_no_file():
+@in_virtual_loop
+async def test_a_write_after_the_end_reaches_no_file():
     """Python collects an object's weak references, then calls their callbacks one by one."""
+    only, event_fd, others = [Batch()], another_file(), list[int]()
+    os.close(event_fd)
+    with ExitStack() as waiting:
+        waiting.enter_context(on_finalized([weakref.ref(only[0])], lambda: None))
 
-    async def main() -> None:
-        only, event_fd, others = [Batch()], another_file(), list[int]()
-        os.close(event_fd)
-        with ExitStack() as waiting:
-            waiting.enter_context(on_finalized([weakref.ref(only[0])], lambda: None))
+        def end(_: object) -> None:
+            waiting.close()
+            others.append(another_file())
 
-            def end(_: object) -> None:
-                waiting.close()
-                others.append(another_file())
-
-            watch = weakref.ref(only[0], end)  # made last, called first
-            only.clear()
-            assert watch() is None
-        assert others == [event_fd]
-        assert not was_written(event_fd)
-
-    run(main())
+        watch = weakref.ref(only[0], end)  # made last, called first
+        only.clear()
+        assert watch() is None
+    assert others == [event_fd]
+    assert not was_written(event_fd)
 
 
-def test_a_finalized_batch_swallows_no_ctrl_c():
-    async def main() -> None:
-        output, only = OutputQueue(), [Batch()]
-        output.put(only.pop())
-        only.append(output.get())
-        output.put(Batch())
-        second = output.get()
-        waiting = asyncio.ensure_future(output.room())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        drop_and_interrupt(only)
-        await waiting
-        assert isinstance(second, Batch)
-
-    run(main())
+@in_virtual_loop
+async def test_a_finalized_batch_swallows_no_ctrl_c():
+    output, only = OutputQueue(), [Batch()]
+    output.put(only.pop())
+    only.append(output.get())
+    output.put(Batch())
+    second = output.get()
+    waiting = asyncio.ensure_future(output.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    drop_and_interrupt(only)
+    await waiting
+    assert isinstance(second, Batch)

@@ -14,7 +14,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
-from tests.pipeline.tight import SLOTS, closing, ids
+from tests.pipeline.tight import SLOTS, closing, ids, in_virtual_loop
 
 
 def simulation_of(rows: TableFile, part_rows: int = 4) -> AbstractAsyncContextManager[Simulation]:
@@ -32,48 +32,40 @@ async def visit(simulation: Simulation, index: int | None, wanted: Int64Array) -
     return simulation.table.stats()["loads"] - before
 
 
-def test_rows_of_an_announced_batch_are_kept(rows):
+@in_virtual_loop
+async def test_rows_of_an_announced_batch_are_kept(rows):
     """With room for two of three batches: LRU would evict the rows that are needed next."""
-
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            parts = {0: ids(0, 8), 1: ids(8, 16), 2: ids(16, 24), 3: ids(0, 8)}
-            for index, wanted in parts.items():
-                simulation.buffer.announce(index, {"x": wanted})
-            loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
-            assert loads == [8, 8, 8, 0]
-
-    run(main())
+    async with simulation_of(rows) as simulation:
+        parts = {0: ids(0, 8), 1: ids(8, 16), 2: ids(16, 24), 3: ids(0, 8)}
+        for index, wanted in parts.items():
+            simulation.buffer.announce(index, {"x": wanted})
+        loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
+        assert loads == [8, 8, 8, 0]
 
 
-def test_a_batch_announced_late_keeps_rows_on_standby(rows):
+@in_virtual_loop
+async def test_a_batch_announced_late_keeps_rows_on_standby(rows):
     """The sample comes after the rows were released: their keys are changed on standby."""
-
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            for index, wanted in enumerate((ids(0, 8), ids(8, 16))):
-                simulation.buffer.announce(index, {"x": wanted})
-                await visit(simulation, index, wanted)
-            simulation.buffer.announce(3, {"x": ids(0, 8)})
-            simulation.buffer.announce(2, {"x": ids(16, 24)})
-            assert await visit(simulation, 2, ids(16, 24)) == 8
-            assert await visit(simulation, 3, ids(0, 8)) == 0
-
-    run(main())
+    async with simulation_of(rows) as simulation:
+        for index, wanted in enumerate((ids(0, 8), ids(8, 16))):
+            simulation.buffer.announce(index, {"x": wanted})
+            await visit(simulation, index, wanted)
+        simulation.buffer.announce(3, {"x": ids(0, 8)})
+        simulation.buffer.announce(2, {"x": ids(16, 24)})
+        assert await visit(simulation, 2, ids(16, 24)) == 8
+        assert await visit(simulation, 3, ids(0, 8)) == 0
 
 
-def test_a_withdrawn_batch_keeps_no_rows(rows):
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            await visit(simulation, None, ids(0, 8))
-            await visit(simulation, None, ids(8, 16))
-            simulation.buffer.announce(7, {"x": ids(0, 8)})
-            simulation.buffer.withdraw(7, {"x": ids(0, 8)})
-            await visit(simulation, None, ids(16, 24))
-            await visit(simulation, None, ids(24, 32))
-            assert await visit(simulation, None, ids(16, 24)) == 0, "LRU order again"
-
-    run(main())
+@in_virtual_loop
+async def test_a_withdrawn_batch_keeps_no_rows(rows):
+    async with simulation_of(rows) as simulation:
+        await visit(simulation, None, ids(0, 8))
+        await visit(simulation, None, ids(8, 16))
+        simulation.buffer.announce(7, {"x": ids(0, 8)})
+        simulation.buffer.withdraw(7, {"x": ids(0, 8)})
+        await visit(simulation, None, ids(16, 24))
+        await visit(simulation, None, ids(24, 32))
+        assert await visit(simulation, None, ids(16, 24)) == 0, "LRU order again"
 
 
 class Asked(Belady):
@@ -91,146 +83,128 @@ class Asked(Belady):
         return set(self.next_use.tolist())
 
 
-def test_keys_are_asked_again_when_announcements_change(rows):
-    async def main() -> None:
-        policy = Asked()
-        simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
-        buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
-        assert policy.known == {NO_USE}
-        for index in (5, 7, 6):
-            buffer.announce(index, wanted)
-        assert policy.known == {5, 6, 7, NO_USE}
-        buffer.withdraw(6, wanted)
-        assert policy.known == {5, 7, NO_USE}
-        await visit(simulation, 5, wanted["x"])
-        assert policy.known == {7, NO_USE}
-        buffer.withdraw(7, wanted)
-        await simulation.close()
-
-    run(main())
+@in_virtual_loop
+async def test_keys_are_asked_again_when_announcements_change(rows):
+    policy = Asked()
+    simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
+    buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
+    assert policy.known == {NO_USE}
+    for index in (5, 7, 6):
+        buffer.announce(index, wanted)
+    assert policy.known == {5, 6, 7, NO_USE}
+    buffer.withdraw(6, wanted)
+    assert policy.known == {5, 7, NO_USE}
+    await visit(simulation, 5, wanted["x"])
+    assert policy.known == {7, NO_USE}
+    buffer.withdraw(7, wanted)
+    await simulation.close()
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["head", "behind"])
-def test_a_batch_that_leaves_the_queue_keeps_no_rows(rows, early):
+@in_virtual_loop
+async def test_a_batch_that_leaves_the_queue_keeps_no_rows(rows, early):
     """It waited for slots when its epoch ended early; the next epoch's indices start at 0."""
-
-    async def main() -> None:
-        async with simulation_of(rows, part_rows=100) as simulation:  # nothing by parts
-            buffer = simulation.buffer
-            await visit(simulation, None, ids(0, 8))
-            held = await buffer.lease({"x": ids(8, 16)})
-            await held.ready()
-            wanted = [ids(32, 48)] * early + [np.concatenate([ids(0, 8), ids(16, 20)])]
-            for index, one in enumerate(wanted):
-                buffer.announce(index, {"x": one})
-            tickets = [buffer.join([(i, {"x": one})])[0] for i, one in enumerate(wanted)]
-            for ticket in reversed(tickets):
-                assert not ticket.granted.done()
-                buffer.leave(ticket)
-            held.release()
-            await visit(simulation, None, ids(16, 24))
-            assert await visit(simulation, None, ids(8, 16)) == 0
-
-    run(main())
+    async with simulation_of(rows, part_rows=100) as simulation:  # nothing by parts
+        buffer = simulation.buffer
+        await visit(simulation, None, ids(0, 8))
+        held = await buffer.lease({"x": ids(8, 16)})
+        await held.ready()
+        wanted = [ids(32, 48)] * early + [np.concatenate([ids(0, 8), ids(16, 20)])]
+        for index, one in enumerate(wanted):
+            buffer.announce(index, {"x": one})
+        tickets = [buffer.join([(i, {"x": one})])[0] for i, one in enumerate(wanted)]
+        for ticket in reversed(tickets):
+            assert not ticket.granted.done()
+            buffer.leave(ticket)
+        held.release()
+        await visit(simulation, None, ids(16, 24))
+        assert await visit(simulation, None, ids(8, 16)) == 0
 
 
-def test_a_refused_batch_keeps_no_rows(rows):
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer = simulation.buffer
-            await visit(simulation, None, ids(0, 8))
-            wanted = {"x": np.concatenate([ids(0, 8), ids(100, 109)])}
-            buffer.announce(0, wanted)
-            (ticket,) = buffer.join([(0, wanted)])
-            with pytest.raises(ConfigError):
-                await buffer.granted(ticket)
-            await visit(simulation, None, ids(8, 16))
-            await visit(simulation, None, ids(16, 24))
-            assert await visit(simulation, None, ids(8, 16)) == 0
-
-    run(main())
+@in_virtual_loop
+async def test_a_refused_batch_keeps_no_rows(rows):
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        await visit(simulation, None, ids(0, 8))
+        wanted = {"x": np.concatenate([ids(0, 8), ids(100, 109)])}
+        buffer.announce(0, wanted)
+        (ticket,) = buffer.join([(0, wanted)])
+        with pytest.raises(ConfigError):
+            await buffer.granted(ticket)
+        await visit(simulation, None, ids(8, 16))
+        await visit(simulation, None, ids(16, 24))
+        assert await visit(simulation, None, ids(8, 16)) == 0
 
 
-def test_more_batches_than_the_window_holds(rows):
+@in_virtual_loop
+async def test_more_batches_than_the_window_holds(rows):
     """The others get a place as places become free, the next batch first."""
-
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            parts = {index: ids(8 * (index % 3), 8 * (index % 3) + 8) for index in range(20)}
-            for index, wanted in parts.items():
-                simulation.buffer.announce(index, {"x": wanted})
-            assert simulation.table.announced == 20
-            loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
-            assert sum(loads) == 8 * optimum([[index % 3] for index in parts], 2)
-
-    run(main())
+    async with simulation_of(rows) as simulation:
+        parts = {index: ids(8 * (index % 3), 8 * (index % 3) + 8) for index in range(20)}
+        for index, wanted in parts.items():
+            simulation.buffer.announce(index, {"x": wanted})
+        assert simulation.table.announced == 20
+        loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
+        assert sum(loads) == 8 * optimum([[index % 3] for index in parts], 2)
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_the_window_counts_what_fits_together(rows, monkeypatch, announced):
+@in_virtual_loop
+async def test_the_window_counts_what_fits_together(rows, monkeypatch, announced):
     """Rows are joined and counted only if a batch is not in the window."""
-
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer, joined = simulation.buffer, list[int]()
-            monkeypatch.setattr(
-                simulation.table, "joined", lambda parts: joined.append(1) or np.concatenate(parts)
-            )
-            twice = np.concatenate([ids(8, 12), ids(8, 12)])
-            batches = [ids(0, 10), twice, ids(10, 17), ids(6, SLOTS)]
-            wanted = [(index, {"x": one}) for index, one in enumerate(batches)]
-            for index, one in wanted if announced else ():
-                buffer.announce(index, one)
-            assert buffer.fits_together(wanted[:2])
-            assert not buffer.fits_together(wanted[:3])
-            assert buffer.fits_together([wanted[0], wanted[1], wanted[3]])
-            assert bool(joined) is not announced
-            for index, one in wanted if announced else ():
-                buffer.withdraw(index, one)
-
-    run(main())
+    async with simulation_of(rows) as simulation:
+        buffer, joined = simulation.buffer, list[int]()
+        monkeypatch.setattr(
+            simulation.table, "joined", lambda parts: joined.append(1) or np.concatenate(parts)
+        )
+        twice = np.concatenate([ids(8, 12), ids(8, 12)])
+        batches = [ids(0, 10), twice, ids(10, 17), ids(6, SLOTS)]
+        wanted = [(index, {"x": one}) for index, one in enumerate(batches)]
+        for index, one in wanted if announced else ():
+            buffer.announce(index, one)
+        assert buffer.fits_together(wanted[:2])
+        assert not buffer.fits_together(wanted[:3])
+        assert buffer.fits_together([wanted[0], wanted[1], wanted[3]])
+        assert bool(joined) is not announced
+        for index, one in wanted if announced else ():
+            buffer.withdraw(index, one)
 
 
-def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows):
+@in_virtual_loop
+async def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows):
     """The batch behind it gets the place."""
-
-    async def main() -> None:
-        policy = Asked()
-        simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
-        wanted = {index: {"x": ids(0, 8)} for index in range(10)}
-        wanted[8] = {"x": ids(199, 201)}
-        for index, one in wanted.items():
-            simulation.buffer.announce(index, one)
-        simulation.buffer.withdraw(0, wanted[0])
-        assert policy.known == {1, 2, 3, 4, 5, 6, 7, 9, NO_USE}
-        for index in range(1, 10):
-            simulation.buffer.withdraw(index, wanted[index])
-        await simulation.close()
-
-    run(main())
+    policy = Asked()
+    simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
+    wanted = {index: {"x": ids(0, 8)} for index in range(10)}
+    wanted[8] = {"x": ids(199, 201)}
+    for index, one in wanted.items():
+        simulation.buffer.announce(index, one)
+    simulation.buffer.withdraw(0, wanted[0])
+    assert policy.known == {1, 2, 3, 4, 5, 6, 7, 9, NO_USE}
+    for index in range(1, 10):
+        simulation.buffer.withdraw(index, wanted[index])
+    await simulation.close()
 
 
-def test_a_retired_buffer_neither_admits_nor_withdraws(rows):
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer, table, wanted = simulation.buffer, simulation.table, {"x": ids(0, 8)}
-            held = await buffer.lease(wanted)
-            for index in (1, 2):
-                buffer.announce(index, wanted)
-            buffer.withdraw(1, wanted)
-            buffer.retire()
-            (ticket,) = buffer.join([(None, {"x": ids(8, 16)})])
-            buffer.withdraw(2, wanted)
-            held.release()
-            assert table.announced == 1
-            assert not ticket.granted.done()
-            assert table.stats()["loads"] == 8
-            assert table.available == SLOTS - 8
-            buffer.leave(ticket)
-            table.withdraw(2, wanted["x"])
-            table.release(held.alias("x"))
-
-    run(main())
+@in_virtual_loop
+async def test_a_retired_buffer_neither_admits_nor_withdraws(rows):
+    async with simulation_of(rows) as simulation:
+        buffer, table, wanted = simulation.buffer, simulation.table, {"x": ids(0, 8)}
+        held = await buffer.lease(wanted)
+        for index in (1, 2):
+            buffer.announce(index, wanted)
+        buffer.withdraw(1, wanted)
+        buffer.retire()
+        (ticket,) = buffer.join([(None, {"x": ids(8, 16)})])
+        buffer.withdraw(2, wanted)
+        held.release()
+        assert table.announced == 1
+        assert not ticket.granted.done()
+        assert table.stats()["loads"] == 8
+        assert table.available == SLOTS - 8
+        buffer.leave(ticket)
+        table.withdraw(2, wanted["x"])
+        table.release(held.alias("x"))
 
 
 def optimum(batches: list[list[int]], slots: int) -> int:

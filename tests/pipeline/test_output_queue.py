@@ -9,7 +9,7 @@ import pytest
 
 from gnndrive.common.errors import LateError
 from gnndrive.pipeline.output_queue import SIGNAL_S, OutputEnded, OutputQueue
-from gnndrive.testing.loop import run
+from tests.pipeline.tight import in_virtual_loop
 
 
 async def turns(count: int = 5) -> None:
@@ -46,80 +46,70 @@ def test_batches_come_in_the_order_they_were_put():
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 5])
-def test_there_is_room_up_to_the_capacity(capacity):
-    async def main() -> None:
-        output = OutputQueue(capacity)
-        for number in range(capacity):
-            await output.room()
-            output.put(number)
-        waiting = asyncio.ensure_future(output.room())
-        await turns()
-        assert not waiting.done()
-        assert await output.aget() == 0
-        await waiting
-
-    run(main())
+@in_virtual_loop
+async def test_there_is_room_up_to_the_capacity(capacity):
+    output = OutputQueue(capacity)
+    for number in range(capacity):
+        await output.room()
+        output.put(number)
+    waiting = asyncio.ensure_future(output.room())
+    await turns()
+    assert not waiting.done()
+    assert await output.aget() == 0
+    await waiting
 
 
-def test_a_batch_wakes_a_waiting_user():
-    async def main() -> None:
-        output = OutputQueue()
-        waiting = asyncio.ensure_future(output.aget())
-        await turns()
-        assert not waiting.done()
-        output.put("batch")
-        assert await waiting == "batch"
-
-    run(main())
+@in_virtual_loop
+async def test_a_batch_wakes_a_waiting_user():
+    output = OutputQueue()
+    waiting = asyncio.ensure_future(output.aget())
+    await turns()
+    assert not waiting.done()
+    output.put("batch")
+    assert await waiting == "batch"
 
 
-def test_two_waiting_users_get_one_batch_each():
-    async def main() -> None:
-        output = OutputQueue(2)
-        waiting = [asyncio.ensure_future(output.aget()) for _ in range(3)]
-        await turns()
-        output.put(0)
-        output.put(1)
-        await turns()
-        assert sorted(each.result() for each in waiting if each.done()) == [0, 1]
-        output.finish(None)
-        results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert sum(isinstance(result, OutputEnded) for result in results) == 1
-
-    run(main())
+@in_virtual_loop
+async def test_two_waiting_users_get_one_batch_each():
+    output = OutputQueue(2)
+    waiting = [asyncio.ensure_future(output.aget()) for _ in range(3)]
+    await turns()
+    output.put(0)
+    output.put(1)
+    await turns()
+    assert sorted(each.result() for each in waiting if each.done()) == [0, 1]
+    output.finish(None)
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert sum(isinstance(result, OutputEnded) for result in results) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_cancelling_a_waiting_user_loses_no_batch(when):
-    async def main() -> None:
-        output = OutputQueue()
-        waiting = asyncio.ensure_future(output.aget())
-        await turns()
-        if when == "before":
-            waiting.cancel()
-            output.put("batch")
-        else:
-            output.put("batch")
-            waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert await output.aget() == "batch"
-
-    run(main())
-
-
-def test_cancelling_a_wait_for_room_loses_no_room():
-    async def main() -> None:
-        output = OutputQueue()
-        output.put(0)
-        waiting = asyncio.ensure_future(output.room())
-        await turns()
+@in_virtual_loop
+async def test_cancelling_a_waiting_user_loses_no_batch(when):
+    output = OutputQueue()
+    waiting = asyncio.ensure_future(output.aget())
+    await turns()
+    if when == "before":
         waiting.cancel()
-        await turns()
-        assert output.get() == 0
-        await output.room()
+        output.put("batch")
+    else:
+        output.put("batch")
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await output.aget() == "batch"
 
-    run(main())
+
+@in_virtual_loop
+async def test_cancelling_a_wait_for_room_loses_no_room():
+    output = OutputQueue()
+    output.put(0)
+    waiting = asyncio.ensure_future(output.room())
+    await turns()
+    waiting.cancel()
+    await turns()
+    assert output.get() == 0
+    await output.room()
 
 
 # ---- two batches are alive, not three
@@ -142,33 +132,28 @@ async def third_room(output: OutputQueue) -> tuple[Batch, Batch, asyncio.Future[
     return first, second, waiting
 
 
-def test_there_is_room_when_the_batch_before_the_newest_is_gone():
-    async def main() -> None:
-        first, second, waiting = await third_room(OutputQueue())
-        await turns()
-        assert not waiting.done()
-        del first
-        await waiting
-        assert second is not None
-
-    run(main())
+@in_virtual_loop
+async def test_there_is_room_when_the_batch_before_the_newest_is_gone():
+    first, second, waiting = await third_room(OutputQueue())
+    await turns()
+    assert not waiting.done()
+    del first
+    await waiting
+    assert second is not None
 
 
 @pytest.mark.parametrize("how", ["get", "aget"])
-def test_a_user_who_keeps_batches_gets_the_next_when_he_asks(how):
-    async def main() -> None:
-        output = OutputQueue()
-        kept = await third_room(output)
-        if how == "aget":
-            coming = asyncio.ensure_future(output.aget())
-        else:
-            coming = asyncio.ensure_future(asyncio.to_thread(output.get))
-        await kept[2]
-        third = Batch()
-        output.put(third)
-        assert await coming is third
-
-    asyncio.run(main())
+async def test_a_user_who_keeps_batches_gets_the_next_when_he_asks(how):
+    output = OutputQueue()
+    kept = await third_room(output)
+    if how == "aget":
+        coming = asyncio.ensure_future(output.aget())
+    else:
+        coming = asyncio.ensure_future(asyncio.to_thread(output.get))
+    await kept[2]
+    third = Batch()
+    output.put(third)
+    assert await coming is third
 
 
 def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last():
@@ -200,15 +185,13 @@ def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last():
     asyncio.run(main())
 
 
-def test_batches_without_weak_references_are_not_waited_for():
-    async def main() -> None:
-        output = OutputQueue()
-        for number in range(3):
-            await output.room()
-            output.put((number,))
-            assert output.get() == (number,)
-
-    run(main())
+@in_virtual_loop
+async def test_batches_without_weak_references_are_not_waited_for():
+    output = OutputQueue()
+    for number in range(3):
+        await output.room()
+        output.put((number,))
+        assert output.get() == (number,)
 
 
 def test_no_wait_is_without_end(monkeypatch):
@@ -226,15 +209,13 @@ def test_no_wait_is_without_end(monkeypatch):
     assert waits == [SIGNAL_S, SIGNAL_S]
 
 
-def test_after_a_timeout_a_user_may_ask_again():
-    async def main() -> None:
-        output = OutputQueue()
-        with pytest.raises(LateError, match=r"timed out after 0\.001 seconds"):
-            output.get(timeout=0.001)
-        output.put("batch")
-        assert output.get(timeout=300) == "batch"
-
-    run(main())
+@in_virtual_loop
+async def test_after_a_timeout_a_user_may_ask_again():
+    output = OutputQueue()
+    with pytest.raises(LateError, match=r"timed out after 0\.001 seconds"):
+        output.get(timeout=0.001)
+    output.put("batch")
+    assert output.get(timeout=300) == "batch"
 
 
 # ---- the end
@@ -253,49 +234,43 @@ def test_the_end_comes_after_the_ready_batches():
             output.get()
 
 
-def test_an_error_comes_after_the_ready_batches_and_once():
-    async def main() -> None:
-        output, error = OutputQueue(), OSError("bad sector")
-        output.put(0)
-        output.finish(error)
-        output.finish(ValueError("too late"))
-        assert await output.aget() == 0
-        with pytest.raises(OSError, match="bad sector") as caught:
-            await output.aget()
-        assert caught.value is error
-        with pytest.raises(OutputEnded):
-            await output.aget()
-
-    run(main())
+@in_virtual_loop
+async def test_an_error_comes_after_the_ready_batches_and_once():
+    output, error = OutputQueue(), OSError("bad sector")
+    output.put(0)
+    output.finish(error)
+    output.finish(ValueError("too late"))
+    assert await output.aget() == 0
+    with pytest.raises(OSError, match="bad sector") as caught:
+        await output.aget()
+    assert caught.value is error
+    with pytest.raises(OutputEnded):
+        await output.aget()
 
 
-def test_the_end_wakes_a_waiting_user():
-    async def main() -> None:
-        for end in (OutputQueue.finish, OutputQueue.abandon):
-            output = OutputQueue()
-            waiting = asyncio.ensure_future(output.aget())
-            await turns()
-            end(output, KeyError("the end"))
-            with pytest.raises(KeyError, match="the end"):
-                await waiting
-
-    run(main())
-
-
-def test_abandoning_drops_ready_and_later_batches():
-    async def main() -> None:
+@in_virtual_loop
+async def test_the_end_wakes_a_waiting_user():
+    for end in (OutputQueue.finish, OutputQueue.abandon):
         output = OutputQueue()
-        output.put(0)
-        producer = asyncio.ensure_future(output.room())
+        waiting = asyncio.ensure_future(output.aget())
         await turns()
-        assert output.abandon() is False
-        await producer  # it is woken and finds out that the queue has ended
-        output.put(1)
-        with pytest.raises(OutputEnded):
-            await output.aget()
-        assert output.abandon() is True
+        end(output, KeyError("the end"))
+        with pytest.raises(KeyError, match="the end"):
+            await waiting
 
-    run(main())
+
+@in_virtual_loop
+async def test_abandoning_drops_ready_and_later_batches():
+    output = OutputQueue()
+    output.put(0)
+    producer = asyncio.ensure_future(output.room())
+    await turns()
+    assert output.abandon() is False
+    await producer  # it is woken and finds out that the queue has ended
+    output.put(1)
+    with pytest.raises(OutputEnded):
+        await output.aget()
+    assert output.abandon() is True
 
 
 def test_the_error_of_abandoning_is_raised_if_batches_are_lost():

@@ -21,7 +21,7 @@ from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from tests.pipeline import scenarios
 from tests.pipeline.scenarios import NOISE, PLACES, run_one
-from tests.pipeline.tight import Refusing, ids
+from tests.pipeline.tight import Refusing, ids, in_virtual_loop
 
 RESIDENTS, PLACE_ROWS = 20, 16
 NONE = np.empty(0, np.int64)
@@ -132,23 +132,20 @@ def test_a_batch_has_the_errors_of_its_own_rows(rows):
     run(main())
 
 
-def test_all_tables_or_none(rows):
+@in_virtual_loop
+async def test_all_tables_or_none(rows):
     """A batch without a place in one table takes none of the other."""
-
-    async def main() -> None:
-        async with two_tables(rows) as buffer:
-            first = await buffer.lease({"one": NONE, "two": ids(0, 9)})
-            second = await buffer.lease({"one": NONE, "two": ids(0, 9)})
-            (ticket,) = buffer.join([(None, {"one": ids(0, 30), "two": ids(0, 3)})])
-            assert not ticket.granted.done()
-            assert buffer.tables["one"].available == 2 * PLACE_ROWS
-            await first.ready()
-            first.release()
-            (await buffer.granted(ticket)).release()
-            await second.ready()
-            second.release()
-
-    run(main())
+    async with two_tables(rows) as buffer:
+        first = await buffer.lease({"one": NONE, "two": ids(0, 9)})
+        second = await buffer.lease({"one": NONE, "two": ids(0, 9)})
+        (ticket,) = buffer.join([(None, {"one": ids(0, 30), "two": ids(0, 3)})])
+        assert not ticket.granted.done()
+        assert buffer.tables["one"].available == 2 * PLACE_ROWS
+        await first.ready()
+        first.release()
+        (await buffer.granted(ticket)).release()
+        await second.ready()
+        second.release()
 
 
 # ---- residents whose fetch is refused
@@ -178,14 +175,12 @@ def test_residents_whose_fetch_is_refused(rows, passed, monkeypatch):
     run(main())
 
 
-def test_a_closed_engine_refuses_residents(rows):
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, batches=4, **PLACES), 0)
-        await simulation.buffer.drain()
-        error = ClosedError("the engine was closed")
-        simulation.table.tier = Refusing(simulation.table.tier, call=0, error=error)
-        simulation.buffer.begin_residents()
-        simulation.buffer.raise_if_broken()
-        await simulation.close()
-
-    run(main())
+@in_virtual_loop
+async def test_a_closed_engine_refuses_residents(rows):
+    simulation = Simulation(Scenario(rows, batches=4, **PLACES), 0)
+    await simulation.buffer.drain()
+    error = ClosedError("the engine was closed")
+    simulation.table.tier = Refusing(simulation.table.tier, call=0, error=error)
+    simulation.buffer.begin_residents()
+    simulation.buffer.raise_if_broken()
+    await simulation.close()

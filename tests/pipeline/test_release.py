@@ -16,9 +16,9 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import Int32Array
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.run import run_epoch
-from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation
-from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
+from tests.pipeline.conftest import DEVICES
+from tests.pipeline.tight import SLOTS, closing, ids, in_virtual_loop, loads, simulation_of, use
 
 
 def record_releases(
@@ -36,210 +36,180 @@ def record_releases(
     return released
 
 
-def test_a_lease_releases_in_steps_if_a_part_waits_for_slots(rows, monkeypatch):
+@in_virtual_loop
+async def test_a_lease_releases_in_steps_if_a_part_waits_for_slots(rows, monkeypatch):
     """The disk may be idle until then: the next part is read before all slots are released."""
-
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer = simulation.buffer
-            first = await buffer.lease({"x": ids(0, 16)})
-            (ticket,) = buffer.join([(None, {"x": ids(20, 30)})])
-            await first.ready()
-            released = record_releases(simulation, monkeypatch)
-            first.release()
-            assert [(len(slots), read) for slots, read in released] == [
-                (4, 16), (4, 20), (4, 24), (4, 26),
-            ]  # fmt: skip
-            lease = await buffer.granted(ticket)
-            await use(simulation, lease, ids(20, 30))
-            assert [(len(slots), read) for slots, read in released[4:]] == [
-                (10, 26)
-            ]  # nobody waits
-
-    run(main())
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 16)})
+        (ticket,) = buffer.join([(None, {"x": ids(20, 30)})])
+        await first.ready()
+        released = record_releases(simulation, monkeypatch)
+        first.release()
+        assert [(len(slots), read) for slots, read in released] == [
+            (4, 16), (4, 20), (4, 24), (4, 26),
+        ]  # fmt: skip
+        lease = await buffer.granted(ticket)
+        await use(simulation, lease, ids(20, 30))
+        assert [(len(slots), read) for slots, read in released[4:]] == [(10, 26)]  # nobody waits
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("late", [False, True])
-def test_gathered_slots_are_released_while_others_are_gathered(rows, device, monkeypatch, late):
+@in_virtual_loop
+async def test_gathered_slots_are_released_meanwhile(rows, device, monkeypatch, late):
     """On the host only; a GPU gathers in one copy. No slot is released twice if the lease ends
     before the loop runs the callback."""
-
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer = simulation.buffer
-            first = await buffer.lease({"x": ids(0, 16)})
-            (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
-            await first.ready()
-            alias = first.alias("x").tolist()
-            released = record_releases(simulation, monkeypatch)
-            first.gather("x", torch.uint8, (rows.row_bytes,))
-            if not late:
-                await asyncio.sleep(0)
-            pieces = [(alias[14:], 16), (alias[12:14], 18), (alias[8:12], 20)]
-            assert released == (pieces if device == "host" and not late else [])
-            left = 8 if released else 16
-            released.clear()
-            await first.gathered()
-            first.release()
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 16)})
+        (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+        await first.ready()
+        alias = first.alias("x").tolist()
+        released = record_releases(simulation, monkeypatch)
+        first.gather("x", torch.uint8, (rows.row_bytes,))
+        if not late:
             await asyncio.sleep(0)
-            assert sorted(slot for slots, _ in released for slot in slots) == sorted(alias[:left])
-            await use(simulation, await buffer.granted(ticket), ids(20, 36))
+        pieces = [(alias[14:], 16), (alias[12:14], 18), (alias[8:12], 20)]
+        assert released == (pieces if device == "host" and not late else [])
+        left = 8 if released else 16
+        released.clear()
+        await first.gathered()
+        first.release()
+        await asyncio.sleep(0)
+        assert sorted(slot for slots, _ in released for slot in slots) == sorted(alias[:left])
+        await use(simulation, await buffer.granted(ticket), ids(20, 36))
 
-    run(main())
 
-
-def test_an_error_while_a_piece_is_released_breaks_the_buffer(rows, device, monkeypatch):
+@pytest.mark.parametrize("device", DEVICES)
+@in_virtual_loop
+async def test_an_error_while_a_piece_is_released_breaks_the_buffer(rows, device, monkeypatch):
     """No caller awaits that release."""
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        lease = await buffer.lease({"x": ids(0, 16)})
+        await lease.ready()
+        broken: list[BaseException] = []
 
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer = simulation.buffer
-            lease = await buffer.lease({"x": ids(0, 16)})
-            await lease.ready()
-            broken: list[BaseException] = []
+        def refuse() -> None:
+            raise MemoryError("none left")
 
-            def refuse() -> None:
-                raise MemoryError("none left")
-
-            with monkeypatch.context() as patched:
-                patched.setattr(buffer, "advance", refuse)
-                patched.setattr(buffer, "fail", broken.append)
-                lease.gather("x", torch.uint8, (rows.row_bytes,))
-                await asyncio.sleep(0)
-            assert [str(error) for error in broken] == ["none left"] * (3 * (device == "host"))
-            await lease.gathered()
-            lease.release()
-
-    run(main())
-
-
-def test_pieces_are_not_released_in_a_retired_buffer(rows, monkeypatch):
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            lease = await simulation.buffer.lease({"x": ids(0, 16)})
-            await lease.ready()
+        with monkeypatch.context() as patched:
+            patched.setattr(buffer, "advance", refuse)
+            patched.setattr(buffer, "fail", broken.append)
             lease.gather("x", torch.uint8, (rows.row_bytes,))
-            simulation.buffer.retired = True
             await asyncio.sleep(0)
-            assert simulation.table.available == SLOTS - 16
-            simulation.buffer.retired = False
-            await lease.gathered()
-            lease.release()
+        assert [str(error) for error in broken] == ["none left"] * (3 * (device == "host"))
+        await lease.gathered()
+        lease.release()
 
-    run(main())
+
+@in_virtual_loop
+async def test_pieces_are_not_released_in_a_retired_buffer(rows, monkeypatch):
+    async with simulation_of(rows) as simulation:
+        lease = await simulation.buffer.lease({"x": ids(0, 16)})
+        await lease.ready()
+        lease.gather("x", torch.uint8, (rows.row_bytes,))
+        simulation.buffer.retired = True
+        await asyncio.sleep(0)
+        assert simulation.table.available == SLOTS - 16
+        simulation.buffer.retired = False
+        await lease.gathered()
+        lease.release()
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
-def test_a_release_step_that_fails_releases_all_slots(rows, monkeypatch, step):
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer = simulation.buffer
-            first = await buffer.lease({"x": ids(0, 16)})
-            (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
-            await first.ready()
-            advance, steps = buffer.advance, 0
+@in_virtual_loop
+async def test_a_release_step_that_fails_releases_all_slots(rows, monkeypatch, step):
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 16)})
+        (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+        await first.ready()
+        advance, steps = buffer.advance, 0
 
-            def fail() -> None:
-                nonlocal steps
-                steps += 1
-                if steps == step:
-                    raise MemoryError("none left")
-                advance()
+        def fail() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == step:
+                raise MemoryError("none left")
+            advance()
 
-            with monkeypatch.context() as patched:
-                patched.setattr(buffer, "advance", fail)
-                with pytest.raises(MemoryError):
-                    first.release()
-            await use(simulation, await buffer.granted(ticket), ids(20, 36))
-
-    run(main())
+        with monkeypatch.context() as patched:
+            patched.setattr(buffer, "advance", fail)
+            with pytest.raises(MemoryError):
+                first.release()
+        await use(simulation, await buffer.granted(ticket), ids(20, 36))
 
 
-class Gathering(InlineWorkers):
-    """Does not return from a gather until `go_on` is set."""
+class Holding(InlineWorkers):
+    """Holds calls of the function with this name until `go_on` is set: all but the first before
+    they run, or each after it has run."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, before: bool) -> None:
         super().__init__()
-        self.gathers, self.go_on = 0, asyncio.Event()
+        self.name, self.before, self.calls, self.go_on = name, before, 0, asyncio.Event()
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        held = function.__name__ == self.name
+        self.calls += held
+        if held and self.before and self.calls > 1:
+            await self.go_on.wait()
         made = await super().run(function, *arguments)
-        if function.__name__ == "_gather_and_put":
-            self.gathers += 1
+        if held and not self.before:
             await self.go_on.wait()
         return made
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_slots_are_released_and_the_batch_is_put_before_the_gather_returns(rows, ended):
-    async def main() -> None:
-        scenario = Scenario(rows, slots=SLOTS, batches=1, extra_max=0)
-        async with closing(Simulation(scenario, seed=0)) as simulation:
-            epoch, workers = simulation.epoch(), Gathering()
-            epoch.workers = workers
-            running = asyncio.ensure_future(run_epoch(epoch))
-            for _ in range(200):
-                await asyncio.sleep(0)
-            assert workers.gathers == 1
-            assert simulation.table.available == SLOTS
-            assert not running.done()
-            assert len(await simulation.consume(epoch, 1)) == 1
-            assert simulation.counters.batches == 1
-            if ended:
-                running.cancel()
-            workers.go_on.set()
-            await running
-            with pytest.raises(ClosedError) if ended else nullcontext():
-                assert await simulation.consume(epoch) == []
-
-    run(main())
+@in_virtual_loop
+async def test_slots_are_released_and_the_batch_is_put_before_the_gather_returns(rows, ended):
+    scenario = Scenario(rows, slots=SLOTS, batches=1, extra_max=0)
+    async with closing(Simulation(scenario, seed=0)) as simulation:
+        epoch, workers = simulation.epoch(), Holding("_gather_and_put", before=False)
+        epoch.workers = workers
+        running = asyncio.ensure_future(run_epoch(epoch))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert workers.calls == 1
+        assert simulation.table.available == SLOTS
+        assert not running.done()
+        assert len(await simulation.consume(epoch, 1)) == 1
+        assert simulation.counters.batches == 1
+        if ended:
+            running.cancel()
+        workers.go_on.set()
+        await running
+        with pytest.raises(ClosedError) if ended else nullcontext():
+            assert await simulation.consume(epoch) == []
 
 
-class Waiting(InlineWorkers):
-    """Draws one sample and then no more until `go_on` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.samples, self.go_on = 0, asyncio.Event()
-
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        if function.__name__ == "_sample":
-            self.samples += 1
-            if self.samples > 1:
-                await self.go_on.wait()
-        return await super().run(function, *arguments)
-
-
-def test_only_the_user_keeps_a_batch_alive_while_the_next_is_made(rows):
-    async def main() -> None:
-        async with closing(Simulation(Scenario(rows, batches=2), seed=0)) as simulation:
-            epoch, workers = simulation.epoch(), Waiting()
-            epoch.workers = workers
-            running = asyncio.ensure_future(run_epoch(epoch))
-            (batch,) = await simulation.consume(epoch, 1)
-            node = weakref.ref(batch.node)
-            del batch
-            for _ in range(200):
-                await asyncio.sleep(0)
-            assert node() is None
-            workers.go_on.set()
-            assert len(await simulation.consume(epoch)) == 1
-            await running
-
-    run(main())
+@in_virtual_loop
+async def test_only_the_user_keeps_a_batch_alive_while_the_next_is_made(rows):
+    async with closing(Simulation(Scenario(rows, batches=2), seed=0)) as simulation:
+        epoch, workers = simulation.epoch(), Holding("_sample", before=True)
+        epoch.workers = workers
+        running = asyncio.ensure_future(run_epoch(epoch))
+        (batch,) = await simulation.consume(epoch, 1)
+        node = weakref.ref(batch.node)
+        del batch
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert node() is None
+        workers.go_on.set()
+        assert len(await simulation.consume(epoch)) == 1
+        await running
 
 
-def test_a_batch_of_an_abandoned_epoch_is_not_counted(rows):
-    async def main() -> None:
-        async with closing(Simulation(Scenario(rows, batches=1), seed=0)) as simulation:
-            epoch, make = simulation.epoch(), simulation.make
+@in_virtual_loop
+async def test_a_batch_of_an_abandoned_epoch_is_not_counted(rows):
+    async with closing(Simulation(Scenario(rows, batches=1), seed=0)) as simulation:
+        epoch, make = simulation.epoch(), simulation.make
 
-            def left(item: Extracted, gathered: Callable[[], object]) -> Any:
-                epoch.output.abandon()
-                return make(item, gathered)
+        def left(item: Extracted, gathered: Callable[[], object]) -> Any:
+            epoch.output.abandon()
+            return make(item, gathered)
 
-            simulation.make = left  # type: ignore[method-assign]
-            await run_epoch(epoch)
-            assert (simulation.counters.batches, simulation.counters.bytes_wanted) == (0, 0)
-
-    run(main())
+        simulation.make = left  # type: ignore[method-assign]
+        await run_epoch(epoch)
+        assert (simulation.counters.batches, simulation.counters.bytes_wanted) == (0, 0)

@@ -15,10 +15,11 @@ import pytest
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import TableFile
-from gnndrive.testing.loop import Deadlock, run
+from gnndrive.testing.loop import Deadlock
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import dropped, dropped_windows, scenarios
 from tests.pipeline.conftest import use_device_of
+from tests.pipeline.tight import in_virtual_loop
 
 Patch = pytest.MonkeyPatch
 
@@ -177,20 +178,17 @@ def test_every_way_to_drop_a_rule_is_tried():
     assert defined == {rule.drop.__name__ for rule in RULES}
 
 
-def test_an_extent_larger_than_the_staging_is_refused(rows):
+@in_virtual_loop
+async def test_an_extent_larger_than_the_staging_is_refused(rows):
     """11: no extent is larger than what staging can ever hold."""
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows), 0)
-        simulation.layout.extent_bytes_max = 1 << 20
-        simulation.engine._settings = replace(simulation.engine._settings, block_bytes=512)
-        with pytest.raises(ConfigError, match="block_bytes"):
-            simulation.engine.read(
-                simulation.layout.locate(
-                    np.arange(64),
-                    np.arange(64, dtype=np.int32) % 16,
-                    simulation.table.memory.landing(np.zeros(16, np.int32)),
-                )
+    simulation = Simulation(Scenario(rows), 0)
+    simulation.layout.extent_bytes_max = 1 << 20
+    simulation.engine._settings = replace(simulation.engine._settings, block_bytes=512)
+    with pytest.raises(ConfigError, match="block_bytes"):
+        simulation.engine.read(
+            simulation.layout.locate(
+                np.arange(64),
+                np.arange(64, dtype=np.int32) % 16,
+                simulation.table.memory.landing(np.zeros(16, np.int32)),
             )
-
-    run(main())
+        )

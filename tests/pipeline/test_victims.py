@@ -36,6 +36,7 @@ from tests.pipeline.scenarios import (
     victims_back_at_once,
     victims_of_few_slots,
 )
+from tests.pipeline.tight import in_virtual_loop
 
 Patch = pytest.MonkeyPatch
 RULES = pytest.mark.parametrize("rule", ["victim", "victim-queues"])
@@ -131,34 +132,31 @@ def test_an_epoch_that_is_broken_off_and_the_next(rows, seeds, rule, counted):
     assert counted["served"] > 0
 
 
-def test_closing_waits_for_copies_out(rows):
+@in_virtual_loop
+async def test_closing_waits_for_copies_out(rows):
     """Of rows that nothing fetches any more; the memory is freed after them (rule 13)."""
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16, **victims()), 1)
-        buffer, driver = simulation.buffer, simulation.device.driver
-        first, other = np.arange(16), np.arange(16, 32)
-        for wanted in (first, other):
-            lease = await buffer.lease({"x": wanted})
-            await lease.ready()
-            lease.release()
-            buffer.announce(len(wanted), {"x": first}) if wanted is first else None
-        tier = simulation.table.tier
-        assert isinstance(tier, Victims)
-        memory = tier._memory
-        assert memory is not None
-        kept = memory.rows
-        pinned = driver.pinned_bytes
-        buffer.withdraw(16, {"x": first})
-        await buffer.drain()
-        await tier.aclose()
-        assert not tier._copies_out
-        assert driver.pinned_bytes < pinned
-        assert (kept == 0xEE).all(), "its memory was freed"
-        await tier.aclose()
-        await simulation.close()
-
-    run(main())
+    simulation = Simulation(Scenario(rows, slots=16, **victims()), 1)
+    buffer, driver = simulation.buffer, simulation.device.driver
+    first, other = np.arange(16), np.arange(16, 32)
+    for wanted in (first, other):
+        lease = await buffer.lease({"x": wanted})
+        await lease.ready()
+        lease.release()
+        buffer.announce(len(wanted), {"x": first}) if wanted is first else None
+    tier = simulation.table.tier
+    assert isinstance(tier, Victims)
+    memory = tier._memory
+    assert memory is not None
+    kept = memory.rows
+    pinned = driver.pinned_bytes
+    buffer.withdraw(16, {"x": first})
+    await buffer.drain()
+    await tier.aclose()
+    assert not tier._copies_out
+    assert driver.pinned_bytes < pinned
+    assert (kept == 0xEE).all(), "its memory was freed"
+    await tier.aclose()
+    await simulation.close()
 
 
 def test_on_the_host_nothing_is_kept(rows, counted):
@@ -217,28 +215,26 @@ def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, monkeypat
     run(main())
 
 
-def test_a_copy_that_is_cancelled_from_outside_counts_as_failed(rows):
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
-        buffer, tier = simulation.buffer, simulation.table.tier
-        assert isinstance(tier, Victims)
-        first, other = ({"x": part} for part in np.split(np.arange(32), 2))
-        lease = await buffer.lease(first)
+@in_virtual_loop
+async def test_a_copy_that_is_cancelled_from_outside_counts_as_failed(rows):
+    simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
+    buffer, tier = simulation.buffer, simulation.table.tier
+    assert isinstance(tier, Victims)
+    first, other = ({"x": part} for part in np.split(np.arange(32), 2))
+    lease = await buffer.lease(first)
+    await lease.ready()
+    lease.release()
+    buffer.announce(3, first)
+    lease = await buffer.lease(other)
+    for task in tier._copies_out:
+        task.cancel()
+    await lease.ready()
+    lease.release()
+    lease = await buffer.lease(first)
+    with pytest.raises(ClosedError, match="a copy was cancelled"):
         await lease.ready()
-        lease.release()
-        buffer.announce(3, first)
-        lease = await buffer.lease(other)
-        for task in tier._copies_out:
-            task.cancel()
-        await lease.ready()
-        lease.release()
-        lease = await buffer.lease(first)
-        with pytest.raises(ClosedError, match="a copy was cancelled"):
-            await lease.ready()
-        await buffer.drain()
-        await tier.aclose()
-
-    run(main())
+    await buffer.drain()
+    await tier.aclose()
 
 
 # ---- keys follow the feature buffer's: announced batches and codes
@@ -298,44 +294,38 @@ async def leave(bench: Bench, numbers: Sequence[int], by: int) -> None:
 
 
 @pytest.mark.parametrize(("rule", "left"), [("victim", [1, 2]), ("victim-queues", [0, 1])])
-def test_rows_of_a_batch_that_will_not_come_are_given_up_first(rows, rule, left):
+@in_virtual_loop
+async def test_rows_of_a_batch_that_will_not_come_are_given_up_first(rows, rule, left):
     """In one order; queues keep them until the batch has passed."""
-
-    async def main() -> None:
-        bench = Bench(rows, slots=PART, victims=2 * PART, rule=rule)
-        for number, index in ((0, 5), (1, 6), (2, 7)):
-            bench.buffer.announce(index, {"x": part(number)})
-        await leave(bench, (0,), by=10)
-        await leave(bench, (1,), by=11)
-        assert bench.kept == [0, 1]
-        bench.buffer.withdraw(5, {"x": part(0)})
-        await leave(bench, (2,), by=12)
-        assert bench.kept == left
-        assert await bench.visit(part(left[1])) == 0
-        for number, index in ((1, 6), (2, 7)):
-            bench.buffer.withdraw(index, {"x": part(number)})
-        await bench.simulation.close()
-
-    run(main())
+    bench = Bench(rows, slots=PART, victims=2 * PART, rule=rule)
+    for number, index in ((0, 5), (1, 6), (2, 7)):
+        bench.buffer.announce(index, {"x": part(number)})
+    await leave(bench, (0,), by=10)
+    await leave(bench, (1,), by=11)
+    assert bench.kept == [0, 1]
+    bench.buffer.withdraw(5, {"x": part(0)})
+    await leave(bench, (2,), by=12)
+    assert bench.kept == left
+    assert await bench.visit(part(left[1])) == 0
+    for number, index in ((1, 6), (2, 7)):
+        bench.buffer.withdraw(index, {"x": part(number)})
+    await bench.simulation.close()
 
 
-def test_a_batch_that_is_announced_late_raises_the_keys_of_its_rows(rows):
+@in_virtual_loop
+async def test_a_batch_that_is_announced_late_raises_the_keys_of_its_rows(rows):
     """It comes before the batch that was known to need them."""
-
-    async def main() -> None:
-        bench = Bench(rows, slots=PART, victims=2 * PART)
-        for number, index in ((0, 9), (1, 8), (2, 7)):
-            bench.buffer.announce(index, {"x": part(number)})
-        await leave(bench, (0,), by=10)
-        await leave(bench, (1,), by=11)
-        bench.buffer.announce(6, {"x": part(0)})
-        await leave(bench, (2,), by=12)
-        assert bench.kept == [0, 2], "row 0 would have been needed last"
-        for index, number in ((6, 0), (7, 2), (8, 1), (9, 0)):
-            bench.buffer.withdraw(index, {"x": part(number)})
-        await bench.simulation.close()
-
-    run(main())
+    bench = Bench(rows, slots=PART, victims=2 * PART)
+    for number, index in ((0, 9), (1, 8), (2, 7)):
+        bench.buffer.announce(index, {"x": part(number)})
+    await leave(bench, (0,), by=10)
+    await leave(bench, (1,), by=11)
+    bench.buffer.announce(6, {"x": part(0)})
+    await leave(bench, (2,), by=12)
+    assert bench.kept == [0, 2], "row 0 would have been needed last"
+    for index, number in ((6, 0), (7, 2), (8, 1), (9, 0)):
+        bench.buffer.withdraw(index, {"x": part(number)})
+    await bench.simulation.close()
 
 
 def uses(code: int) -> NextUses:
@@ -346,54 +336,49 @@ def uses(code: int) -> NextUses:
 
 
 @RULES
-def test_codes_tell_next_uses_far_beyond_the_window(rows, rule):
+@in_virtual_loop
+async def test_codes_tell_next_uses_far_beyond_the_window(rows, rule):
     """Twenty parts in turn through slots for one: each is read once, because the victim buffer has
     room for all. In the next epoch the next uses are unknown until it is sampled."""
-
-    async def main() -> None:
-        bench = Bench(rows, slots=PART, victims=20 * PART, rule=rule, foreseen=True)
-        buffer, count = bench.buffer, 50
-        nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
-        for epoch in range(2):
-            buffer.foresee(0, 0, None)
-            buffer.foresee(0, count, {"x": nothing})
-            reads = 0
-            for index in range(count):
-                code = index + 20 if index + 20 < count else lib.GD_NO_CODE
-                wanted = {"x": part(index % 20)}
-                buffer.announce(index, wanted, {"x": uses(code)})
-                reads += await bench.visit(wanted["x"], index)
-            assert reads == 20 * PART, epoch
-            assert bench.kept == []
-        await bench.simulation.close()
-
-    run(main())
-
-
-def test_rows_whose_next_use_is_forgotten_are_given_up_first(rows):
-    async def main() -> None:
-        bench = Bench(rows, slots=PART, victims=2 * PART, foreseen=True)
-        buffer = bench.buffer
-        nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
-
-        async def visit(index: int, number: int, code: int) -> int:
-            wanted = {"x": part(number)}
-            buffer.announce(index, wanted, {"x": uses(code)})
-            return await bench.visit(wanted["x"], index)
-
+    bench = Bench(rows, slots=PART, victims=20 * PART, rule=rule, foreseen=True)
+    buffer, count = bench.buffer, 50
+    nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
+    for epoch in range(2):
         buffer.foresee(0, 0, None)
-        buffer.foresee(0, 100, {"x": nothing})
-        for index, (number, code) in enumerate([(0, 50), (1, 40), (2, lib.GD_NO_CODE)]):
-            await visit(index, number, code)
-        assert bench.kept == [0, 1]
-        buffer.foresee(0, 0, None)  # another epoch
-        buffer.foresee(0, 100, {"x": nothing})
-        await visit(0, 3, 90)
-        await visit(1, 1, lib.GD_NO_CODE)  # part 3 takes the place of one of the two
-        assert 3 in bench.kept
-        await visit(2, 4, 80)
-        await visit(3, 5, lib.GD_NO_CODE)
-        assert bench.kept == [3, 4]
-        await bench.simulation.close()
+        buffer.foresee(0, count, {"x": nothing})
+        reads = 0
+        for index in range(count):
+            code = index + 20 if index + 20 < count else lib.GD_NO_CODE
+            wanted = {"x": part(index % 20)}
+            buffer.announce(index, wanted, {"x": uses(code)})
+            reads += await bench.visit(wanted["x"], index)
+        assert reads == 20 * PART, epoch
+        assert bench.kept == []
+    await bench.simulation.close()
 
-    run(main())
+
+@in_virtual_loop
+async def test_rows_whose_next_use_is_forgotten_are_given_up_first(rows):
+    bench = Bench(rows, slots=PART, victims=2 * PART, foreseen=True)
+    buffer = bench.buffer
+    nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
+
+    async def visit(index: int, number: int, code: int) -> int:
+        wanted = {"x": part(number)}
+        buffer.announce(index, wanted, {"x": uses(code)})
+        return await bench.visit(wanted["x"], index)
+
+    buffer.foresee(0, 0, None)
+    buffer.foresee(0, 100, {"x": nothing})
+    for index, (number, code) in enumerate([(0, 50), (1, 40), (2, lib.GD_NO_CODE)]):
+        await visit(index, number, code)
+    assert bench.kept == [0, 1]
+    buffer.foresee(0, 0, None)  # another epoch
+    buffer.foresee(0, 100, {"x": nothing})
+    await visit(0, 3, 90)
+    await visit(1, 1, lib.GD_NO_CODE)  # part 3 takes the place of one of the two
+    assert 3 in bench.kept
+    await visit(2, 4, 80)
+    await visit(3, 5, lib.GD_NO_CODE)
+    assert bench.kept == [3, 4]
+    await bench.simulation.close()

@@ -1,18 +1,33 @@
-"""A simulation whose buffer holds few rows, what tests do with leases, and a tier that refuses."""
+"""Tests in a virtual loop, with a buffer of few slots, leases, and a tier that refuses."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+import functools
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import numpy as np
 
 from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
+from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
 SLOTS = 16
+
+
+def in_virtual_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Decorate a test that runs in a `VirtualLoop`, where a deadlock is an error."""
+
+    @functools.wraps(test)
+    def in_loop(**fixtures: Any) -> None:
+        run(test(**fixtures))
+
+    return in_loop
 
 
 def ids(start: int, stop: int, step: int = 1) -> Int64Array:
@@ -26,8 +41,11 @@ async def closing(simulation: Simulation) -> AsyncIterator[Simulation]:
     await simulation.close()
 
 
-def simulation_of(rows: TableFile, part_rows: int = 2) -> AbstractAsyncContextManager[Simulation]:
-    return closing(Simulation(Scenario(rows, slots=SLOTS, part_rows=part_rows), seed=0))
+def simulation_of(
+    rows: TableFile, part_rows: int = 2, slots: int = SLOTS, policy: Policy | None = None
+) -> AbstractAsyncContextManager[Simulation]:
+    scenario = Scenario(rows, slots=slots, part_rows=part_rows, policy=policy or LRU())
+    return closing(Simulation(scenario, seed=0))
 
 
 async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:

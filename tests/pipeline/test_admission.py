@@ -1,0 +1,534 @@
+"""Admission of batches, one by one, in sweeps and in parts: what fails, leaves or is cancelled.
+
+The caller gets the error, every slot comes back, and the next lease works. Rows that an admission
+granted but that no fetch was started for must fail at once, or they would be loading for ever.
+Batches are admitted from three places: `lease` itself, a release, and a fetch that lands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnndrive.buffer.fetch_queue
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.partial_admission import _TableAdmission
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
+from gnndrive.common.errors import ConfigError, ReadError
+from gnndrive.common.records import TableFile
+from gnndrive.disk.engines.simulated import Faults
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from tests.pipeline.conftest import DEVICES
+from tests.pipeline.tight import (
+    SLOTS,
+    Refusing,
+    closing,
+    ids,
+    in_virtual_loop,
+    loads,
+    simulation_of,
+    use,
+)
+from tests.soak import product
+
+PARTS = pytest.mark.parametrize("part_rows", [2, 100])  # many, and none
+NOT_IN_PARTS = 100
+ROWS_OF_A_READ = 8
+
+
+# ---- a fetch that is refused
+
+
+@in_virtual_loop
+async def test_a_fetch_refused_in_lease(rows):
+    """Half of the rows are being loaded for another lease, which still gets them."""
+    async with simulation_of(rows, NOT_IN_PARTS) as simulation:
+        simulation.table.tier = Refusing(simulation.table.tier, rows=[20])
+        first = await simulation.buffer.lease({"x": ids(0, 8)})
+        with pytest.raises(MemoryError, match="no memory for the reads"):
+            await simulation.buffer.lease({"x": np.concatenate([ids(0, 4), ids(18, 22)])})
+        assert simulation.table.stats()["free"] == SLOTS - 8
+        await use(simulation, first, ids(0, 8))
+        await use(simulation, await simulation.buffer.lease({"x": ids(0, 16)}), ids(0, 16))
+
+
+@in_virtual_loop
+async def test_a_fetch_refused_in_a_release(rows):
+    """The release succeeds; the waiting batch gets the error, and the next one is admitted."""
+    async with simulation_of(rows, NOT_IN_PARTS) as simulation:
+        simulation.table.tier = Refusing(simulation.table.tier, rows=[20])
+        first = await simulation.buffer.lease({"x": ids(0, 16)})
+        waiting = [
+            asyncio.ensure_future(simulation.buffer.lease({"x": asked}))
+            for asked in (ids(16, 32), ids(32, 48))
+        ]
+        await use(simulation, first, ids(0, 16))
+        with pytest.raises(MemoryError):
+            await waiting[0]
+        await use(simulation, await waiting[1], ids(32, 48))
+
+
+@in_virtual_loop
+async def test_a_fetch_refused_when_another_lands(rows):
+    """Slots of a released lease become free when their reads end; the batch that waits for them
+    gets the error, and the fetch that has landed is not affected."""
+    async with simulation_of(rows, NOT_IN_PARTS) as simulation:
+        simulation.table.tier = Refusing(simulation.table.tier, rows=[20])
+        (await simulation.buffer.lease({"x": ids(0, 16)})).release()
+        with pytest.raises(MemoryError):
+            await simulation.buffer.lease({"x": ids(16, 32)})
+        await use(simulation, await simulation.buffer.lease({"x": ids(32, 48)}), ids(32, 48))
+        simulation.buffer.raise_if_broken()
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: range) -> None:
+    """Make the calls of `owner.name` with these numbers raise MemoryError."""
+    made, numbers = getattr(owner, name), count()
+
+    def short(*given: Any) -> Any:
+        if next(numbers) in calls:
+            raise MemoryError("no memory to land in")
+        return made(*given)
+
+    monkeypatch.setattr(owner, name, short)
+
+
+@product(
+    "device,what,call,part_rows", DEVICES, ["landing", "order", "landing"], [0, 1, 2, 1, 2, 0],
+    [100, 100, 4, 4],
+)  # fmt: skip
+@in_virtual_loop
+async def test_no_memory_to_land_in(rows, monkeypatch, device, what, call, part_rows):
+    """For the first part, or while others are being read: the caller gets the error, and the next
+    batch is admitted."""
+    async with simulation_of(rows, part_rows) as simulation:
+        memory: Any = simulation.table.memory
+        if device == "simulated-cuda":
+            memory.landing_rows_max = 4
+        patch: tuple[Any, str] = (memory, "landing") if what == "landing" else (
+            gnndrive.buffer.fetch_queue, "_in_file_order")  # fmt: skip
+        short_of_memory(monkeypatch, *patch, range(call, call + 1))
+        errors = 0
+        for start in (0, 16, 32):
+            try:
+                lease = await simulation.buffer.lease({"x": ids(start, start + 16)})
+            except MemoryError:
+                errors += 1
+            else:
+                await use(simulation, lease, ids(start, start + 16))
+        assert errors == (device != "host" or what == "landing")
+
+
+@pytest.mark.parametrize(("call", "calls"), [(8, 1), (9, 4), (11, 1), (13, 4)])
+@in_virtual_loop
+async def test_no_memory_to_land_in_for_rows_that_wait_for_staging(rows, monkeypatch, call, calls):
+    """These rows fail; the rows that wait behind them are fetched, and the next lease gets all."""
+    scenario = Scenario(rows, slots=64, device="simulated-cuda", part_rows=100)
+    async with closing(Simulation(scenario, seed=0)) as simulation:
+        memory: Any = simulation.table.memory
+        memory.landing_rows_max = 4
+        short_of_memory(monkeypatch, memory, "landing", range(call, call + calls))
+        lease = await simulation.buffer.lease({"x": ids(0, 64)})
+        with pytest.raises(ReadError, match=r"ENOMEM.*free some memory"):
+            await lease.ready()
+        lease.release()
+        await use(simulation, await simulation.buffer.lease({"x": ids(0, 64)}), ids(0, 64))
+
+
+# ---- sweeps
+
+
+@in_virtual_loop
+async def test_a_sweep_is_one_pass(rows):
+    """Two batches need every other row of the same sectors: each sector is read once."""
+    async with simulation_of(rows, 64, slots=64) as simulation:
+        wanted = [ids(0, 64, 2), ids(1, 64, 2)]
+        tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
+        leases = [await simulation.buffer.granted(ticket) for ticket in tickets]
+        for one, lease in zip(wanted, leases, strict=True):
+            await use(simulation, lease, one)
+        assert simulation.engine.stats()["requests"] == 64 / ROWS_OF_A_READ / 8  # 4,096 bytes each
+        assert simulation.table.stats()["admitted"] == 1
+
+
+@PARTS
+@pytest.mark.parametrize("together", [2, 3])
+@in_virtual_loop
+async def test_batches_that_do_not_fit_together_are_admitted_one_by_one(rows, together, part_rows):
+    async with simulation_of(rows, part_rows, slots=16 * together - 1) as simulation:
+        wanted = [ids(16 * n, 16 * n + 16) for n in range(together)]
+        tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
+        granted = [ticket.granted.done() for ticket in tickets]
+        assert granted == [True] * (together - 1) + [False]
+        for one, ticket in zip(wanted, tickets, strict=True):
+            lease = await simulation.buffer.granted(ticket)
+            await use(simulation, lease, one)
+
+
+@PARTS
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [(ids(190, 210), IndexError), (ids(0, 40), ConfigError)],
+    ids=["range", "size"],
+)
+@in_virtual_loop
+async def test_a_refused_batch_does_not_fail_the_others(rows, bad, error, part_rows):
+    async with simulation_of(rows, part_rows, slots=32) as simulation:
+        wanted = [ids(0, 16), bad, ids(16, 32)]
+        tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
+        for number, (one, ticket) in enumerate(zip(wanted, tickets, strict=True)):
+            if number == 1:
+                with pytest.raises(error):
+                    await simulation.buffer.granted(ticket)
+                continue
+            lease = await simulation.buffer.granted(ticket)
+            await use(simulation, lease, one)
+
+
+@PARTS
+@in_virtual_loop
+async def test_the_missing_share(rows, part_rows):
+    async with simulation_of(rows, part_rows, slots=24) as simulation:
+        shares = []
+        held = await simulation.buffer.lease({"x": ids(100, 102)})
+        for wanted in (ids(0, 16), ids(0, 16), ids(8, 24)):
+            waiting = asyncio.ensure_future(simulation.buffer.lease({"x": wanted}))
+            await asyncio.sleep(0)
+            if not held.released:
+                held.release()
+            lease = await waiting
+            await lease.ready()
+            lease.release()
+            shares.append(simulation.buffer.missing_share)
+        assert shares == [1.0, 0.0, 0.5]
+
+
+@PARTS
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("how", ["left", "cancelled", "cancelled at the release"])
+@in_virtual_loop
+async def test_one_batch_of_a_waiting_sweep_is_given_up(rows, gone, how, part_rows):
+    """The others do not wait for its rows. A cancelled batch is still in the queue when the head of
+    its sweep is tried again."""
+    async with simulation_of(rows, part_rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 12)})
+        wanted = [ids(20, 28), ids(28, 36)]
+        tickets = buffer.join([(n, {"x": one}) for n, one in enumerate(wanted)])
+        behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
+        await first.ready()
+        assert (loads(simulation) > 12) is (part_rows == 2), "it has begun"
+        if how == "left":
+            buffer.leave(tickets[gone])
+        elif how == "cancelled":
+            waiting = asyncio.ensure_future(buffer.granted(tickets[gone]))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        else:
+            tickets[gone].granted.cancel()
+        assert not behind.done()
+        await use(simulation, first, ids(0, 12))
+        if how == "cancelled at the release":
+            buffer.leave(tickets[gone])
+        await use(simulation, await buffer.granted(tickets[1 - gone]), wanted[1 - gone])
+        await use(simulation, await behind, ids(40, 56))
+
+
+@PARTS
+@in_virtual_loop
+async def test_when_a_ticket_leaves_the_next_is_tried_at_once(rows, part_rows):
+    """Nothing else happens that would make the gate try again (rule 4)."""
+    async with simulation_of(rows, part_rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 12)})
+        (large,) = buffer.join([(None, {"x": ids(20, 36)})])
+        (small,) = buffer.join([(None, {"x": ids(40, 44)})])
+        await first.ready()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not buffer.loading
+        assert buffer.in_parts is (part_rows == 2)
+        assert not small.granted.done()
+        buffer.leave(large)
+        assert small.granted.done()
+        await use(simulation, await buffer.granted(small), ids(40, 44))
+        first.release()
+
+
+# ---- in parts: the head of the queue takes slots as they become available
+
+
+@in_virtual_loop
+async def test_the_head_reads_before_all_its_slots_are_there(rows):
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 10)})
+        wanted = np.concatenate([ids(4, 10), ids(20, 30)])
+        (ticket,) = buffer.join([(None, {"x": wanted})])
+        assert not ticket.granted.done()
+        assert 10 < loads(simulation) <= SLOTS
+        await use(simulation, first, ids(0, 10))
+        await use(simulation, await buffer.granted(ticket), wanted)
+        assert loads(simulation) == 20
+
+
+@in_virtual_loop
+async def test_no_part_evicts_rows_that_another_part_needs(rows):
+    """Rows 40 … 47 are the oldest on standby and the last of the needed rows in the file."""
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        await use(simulation, await buffer.lease({"x": ids(40, 48)}), ids(40, 48))
+        first = await buffer.lease({"x": ids(0, 8)})
+        wanted = np.concatenate([ids(10, 18), ids(40, 48)])
+        (ticket,) = buffer.join([(None, {"x": wanted})])
+        await use(simulation, first, ids(0, 8))
+        await use(simulation, await buffer.granted(ticket), wanted)
+        assert loads(simulation) == 24
+
+
+@in_virtual_loop
+async def test_repeated_rows_and_rows_that_another_batch_is_loading(rows):
+    for part_rows in (1, 2, 3, 100):
+        async with simulation_of(rows, part_rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 12)})
+            wanted = [np.array([3, 20, 3, 21, 20]), np.array([21, 22, 23, 24, 5, 25, 26])]
+            tickets = buffer.join([(None, {"x": one}) for one in wanted])
+            await use(simulation, first, ids(0, 12))
+            for one, ticket in zip(wanted, tickets, strict=True):
+                await use(simulation, await buffer.granted(ticket), one)
+            assert loads(simulation) == 19
+            stats = simulation.table.stats()
+            assert stats["hits"] + stats["waits"] + stats["repeats"] == 5
+
+
+@in_virtual_loop
+async def test_all_batches_of_a_sweep_are_given_up_meanwhile(rows):
+    """The next batch gets the slots they held; no more is read for them."""
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 12)})
+        tickets = buffer.join([(None, {"x": one}) for one in (ids(20, 28), ids(28, 36))])
+        behind = asyncio.ensure_future(buffer.lease({"x": np.array([20, 40])}))
+        await asyncio.sleep(0)
+        begun = loads(simulation)
+        assert 12 < begun <= SLOTS
+        for ticket in tickets:
+            buffer.leave(ticket)
+        await use(simulation, await behind, np.array([20, 40]))
+        await use(simulation, first, ids(0, 12))
+        assert loads(simulation) <= begun + 2
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2, 3])
+@pytest.mark.parametrize("gone", [None, 0, 1])
+@in_virtual_loop
+async def test_a_part_whose_fetch_raises(rows, passed, gone):
+    """From then on the batches of its sweep are tried one by one, and all are admitted."""
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 14)})
+        await first.ready()
+        simulation.table.tier = Refusing(simulation.table.tier, call=passed)
+        wanted = [ids(20, 28), ids(28, 36)]
+        tickets = buffer.join([(None, {"x": one}) for one in wanted])
+        if gone is not None:
+            buffer.leave(tickets[gone])
+        await use(simulation, first, ids(0, 14))
+        for number, ticket in enumerate(tickets):
+            if number != gone:
+                await use(simulation, await buffer.granted(ticket), wanted[number])
+                assert buffer.missing_share <= 1, "the rows of the failed try are not counted"
+        await use(simulation, await buffer.lease({"x": ids(40, 56)}), ids(40, 56))
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2])
+@in_virtual_loop
+async def test_the_error_of_a_parts_fetch_reaches_its_batch(rows, passed):
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 14)})
+        await first.ready()
+        simulation.table.tier = Refusing(simulation.table.tier, call=passed)
+        (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+        behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
+        await use(simulation, first, ids(0, 14))
+        with pytest.raises(MemoryError, match="no memory for the reads"):
+            await buffer.granted(ticket)
+        await use(simulation, await behind, ids(40, 56))
+
+
+@in_virtual_loop
+async def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows):
+    """The cancelled batch is still in the queue when the part is tried; the next one keeps its
+    place."""
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 14)})
+        await first.ready()
+        simulation.table.tier = Refusing(simulation.table.tier, call=1)
+        (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+        behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
+        ticket.granted.cancel()
+        first.release()  # the part that fails
+        buffer.leave(ticket)
+        await use(simulation, await behind, ids(40, 56))
+
+
+@in_virtual_loop
+async def test_rows_that_fail_while_parts_are_to_come(rows):
+    """In a buffer with no slot to spare, rows of both batches fail before the next part comes."""
+    at = rows.data_offset + 20 * rows.row_bytes
+    faults = Faults(eio_offsets=((at, at + 1),))
+    for part_rows in (1, 2, 3, 5):
+        scenario = Scenario(rows, slots=SLOTS, faults=faults, part_rows=part_rows)
+        async with closing(Simulation(scenario, seed=0)) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 12)})
+            await first.ready()
+            wanted = [ids(20, 36), ids(20, 36)[::-1].copy()]
+            tickets = buffer.join([(None, {"x": one}) for one in wanted])
+            for _ in range(50):
+                await asyncio.sleep(0)
+            first.release()
+            for ticket in tickets:
+                lease = await buffer.granted(ticket)
+                with pytest.raises(ReadError):
+                    await lease.ready()
+                lease.release()
+
+
+@in_virtual_loop
+async def test_a_buffer_that_breaks_meanwhile(rows, monkeypatch):
+    async with simulation_of(rows) as simulation:
+        buffer = simulation.buffer
+        first = await buffer.lease({"x": ids(0, 12)})
+        await first.ready()
+        (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+        assert 12 < loads(simulation) <= SLOTS, "it has begun"
+        buffer.fail(OSError("the device fell off"))
+        with pytest.raises(OSError, match="fell off"):
+            await buffer.granted(ticket)
+        first.release()
+        await buffer.drain()
+
+
+# ---- two tables behind one gate
+
+
+@asynccontextmanager
+async def two_tables(
+    rows: TableFile, part_rows: int = 2
+) -> AsyncIterator[tuple[Simulation, FeatureBuffer]]:
+    simulation = Simulation(Scenario(rows, slots=SLOTS), seed=0)
+    tables = {
+        name: SlotTable(
+            rows.row_count, SLOTS, rows.row_bytes, Host().allocate(SLOTS, rows.row_bytes),
+            simulation.table.tier, LRU(),
+        )
+        for name in ("one", "two")
+    }  # fmt: skip
+    buffer = FeatureBuffer(tables, part_rows)
+    yield simulation, buffer
+    await buffer.drain()
+    buffer.verify()
+    assert [table.available for table in tables.values()] == [SLOTS, SLOTS]
+    await buffer.aclose()
+    await simulation.close()
+
+
+@pytest.mark.parametrize(("part_rows", "takes"), [(2, True), (100, False)])
+@pytest.mark.parametrize("tight", ["one", "two"])
+@in_virtual_loop
+async def test_a_lease_of_both(rows, part_rows, takes, tight):
+    """Without parts it takes no slots until both tables have enough, because two batches could
+    wait for each other for ever; in parts it takes the slots that are available."""
+    async with two_tables(rows, part_rows) as (_, buffer):
+        held = {name: ids(0, 12 if name == tight else 2) for name in ("one", "two")}
+        first = await buffer.lease(held)
+        wanted = {"one": ids(20, 34), "two": ids(30, 44)}
+        (ticket,) = buffer.join([(None, wanted)])
+        assert not ticket.granted.done()
+        left = {name: table.available for name, table in buffer.tables.items()}
+        assert (left != {name: SLOTS - len(held[name]) for name in held}) is takes
+        await first.ready()
+        first.release()
+        lease = await buffer.granted(ticket)
+        await lease.ready()
+        for name, asked in wanted.items():
+            got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
+            assert np.array_equal(got, told_rows(asked, rows.row_bytes))
+        lease.release()
+
+
+@pytest.mark.parametrize("part_rows", [2, 100])
+@pytest.mark.parametrize(
+    ("two", "error"), [(ids(0, SLOTS + 1), ConfigError), (np.array([1, 10**6]), IndexError)]
+)
+@in_virtual_loop
+async def test_a_table_that_cannot_hold_its_rows(rows, part_rows, two, error):
+    async with two_tables(rows, part_rows) as (_, buffer):
+        first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+        (ticket,) = buffer.join([(None, {"one": ids(20, 34), "two": two})])
+        with pytest.raises(error):
+            await buffer.granted(ticket)
+        await first.ready()
+        first.release()
+
+
+def refuse_once(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, refused: Callable[[Any], bool]
+) -> None:
+    """Make the first call of `owner.name` raise MemoryError for which `refused` is true."""
+    made, left = getattr(owner, name), [MemoryError("no memory for two")]
+
+    def short(mine: Any, *given: Any) -> Any:
+        if left and refused(mine):
+            raise left.pop()
+        return made(mine, *given)
+
+    patch.setattr(owner, name, short)
+
+
+@pytest.mark.parametrize("what", ["divide", "hold"])
+@in_virtual_loop
+async def test_memory_that_is_short_for_parts(rows, monkeypatch, what):
+    """When they are made, or behind the last: what the parts of both tables hold is released once,
+    though one has made its hold."""
+    calls = count()
+    async with two_tables(rows) as (_, buffer):
+        first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+        refused = lambda _: what == "divide" or next(calls) > 0  # noqa: E731
+        refuse_once(monkeypatch, _TableAdmission, what, refused)
+        (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
+        await first.ready()
+        first.release()
+        with pytest.raises(MemoryError, match="for two"):
+            await buffer.granted(ticket)
+
+
+@PARTS
+@pytest.mark.parametrize(("owner", "what"), [(SlotTable, "admit"), (SlotHold, "split")])
+@in_virtual_loop
+async def test_memory_that_is_short_for_the_second_table(rows, monkeypatch, part_rows, owner, what):
+    """In its admission or its holds: the first table's slots are released, and the next batch is
+    admitted."""
+    async with two_tables(rows, part_rows) as (_, buffer):
+        second = buffer.tables["two"]
+        refuse_once(monkeypatch, owner, what, lambda mine: getattr(mine, "table", mine) is second)
+        wanted = {"one": ids(20, 34), "two": ids(30, 44)}
+        with pytest.raises(MemoryError, match="for two"):
+            await buffer.lease(wanted)
+        lease = await buffer.lease({name: ids(0, SLOTS) for name in wanted})
+        await lease.ready()
+        lease.release()
