@@ -1,13 +1,12 @@
 """bench/headroom_checks.py: its set-ups, its exit code, and how it finds the disk to make slow."""
 
-from __future__ import annotations
-
 import os
+import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from gnndrive.cli.main import main
 from gnndrive.cli.measure.verdict import FIRST_WORDS
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.generate import planted_communities
@@ -15,13 +14,6 @@ from tests.project_files import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))
 import headroom_checks
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "small.gnn"
-    planted_communities(path, 2_000, 16, 4, degree=8, fractions={"train": 0.4})
-    return path
 
 
 def test_each_set_up_has_first_words_of_its_own():
@@ -34,12 +26,14 @@ def test_each_set_up_has_first_words_of_its_own():
 
 
 @pytest.mark.parametrize(("wrong", "code"), [(None, 0), ("step", 1)])
-def test_a_wrong_verdict_is_the_exit_code(store, monkeypatch, capsys, wrong, code):
+def test_a_wrong_verdict_is_the_exit_code(tmp_path, monkeypatch, capsys, wrong, code):
     def run(check, own):
         named = next(name for name, made in order.items() if made.words == check.words)
         said = "something else" if named == wrong else f"{check.words}: so it is"
         return {"headroom": {"lines": [], "verdict": said}}
 
+    store = tmp_path / "small.gnn"
+    planted_communities(store, 200, 16, 4, degree=8, fractions={"train": 0.4})
     order = headroom_checks.checks(1, 1, 1)
     monkeypatch.setattr(headroom_checks, "run", run)
     monkeypatch.setattr(sys, "argv", ["headroom_checks.py", str(store), "--checks", "step,buffer"])
@@ -51,23 +45,21 @@ def test_a_wrong_verdict_is_the_exit_code(store, monkeypatch, capsys, wrong, cod
     assert out.count("right") == 2 - code
 
 
-def test_one_set_up_runs_through_the_command(store):
-    check = headroom_checks.Check(
-        "you wait", ("--fanout", "3,2", "--batch-size", "100", "--step-ms", "0"), busy=True
-    )
+def test_one_set_up_runs_through_the_command(tmp_path, monkeypatch, capsys):
+    def run(command, **_):
+        assert command[:3] == [sys.executable, "-m", "gnndrive.cli.main"]
+        code = main(command[3:])
+        return subprocess.CompletedProcess(command, code, capsys.readouterr().out)
+
+    store = tmp_path / "small.gnn"
+    planted_communities(store, 500, 16, 4, degree=8, fractions={"train": 0.4})
+    monkeypatch.setattr(headroom_checks.subprocess, "run", run)
+    words = ("--fanout", "3,2", "--batch-size", "20", "--step-ms", "0")
     own = headroom_checks.parse([str(store), "--batches", "2", "--rounds", "1"])
+    check = headroom_checks.Check("you wait", words, busy=True)
     assert headroom_checks.run(check, own)["kind"] == "headroom"
     with pytest.raises(ConfigError, match="ended with 2"):
         headroom_checks.run(headroom_checks.Check("", ("--fanout", "x")), own)
-
-
-def test_a_disk_that_cannot_be_limited_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(headroom_checks, "BLKIO", tmp_path / "none")
-    with pytest.raises(ConfigError, match="--checks"), headroom_checks.slow_disk(tmp_path, 1000):
-        pass
-    monkeypatch.setattr(headroom_checks, "BLOCK_DEVICES", tmp_path)
-    with pytest.raises(ConfigError, match="on no disk that can be made slow"):
-        headroom_checks.device_of(tmp_path)
 
 
 def test_the_limit_is_that_of_the_whole_disk(tmp_path, monkeypatch):
@@ -79,12 +71,11 @@ def test_the_limit_is_that_of_the_whole_disk(tmp_path, monkeypatch):
     (tmp_path / "disk" / "dev").write_text("8:0\n")
     devices = tmp_path / "devices"
     devices.mkdir()
-    (devices / f"{os.major(number)}:{os.minor(number)}").symlink_to(part)
     monkeypatch.setattr(headroom_checks, "BLOCK_DEVICES", devices)
+    monkeypatch.setattr(headroom_checks, "BLKIO", tmp_path / "none")
+    with pytest.raises(ConfigError, match="--checks"), headroom_checks.slow_disk(tmp_path, 1000):
+        pass
+    with pytest.raises(ConfigError, match="on no disk that can be made slow"):
+        headroom_checks.device_of(tmp_path)
+    (devices / f"{os.major(number)}:{os.minor(number)}").symlink_to(part)
     assert headroom_checks.device_of(tmp_path) == "8:0"
-
-
-def test_unknown_checks_are_refused(capsys):
-    with pytest.raises(SystemExit):
-        headroom_checks.parse(["graph.gnn", "--checks", "gpu"])
-    assert "choose from disk, sampler, step, buffer" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """What benchmarks limit and drop, on fake groups, and what they say of it."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -96,14 +94,6 @@ def test_what_is_dropped_is_said(tmp_path, group, monkeypatch, allowed):
     assert dropped == ([] if allowed else [tmp_path / "x.npy"])
 
 
-def test_why_there_is_no_limit_is_said(monkeypatch):
-    def refuse(limit):
-        raise CannotLimit("there are no groups")
-
-    monkeypatch.setattr(_limits, "Cgroup", refuse)
-    assert _limits.why_no_limit(LIMIT) == "there are no groups"
-
-
 @pytest.mark.parametrize("everything", [True, False])
 def test_with_libraries_kept_only_the_store_is_dropped(tmp_path, group, monkeypatch, everything):
     monkeypatch.setattr(_limits, "memory_limit", lambda _: contextlib.nullcontext((group, "some")))
@@ -117,6 +107,14 @@ def test_with_libraries_kept_only_the_store_is_dropped(tmp_path, group, monkeypa
     options = argparse.Namespace(store=str(tmp_path), given=[])
     epoch.spawn("gnndrive", options, group, everything=everything)
     assert dropped == [everything]
+
+
+def test_why_there_is_no_limit_is_said(monkeypatch):
+    def refuse(limit):
+        raise CannotLimit("there are no groups")
+
+    monkeypatch.setattr(_limits, "Cgroup", refuse)
+    assert _limits.why_no_limit(LIMIT) == "there are no groups"
 
 
 @pytest.mark.parametrize(

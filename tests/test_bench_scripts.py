@@ -2,8 +2,6 @@
 process. The tests do not look at the measured times.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re
@@ -20,6 +18,7 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
 from gnndrive.store import writer as store_writer
+from tests.soak import product
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 sys.path.append(str(BENCH))
@@ -149,11 +148,6 @@ def test_the_floor_with_the_adjacencys_reads_is_reported():
     assert epoch.limits(result | {"adjacency_s": 0.0}) == "reads"
 
 
-def test_a_spread_is_the_median_and_the_range():
-    assert epoch.spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
-    assert epoch.spread([1.234]) == "1.23"
-
-
 # ---- bench/scale.py ----
 
 
@@ -202,25 +196,19 @@ def test_scale_counts_the_touched_pages_of_an_order():
     assert scale.touched(4 << 20, 10**6) == pytest.approx(4 << 20, abs=1)
 
 
-def test_scale_makes_missing_graphs_and_refuses_others(store):
+def test_scale_makes_missing_graphs_and_refuses_others(store, tmp_path):
     scale.make_missing(store.parent, [NODES, 10])
     assert gnndrive.open(scale.store_path(store.parent, 10)).num_nodes == 10
     scale.store_path(store.parent, 10).rename(scale.store_path(store.parent, 20))
     with pytest.raises(SystemExit, match="another graph"):
         scale.make_missing(store.parent, [20])
-
-
-def test_scale_refuses_graphs_that_do_not_fit_on_the_disk(tmp_path):
     with pytest.raises(SystemExit, match=r"powerlaw_1e\+06m\.gnn take .* free"):
         scale.make_missing(tmp_path, [10**12])
     assert not list(tmp_path.iterdir())
-
-
-def test_scale_passes_other_options_to_epoch():
     own, left = scale.parse(["--sizes", "0.5,2", "--batches", "3", "--topology", "mmap"])
     assert own.sizes == [500_000, 2_000_000]
-    assert epoch.parse(["there.gnn", *left]).topology == "mmap"
-    assert epoch.parse(["there.gnn", *left]).batches == 3
+    given = epoch.parse(["there.gnn", *left])
+    assert (given.topology, given.batches) == ("mmap", 3)
 
 
 # ---- bench/sampler.py ----
@@ -243,17 +231,13 @@ def test_the_sampler_prints_the_nodes_of_each_sampling(store, capsys):
 # ---- bench/consumer.py ----
 
 
-@pytest.mark.parametrize("mode", consumer.MODES)
-@pytest.mark.parametrize("engine", ["auto", "threads"])
+@product("mode,engine", consumer.MODES, ["auto", "threads"])
 def test_consumer_finds_the_loaders_threads(store, mode, engine, monkeypatch):
     monkeypatch.setattr(consumer, "ALONE_S", 1e-4)
     monkeypatch.setattr(consumer.TimedCore, "install", lambda: consumer.TimedCore(lib))
     result = consumer.run(options(store, "--engine", engine), mode, 1e-4)
     assert (result["batches"], set(result["threads"])) == (3, set(consumer.SHOWN))
     assert (result["burn_speed"] is None) is (mode in ("idle", "wait"))
-
-
-def test_consumer_refuses_unknown_thread_names():
     with pytest.raises(SystemExit, match="loop thread"):
         consumer.spent(consumer.Counter(), consumer.Counter(), 1.0)
 

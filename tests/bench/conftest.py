@@ -1,7 +1,5 @@
 """bench/gpu_all.py with fakes of its parts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

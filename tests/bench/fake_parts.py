@@ -20,32 +20,20 @@ TESTS_XML = """<testsuites><testsuite name="pytest" errors="0" tests="4" time="2
 
 
 class Fake:
-    """Starts fakes of all parts on a virtual clock.
-
-    Attributes:
-        now: the time.
-        commands: what was started, and when.
-        seconds: what a part takes, by a word of its command; 1 by default.
-        statuses: exit statuses, by a word of the command.
-        budget_kills: pinned dies under this host budget, by `dies`.
-        dies: how it ends.
-        crashes_at: a set of switches or a way at which bench/gpu.py crashes.
-        moves_kept: the moves of that one which are measured before.
-        checksums: of the loaders' batches; 1 by default.
-        limited: whether a host budget holds.
-        reports_when_stopped: whether tests that are stopped still write their report.
-        killed_at: a word of the command at which the script itself is stopped.
-        stopped: how many parts were stopped.
-    """
+    """Starts fakes of all parts on a virtual clock; notes when each command was started."""
 
     def __init__(self) -> None:
         self.now, self.commands = 0.0, list[tuple[float, list[str]]]()
-        self.seconds: dict[str, float] = {}
-        self.statuses: dict[str, int] = {}
-        self.budget_kills = self.killed_at = self.crashes_at = ""
-        self.dies, self.moves_kept = "ended with -9 (killed: out of memory?)", 0
-        self.checksums: dict[str, int] = {}
-        self.limited, self.reports_when_stopped = True, False
+        self.seconds: dict[str, float] = {}  # by a word of the command; 1 by default
+        self.statuses: dict[str, int] = {}  # by a word of the command
+        self.budget_kills = ""  # the host budget under which pinned dies, by `dies`
+        self.dies = "ended with -9 (killed: out of memory?)"
+        self.crashes_at = ""  # a set of switches or a way at which bench/gpu.py crashes
+        self.moves_kept = 0  # of that one, measured before
+        self.checksums: dict[str, int] = {}  # of the loaders' batches; 1 by default
+        self.limited = True  # whether a host budget holds
+        self.reports_when_stopped = False  # whether tests that are stopped write their report
+        self.killed_at = ""  # a word of the command at which the script itself is stopped
         self.stopped = 0
 
     def clock(self) -> float:

@@ -1,7 +1,5 @@
 """The page that `run.sh --all` fills in, from fakes of its parts and from a rehearsal."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

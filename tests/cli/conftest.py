@@ -1,7 +1,5 @@
 """A small store with communities that a model can learn, and the command line in this process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

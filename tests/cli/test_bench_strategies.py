@@ -3,8 +3,6 @@
 One test runs them all; the others have a runner that only looks like one.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
@@ -161,7 +159,7 @@ def test_the_table_says_what_was_measured(gnndrive, planted, fake):
     assert "behind 10 that warm up" in ended.out
 
 
-def test_a_strategy_that_fails_does_not_end_the_rest(gnndrive, planted, fake):
+def test_a_strategy_that_fails_does_not_end_the_rest(gnndrive, planted, fake, tmp_path):
     fake.answers = {"gnndrive": "memory=1 B is too little\nand a plan", "ginex": [{}, "killed"]}
     runs = named(bench(gnndrive, planted, "--strategies", "gnndrive,ginex,lsm-gnn"))
     assert runs["gnndrive"]["failed"] == "memory=1 B is too little\nand a plan"
@@ -170,14 +168,10 @@ def test_a_strategy_that_fails_does_not_end_the_rest(gnndrive, planted, fake):
     assert (runs["lsm-gnn"]["failed"], len(runs["lsm-gnn"]["rounds"])) == (None, 3)
     assert [each.loader for each in fake.asked].count("gnndrive") == 1
     assert [each.loader for each in fake.asked].count("ginex") == 2
-
-
-def test_none_that_ends_is_an_error(gnndrive, planted, fake, tmp_path):
-    fake.answers["gnndrive"] = "killed"
     words = ("--strategies", "gnndrive", "--png", tmp_path / "none.png")
     ended = gnndrive(*COMMAND, planted, *SMALL, *words)
-    assert ended.code == 2
-    assert "gnndrive: killed" in ended.out
+    assert ended.code == 2  # none has ended
+    assert "gnndrive: memory=1 B is too little" in ended.out
     assert not list(tmp_path.iterdir())
 
 
@@ -215,6 +209,7 @@ def test_batches_are_compared_as_far_as_both_go(gnndrive, store, fake):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
+        ({}, ""),
         ({"warm_up": 3}, "3 batches warmed up in 120 s"),
         ({"batches": 2}, "2 batches were timed in 120 s"),
         ({"evictions_before": 0}, "not full when the timing began: give more --warm-up"),
@@ -223,11 +218,9 @@ def test_batches_are_compared_as_far_as_both_go(gnndrive, store, fake):
     ],
 )
 def test_what_is_no_steady_state_is_said(gnndrive, planted, fake, answer, said):
-    plain = named(bench(gnndrive, planted, "--strategies", "gnndrive"))["gnndrive"]
-    assert plain["note"] == ""
     fake.answers["gnndrive"] = answer
     run = named(bench(gnndrive, planted, "--strategies", "gnndrive"))["gnndrive"]
-    assert said in run["note"]
+    assert (said in run["note"]) if said else run["note"] == ""
 
 
 def test_windows_that_were_loaded_meanwhile_are_said(gnndrive, store, fake):
@@ -322,16 +315,14 @@ def test_a_limit_that_cannot_be_set_is_said(gnndrive, planted, fake, monkeypatch
 # ---- the picture
 
 
-def test_a_picture_needs_matplotlib(gnndrive, planted, fake, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    ended = gnndrive(*COMMAND, planted, "--png", tmp_path / "all.png")
-    assert "pip install 'gnndrive[plot]'" in ended.refusal
-    assert not fake.asked
-
-
-def test_a_disk_that_is_full_is_said(gnndrive, planted, fake):
+def test_a_picture_needs_matplotlib_and_room(gnndrive, planted, fake, monkeypatch, tmp_path):
     words = ("--strategies", "pyg+,gnndrive", "--batches", "4", "--no-limit")
     fake.answers["pyg+"] = {"seconds": 4000.0, "counters": {}}
     found = gnndrive(*COMMAND, planted, *words, "--json").json
     with pytest.raises(ConfigError, match="No space left on device"):
         strategy_picture.draw(found, Path("/dev/full"))
+    fake.asked.clear()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    refused = gnndrive(*COMMAND, planted, "--png", tmp_path / "all.png").refusal
+    assert "pip install 'gnndrive[plot]'" in refused
+    assert not fake.asked

@@ -1,7 +1,5 @@
 """`gnndrive infer` computes what the model computes in memory, and says what was wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

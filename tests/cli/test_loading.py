@@ -1,7 +1,5 @@
 """`load` times batches in one way, behind a warm-up; its process ends however it can."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """`gnndrive serve`: from its start to its end, as a process; and what `--status` prints."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """A small store with rows of one sector, and a file of blocks that contain their number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

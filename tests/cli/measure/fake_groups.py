@@ -1,7 +1,5 @@
 """Control groups as plain folders: a fake of the kernel's rules for versions 1 and 2."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -28,12 +26,6 @@ class FakeKernel(Kernel):
         is_root: whether the uppermost group is the machine's root, which may have both processes
             and groups with controllers below it.
         lacking: names of files that this kernel does not have.
-
-    Attributes:
-        pids: the processes of each group.
-        refused: folders in which no group can be made, and the error number.
-        closed: groups which no process can enter.
-        made: the groups that were made, in order.
     """
 
     def __init__(
@@ -41,9 +33,9 @@ class FakeKernel(Kernel):
         is_root: bool = False, lacking: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.top, self.version, self.is_root, self.lacking = folder, version, is_root, lacking
-        self.pids: dict[Path, list[str]] = {}
-        self.refused: dict[Path, int] = {}
-        self.closed: set[Path] = set()
+        self.pids: dict[Path, list[str]] = {}  # the processes of each group
+        self.refused: dict[Path, int] = {}  # folders where no group can be made, and errno
+        self.closed: set[Path] = set()  # groups which no process can enter
         self.made: list[Path] = []
         self._fill(folder, controllers)
         if version is not V1 and is_root:

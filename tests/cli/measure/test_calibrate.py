@@ -1,7 +1,5 @@
 """The calibration: a line fitted to known points, and a real measurement of a small store."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

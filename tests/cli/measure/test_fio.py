@@ -1,7 +1,5 @@
 """fio's command line, fio's JSON parsed, and gnndrive's JSON parsed by the same parser."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 
@@ -13,34 +11,15 @@ from gnndrive.cli.measure.raw import IoOptions
 from gnndrive.common.errors import GNNDriveError
 
 # The output of fio 3.33 with --output-format=json, shortened to the entries that are read.
-CANNED = """fio: this platform does not support process shared mutexes
-{
-  "fio version" : "fio-3.33",
-  "timestamp" : 1763713200,
-  "jobs" : [
-    {
-      "jobname" : "gnndrive",
-      "groupid" : 0,
-      "error" : 0,
-      "read" : {
-        "io_bytes" : 99337728,
-        "bw_bytes" : 49644041,
-        "bw" : 48480,
-        "iops" : 96961.019490,
-        "runtime" : 2001,
-        "slat_ns" : { "min" : 2044, "max" : 990000, "mean" : 3430.1, "stddev" : 4810.0, "N" : 1 },
-        "clat_ns" : {
-          "min" : 495000, "max" : 6424000, "mean" : 1316590.0, "stddev" : 544610.0, "N" : 194019,
-          "percentile" : { "50.000000" : 1449984, "99.000000" : 5341184 }
-        },
-        "lat_ns" : { "min" : 542000, "max" : 6427000, "mean" : 1320020.5, "stddev" : 1.0, "N" : 1 }
-      },
-      "usr_cpu" : 1.35,
-      "sys_cpu" : 34.25
-    }
-  ]
-}
-"""
+READ = {
+    "io_bytes": 99337728, "bw_bytes": 49644041, "bw": 48480, "iops": 96961.01949, "runtime": 2001,
+    "clat_ns": {"min": 495000, "mean": 1316590.0, "percentile": {"99.000000": 5341184}},
+    "lat_ns": {"min": 542000, "max": 6427000, "mean": 1320020.5, "stddev": 1.0, "N": 1},
+}  # fmt: skip
+JOB = {"jobname": "gnndrive", "error": 0, "read": READ, "usr_cpu": 1.35, "sys_cpu": 34.25}
+CANNED = "fio: this platform does not support process shared mutexes\n" + json.dumps(
+    {"fio version": "fio-3.33", "timestamp": 1763713200, "jobs": [JOB]}, indent=2
+)
 
 
 def test_fios_json_is_parsed():

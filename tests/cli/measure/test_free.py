@@ -1,8 +1,6 @@
 """What is free in `gnndrive bench headroom`: reads that complete without a disk, and samples that
 are replayed."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

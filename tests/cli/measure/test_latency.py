@@ -1,7 +1,5 @@
 """Histograms: fio's figures from known latencies."""
 
-from __future__ import annotations
-
 import statistics
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory limits on fake groups of both versions: where runs get theirs, and what is said."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Raw reads: counts, blocks and engines, with a fixed number of reads instead of a clock."""
 
-from __future__ import annotations
-
 import errno
 from dataclasses import replace
 

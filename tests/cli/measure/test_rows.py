@@ -1,7 +1,5 @@
 """Rows of batches: their numbers, their requests, and where they land."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

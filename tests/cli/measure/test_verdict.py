@@ -1,8 +1,6 @@
 """The verdict on made-up numbers: what is named first, what is said of the buffer and of the next
 limit, and the thresholds between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

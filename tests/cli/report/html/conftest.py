@@ -1,7 +1,5 @@
 """Pages of runs, and what is in them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

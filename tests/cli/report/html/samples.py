@@ -1,7 +1,5 @@
 """Runs of every kind, as the commands write them, with figures of the usual sizes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

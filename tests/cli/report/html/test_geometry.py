@@ -4,8 +4,6 @@ The boxes are computed from a table of the widths of a wide font; `.ci/report_in
 browser.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree.ElementTree import Element
 

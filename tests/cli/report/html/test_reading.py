@@ -1,7 +1,5 @@
 """Files that are no runs, and values that are not what they have to be."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

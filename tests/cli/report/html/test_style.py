@@ -1,7 +1,5 @@
 """The page's colours can be told apart, in the light and in the dark."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
