@@ -1,8 +1,7 @@
-"""The standby list: against a sorted list, LRU by hand, look-ahead against the optimum."""
+"""The standby list: against a sorted list, and look-ahead against the optimum."""
 
 from __future__ import annotations
 
-import errno
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from random import Random
 import pytest
 
 from gnndrive.common.ffi import ffi, lib
+from tests.soak import product
 
 from .slot_tables import CoreTable
 
@@ -72,10 +72,9 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.parametrize("slots", [1, 2, 7, 64, 700])
-def test_equals_a_sorted_list(kind, slots):
-    for seed in range(4):
+@product("kind,slots", list(KEYS), [1, 2, 7, 64, 700])
+def test_equals_a_sorted_list(kind, slots, seeds):
+    for seed in seeds(1):
         rng, standby = Random(f"{kind} {slots} {seed}"), Standby(slots)
         out = list(range(slots))
         for step in range(4_000):
@@ -95,32 +94,6 @@ def test_equals_a_sorted_list(kind, slots):
                 standby.check()
         standby.drain()
         standby.check()
-
-
-def test_pop_of_an_empty_standby_is_minus_one():
-    standby = Standby(3)
-    assert standby.pop() == -1
-    standby.push(2, 0)
-    assert (standby.pop(), standby.pop()) == (2, -1)
-
-
-def test_equal_keys_leave_oldest_first():
-    standby = Standby(8)
-    for slot in (5, 1, 7, 0, 3):
-        standby.push(slot, 9)
-    standby.remove(7)
-    standby.push(7, 9)  # put back: the youngest now
-    standby.push(2, 8)
-    assert standby.drain() == [2, 5, 1, 0, 3, 7]
-
-
-def test_a_forgotten_key_keeps_its_age():
-    """A second bucket of a key is younger than the first, whatever is in the cache."""
-    a, b, c = colliding_keys(3)
-    standby = Standby(8)
-    for slot, key in enumerate([a, b, a, c, b, a]):
-        standby.push(slot, key)
-    assert standby.drain() == [0, 2, 5, 1, 4, 3]
 
 
 def test_a_bucket_used_again_for_another_key_is_not_mistaken():
@@ -145,24 +118,6 @@ def test_a_bucket_used_again_for_another_key_is_not_mistaken():
         standby.drain()
 
 
-# ---- through the feature buffer ----
-
-
-def serve(table: CoreTable, rows: Sequence[int]) -> list[int]:
-    """One batch, admitted, loaded and released; the rows it evicted."""
-    before = table.rows_held()
-    assert table.release(table.serve(rows).alias) == 0
-    return sorted(before - table.rows_held())
-
-
-def test_lru_evicts_the_row_released_longest_ago():
-    table = CoreTable(rows=10, slots=3)
-    # Three slots fill; each miss then drops the row released longest ago.
-    trace = [(1, []), (2, []), (3, []), (1, []), (4, [2]), (5, [3]), (1, []), (6, [4]), (2, [5])]
-    assert [serve(table, [row]) for row, _ in trace] == [evicted for _, evicted in trace]
-    assert table.rows_held() == {1, 2, 6}
-
-
 def test_slots_of_one_release_leave_in_the_order_of_slots():
     table = CoreTable(rows=18000, slots=9000)
     lease = table.serve(list(range(9000)))
@@ -172,65 +127,6 @@ def test_slots_of_one_release_leave_in_the_order_of_slots():
     expected = sorted(shuffled[:4500]) + sorted(shuffled[4500:])
     assert (table.available(), table.verify()) == (9000, 0)
     assert [slot for _, slot in table.admit(list(range(9000, 18000))).loads] == expected
-
-
-def test_a_release_that_is_refused_has_released_nothing():
-    table = CoreTable(rows=10, slots=4)
-    held = table.serve([1, 2, 3])
-    before = table.observe(), table.stats()
-    assert table.release([held.alias[0], held.alias[1], -1, held.alias[2]]) == -errno.EINVAL
-    assert table.release([held.alias[0], held.alias[1], held.alias[0]]) == -errno.EINVAL
-    assert (table.observe(), table.stats(), table.verify()) == (*before, 0)
-    assert table.release(held.alias) == 0
-    assert (table.available(), table.verify()) == (4, 0)
-
-
-def test_lru_counts_from_the_release_not_the_admission():
-    table = CoreTable(rows=10, slots=2)
-    early, late = table.serve([1]), table.serve([2])
-    table.release(late.alias)
-    table.release(early.alias)
-    assert serve(table, [3]) == [2]
-
-
-def test_lru_counts_from_the_last_release_of_a_shared_row():
-    table = CoreTable(rows=10, slots=3)
-    first = table.serve([1, 2])
-    second = table.serve([1])
-    table.release(first.alias)
-    serve(table, [3])
-    table.release(second.alias)
-    assert [serve(table, [row]) for row in (4, 5, 6)] == [[2], [3], [1]]
-
-
-def test_lru_of_a_row_that_no_lease_holds_counts_from_its_commit():
-    table = CoreTable(rows=10, slots=2)
-    orphan = table.admit([1])
-    table.release(orphan.alias)
-    serve(table, [2])
-    table.commit([slot for _, slot in orphan.loads])
-    assert [serve(table, [row]) for row in (3, 4)] == [[2], [1]]
-
-
-def test_rekey_moves_a_row_on_standby_and_one_still_held():
-    table = CoreTable(rows=10, slots=3)
-    for row, key in ((1, -30), (2, -20)):
-        table.release(table.serve([row], [key]).alias)
-    held = table.serve([3], [-10])
-    assert table.rekey([1, 9, 3], [-15, 0, -40]) == 0  # row 9 is not there: passed over
-    table.release(held.alias)
-    assert table.serve([4, 5, 6]).code == 0
-    assert table.stats()["evictions"] == 3
-    assert [lib.gd_buffer_row_of(table.c, slot) for slot in (2, 1, 0)] == [4, 5, 6]
-
-
-def test_a_given_key_of_the_smallest_int64_is_a_key():
-    """It must leave first, and not be taken for "no key: the tick of the release"."""
-    table = CoreTable(rows=10, slots=2)
-    table.release(table.serve([1], [INT64_MIN]).alias)
-    table.release(table.serve([2], [-5]).alias)
-    table.release(table.serve([3], [-5]).alias)
-    assert table.rows_held() == {2, 3}
 
 
 # ---- look-ahead: keys are minus the next use by a batch not yet admitted ----
@@ -272,9 +168,9 @@ def fewest_loads(batches: Sequence[Sequence[int]], slots: int, live: int) -> int
 
 
 @pytest.mark.parametrize("live", [1, 2, 3])
-def test_look_ahead_loads_as_few_rows_as_any_choice_could(live):
-    worse = instances = 0
-    for seed in range(300):
+def test_look_ahead_loads_as_few_rows_as_any_choice_could(live, seeds):
+    worse = 0
+    for seed in seeds(40):
         rng = Random(f"{live} {seed}")
         population = range(rng.randint(5, 7 + 2 * live))
         sizes = [rng.randint(1, 3) for _ in range(rng.randint(9, 15))]
@@ -287,6 +183,4 @@ def test_look_ahead_loads_as_few_rows_as_any_choice_could(live):
         lru = loads_of(batches, slots, live, look_ahead=False)
         assert lru >= optimum
         worse += lru > optimum
-        instances += 1
-    # Instances on which any order would do prove nothing.
-    assert worse > instances // 5
+    assert worse, "instances on which any order would do prove nothing"
