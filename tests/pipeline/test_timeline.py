@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
-import subprocess
-import sys
+import signal
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +18,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.pipeline import timeline as timelines
 from gnndrive.pipeline import trace_file
 from gnndrive.pipeline.batch_times import SAMPLING, TAKEN, EpochTimes
-from gnndrive.pipeline.stage_times import STAGES, StageTimes
+from gnndrive.pipeline.stage_times import StageTimes
 from gnndrive.pipeline.timeline import PID_BASE, Timeline, trace_base_ns
 from tests.pipeline.test_batch_times import Ticking
 from tests.pipeline.traces import check, check_batches, read, read_unfinished
@@ -128,22 +126,14 @@ def test_what_was_written_can_be_read_before_the_end(tmp_path, name):
     assert len(check_batches(read(path))) == 5
 
 
-KILLED = """
-import os, signal
-from pathlib import Path
-from gnndrive.pipeline.timeline import Timeline
-timeline = Timeline(Path("trace.json.gz"), write=False)
-timeline.counter(timeline.clock(), "reads in flight", 3)
-timeline.flush()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 def test_the_file_of_a_killed_process_opens(tmp_path):
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment)
-    assert done.returncode == -9
+    pid = os.fork()
+    if pid == 0:
+        timeline = timeline_at(tmp_path / "trace.json.gz")
+        timeline.counter(timeline.clock(), "reads in flight", 3)
+        timeline.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     events = read_unfinished(tmp_path / "trace.json.gz")
     check(events)
     assert events[-1]["args"] == {"value": 3}
@@ -225,7 +215,7 @@ def test_events_that_are_not_written_are_bounded(tmp_path, monkeypatch):
     assert said.startswith("15 events were dropped")
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 10])
+@pytest.mark.parametrize("count", [3, 10])
 def test_events_that_had_to_wait_are_written_a_few_at_a_time(tmp_path, monkeypatch, count):
     monkeypatch.setattr(timelines, "EVENTS_AT_ONCE", 3)
     timeline = timeline_at(tmp_path / "trace.json")
@@ -324,11 +314,3 @@ def test_an_interrupt_while_the_end_is_written_frees_the_file(tmp_path, monkeypa
     timeline.close()
     assert path.stat().st_size == size, "nothing is written to a number that may be another file's"
     timeline_at(path).close()
-
-
-def test_an_empty_timeline_is_an_array(tmp_path):
-    file = trace_file.TraceFile(tmp_path / "trace.json.gz")
-    file.write([])
-    file.close()
-    assert json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes())) == []
-    assert len(STAGES) == 9
