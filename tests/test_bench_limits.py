@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -55,22 +54,6 @@ def test_a_run_that_takes_too_long_is_ended_and_its_group_removed(fake, group):
     assert not [path for path in fake.top.iterdir() if path.is_dir()]
 
 
-@pytest.mark.parametrize(("peak", "reported"), [(4096, 4096), (None, 77)])
-def test_without_a_known_peak_that_of_the_process_is_reported(
-    tmp_path, group, monkeypatch, peak, reported
-):
-    """Sampling the memory in use would miss the peak."""
-
-    def run(command, given, timeout_s):
-        assert given is group
-        return subprocess.CompletedProcess(command, 0, json.dumps({"peak_bytes": 77})), peak
-
-    monkeypatch.setattr(epoch, "run_limited", run)
-    monkeypatch.setattr(epoch, "drop_caches", lambda folder, everything: None)
-    options = argparse.Namespace(store=str(tmp_path), given=[])
-    assert epoch.spawn("gnndrive", options, group) == {"peak_bytes": reported}
-
-
 @pytest.mark.parametrize("allowed", [True, False])
 def test_what_is_dropped_is_said(tmp_path, group, monkeypatch, allowed):
     """In a container root may make groups, but /proc/sys is often read-only."""
@@ -80,33 +63,35 @@ def test_what_is_dropped_is_said(tmp_path, group, monkeypatch, allowed):
     monkeypatch.setattr(page_cache, "DROP_CACHES", switch if allowed else tmp_path / "none")
     monkeypatch.setattr(page_cache.os, "sync", lambda: None)
     monkeypatch.setattr(_limits, "drop_file", dropped.append)
-
-    @contextmanager
-    def limit(nbytes):
-        yield group, "so much"
-
-    monkeypatch.setattr(_limits, "memory_limit", limit)
+    monkeypatch.setattr(_limits, "memory_limit", lambda _: contextlib.nullcontext((group, "some")))
     with _limits.limited(LIMIT) as (limited, words):
-        what = "all caches" if allowed else "the store's pages"
-        assert words == f"so much, {what} dropped"
+        assert words == f"some, {'all caches' if allowed else _limits.STORE} dropped"
         _limits.drop_caches(tmp_path, limited is not None)
     assert switch.read_text() == ("3" if allowed else "")
     assert dropped == ([] if allowed else [tmp_path / "x.npy"])
+    with _limits.limited(LIMIT, False) as (_, words):  # libraries are kept
+        assert words == f"some, {_limits.STORE} dropped"
 
 
-@pytest.mark.parametrize("everything", [True, False])
-def test_with_libraries_kept_only_the_store_is_dropped(tmp_path, group, monkeypatch, everything):
-    monkeypatch.setattr(_limits, "memory_limit", lambda _: contextlib.nullcontext((group, "some")))
-    monkeypatch.setattr(_limits, "may_drop_all", lambda: True)
-    with _limits.limited(LIMIT, everything) as (_, words):
-        assert words == f"some, {'all caches' if everything else _limits.STORE} dropped"
+@pytest.mark.parametrize(
+    ("peak", "reported", "everything"), [(4096, 4096, True), (None, 77, False)]
+)
+def test_a_worker_has_a_limit_and_dropped_files(
+    tmp_path, group, monkeypatch, peak, reported, everything
+):
+    """Without a known peak that of the process is reported: sampling the memory in use would miss
+    it."""
+
+    def run(command, given, timeout_s):
+        assert given is group
+        return subprocess.CompletedProcess(command, 0, json.dumps({"peak_bytes": 77})), peak
+
     dropped = []
+    monkeypatch.setattr(epoch, "run_limited", run)
     monkeypatch.setattr(epoch, "drop_caches", lambda folder, every: dropped.append(every))
-    ended = subprocess.CompletedProcess([], 0, "{}")
-    monkeypatch.setattr(epoch, "run_limited", lambda *_: (ended, None))
     options = argparse.Namespace(store=str(tmp_path), given=[])
-    epoch.spawn("gnndrive", options, group, everything=everything)
-    assert dropped == [everything]
+    found = epoch.spawn("gnndrive", options, group, everything=everything)
+    assert (found, dropped) == ({"peak_bytes": reported}, [everything])
 
 
 def test_why_there_is_no_limit_is_said(monkeypatch):
@@ -131,9 +116,8 @@ def test_a_limit_that_is_not_enforced_counts_as_none(group, monkeypatch, status,
 
     monkeypatch.setattr(_limits, "Cgroup", lambda _: group)
     monkeypatch.setattr(_limits, "run_limited", run)
-    monkeypatch.setattr(
-        _limits, "memory_limit", lambda _: contextlib.nullcontext((group, "so much"))
-    )
-    with _limits.tried_limit(LIMIT) as (limit, words):
+    words = contextlib.nullcontext((group, "so much"))
+    monkeypatch.setattr(_limits, "memory_limit", lambda _: words)
+    with _limits.tried_limit(LIMIT) as (limit, text):
         assert (limit is group) is (status == -9)
-        assert said in words
+        assert said in text

@@ -5,9 +5,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +17,10 @@ from gnndrive.host.names import address_of, addresses
 from gnndrive.host.report import ClientReport, ServiceReport
 from gnndrive.host.start import Listener
 from tests import forked
+from tests.cli.conftest import PROGRAM
 
 _numbers = itertools.count()
 GUARD_S = 120  # only ends a test that hangs
-MAIN = "import sys; from gnndrive.cli.main import main; sys.exit(main())"
 READING = f"""
 import sys
 import threading
@@ -33,56 +31,48 @@ def publish(*given):
     threading.Event().wait()
 
 graphs.publish = publish
-{MAIN}
+{PROGRAM}
 """
 
 
-class Service:
-    """`gnndrive serve` as a process.
+class Service(forked.Program):
+    """`gnndrive serve` as a process."""
 
-    Attributes:
-        name: the service's.
-        process: its process.
-        ready: the line that it printed when it was ready.
-    """
-
-    def __init__(self, store: Path, notify: Path, program: str) -> None:
+    def __init__(self, store: Path, notify: Path, program: str = PROGRAM) -> None:
         self.name = f"cli-{os.getpid()}-{next(_numbers)}"
         words = ["serve", str(store), "--name", self.name, "--memory", "50MB"]
-        self.process = forked.Program(program, *words, environment={"NOTIFY_SOCKET": str(notify)})
-        self.ready = self.process.stdout.readline()
+        super().__init__(program, *words, environment={"NOTIFY_SOCKET": str(notify)})
+        self.ready = self.stdout.readline()  # printed when it is ready
 
     def ended(self) -> tuple[int | None, list[str]]:
         """Wait for its end; returns the exit code and the lines of standard error."""
-        out, err = self.process.communicate()
+        out, err = self.communicate()
         assert out == ""
-        return self.process.returncode, err.splitlines()
+        return self.returncode, err.splitlines()
 
 
 @pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+def notify(tmp_path):
+    return tmp_path / "notify"
+
+
+@pytest.fixture
+def systemd(notify):
     """A socket that gets what a service tells systemd, at NOTIFY_SOCKET."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.bind(str(tmp_path / "notify"))
+        sock.bind(str(notify))
         sock.settimeout(GUARD_S)
         yield sock
 
 
 @pytest.fixture
-def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def ours(monkeypatch):
     """`--status` finds the services of these tests alone; others may be stopped."""
-
-    def of_this_process() -> list[str]:
-        return [each for each in addresses() if f"-{os.getpid()}-" in each]
-
-    monkeypatch.setattr("gnndrive.cli.commands.serve.addresses", of_this_process)
-
-
-@contextmanager
-def serving(store: Path, tmp_path: Path, program: str = MAIN) -> Iterator[Service]:
-    service = Service(store, tmp_path / "notify", program)
-    with service.process:
-        yield service
+    own = f"-{os.getpid()}-"
+    monkeypatch.setattr(
+        "gnndrive.cli.commands.serve.addresses",
+        lambda: [each for each in addresses() if own in each],
+    )
 
 
 def load(name: str) -> gd.NeighborLoader:
@@ -92,9 +82,9 @@ def load(name: str) -> gd.NeighborLoader:
     )
 
 
-def test_from_start_to_end(planted, tmp_path, systemd, gnndrive, ours):
-    with serving(planted, tmp_path) as service:
-        url, pid = f"gnndrive://{service.name}", service.process.pid
+def test_from_start_to_end(planted, tmp_path, notify, systemd, gnndrive, ours):
+    with Service(planted, notify) as service:
+        url, pid = f"gnndrive://{service.name}", service.pid
         assert service.ready == f"{url} serves {planted} (process {pid}, 50 MB)\n"
         assert systemd.recv(100) == b"READY=1"
         again = gnndrive("serve", planted, "--name", service.name, "--memory", "9MB")
@@ -115,7 +105,7 @@ def test_from_start_to_end(planted, tmp_path, systemd, gnndrive, ours):
             assert own["pid"] == pid
             assert own["left"] == 50_000_000 - own["used"]
             assert [client["share"] for client in own["clients"]] == [loader.plan().share_bytes]
-            service.process.send_signal(signal.SIGTERM)
+            service.send_signal(signal.SIGTERM)
             assert systemd.recv(100) == b"STOPPING=1"
             left = sum(1 for _ in batches)
             assert left == len(loader) - 1
@@ -127,13 +117,13 @@ def test_from_start_to_end(planted, tmp_path, systemd, gnndrive, ours):
     assert has_left.endswith(f"(process {os.getpid()}) has left")
 
 
-def test_a_second_signal_ends_it_at_once(planted, tmp_path, systemd):
-    with serving(planted, tmp_path) as service, load(service.name) as loader:
+def test_a_second_signal_ends_it_at_once(planted, notify, systemd):
+    with Service(planted, notify) as service, load(service.name) as loader:
         batches = iter(loader)
         next(batches)
-        service.process.send_signal(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
-        service.process.send_signal(signal.SIGINT)
+        service.send_signal(signal.SIGINT)
         code, lines = service.ended()
         assert code == 130
         assert lines[-1] == "gnndrive: interrupted"
@@ -141,17 +131,17 @@ def test_a_second_signal_ends_it_at_once(planted, tmp_path, systemd):
             list(batches)
 
 
-def test_it_ends_at_once_while_it_reads_the_graph(planted, tmp_path, systemd):
+def test_it_ends_at_once_while_it_reads_the_graph(planted, notify, systemd):
     with (
-        serving(planted, tmp_path, READING) as service,
+        Service(planted, notify, READING) as service,
         load(service.name) as loader,
         ThreadPoolExecutor(1) as thread,
     ):
         first = thread.submit(iter, loader)
-        assert service.process.stderr.readline() == "reading\n"
-        service.process.send_signal(signal.SIGTERM)
+        assert service.stderr.readline() == "reading\n"
+        service.send_signal(signal.SIGTERM)
         assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
-        service.process.send_signal(signal.SIGTERM)
+        service.send_signal(signal.SIGTERM)
         code, lines = service.ended()
         assert code == 143
         assert lines[-1].endswith("was refused: HostServiceError('the service has ended')")
@@ -172,9 +162,7 @@ def test_what_cannot_be_served(gnndrive, planted, tmp_path):
         (("--status", tmp_path / "a b.gnn"), "'a b.gnn', is no service's: give one, --name"),
         (("--status", planted), f"gnndrive://{planted.stem} is not running: "),
     ):
-        ended = gnndrive("serve", *words)
-        assert (ended.code, ended.out) == (2, "")
-        assert said in ended.err
+        assert said in gnndrive("serve", *words).refusal
 
 
 def test_a_service_that_does_not_answer_is_named(gnndrive, monkeypatch, ours):
