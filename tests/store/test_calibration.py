@@ -37,7 +37,7 @@ def test_saved_costs_are_loaded(store, cost, synced):
     assert checked_gap(None, store, 65536) == gap_bytes(cost, 65536) != DEFAULT_GAP_BYTES
     assert str(store.path) in synced
     assert any(DISK_JSON in name for name in synced)
-    later = replace(cost, request_s=2e-5)
+    later = replace(cost, request_s=2e-5, byte_s=0.0)
     save_calibration(store, later)
     assert load_calibration(store) == later
     assert [path.name for path in store.path.glob("*disk*")] == [DISK_JSON]

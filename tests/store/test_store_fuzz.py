@@ -126,14 +126,14 @@ def test_an_edge_id_that_occurs_twice(store, monkeypatch, together):
     store.verify()
     file = store.path / "graph/edge_id.npy"
     ids = store.array("graph/edge_id").copy()
-    lost, ids[3] = int(ids[3]), ids[4]
+    ids[ids == 7] = ids[0]  # the first of the second pass
     poke(file, 4096, ids.tobytes())
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     edit_json(
         store.path / "store.json",
         lambda top: top["arrays"]["graph/edge_id"].update(sha256=digest),
     )
-    with pytest.raises(StoreError, match=rf"edge_id.npy: edge {lost} does not occur"):
+    with pytest.raises(StoreError, match=r"edge_id.npy: edge 7 does not occur"):
         open(store.path).verify()
 
 
@@ -189,20 +189,7 @@ def test_every_field_is_checked(store):
 
 # ---- at random
 
-PIECES = [
-    b"-1",
-    b"0",
-    b"null",
-    b"1e999",
-    b'"',
-    b"{",
-    b"[",
-    b"]}",
-    b"9" * 40,
-    b"true",
-    b"../",
-    b"\\ud800",
-]
+PIECES = [*rb'-1 0 null 1e999 " { [ ]} true ../ \ud800'.split(), b"9" * 40]
 
 
 def damage(content: bytes, rng: random.Random, text: bool) -> bytes:
