@@ -58,6 +58,8 @@ def composed(make: Make) -> Make:
 
 def test_batches_are_pieces_of_the_graph(composed, data, store):
     loader = composed()
+    assert "widened, because it fits beside a batch" in str(loader.plan())
+    assert not Reversed.made, "a plan opens no file"
     for _ in range(2):
         seeds = []
         for batch in loader:
@@ -92,12 +94,6 @@ def test_the_layout_is_the_features_alone(composed, data, store):
 def test_what_does_not_decide_changes_no_batch(composed, other):
     for expected, batch in zip(composed(), composed(**other), strict=True):
         assert_same(expected, batch)
-
-
-def test_its_plan_can_be_printed(composed):
-    plan = str(composed().plan())
-    assert "widened, because it fits beside a batch" in plan
-    assert not Reversed.made, "a plan opens no file"
 
 
 def test_it_is_resumed(composed):
@@ -161,12 +157,6 @@ def test_several_types_are_loaded_too(tmp_path):
         tables = loader._runtime.settings.tables
     assert sorted(Reversed.made) == sorted(table.file.path for table in tables)
     assert {table.of_edges for table in tables} == {False, True}
-
-
-def test_a_batch_without_the_pipeline(composed, data):
-    batch = composed()([3, 399])
-    check(batch, data)
-    assert batch.n_id[:2].tolist() == [3, 399]
 
 
 # ---- what cannot be composed

@@ -1,6 +1,12 @@
-"""What a batch holds: the contract of PyTorch Geometric's NeighborLoader."""
+"""What a batch holds, to the last byte: the contract of PyTorch Geometric's NeighborLoader."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,9 +14,19 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import Store
-from tests.loader.batches import assert_same, check
+from gnndrive import NeighborLoader, Store
+from gnndrive.common.array_pool import ArrayPool
+from gnndrive.common.errors import BatchTooLarge
+from gnndrive.common.records import Sample, Seeds
+from gnndrive.loader.epoch_assembly import EpochAssembly
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies.base import Topology
+from gnndrive.strategies import STRATEGIES
+from gnndrive.testing.faults import NOISE
+from tests.loader.batches import assert_same, check, simulate
 from tests.loader.conftest import NODES, NODES_WITH_EDGES
+from tests.soak import product
 
 
 def store_of(data: Data, folder: Path) -> Store:
@@ -137,9 +153,6 @@ def test_x_of_more_dimensions_and_no_y(make, tmp_path, data):
         assert torch.equal(batch.x, batch.n_id.int())
 
 
-# ---- training
-
-
 def test_a_batch_is_the_users_own(make, data):
     loader = make(seed=1)
     for batch in loader:
@@ -177,3 +190,123 @@ def test_a_transform_is_applied_to_each_batch(make, data):
     for size, batch in make(transform=transform):
         assert size == batch.batch_size
         assert torch.equal(batch.total, batch.x.sum())
+
+
+DIMS = [1, 3, 32, 100, 127, 128, 129, 768, 4714]
+DTYPES = [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+ENGINES = ["uring", "threads", "simulated"]
+COUNT, IN_NEIGHBOURS = 240, 4
+BATCH_SIZE = 6  # with 3 neighbours of each seed a batch has at most 24 rows
+ROWS_IN_BUFFER = 30
+
+
+@pytest.fixture(scope="module")
+def graph() -> tuple[np.ndarray, np.ndarray]:
+    """Index pointers and indices: each node has four in-neighbours."""
+    indices = np.random.default_rng(0).integers(0, COUNT, COUNT * IN_NEIGHBOURS)
+    return np.arange(COUNT + 1) * IN_NEIGHBOURS, indices.astype(np.int64)
+
+
+def rows_of_bytes(
+    path: Path, graph: tuple[np.ndarray, np.ndarray], dim: int, dtype: torch.dtype
+) -> tuple[Store, torch.Tensor]:
+    """A store of rows of random bytes, and the rows."""
+    draw = torch.Generator().manual_seed(dim)
+    row_bytes = dim * dtype.itemsize
+    x = torch.randint(0, 256, (COUNT, row_bytes), dtype=torch.uint8, generator=draw).view(dtype)
+    gnndrive.write_store(path, indptr=graph[0], indices=graph[1], nodes={"x": x})
+    return gnndrive.open(path), x
+
+
+@product("dim,dtype,engine", DIMS, DTYPES, ENGINES, ids=str)
+def test_every_row_equals_direct_indexing(graph, dim, dtype, engine, tmp_path, monkeypatch):
+    store, x = rows_of_bytes(tmp_path / "rows.gnn", graph, dim, dtype)
+    simulate(monkeypatch, seed=x.size(1), faults=NOISE)
+    row_bytes = x.size(1) * x.element_size()
+    with NeighborLoader(
+        store,
+        [3],
+        batch_size=BATCH_SIZE,
+        shuffle=True,
+        seed=1,
+        engine=engine,
+        extractors=4,
+        io_depth=16,
+        buffer=ROWS_IN_BUFFER * row_bytes,
+    ) as loader:
+        batches = 0
+        for batch in loader:
+            batches += 1
+            assert batch.x.dtype == x.dtype
+            assert batch.x.shape == (len(batch.n_id), x.size(1))
+            assert torch.equal(batch.x.view(torch.uint8), x[batch.n_id].view(torch.uint8))
+        stats = loader.stats()
+    assert batches == COUNT // BATCH_SIZE
+    assert stats["engine"] == engine
+    assert stats["evictions"] > COUNT - ROWS_IN_BUFFER, "the buffer was to be far too small"
+
+
+PLACES, EDGES = 120, 900
+
+
+class Placed(Uniform):
+    """Takes the rows of other nodes and edges, and names a table that the store does not have."""
+
+    name = "placed"
+
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
+        sample = super().sample(seeds, key, topologies)
+        rows = {
+            "nodes/x": PLACES - 1 - sample.node,
+            "edges/edge_attr": np.full(sample.num_edges, 3),
+            "nodes/other": np.array([-1]),
+        }
+        return replace(sample, rows=rows)
+
+
+@pytest.fixture(scope="module")
+def placed() -> Data:
+    """A graph whose edges are not in CSC order and have rows large enough for the buffer."""
+    torch.manual_seed(0)
+    return Data(
+        x=torch.randn(PLACES, 9), y=torch.arange(PLACES), edge_attr=torch.randn(EDGES, 20),
+        edge_index=torch.randint(PLACES, (2, EDGES)),
+    )  # fmt: skip
+
+
+def placing_loader(data: Data, folder: Path, **more: Any) -> NeighborLoader:
+    """A loader of the graph whose sampler says where rows lie."""
+    store = gnndrive.from_data(data, folder / "graph.gnn")
+    strategy = replace(STRATEGIES["gnndrive"], sampler=Placed)
+    return NeighborLoader(store, [4, 3], batch_size=16, strategy=strategy, **more)
+
+
+def test_rows_lie_where_the_sample_says(placed, tmp_path):
+    count = 0
+    for batch in placing_loader(placed, tmp_path):
+        assert torch.equal(batch.x, placed.x[PLACES - 1 - batch.n_id])
+        assert torch.equal(batch.y, placed.y[batch.n_id])
+        assert torch.equal(batch.n_id[batch.edge_index], placed.edge_index[:, batch.e_id])
+        assert torch.equal(batch.edge_attr, placed.edge_attr[3].expand(len(batch.e_id), -1))
+        count += batch.batch_size
+    assert count == PLACES
+
+
+def test_its_size_is_checked_first():
+    """A larger batch than the plan counts is refused, although it says where its rows lie."""
+    rows_of = {"nodes/x": np.zeros(4, np.int64), "edges/edge_attr": np.arange(5)}
+    collate = SimpleNamespace(tables=[], rows_of=lambda *_: rows_of)
+    runtime = SimpleNamespace(array_pool=ArrayPool(), attributes=None, device=None)
+    assembly: Any = SimpleNamespace(collate=collate)
+    epoch = EpochAssembly(assembly, cast(Any, runtime), 0, 0)
+    narrow = np.zeros(5, np.int32)
+    given = {"nodes/x": np.arange(4)}
+    sample = Sample(np.zeros(4, np.int64), narrow, narrow, narrow, (4,), (), rows=given)
+    for nodes in (None, 4):
+        epoch._limits = nodes and Bounds({None: nodes}, {None: 9}, {None: nodes})
+        found = epoch.rows_of(sample)
+        assert found["nodes/x"] is given["nodes/x"]
+        assert found["edges/edge_attr"] is rows_of["edges/edge_attr"]
+    epoch._limits = Bounds({None: 3}, {None: 9}, {None: 3})
+    with pytest.raises(BatchTooLarge):
+        epoch.rows_of(sample)

@@ -216,6 +216,7 @@ def test_behind_a_warm_up_the_buffer_takes_the_rest(make, warm_up, monkeypatch, 
     """In the middle of the first epoch, whose batches stay the same."""
     stage(monkeypatch, staging)
     given = {"shuffle": shuffle, "seed": 3, "batch_size": 8, "buffer": None}
+    given["input_nodes"] = range(160)
     host, device = (make([2, 2], device=name, **given) for name in DEVICES)
     little = device.plan().slots
     assert little < NODES

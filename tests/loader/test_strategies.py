@@ -109,7 +109,6 @@ COMMON: dict[str, Any] = {"seed": 5, "shuffle": True, "buffer": "30KB"}
 @pytest.mark.parametrize(
     ("other", "taken"),
     [
-        ({"strategy": "ginex"} | SHAPES["short"], 4),
         ({"strategy": "ginex"} | SHAPES["several apart"], 9),
         ({"strategy": "ginex"} | SHAPES["apart from disk"], 0),
         ({"strategy": "lsm-gnn", "superbatch": 4}, 3),
