@@ -199,10 +199,12 @@ def drop_orphans_wait(patch: Patch) -> None:
         lib.gd_buffer_fail(table.handle, pointer(slots), len(slots))
 
     def tolerant(table: SlotTable, stretch: Stretch) -> None:
-        loading = [
-            s for s in stretch.slots if lib.gd_buffer_state_of(table.handle, s) == lib.GD_LOADING
-        ]
-        commit(table, Stretch(np.array(loading, np.int32), stretch.failures))
+        def loading(slots: Any) -> Any:
+            states = [lib.gd_buffer_state_of(table.handle, slot) for slot in slots]
+            return np.array(states, np.int32) == lib.GD_LOADING
+
+        failures = stretch.failures[loading(stretch.failures["slot"])]
+        commit(table, Stretch(stretch.slots[loading(stretch.slots)], failures))
 
     patch.setattr(SlotTable, "release", freeing)
     patch.setattr(SlotTable, "commit", tolerant)

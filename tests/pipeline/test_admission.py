@@ -38,7 +38,6 @@ from tests.pipeline.tight import (
     simulation_of,
     use,
 )
-from tests.soak import product
 
 PARTS = pytest.mark.parametrize("part_rows", [2, 100])  # many, and none
 NOT_IN_PARTS = 100
@@ -102,10 +101,10 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call
     monkeypatch.setattr(owner, name, short)
 
 
-@product(
-    "device,what,call,part_rows", DEVICES, ["landing", "order", "landing"], [0, 1, 2, 1, 2, 0],
-    [100, 100, 4, 4],
-)  # fmt: skip
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("part_rows", [4, 100])
+@pytest.mark.parametrize("call", [0, 1, 2])
+@pytest.mark.parametrize("what", ["landing", "order"])
 @in_virtual_loop
 async def test_no_memory_to_land_in(rows, monkeypatch, device, what, call, part_rows):
     """For the first part, or while others are being read: the caller gets the error, and the next

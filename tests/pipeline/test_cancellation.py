@@ -72,7 +72,7 @@ def test_an_epoch_cancelled_after_any_turn(rows, seeds, shape, monkeypatch):
             return ended
 
         assert cancel_after_each_turn(main, 2000) > 10
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def simulation_of(rows: TableFile, seed: int, given: dict[str, Any]) -> Simulation:

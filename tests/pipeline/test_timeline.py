@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from gnndrive.pipeline import trace_file
 from gnndrive.pipeline.batch_times import SAMPLING, TAKEN, EpochTimes
 from gnndrive.pipeline.stage_times import StageTimes
 from gnndrive.pipeline.timeline import PID_BASE, Timeline, trace_base_ns
+from tests import forked
 from tests.pipeline.test_batch_times import Ticking
 from tests.pipeline.traces import check, check_batches, read, read_unfinished
 
@@ -126,15 +126,21 @@ def test_what_was_written_can_be_read_before_the_end(tmp_path, name):
     assert len(check_batches(read(path))) == 5
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gnndrive.pipeline.timeline import Timeline
+timeline = Timeline(Path(sys.argv[1]), write=False)
+timeline.counter(timeline.clock(), "reads in flight", 3)
+timeline.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_the_file_of_a_killed_process_opens(tmp_path):
-    pid = os.fork()
-    if pid == 0:
-        timeline = timeline_at(tmp_path / "trace.json.gz")
-        timeline.counter(timeline.clock(), "reads in flight", 3)
-        timeline.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    events = read_unfinished(tmp_path / "trace.json.gz")
+    path = tmp_path / "trace.json.gz"
+    assert forked.run(KILLED, str(path)).returncode == -9
+    events = read_unfinished(path)
     check(events)
     assert events[-1]["args"] == {"value": 3}
 
