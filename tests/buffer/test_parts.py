@@ -6,7 +6,7 @@ import errno
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common.ffi import ffi, lib, pointer
@@ -36,6 +36,7 @@ ROWS = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(ROWS, st.integers(1, 20))
 @example([(FAR, False), (0, False), (FAR, False), (FAR - 1, False)], 1)
 @example([(2**62, False), (0, False)], 1)

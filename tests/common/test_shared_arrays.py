@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common.shared_arrays import ALIGNED, SharedArray, SharedArrays
@@ -22,6 +22,7 @@ def received(arrays: SharedArrays, described: SharedArray) -> np.ndarray:
     return attached[described.offset : end].view(dtype)
 
 
+@settings(max_examples=20)
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from(["u1", "i2", "u4", "i8"]), st.integers(0, 90))),

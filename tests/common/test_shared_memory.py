@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common import shared_memory
@@ -135,6 +135,7 @@ def test_what_is_no_memory_is_refused(path):
     assert open_files() == before - 1
 
 
+@settings(max_examples=20)
 @given(st.integers(-(2**70), 2**70))
 def test_any_size_is_mapped_or_refused(nbytes):
     memory = SharedMemory.create(4096, "test")
@@ -172,25 +173,21 @@ def test_a_system_that_refuses_says_how_to_go_on(monkeypatch, code, remedy):
         SharedMemory.create(NBYTES, "test")
 
 
-@pytest.mark.parametrize("refused", ["ftruncate", "mmap"])
-def test_a_refused_memory_leaves_no_descriptor(monkeypatch, refused):
+@pytest.mark.parametrize(
+    ("where", "code", "kind", "said"),
+    [
+        ((os, "ftruncate"), errno.ENOMEM, ConfigError, "host_service=False"),
+        ((mmap, "mmap"), errno.ENOMEM, ConfigError, "host_service=False"),
+        ((mmap, "mmap"), errno.EMFILE, LimitError, "ulimit -n"),
+    ],
+)
+def test_a_refused_memory_leaves_no_descriptor(monkeypatch, where, code, kind, said):
     def refuse(*given, **named):
-        raise OSError(errno.ENOMEM, "out of memory")
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr({"ftruncate": os, "mmap": mmap}[refused], refused, refuse)
+    monkeypatch.setattr(*where, refuse)
     before = open_files()
-    with pytest.raises(ConfigError, match=r"out of memory.*host_service=False"):
-        SharedMemory.create(NBYTES, "test")
-    assert open_files() == before
-
-
-def test_a_mapping_needs_a_descriptor_too(monkeypatch):
-    def refuse(*given, **named):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(mmap, "mmap", refuse)
-    before = open_files()
-    with pytest.raises(LimitError, match="ulimit -n"):
+    with pytest.raises(kind, match=said):
         SharedMemory.create(NBYTES, "test")
     assert open_files() == before
 
