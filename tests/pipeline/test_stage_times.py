@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gnndrive.pipeline.batch_times import ASKED, DRAWN, JOINED, SAMPLED, SAMPLING, TAKEN
+from gnndrive.pipeline.batch_times import JOINED, SAMPLED
 from gnndrive.pipeline.stage_times import (
     READ,
     STAGES,
@@ -36,18 +36,18 @@ def test_a_buckets_middle_is_within_two_per_cent():
     assert set(buckets) == set(range(buckets[-1] + 1))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_percentiles_are_those_of_the_sorted_times(seed):
-    draw = random.Random(seed)
-    times = [int(draw.lognormvariate(15, 2)) for _ in range(3_000)]
-    histogram = Histogram()
-    for ns in times:
-        histogram.add(ns)
-    summary, ordered = histogram.summary(), sorted(times)
-    assert summary["count"] == 3_000
-    assert summary["mean_s"] == pytest.approx(sum(times) / 3_000 / 1e9)
-    for name, share in (("p50_s", 0.5), ("p90_s", 0.9), ("p99_s", 0.99)):
-        assert summary[name] == pytest.approx(ordered[int(share * 3_000) - 1] / 1e9, rel=0.02)
+def test_percentiles_are_those_of_the_sorted_times(seeds):
+    for seed in seeds(2):
+        draw = random.Random(seed)
+        times = [int(draw.lognormvariate(15, 2)) for _ in range(3_000)]
+        histogram = Histogram()
+        for ns in times:
+            histogram.add(ns)
+        summary, ordered = histogram.summary(), sorted(times)
+        assert summary["count"] == 3_000
+        assert summary["mean_s"] == pytest.approx(sum(times) / 3_000 / 1e9)
+        for name, share in (("p50_s", 0.5), ("p90_s", 0.9), ("p99_s", 0.99)):
+            assert summary[name] == pytest.approx(ordered[int(share * 3_000) - 1] / 1e9, rel=0.02)
 
 
 def test_nothing_was_measured_yet():
@@ -105,7 +105,3 @@ def test_reads_are_known_as_intervals():
     assert times.reads_between(0, 1_000) == [(100, 300), (400, 1_000)]
     assert times.reads_between(250, 350) == [(250, 300)]
     assert times.reads_between(300, 400) == []
-
-
-def test_every_stage_has_a_mark_at_its_begin_and_at_its_end():
-    assert (0, 1, STAGES.index("step"), len(STAGES)) == (DRAWN, SAMPLING, TAKEN, ASKED)
