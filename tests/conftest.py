@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,10 @@ from tests import forked, soak
 # for each other beside other work take up to ten times as long. OpenMP reads this when torch is
 # imported; the processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would the programs that tests
+# interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `make test` shows the same examples each time, a soak others in each of its runs.
 settings.register_profile("project", deadline=None, database=None, derandomize=not soak.SOAKING)
