@@ -1,4 +1,4 @@
-"""Small budgets and buffers, so that small stores have many parts, and no waiting for the disk."""
+"""A store, small budgets and buffers, so that it has many parts, and no waiting for the disk."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from gnndrive.store.packed import durable, row_checks, row_writer, rows
+from gnndrive.store.packed import row_checks, row_writer, rows
 from gnndrive.store.packed.rows import Budget
 from gnndrive.store.partitioned import list_writer, renumbering, static_lists
+from tests.store.packed.conftest import file_system_syncs  # noqa: F401
+from tests.store.partitioned.made import make_store
 
 
-class Core:
-    """Syncs nothing."""
-
-    def gd_sync_file_system(self, fd: int) -> int:
-        return 0
-
-
-@pytest.fixture(autouse=True)
-def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "lib", Core())
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "graph.gnn")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Small stores, and their partitioned folders written in memory with plain numpy.
+"""Small stores, their partitions, and their partitioned folders written with plain numpy.
 
 `make_folder` states the format a second time and in the simplest way: the writer's files are
 compared with its files, byte for byte, and other tests use it to have partitions of any shape.
@@ -17,6 +17,7 @@ import gnndrive
 from gnndrive.store.format import ArrayInfo, npy_header
 from gnndrive.store.packed.format import PackArray, file_checksum
 from gnndrive.store.packed.gathering import sum_of_rows
+from gnndrive.store.partitioned.assign import assign
 from gnndrive.store.partitioned.format import (
     ARRAYS,
     HOT_SHARE,
@@ -26,11 +27,13 @@ from gnndrive.store.partitioned.format import (
     array_infos,
     dump,
 )
+from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.settings import PartitionSettings
 from gnndrive.store.reader import Store
 
 ANY = np.ndarray[Any, Any]
+MEMORY, WRITING_MEMORY = 1 << 30, 128 << 20
 
 
 def make_store(
@@ -147,3 +150,80 @@ def write_array(root: Path, info: ArrayInfo, values: ANY) -> PackArray:
         total = sum_of_rows(rows.reshape(-1).view(np.uint8), info.row_bytes, 0)
         checksum = f"sum64:{total:016x}"
     return PackArray(info.name, info.dtype, info.shape, checksum)
+
+
+# ---- with the writer
+
+
+def write_folder(
+    store: Store, part: Sequence[int] | Any, parts: int, name: str = "written", **more: Any
+) -> Partitioned:
+    """Write the folder of an assignment with `gnndrive.partition`."""
+    path = store.path.parent / "part.npy"
+    np.save(path, np.asarray(part))
+    gnndrive.partition(store, parts, path, WRITING_MEMORY, name=name, **more)
+    return open_partitioned(store.path / PARTITIONED / name, store)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The arrays of a folder, by name."""
+    return {path.name: path.read_bytes() for path in folder.glob("*.npy")}
+
+
+# ---- assignments
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The settings of an assignment."""
+
+    method: str
+    parts: int
+    train_first: bool = False
+    seed: int = 0
+
+
+def edge_store(
+    path: Path, nodes: int, edges: Sequence[tuple[int, int]], train: Sequence[int] | None = None
+) -> Store:
+    """A store with edges (source, target); those of a target are in their order."""
+    ends = np.array(edges, np.int64).reshape(-1, 2)
+    order = np.argsort(ends[:, 1], kind="stable")
+    counts = np.bincount(ends[:, 1], minlength=nodes)
+    return gnndrive.write_store(
+        path,
+        indptr=np.concatenate([[0], np.cumsum(counts)]),
+        indices=ends[order, 0],
+        nodes={"x": np.zeros((nodes, 4), np.float32)},
+        splits={} if train is None else {"train": np.array(train, np.int64)},
+    )
+
+
+def draw_edges(nodes: int, edges: int, seed: int = 0) -> list[tuple[int, int]]:
+    """Random edges with hubs, duplicates, self loops and nodes without any."""
+    ends = (nodes * np.random.default_rng(seed).random((edges, 2)) ** 2).astype(int)
+    return [(source, target) for source, target in ends.tolist()]
+
+
+def neighbours(nodes: int, edges: Sequence[tuple[int, int]]) -> list[set[int]]:
+    """The symmetric lists: of each node its distinct neighbours in both directions."""
+    found: list[set[int]] = [set() for _ in range(nodes)]
+    for source, target in edges:
+        if source != target:
+            found[source].add(target)
+            found[target].add(source)
+    return found
+
+
+def run(
+    store: Store, folder: Path, chosen: Any, memory: int = MEMORY, given: GivenParts | None = None
+) -> list[int]:
+    """Assign in a new folder, which then holds the result alone."""
+    folder.mkdir()
+    if given is not None:
+        given.write(folder)
+    part = assign(store, chosen, folder, memory, lambda *_: None)
+    assert [path.name for path in folder.iterdir()] == ["part.npy"]
+    assert part.dtype == np.int32
+    assert np.array_equal(np.load(folder / "part.npy"), part)
+    return part.tolist()

@@ -1,8 +1,14 @@
-"""Partitions at random or from the user, the number of partitions, and what is refused."""
+"""Partitions at random, by METIS or from the user; the number of partitions; what is refused; and
+assignments that are killed at any moment.
+
+Some tests put another module in the place of pymetis, whose process ends as METIS's may."""
 
 from __future__ import annotations
 
 import os
+import random
+import signal
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,32 +19,47 @@ import pytest
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import Store, write_store
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.partitioned import given, long_writer, metis
+from gnndrive.store.partitioned import edge_stream, given, long_writer, metis, symmetric
 from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
 from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.long_writer import LongWriter
-from tests.store.partitioned.assigned import (
+from tests.forked import Program
+from tests.store.kills import counting, fails_at, killed_at
+from tests.store.partitioned.made import (
     MEMORY,
     Chosen,
     draw_edges,
-    ignore,
-    make_store,
+    edge_store,
+    neighbours,
     run,
 )
 
-NODES = 1000
+NODES, EDGES = 600, 3000
+Fake = Callable[[str], None]
 TRAIN = range(3, NODES, 9)
+RUN = """
+import sys
+from pathlib import Path
+import gnndrive
+from tests.store.partitioned.made import Chosen, run
+sys.path.insert(0, sys.argv[3])
+run(gnndrive.open(sys.argv[1]), Path(sys.argv[2]), Chosen("metis", 4))
+"""
+
+
+def ignore(*_: object) -> None:
+    """Progress that is not told."""
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return make_store(tmp_path / "graph.gnn", NODES, draw_edges(NODES, 3000), TRAIN)
+    return edge_store(tmp_path / "graph.gnn", NODES, draw_edges(NODES, EDGES), TRAIN)
 
 
 # ---- random
 
 
-@pytest.mark.parametrize("parts", [1, 7, 64, NODES])
+@pytest.mark.parametrize("parts", [1, 7, NODES])
 def test_random_partitions_are_even(store: Store, tmp_path: Path, parts: int):
     found = [run(store, tmp_path / str(n), Chosen("random", parts, seed=n)) for n in (0, 1)]
     for part in found:
@@ -51,15 +72,15 @@ def test_random_partitions_are_even(store: Store, tmp_path: Path, parts: int):
 
 def test_a_node_may_be_in_any_random_partition(store: Store, tmp_path: Path):
     found = np.array(
-        [run(store, tmp_path / str(n), Chosen("random", 4, seed=n)) for n in range(60)]
+        [run(store, tmp_path / str(n), Chosen("random", 4, seed=n)) for n in range(40)]
     )
     for part in range(4):
         share = (found == part).mean(0)
-        assert share.min() > 0.02
+        assert share.min() > 0
         assert share.max() < 0.55
 
 
-@pytest.mark.parametrize("parts", [1, 8, 64])
+@pytest.mark.parametrize("parts", [1, 8])
 def test_training_nodes_fill_the_first_partitions(store: Store, tmp_path: Path, parts: int):
     chosen = Chosen("random", parts, train_first=True, seed=2)
     part = np.array(run(store, tmp_path / "work", chosen))
@@ -172,8 +193,8 @@ def test_a_store_without_features_has_partitions(tmp_path: Path):
 
 
 def test_auto_takes_metis_where_it_fits(store: Store, monkeypatch: pytest.MonkeyPatch):
-    assert choose_method(store, 88 * 6000) == "metis"
-    assert choose_method(store, 88 * 6000 - 1) == "ldg"
+    assert choose_method(store, 88 * 2 * EDGES) == "metis"
+    assert choose_method(store, 88 * 2 * EDGES - 1) == "ldg"
     monkeypatch.setattr("gnndrive.store.partitioned.metis.find_spec", lambda _: None)
     assert choose_method(store, MEMORY) == "ldg"
 
@@ -182,13 +203,12 @@ def test_auto_takes_metis_where_it_fits(store: Store, monkeypatch: pytest.Monkey
     ("chosen", "memory", "said"),
     [
         (Chosen("best", 4), MEMORY, "method='best': give one of auto, metis, ldg, random, file"),
-        (Chosen("ldg", 0), MEMORY, "parts=0: give a number from 1 to 1000"),
-        (Chosen("random", 1001), MEMORY, "parts=1001: give a number from 1 to 1000"),
+        (Chosen("ldg", 0), MEMORY, "parts=0: give a number from 1 to 600"),
+        (Chosen("random", 601), MEMORY, "parts=601: give a number from 1 to 600"),
         (Chosen("ldg", 4, True), MEMORY, "train_first is for method='random'"),
         (Chosen("file", 4), MEMORY, "method='file' needs the partition of each node"),
         (Chosen("random", 4), 1 << 20, "memory=1.05 MB is too little .* give at least 3"),
         (Chosen("ldg", 4), 1 << 20, "memory=1.05 MB is too little .* give at least 2"),
-        (Chosen("metis", 4), 1 << 20, "memory=1.05 MB is too little .* give at least 2"),
     ],
 )
 def test_settings_that_cannot_work(
@@ -198,27 +218,24 @@ def test_settings_that_cannot_work(
         run(store, tmp_path / "work", chosen, memory)
 
 
-def test_auto_goes_on_with_the_method_that_it_began_with(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_auto_goes_on_with_the_method_that_it_began_with(store, tmp_path, monkeypatch):
     """Another choice at a later call, because pymetis is gone, changes nothing."""
-    whole = run(store, tmp_path / "whole", Chosen("auto", 8))
-    assert whole == run(store, tmp_path / "metis", Chosen("metis", 8))
     folder = tmp_path / "work"
     folder.mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(metis, "assign_metis", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             assign(store, Chosen("auto", 8), folder, MEMORY, ignore)
-    monkeypatch.setattr(metis, "is_there", lambda: False)
-    with pytest.raises(ConfigError, match="method='metis' needs pymetis"):
-        assign(store, Chosen("auto", 8), folder, MEMORY, ignore)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(metis, "is_there", lambda: False)
+        with pytest.raises(ConfigError, match="method='metis' needs pymetis"):
+            assign(store, Chosen("auto", 8), folder, MEMORY, ignore)
+    whole = run(store, tmp_path / "whole", Chosen("metis", 8))
     assert assign(store, Chosen("auto", 8), folder, MEMORY, ignore).tolist() == whole
 
 
 def test_training_nodes_first_need_a_split(tmp_path: Path):
-    store = make_store(tmp_path / "g.gnn", 20, [(0, 1)])
+    store = edge_store(tmp_path / "g.gnn", 20, [(0, 1)])
     with pytest.raises(ConfigError, match="has no split 'train', its splits are: none; import"):
         run(store, tmp_path / "work", Chosen("random", 2, train_first=True))
 
@@ -230,6 +247,100 @@ def test_a_finished_assignment_is_taken_as_it_is(store: Store, tmp_path: Path):
     np.save(tmp_path / "work" / "part.npy", np.zeros(3, np.int32))
     with pytest.raises(StoreError, match=r"part.npy is damaged: remove .*, and partition again"):
         assign(store, Chosen("random", 4), tmp_path / "work", 1, ignore)
+
+
+# ---- METIS in a child process
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Sets what another pymetis does in the place of partitioning."""
+
+    def put(body: str) -> None:
+        folder = tmp_path / "modules"
+        folder.mkdir(exist_ok=True)
+        (folder / "pymetis.py").write_text(
+            "import os, signal, sys\n"
+            "class Options:\n    def __init__(self, seed): pass\n"
+            f"def part_graph(parts, xadj, adjncy, options):\n    {body}\n"
+        )
+        monkeypatch.syspath_prepend(str(folder))
+
+    return put
+
+
+def test_metis_cuts_few_edges(store, tmp_path):
+    part = np.array(run(store, tmp_path / "work", Chosen("metis", 8)))
+    assert 0 <= part.min() <= part.max() < 8
+    assert np.bincount(part).max() <= 1.1 * NODES / 8 + 1
+    targets = np.repeat(np.arange(NODES), np.diff(store.indptr))
+    cuts = part[store.indices] != part[targets]
+    assert cuts.mean() < 0.6 < 7 / 8, "at random it would be 7/8"
+    assert run(store, tmp_path / "again", Chosen("auto", 8)) == part.tolist()
+    assert set(run(store, tmp_path / "one", Chosen("metis", 1))) == {0}
+
+
+def test_metis_is_given_the_symmetric_lists(store: Store, tmp_path: Path, fake: Fake):
+    """The other pymetis numbers nodes by a checksum of their neighbours."""
+    fake("return 0, [int(sum(adjncy[a:b])) % 7 for a, b in zip(xadj[:-1], xadj[1:])]")
+    expected = [sum(each) % 7 for each in neighbours(NODES, draw_edges(NODES, EDGES))]
+    assert run(store, tmp_path / "work", Chosen("metis", 7)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("os.abort()", "METIS was ended by SIGABRT, probably because memory ran out: give"),
+        ("os.kill(os.getpid(), 11)", "METIS was ended by SIGSEGV: give method='ldg' [(]--method"),
+        ("raise MemoryError('no room')", r"METIS failed \(exit status 1\): .*it said: .*no room"),
+        ("print('Input Error'); os._exit(3)", r"METIS failed \(exit status 3\): .* more memory"),
+    ],
+)
+def test_a_child_that_dies_is_explained(
+    store: Store, tmp_path: Path, fake: Fake, body: str, said: str
+):
+    fake(body)
+    with pytest.raises(ConfigError, match=said) as raised:
+        run(store, tmp_path / "work", Chosen("metis", 4))
+    assert "give method='ldg' (--method ldg)" in str(raised.value)
+    assert not (tmp_path / "work" / "part.npy").exists()
+
+
+@pytest.mark.parametrize("body", ["return 0, [0, 1]", f"return 0, [4] * {NODES}"])
+def test_a_result_that_is_none_is_refused(store: Store, tmp_path: Path, fake: Fake, body: str):
+    fake(body)
+    with pytest.raises(StoreError, match="METIS has left no partitions of 600 nodes"):
+        run(store, tmp_path / "work", Chosen("metis", 4))
+
+
+def test_what_metis_needs_is_named(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(metis, "BYTES_AN_ENTRY", 1 << 20)
+    with pytest.raises(ConfigError, match=r"give at least .*GB, or give method='ldg'"):
+        run(store, tmp_path / "work", Chosen("metis", 4))
+    monkeypatch.setattr(metis, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="needs pymetis: install it with pip install"):
+        run(store, tmp_path / "other", Chosen("metis", 4))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_child_ends_with_its_parent(
+    store: Store, tmp_path: Path, fake: Fake, number: signal.Signals
+):
+    """The child holds a pipe open; it is closed when the child has ended."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    fake(f"out = open({str(pipe)!r}, 'wb', 0); out.write(b'x'); signal.pause()")
+    parent = Program(RUN, str(store.path), str(tmp_path / "work"), str(tmp_path / "modules"))
+    with open(pipe, "rb", 0) as said:
+        assert said.read(1) == b"x"
+        parent.send_signal(number)
+        assert said.read(1) == b""
+    with parent:
+        _, errors = parent.communicate()
+    assert parent.returncode == -number
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+    (tmp_path / "modules" / "pymetis.py").unlink()
+    assert not (tmp_path / "work" / "part.npy").exists()
 
 
 # ---- the writer of long files
@@ -274,3 +385,45 @@ def test_a_long_file_that_cannot_be_written_is_named(
     assert not (tmp_path / "file").exists()
     with pytest.raises(StoreError, match=r"writing .*file failed"):
         LongWriter(tmp_path / "no folder" / "file")
+
+
+# ---- interrupted
+
+
+@pytest.fixture(params=["ldg", "ldg in a file", "random", "metis"])
+def work(request, tmp_path, monkeypatch) -> tuple[Callable[[], object], Path]:
+    """What assigns the nodes of a store, or goes on, and where."""
+    for module in (edge_stream, symmetric):
+        monkeypatch.setattr(module, "PART_BYTES", 5 * 4096)
+    if request.param == "ldg in a file":
+        monkeypatch.setattr(symmetric, "NUMBERS_MOST", 2500)
+    store, folder = edge_store(tmp_path / "g.gnn", 400, draw_edges(400, 3000)), tmp_path / "work"
+    folder.mkdir()
+    chosen = Chosen(request.param.split()[0], 8)
+    return lambda: assign(store, chosen, folder, MEMORY, ignore), folder
+
+
+def test_an_assignment_that_is_killed_or_whose_disk_fails_goes_on(work, monkeypatch, seeds):
+    """A failing disk is a StoreError; the next call ends with the same bytes."""
+    do, folder = work
+    counts = [0]
+
+    def count() -> None:
+        counts[0] += 1
+
+    with monkeypatch.context() as patch:
+        counting(patch.setattr, count)
+        do()
+    whole = (folder / "part.npy").read_bytes()
+    for seed in seeds(4 if counts[0] > 10 else 2):
+        for path in folder.iterdir():
+            path.unlink()
+        at = random.Random(seed).randint(1, counts[0])
+        if seed % 2:
+            assert killed_at(do, at)
+            killed_at(do, at // 2 + 1)
+        else:
+            assert fails_at(do, monkeypatch, at, OSError(28, "simulated")) is not None
+        do()
+        assert [path.name for path in folder.iterdir()] == ["part.npy"]
+        assert (folder / "part.npy").read_bytes() == whole

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
@@ -17,31 +15,43 @@ from gnndrive.store import Store
 from gnndrive.store import open as open_store
 from gnndrive.store.generate import planted_communities
 from gnndrive.store.partitioned import edge_stream, ldg, symmetric
-from tests.store.partitioned.assigned import (
+from tests.soak import product
+from tests.store.partitioned.made import (
     MEMORY,
     Chosen,
-    brute_ldg,
     draw_edges,
-    ignore,
-    make_store,
+    edge_store,
     neighbours,
     run,
 )
 
-NODES, EDGES = 300, 2_500
+NODES, EDGES = 120, 1_000
 PAGE = 4096
 
 
-@st.composite
-def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]], int]:
-    """(nodes, edges, parts)."""
-    nodes = draw(st.integers(1, 24))
-    node = st.integers(0, nodes - 1)
-    return (
-        nodes,
-        draw(st.lists(st.tuples(node, node), max_size=60)),
-        draw(st.integers(1, nodes)),
-    )
+def ignore(*_: object) -> None:
+    """Progress that is not told."""
+
+
+def brute_ldg(lists: Sequence[set[int]], parts: int) -> tuple[list[int], int]:
+    """The partition of each node as the design says, and the number of passes."""
+    nodes = len(lists)
+    cap = max(105 * nodes // (100 * parts), -(-nodes // parts))
+    part, size = [-1] * nodes, [0] * parts
+    number = moved = 0
+    while number < 1 or (number < 10 and 100 * moved >= nodes):
+        number, moved = number + 1, 0
+        for node, near in enumerate(lists):
+            before = part[node]
+            if before >= 0:
+                size[before] -= 1
+            placed = [part[other] for other in near if part[other] >= 0]
+            room = [p for p in range(parts) if size[p] < cap]
+            best = min(room, key=lambda p: (-placed.count(p) * (cap - size[p]), size[p], p))
+            part[node] = best
+            size[best] += 1
+            moved += best != before
+    return part, number
 
 
 @pytest.fixture
@@ -54,19 +64,20 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return make_store(tmp_path / "graph.gnn", NODES, draw_edges(NODES, EDGES))
+    return edge_store(tmp_path / "graph.gnn", NODES, draw_edges(NODES, EDGES))
 
 
-@given(graphs())
-def test_partitions_are_those_of_the_plain_way(graph: tuple[int, list[tuple[int, int]], int]):
-    nodes, edges, parts = graph
-    with tempfile.TemporaryDirectory() as folder:
-        store = make_store(Path(folder, "graph.gnn"), nodes, edges)
-        found = run(store, Path(folder, "work"), Chosen("ldg", parts))
-    assert found == brute_ldg(neighbours(nodes, edges), parts)[0]
+def test_partitions_are_those_of_the_plain_way(tmp_path, seeds):
+    for seed in seeds(6):
+        draw = random.Random(seed)
+        nodes = draw.randint(1, 24)
+        edges = [(draw.randrange(nodes), draw.randrange(nodes)) for _ in range(draw.randrange(60))]
+        store, parts = edge_store(tmp_path / f"{seed}.gnn", nodes, edges), draw.randint(1, nodes)
+        found = run(store, tmp_path / f"{seed}", Chosen("ldg", parts))
+        assert found == brute_ldg(neighbours(nodes, edges), parts)[0]
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 64, NODES])
+@pytest.mark.parametrize("parts", [1, 7, NODES])
 def test_with_more_nodes(store: Store, tmp_path: Path, parts: int):
     told: list[str] = []
     lists = neighbours(NODES, draw_edges(NODES, EDGES))
@@ -89,8 +100,7 @@ def listed(numbers: list[int]) -> Iterator[list[int]]:
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("most", [400, 1000, 100_000])
-@pytest.mark.parametrize("in_file", [False, True])
+@product("most,in_file", [200, 400, 100_000, 100_000], [False, True, False, True])
 def test_lists_are_the_same_whatever_the_memory(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, in_file: bool
 ):
@@ -107,20 +117,11 @@ def test_lists_are_the_same_whatever_the_memory(
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_partitions_are_the_same_whatever_the_memory(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    expected = run(store, tmp_path / "a", Chosen("ldg", 8))
-    monkeypatch.setattr(symmetric, "NUMBERS_MOST", 500)
-    assert run(store, tmp_path / "b", Chosen("ldg", 8)) == expected
-
-
 def test_the_least_memory_that_an_error_names_works(tmp_path: Path):
     """A node with very many neighbours needs more than the others, which is known later."""
-    nodes = 100_000
+    nodes = 20_000
     edges = [(node, 0) for node in range(1, nodes)]
-    store = make_store(tmp_path / "star.gnn", nodes, edges)
+    store = edge_store(tmp_path / "star.gnn", nodes, edges)
     memory, refusals = 1, 0
     while True:
         try:
@@ -138,7 +139,7 @@ def test_the_least_memory_that_an_error_names_works(tmp_path: Path):
 
 def test_an_index_that_is_no_node_is_named(store: Store, tmp_path: Path):
     with open(store.indices_path, "r+b") as file:
-        file.seek(PAGE + 4 * 700)
+        file.seek(PAGE + 4 * 300)
         file.write((NODES).to_bytes(4, "little"))
     with pytest.raises(StoreError, match=r"indices.npy names a node that is not in the store"):
         run(open_store(store.path), tmp_path / "work", Chosen("ldg", 4))
@@ -206,11 +207,10 @@ class Native:
         return found
 
 
-@pytest.mark.parametrize("width", [4, 8])
-@pytest.mark.parametrize("cut", [1, 37, EDGES])
+@product("cut,width", [1, 37, EDGES], [4, 8])
 def test_in_c(width: int, cut: int):
     native = Native(width, cut)
-    numbers = native.numbers([100, 150])
+    numbers = native.numbers([40, 60])
     assert [set(each) for each in listed(numbers)] == native.lists
     assert [len(each) for each in listed(numbers)] == [len(each) for each in native.lists]
     assert native.numbers([]) == numbers
@@ -265,13 +265,12 @@ def test_a_pass_that_cannot_begin_is_refused(part: list[int], parts: int, cap: i
 
 def test_planted_communities_are_found(tmp_path: Path):
     """Repeated LDG keeps what METIS keeps; four fifths of the edges are within communities."""
-    planted_communities(tmp_path / "g.gnn", 30_000, dim=4, classes=300, degree=15)
+    planted_communities(tmp_path / "g.gnn", 10_000, dim=4, classes=100, degree=15)
     store, shares = open_store(tmp_path / "g.gnn"), dict[str, float]()
     sources = np.asarray(store.indices)
     targets = np.repeat(np.arange(store.num_nodes), np.diff(np.asarray(store.indptr)))
-    for method in ("random", "ldg", "metis"):
-        part = np.array(run(store, tmp_path / method, Chosen(method, 64)))
+    for method in ("ldg", "metis"):
+        part = np.array(run(store, tmp_path / method, Chosen(method, 20)))
         shares[method] = float((part[sources] == part[targets]).mean())
-    assert shares["random"] < 0.03
     assert shares["ldg"] > 0.785
     assert shares["ldg"] > shares["metis"] > 0.77

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,10 @@ from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, dump
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
-from tests.store.partitioned.made import make_folder, make_store, write_array
-from tests.store.partitioned.written import write_folder
+from tests.store.partitioned.made import make_folder, write_array, write_folder
 
 NODES = 200
 PART = np.random.default_rng(7).integers(0, 9, NODES)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return make_store(tmp_path / "graph.gnn")
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +30,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, small: Callable[..., None]) -> None:
     monkeypatch.setattr(verify, "_PART_BYTES", 2 * 4096 + 100)
 
 
+@pytest.mark.filterwarnings("ignore:.*given partitions are empty")  # as they are meant to be
 @pytest.mark.parametrize(
     ("part", "parts", "static"),
     [
@@ -100,13 +94,10 @@ def put(at: int, value: int) -> Callable[[Any], None]:
 FORGED = [
     ("order", swap(3, 4), "place.npy gives node .* another new id than 3"),
     ("order", put(7, NODES), "order.npy has ids of no nodes"),
-    ("order", put(7, -1), "order.npy has ids of no nodes"),
     ("order", lambda v: put(7, v[8])(v), "place.npy gives node .* another new id than 7"),
     ("order", swap(NODES, NODES + 1), "order.npy has another node as static node 0"),
-    ("order", put(NODES + 7, 5), "order.npy has another node as static node 7"),
     ("place", swap(0, 1), "place.npy gives node 0 another new id|order.npy has it twice"),
     ("place", put(5, 10 * NODES), "place.npy has codes out of range"),
-    ("place", put(5, -3), "place.npy has codes out of range"),
     ("home", swap(0, 1), "place.npy gives node"),
     (
         "bounds",

@@ -1,8 +1,10 @@
-"""The writer makes the files that `made.py` makes in memory, whatever the partitions and rows."""
+"""The writer makes the files that `made.py` makes in memory, whatever the partitions and rows; one
+that is killed, or whose disk is full, leaves what the next one ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,18 @@ import torch
 
 import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.partitioned import renumbering
+from gnndrive.store.packed import outputs, reserving
+from gnndrive.store.partitioned import renumbering, write
+from gnndrive.store.partitioned.folder import PARTITIONS
 from gnndrive.store.partitioned.partition import partition
+from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
-from tests.store.partitioned.made import make_folder, make_store
-from tests.store.partitioned.written import MEMORY, content, write_folder
+from tests.soak import product
+from tests.store.kills import killed_at
+from tests.store.packed.packs import files_of
+from tests.store.packed.resuming import Work
+from tests.store.partitioned.made import WRITING_MEMORY as MEMORY
+from tests.store.partitioned.made import content, make_folder, make_store, write_folder
 
 NODES = 200
 DRAW = np.random.default_rng(7)
@@ -27,14 +36,16 @@ PARTS = {
     "empty at both ends": (DRAW.integers(3, 6, NODES), 11),
     "one large": (np.where(np.arange(NODES) == 17, 0, 1), 2),
 }
-Small = Callable[..., None]
+PHASES = {
+    "random", "out-edges", "order", "static nodes", "lists", "static lists", "rows x", "order x",
+    "check", "end",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("which", PARTS)
-@pytest.mark.parametrize("static", [0.0, 0.04, 1.0])
-def test_the_writer_makes_what_numpy_makes(tmp_path: Path, small: Small, which: str, static: float):
+@pytest.mark.filterwarnings("ignore:.*given partitions are empty")  # as they are meant to be
+@product("which,static", [*PARTS], [0.0, 0.04, 1.0])
+def test_the_writer_makes_what_numpy_makes(store, small, which, static):
     small()
-    store = make_store(tmp_path / "graph.gnn")
     part, parts = PARTS[which]
     expected = make_folder(store, part, parts, static)
     written = write_folder(store, part, parts, static=static)
@@ -44,58 +55,40 @@ def test_the_writer_makes_what_numpy_makes(tmp_path: Path, small: Small, which: 
     assert found == wanted
 
 
-DTYPES = ("bool", "uint8", "int16", "float16", "bfloat16", "float32", "float64", "int64")
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_of_every_dtype(tmp_path: Path, small: Small, dtype: str):
-    small()
-    x = (torch.rand(NODES, 3) * 100).to(getattr(torch, dtype))
-    store = make_store(tmp_path / "graph.gnn", x=x)
-    part, parts = PARTS["random"]
-    expected, written = make_folder(store, part, parts), write_folder(store, part, parts)
-    assert content(written.path) == content(expected.path)
-    assert written.x.dtype == dtype
-
-
-@pytest.mark.parametrize("shape", [(5,), (777,), (18_856,), (), (2, 3)])
-def test_rows_of_every_size(tmp_path: Path, small: Small, shape: tuple[int, ...]):
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("bool", (3,)), ("bfloat16", (3,)), ("uint8", (777,)), ("uint8", (18_856,)),
+     ("float64", ()), ("int64", (2, 3))],
+)  # fmt: skip
+def test_rows_of_every_dtype_and_size(tmp_path, small, dtype, shape):
     small(64 << 10)
-    x = np.random.default_rng(1).integers(0, 256, (NODES, *shape), np.uint8)
+    x = (torch.rand(NODES, *shape) * 100).to(getattr(torch, dtype))
     store = make_store(tmp_path / "graph.gnn", x=x)
-    part, parts = PARTS["random"]
-    written = write_folder(store, part, parts)
-    assert content(written.path) == content(make_folder(store, part, parts).path)
-    assert written.x.row_shape == shape
-
-
-def test_large_steps_make_the_same(tmp_path: Path):
-    store = make_store(tmp_path / "graph.gnn")
     part, parts = PARTS["random"]
     expected, written = make_folder(store, part, parts), write_folder(store, part, parts)
     assert content(written.path) == content(expected.path)
+    assert (written.x.dtype, written.x.row_shape) == (dtype, shape)
 
 
-def test_wide_numbers(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("edges", [0, 1500])
+def test_large_steps_make_the_same(tmp_path, edges):
+    store = make_store(tmp_path / "graph.gnn", edges=edges)
+    part, parts = PARTS["random"]
+    expected, written = make_folder(store, part, parts), write_folder(store, part, parts)
+    assert content(written.path) == content(expected.path)
+    assert (written.info.share_inside > 0) == (edges > 0)
+
+
+def test_wide_numbers(store, small, monkeypatch):
     """Ids, codes and index pointers of 64 bits, as of 2^31 nodes and more."""
     small()
-    store = make_store(tmp_path / "graph.gnn")
     part, parts = PARTS["random"]
     pointers = np.asarray(store.indptr)
     monkeypatch.setattr(Store, "index_pointers", pointers)
-    for module in ("gnndrive.store.partitioned.format",):
-        monkeypatch.setattr(f"{module}.index_dtype", lambda values: "int64")
+    monkeypatch.setattr("gnndrive.store.partitioned.format.index_dtype", lambda values: "int64")
     expected, written = make_folder(store, part, parts), write_folder(store, part, parts)
     assert written.order.dtype == written.place.dtype == np.int64
     assert content(written.path) == content(expected.path)
-
-
-def test_a_graph_without_edges(tmp_path: Path):
-    store = make_store(tmp_path / "graph.gnn", edges=0)
-    part, parts = PARTS["random"]
-    expected, written = make_folder(store, part, parts), write_folder(store, part, parts)
-    assert content(written.path) == content(expected.path)
-    assert written.info.share_inside == 0.0
 
 
 def test_ties_are_hot_by_id():
@@ -105,13 +98,13 @@ def test_ties_are_hot_by_id():
 
 
 def test_shares_of_kept_edges(tmp_path: Path):
-    store = make_store(tmp_path / "graph.gnn", nodes=2_000, edges=20_000)
-    part = np.random.default_rng(3).integers(0, 16, 2_000)
+    store = make_store(tmp_path / "graph.gnn", nodes=1_000, edges=10_000)
+    part = np.random.default_rng(3).integers(0, 16, 1_000)
     info = make_folder(store, part, 16).info
     indices, indptr = np.asarray(store.indices), np.asarray(store.indptr)
-    targets = np.repeat(np.arange(2_000), np.diff(indptr))
-    hot = np.zeros(2_000, bool)
-    hot[renumbering.hottest(np.bincount(indices, minlength=2_000).astype(np.uint32), 20)] = True
+    targets = np.repeat(np.arange(1_000), np.diff(indptr))
+    hot = np.zeros(1_000, bool)
+    hot[renumbering.hottest(np.bincount(indices, minlength=1_000).astype(np.uint32), 10)] = True
     draw, kept, cold = np.random.default_rng(4), [], []
     for _ in range(200):
         window = np.isin(part, draw.permutation(16)[:4])
@@ -140,8 +133,7 @@ def test_shares_of_kept_edges(tmp_path: Path):
         ({"seed": 1 << 70}, "64 bits"),
     ],
 )
-def test_arguments_that_cannot_work(tmp_path: Path, given: dict[str, Any], said: str):
-    store = make_store(tmp_path / "graph.gnn")
+def test_arguments_that_cannot_work(store, given, said):
     with pytest.raises(ConfigError, match=said):
         partition(store, **{"parts": 4, "method": "random", **given})
 
@@ -158,8 +150,7 @@ def test_arguments_that_cannot_work(tmp_path: Path, given: dict[str, Any], said:
         (np.full(NODES, None), None, "neither one of"),
     ],
 )
-def test_files_that_are_no_partitions(tmp_path: Path, numbers: Any, parts: Any, said: str):
-    store = make_store(tmp_path / "graph.gnn")
+def test_files_that_are_no_partitions(store, tmp_path, numbers, parts, said):
     np.save(tmp_path / "own.npy", numbers)
     with pytest.raises(ConfigError, match=said):
         partition(store, parts, tmp_path / "own.npy")
@@ -181,8 +172,7 @@ def test_stores_without_features_or_with_types_are_refused(tmp_path: Path):
         partition(gnndrive.from_data(data, tmp_path / "types.gnn"))
 
 
-def test_a_node_id_out_of_range_is_named(tmp_path: Path):
-    store = make_store(tmp_path / "graph.gnn")
+def test_a_node_id_out_of_range_is_named(store):
     with store.indices_path.open("r+b") as file:
         file.seek(4096 + 40)
         file.write((NODES).to_bytes(4, "little"))
@@ -194,10 +184,7 @@ def test_a_node_id_out_of_range_is_named(tmp_path: Path):
 # ---- which method auto stands for
 
 
-def test_auto_says_what_it_chose_and_goes_on_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    store = make_store(tmp_path / "graph.gnn")
+def test_auto_says_what_it_chose_and_goes_on_with_it(store, monkeypatch):
     module = "gnndrive.store.partitioned.partition"
     monkeypatch.setattr(f"{module}.choose_method", lambda *_: "ldg")
     assert partition(store, 4, memory=MEMORY).settings.method == "ldg"
@@ -213,3 +200,73 @@ def test_auto_says_what_it_chose_and_goes_on_with_it(
     info = partition(store, 4, memory=MEMORY, name="b", progress=lambda *t: phases.append(t[0]))
     assert info.settings.method == "ldg"
     assert phases[0] == "out-edges"
+
+
+# ---- interrupted
+
+
+@pytest.fixture
+def work(tmp_path, small, monkeypatch) -> Work:
+    small(2 * 4096 + 1000, step=60)
+    monkeypatch.setattr(outputs, "RUNS_MAX", 3)  # so that rows are spooled
+    store = make_store(tmp_path / "graph.gnn", NODES, 1_500)
+
+    def make(tell: Any, **more: Any) -> None:
+        given = {"memory": MEMORY, "static": 0.1, "name": "p", "progress": tell}
+        partition(store, 10, "random", **(given | more))
+
+    made = Work(store.path / "partitioned" / "p", make, PARTITIONS.lock)
+    verify_partition(made.target, store)
+    assert made.phases.keys() == PHASES
+    made.store, made.make = store, make
+    return made
+
+
+def test_a_writer_that_is_killed_is_finished_by_the_next(work, seeds):
+    for seed in seeds(3):
+        work.check_kills(random.Random(seed))
+
+
+def test_a_writer_whose_disk_fails_is_finished_by_the_next(work, seeds, monkeypatch):
+    for seed in seeds(4):
+        work.check_failure(random.Random(seed), monkeypatch)
+
+
+def test_killed_while_it_replaces_another(work):
+    """There is the old folder or the new one, or the next call ends the new one."""
+    seen = set()
+    for at in range(work.calls - 3, work.calls + 30, 6):
+        work.clear()
+        partition(work.store, 3, "random", name="p")
+        before = files_of(work.target)
+        if not killed_at(lambda: work.make(None, overwrite=True), at):
+            break
+        found = files_of(work.target) if work.target.exists() else {}
+        found.pop(PARTITIONS.lock, None)
+        assert found in (before, work.files, {})
+        seen.add("old" if found == before else "new")
+        work.make(None, overwrite=True)
+        assert files_of(work.target) == work.files
+    assert seen == {"old", "new"}
+
+
+def test_a_disk_that_is_too_small(store, monkeypatch):
+    """It is refused before the partitions are searched for, with what is missing."""
+    told: list[str] = []
+    for module in (write, reserving):
+        monkeypatch.setattr(module, "free_bytes", lambda _: 10_000)
+    with pytest.raises(StoreError, match=r"it needs [\d,]+ more bytes .*--static"):
+        partition(store, 20, "random", progress=lambda what, *_: told.append(what))
+    assert told == []
+
+
+def test_another_store_begins_anew(work):
+    work.clear()
+    assert killed_at(work.run, work.phases["rows x"])
+    (left,) = work.target.parent.iterdir()
+    record = left / PARTITIONS.record
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"store": 64 * "0"}))
+    phases: list[str] = []
+    work.make(lambda what, *_: phases.append(what))
+    assert phases[0] == "random"
+    assert files_of(work.target) == work.files
