@@ -123,14 +123,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(SEED_MAX))
     parser.add_argument("--drop", default="", help="take a rule out: a function in dropped.py")
-    parser.add_argument("tests", nargs="*", default=["tests"])
+    parser.add_argument("tests", nargs="*", help="files; all, or the pipeline's with --drop")
     given = parser.parse_args()
+    tests = given.tests or ["tests/pipeline" if given.drop else "tests"]
     print(f"soak: {given.minutes:g} minutes, SEED={given.seed}", flush=True)
     until = time.monotonic() + 60 * given.minutes
     command = [sys.executable, "-m", "pytest", "-p", "tests.soak", "-p", "no:cacheprovider"]
     processes = [
         subprocess.Popen(
-            [*command, "-m", "not gpu", *given.tests], cwd=ROOT,
+            [*command, "-m", "not gpu", *tests], cwd=ROOT,
             env={**os.environ, DRAWN: f"{given.seed + number}", UNTIL: f"{until}",
                  "GNNDRIVE_DROP": given.drop},
         )
