@@ -7,7 +7,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -179,29 +178,6 @@ def test_a_damaged_store_is_not_opened(tmp_path):
     (tmp_path / "s" / "nodes" / "x.npy").unlink()
     with pytest.raises(StoreError, match=r"x\.npy"):
         from_data(graph(), tmp_path / "s", if_exists="open")
-
-
-def test_a_wait_may_be_for_a_thread(tmp_path):
-    inside, waits = threading.Event(), threading.Event()
-
-    def make() -> Data:
-        inside.set()
-        assert waits.wait(60)
-        return graph()
-
-    def show(message: object, *_: object) -> None:
-        assert "another process or thread is making" in str(message)
-        waits.set()
-
-    thread = threading.Thread(target=lambda: open_or_make(tmp_path / "s", make))
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = show
-        thread.start()
-        assert inside.wait(60)
-        assert open_or_make(tmp_path / "s", graph).num_nodes == 20
-    thread.join()
-    assert waits.is_set()
 
 
 def test_undirected_is_pygs(tmp_path):

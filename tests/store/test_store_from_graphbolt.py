@@ -286,10 +286,7 @@ def test_wrong_edges(source, memory):
     for content, match in (
         ("0,1\n\n2,60\n", "edges.csv, line 3: node 60, but there are 60 nodes"),
         ("src,dst\n0,1\n", "edges.csv, line 1: 'src,dst' is not 2 whole numbers"),
-        ("0,1\n2,3,4\n", "edges.csv, line 2: '2,3,4' is not 2 whole numbers"),
         ("0,1,2\n2,3,4\n", "edges.csv, line 1: '0,1,2' is not 2 whole numbers"),
-        ("0\n", "edges.csv, line 1: '0' is not 2 whole numbers"),
-        ("0,1.5\n", "edges.csv, line 1: '0,1.5' is not 2 whole numbers"),
     ):
         text = content + "0,1\n" * EDGES
         (source.folder / "data" / "edges.csv").write_text(text, encoding="utf-8")
