@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torch_geometric.sampler import NegativeSampling
 
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, NeighborSampler, Store
+from tests.soak import product
 
 SPARSE = torch.ones(2, 30, dtype=torch.int64).to_sparse()
 WRONG: list[tuple[str, Any, str]] = [
@@ -36,31 +36,24 @@ def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return gnndrive.from_data(data, tmp_path_factory.mktemp("choices") / "graph.gnn")
 
 
-@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
-@pytest.mark.parametrize(("name", "value", "complaint"), WRONG)
-def test_a_loader_refuses_it_when_it_is_made(
-    store: Store, kind: type, name: str, value: Any, complaint: str
-) -> None:
+@product("kind,wrong", [NeighborLoader, LinkNeighborLoader], WRONG)
+def test_a_loader_refuses_it_when_it_is_made(store, kind, wrong):
+    name, value, complaint = wrong
     with pytest.raises(ConfigError, match=complaint):
         kind(store, [2], **{name: value})
 
 
-@pytest.mark.parametrize(("name", "value", "complaint"), WRONG[:2])
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_so_does_the_sampler(
-    store: Store, data: Data, in_memory: bool, name: str, value: Any, complaint: str
-) -> None:
+@product("wrong,in_memory", WRONG[:2], [False, True])
+def test_so_does_the_sampler(store, data, in_memory, wrong):
+    name, value, complaint = wrong
     with pytest.raises(ConfigError, match=complaint):
         NeighborSampler(data if in_memory else store, [2], **{name: value})
 
 
-@pytest.mark.parametrize("wrong", ["x", {"mode": "x"}, {"mode": "binary", "amount": -1}, 3])
-def test_negatives_that_pyg_refuses(store: Store, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"neg_sampling=.*give 'binary', 'triplet'"):
-        LinkNeighborLoader(store, [2], neg_sampling=wrong)
-
-
-def test_what_pyg_takes_is_taken(store: Store) -> None:
+def test_negatives_that_pyg_takes_and_refuses(store):
+    for wrong in ("x", {"mode": "x"}, {"mode": "binary", "amount": -1}, 3):
+        with pytest.raises(ConfigError, match=r"neg_sampling=.*give 'binary', 'triplet'"):
+            LinkNeighborLoader(store, [2], neg_sampling=wrong)
     for negatives in ("binary", {"mode": "triplet", "amount": 2}, NegativeSampling("binary"), None):
         LinkNeighborLoader(store, [2], neg_sampling=negatives)
     NeighborLoader(store, [2], temporal_strategy="last", subgraph_type="induced")
@@ -80,14 +73,14 @@ def test_what_pyg_takes_is_taken(store: Store) -> None:
         ),
     ],
 )
-def test_a_sparse_argument_is_named(
-    store: Store, kind: type, name: str, more: dict[str, Any]
-) -> None:
+def test_a_sparse_argument_is_named(store, kind, name, more):
     with pytest.raises(ConfigError, match=rf"{name} is sparse: .*{name}\.to_dense\(\)"):
         kind(store, [2], **{name: SPARSE}, **more)
 
 
-def test_what_is_set_on_a_store_has_rows(store: Store) -> None:
+# torch says so of what it has just made.
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested tensors")
+def test_what_is_set_on_a_store_has_rows(store):
     opened = gnndrive.open(store.path)
     opened.z = torch.eye(30).to_sparse()
     batch = next(iter(NeighborLoader(opened, [2], batch_size=4, buffer="40KB")))
@@ -97,7 +90,7 @@ def test_what_is_set_on_a_store_has_rows(store: Store) -> None:
             opened.z = value
 
 
-def test_sparse_rows_are_refused_with_the_remedy(data: Data, tmp_path: Path) -> None:
+def test_sparse_rows_are_refused_with_the_remedy(data, tmp_path):
     for x in (data.x.to_sparse(), data.x.to_sparse_csr()):
         sparse = Data(x=x, edge_index=data.edge_index)
         with pytest.raises(ConfigError, match=r"data\.x is sparse.*to_dense\(\).*save_npz"):

@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
         return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
 
 
-def test_loaders_are_instances_of_pygs() -> None:
+def test_loaders_are_instances_of_pygs():
     loader = NeighborLoader(homogeneous(), [3, 2], batch_size=8)
     assert isinstance(loader, torch_geometric.loader.NeighborLoader)
     assert (repr(loader), len(loader), loader.dataset) == ("NeighborLoader()", 8, range(60))
@@ -49,9 +49,15 @@ def test_loaders_are_instances_of_pygs() -> None:
     loader.close()
     assert loader.stats() == {}
 
+    async def main() -> list[int]:
+        loader = NeighborLoader(homogeneous(), [2], batch_size=20)
+        return [len(batch.input_id) async for batch in loader]
+
+    assert asyncio.run(main()) == [20, 20, 20]
+
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-def test_a_batch_is_a_part_of_the_graph(subgraph_type: str) -> None:
+def test_a_batch_is_a_part_of_the_graph(subgraph_type):
     data = homogeneous()
     for number, batch in enumerate(
         NeighborLoader(data, [4, 3], batch_size=9, subgraph_type=subgraph_type)
@@ -66,7 +72,7 @@ def test_a_batch_is_a_part_of_the_graph(subgraph_type: str) -> None:
         assert sorted(batch.e_id.tolist()) == kept.nonzero().view(-1).tolist()
 
 
-def test_all_neighbours_give_what_the_whole_graph_gives() -> None:
+def test_all_neighbours_give_what_the_whole_graph_gives():
     data, model = homogeneous(), Model()
     whole = model(data.x, data.edge_index)
     for batch in NeighborLoader(data, [-1, -1], batch_size=7):
@@ -74,7 +80,7 @@ def test_all_neighbours_give_what_the_whole_graph_gives() -> None:
         torch.testing.assert_close(out, whole[batch.n_id[: batch.batch_size]])
 
 
-def test_all_neighbours_of_several_types_give_what_the_whole_graph_gives() -> None:
+def test_all_neighbours_of_several_types_give_what_the_whole_graph_gives():
     data = heterogeneous()
     del data["venue", "prints", "paper"], data["venue"]  # no edge ends at this type
     model = to_hetero(Model(), data.metadata())
@@ -85,7 +91,7 @@ def test_all_neighbours_of_several_types_give_what_the_whole_graph_gives() -> No
         torch.testing.assert_close(out, whole[batch["paper"].n_id[:size]])
 
 
-def test_batches_of_several_types() -> None:
+def test_batches_of_several_types():
     data = heterogeneous()
     fanouts = {edge_type: [2, 1] for edge_type in data.edge_types}
     fanouts["venue", "prints", "paper"] = [0, 0]
@@ -104,7 +110,7 @@ def test_batches_of_several_types() -> None:
         assert torch.equal(ends, data[edge_type].edge_index[:, batch[edge_type].e_id])
 
 
-def test_a_feature_store_and_a_graph_store() -> None:
+def test_a_feature_store_and_a_graph_store():
     data, features, graph = heterogeneous(), MyFeatureStore(), MyGraphStore()
     for name in COUNTS:
         features.put_tensor(data[name].x, group_name=name, attr_name="x", index=None)
@@ -119,7 +125,7 @@ def test_a_feature_store_and_a_graph_store() -> None:
         NeighborLoader((features, graph), [3], input_nodes="paper", weight_attr="w")
 
 
-def test_weights_and_times_of_edges() -> None:
+def test_weights_and_times_of_edges():
     data = homogeneous()
     data.weight = (data.edge_attr % 2).float()
     data.edge_time = data.edge_attr
@@ -142,16 +148,14 @@ def test_weights_and_times_of_edges() -> None:
         next(iter(NeighborLoader(data, [2], time_attr="edge_time")))
 
 
-def test_times_that_are_no_whole_numbers_are_refused() -> None:
+def test_times_that_are_no_whole_numbers_are_refused():
     data = homogeneous()
     data.time = torch.rand(60)
     with pytest.raises(ConfigError, match=r"times are torch\.float32: give whole numbers"):
         next(iter(NeighborLoader(data, [2], time_attr="time")))
-    with pytest.raises(ConfigError, match="give 'uniform' or 'last'"):
-        NeighborLoader(data, [2], time_attr="time", temporal_strategy="latest")
 
 
-def test_trees_are_disjoint() -> None:
+def test_trees_are_disjoint():
     data = homogeneous()
     (batch,) = NeighborLoader(data, [3, 3], [5, 5, 6], batch_size=3, disjoint=True)
     assert batch.batch[:3].tolist() == [0, 1, 2]
@@ -162,7 +166,7 @@ def test_trees_are_disjoint() -> None:
         next(iter(NeighborLoader(data, [3], disjoint=True, subgraph_type="induced")))
 
 
-def test_manual_seed_repeats_the_draws() -> None:
+def test_manual_seed_repeats_the_draws():
     loader = NeighborLoader(homogeneous(), [2, 2], batch_size=10)
 
     def drawn() -> list[list[int]]:
@@ -174,7 +178,7 @@ def test_manual_seed_repeats_the_draws() -> None:
 
 
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
-def test_negatives_of_links(mode: str) -> None:
+def test_negatives_of_links(mode):
     data = homogeneous()
     loader = LinkNeighborLoader(data, [3], batch_size=25, neg_sampling={"mode": mode, "amount": 2})
     for number, batch in enumerate(loader):
@@ -188,7 +192,7 @@ def test_negatives_of_links(mode: str) -> None:
             assert batch.dst_neg_index.shape == (25, 2)
 
 
-def test_worker_processes_and_copies() -> None:
+def test_worker_processes_and_copies():
     data = homogeneous()
     loader = NeighborLoader(data, [3], batch_size=10, num_workers=2)
     assert [len(batch.input_id) for batch in loader] == [10] * 6
@@ -198,15 +202,7 @@ def test_worker_processes_and_copies() -> None:
             assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
 
 
-def test_async_for() -> None:
-    async def main() -> list[int]:
-        loader = NeighborLoader(homogeneous(), [2], batch_size=20)
-        return [len(batch.input_id) async for batch in loader]
-
-    assert asyncio.run(main()) == [20, 20, 20]
-
-
-def test_arguments_for_stores_are_refused() -> None:
+def test_arguments_for_stores_are_refused():
     with pytest.raises(ConfigError, match=r"memory='1GB' is for a store.*gnndrive\.from_data"):
         NeighborLoader(homogeneous(), [2], memory="1GB")
     with pytest.raises(ConfigError, match="nothing to plan"):
@@ -215,6 +211,6 @@ def test_arguments_for_stores_are_refused() -> None:
         NeighborLoader("graph.gnn", [2])
 
 
-def test_a_graph_without_edges() -> None:
+def test_a_graph_without_edges():
     loader = NeighborLoader(Data(num_nodes=5), [2, 2], batch_size=2)
     assert [batch.n_id.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]

@@ -61,7 +61,16 @@ def store(data: Data, tmp_path: Path) -> Store:
     return gnndrive.from_data(data, tmp_path / "unsigned.gnn")
 
 
-def test_the_buffer_and_maps_deliver_them(store: Store, data: Data) -> None:
+@pytest.mark.parametrize("fetched", [(), ("nodes/year", "nodes/y", "edges/small")])
+def test_the_buffer_maps_and_planned_reads_deliver_them(store, data, monkeypatch, fetched):
+    """If memory has no room for the files, attributes are read from disk."""
+    made = Runtime.__init__
+
+    def some_fetched(self: Runtime, store: Store, settings: Any, **rest: Any) -> None:
+        object.__setattr__(settings.plan, "fetched", fetched)
+        made(self, store, settings, **rest)
+
+    monkeypatch.setattr(Runtime, "__init__", some_fetched)
     with NeighborLoader(store, [4, 4], batch_size=16, buffer="1MB") as loader:
         for batch in loader:
             check(batch, data)
@@ -70,37 +79,12 @@ def test_the_buffer_and_maps_deliver_them(store: Store, data: Data) -> None:
     assert store.num_classes == 7
 
 
-def test_planned_reads_deliver_them(
-    store: Store, data: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If memory has no room for the files, attributes are read from disk."""
-    fetched: list[str] = []
-    made = Runtime.__init__
-
-    def all_fetched(self: Runtime, store: Store, settings: Any, **rest: Any) -> None:
-        names = ("nodes/year", "nodes/y", "edges/small")
-        object.__setattr__(settings.plan, "fetched", names)
-        fetched.extend(names)
-        made(self, store, settings, **rest)
-
-    monkeypatch.setattr(Runtime, "__init__", all_fetched)
-    with NeighborLoader(store, [4, 4], batch_size=16, buffer="1MB") as loader:
-        for batch in loader:
-            check(batch, data)
-    assert fetched
-
-
-def test_they_are_converted_to_floats(store: Store, data: Data) -> None:
-    with NeighborLoader(store, [4], batch_size=16, buffer="1MB", feature_dtype="float64") as loader:
+def test_they_are_converted_set_and_read_otherwise(store, data):
+    mine, kept = copy.copy(store), {"batch_size": 16, "buffer": "1MB", "feature_dtype": "float64"}
+    mine.mark = data.year.clone()
+    with NeighborLoader(mine, [4], **kept) as loader:
         for batch in loader:
             assert torch.equal(batch.x, data.x.to(torch.float64)[batch.n_id])
-
-
-def test_they_are_set_and_read_otherwise(store: Store, data: Data) -> None:
-    mine = copy.copy(store)
-    mine.mark = data.year.clone()
-    with NeighborLoader(mine, [4], batch_size=16, buffer="1MB") as loader:
-        for batch in loader:
             assert torch.equal(batch.mark, data.year[batch.n_id])
     assert torch.equal(store.x, data.x)
     rows = torch.tensor([3, 0, 3])
@@ -109,7 +93,7 @@ def test_they_are_set_and_read_otherwise(store: Store, data: Data) -> None:
         assert torch.equal(found, data.year[rows])
 
 
-def test_types_deliver_them(tmp_path: Path, data: Data) -> None:
+def test_types_deliver_them(tmp_path, data):
     hetero = HeteroData()
     hetero["a"].x = data.x
     hetero["a", "to", "a"].edge_index = data.edge_index
