@@ -109,6 +109,7 @@ def test_a_distributed_samplers_epoch_is_in_the_state(make):
     loader, other = rank(), rank()
     loader.set_epoch(3)
     whole = [batch.input_id.tolist() for batch in loader]
+    assert whole != [batch.input_id.tolist() for batch in rank()], "the sampler heard of it"
     loader.set_epoch(3)
     batches = iter(loader)
     taken(batches, 4)
