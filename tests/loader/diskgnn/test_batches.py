@@ -8,29 +8,32 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 
 import gnndrive
 from gnndrive import Store
 from gnndrive.store.packed.orders import SETS_MAX
+from gnndrive.store.packed.verify import verify_pack
 from tests.loader.batches import assert_same
 from tests.loader.diskgnn.packs import (
     assert_same_sample,
     check_rows,
     loader_of,
     make_pack,
+    pack_folder,
 )
 from tests.loader.hetero.graph import CITES, WRITES
 from tests.loader.hetero.graph import make_data as make_typed
-from tests.store.packed.graphs import NODES, make_graph
+from tests.soak import product
+from tests.store.packed.graphs import NODES
 
-NODE = {"num_neighbors": [4, 3], "batch_size": 32}
-LINK = {"num_neighbors": [3, 2], "batch_size": 300, "edge_label_index": None}
+NODE = {"num_neighbors": [4, 3], "batch_size": 60}
+LINK = {"num_neighbors": [3, 2], "batch_size": 900, "edge_label_index": None}
 SOME = torch.arange(0, 200, 3)
 PLAIN: dict[str, dict[str, Any]] = {
     "all nodes": NODE,
     "some nodes": NODE | {"input_nodes": SOME, "drop_last": True, "batch_size": 20},
-    "three hops": NODE | {"num_neighbors": [3, 2, 2], "input_nodes": SOME},
+    "three hops": NODE | {"num_neighbors": [3, 2, 2], "input_nodes": SOME, "batch_size": 25},
     "all neighbours": NODE | {"num_neighbors": [-1, 2], "batch_size": 9, "input_nodes": SOME},
     "with replacement": NODE | {"replace": True},
     "no hops": NODE | {"num_neighbors": []},
@@ -61,11 +64,6 @@ EPOCHS = 2
 
 
 @pytest.fixture(scope="module")
-def graph() -> Data:
-    return make_graph()
-
-
-@pytest.fixture(scope="module")
 def typed() -> HeteroData:
     return make_typed()
 
@@ -75,7 +73,8 @@ def epochs_of(
 ) -> list[list[tuple[Any, Any]]]:
     """(replayed batch, drawn batch) of each batch of the recorded epochs."""
     store: Store = gnndrive.from_data(data, folder / "graph.gnn")
-    make_pack(store, arguments, epochs=EPOCHS, **more)
+    info = make_pack(store, arguments, epochs=EPOCHS, **more)
+    assert verify_pack(pack_folder(store), store) == info
     found = []
     with (
         loader_of(store, arguments) as replayed,
@@ -89,13 +88,10 @@ def epochs_of(
     return found
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("arguments", PLAIN.values(), ids=PLAIN)
-def test_plain_samples(
-    graph: Data, arguments: dict[str, Any], shuffle: bool, tmp_path: Path
-) -> None:
+@product("name,shuffle", [*PLAIN], [True, False])
+def test_plain_samples(graph, name, shuffle, tmp_path):
     """Nodes within a hop come in another order, and so do edges."""
-    epochs = epochs_of(graph, tmp_path, arguments | {"shuffle": shuffle})
+    epochs = epochs_of(graph, tmp_path, PLAIN[name] | {"shuffle": shuffle})
     for batches in epochs:
         assert len(batches) > 2
         for replayed, drawn in batches:
@@ -105,13 +101,10 @@ def test_plain_samples(
     assert (inputs[0] == inputs[1]) is not shuffle
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("arguments", OTHERS.values(), ids=OTHERS)
-def test_samples_in_the_form_of_pyg(
-    graph: Data, arguments: dict[str, Any], shuffle: bool, tmp_path: Path
-) -> None:
+@product("name,shuffle", [*OTHERS], [True, False])
+def test_samples_in_the_form_of_pyg(graph, name, shuffle, tmp_path):
     """They are equal in every respect."""
-    for batches in epochs_of(graph, tmp_path, arguments | {"shuffle": shuffle}):
+    for batches in epochs_of(graph, tmp_path, OTHERS[name] | {"shuffle": shuffle}):
         for replayed, drawn in batches:
             assert_same(replayed, drawn)
             check_rows(replayed, graph)
@@ -128,11 +121,8 @@ def test_graphs_of_several_types(
                 assert_same(got, expected)
 
 
-@pytest.mark.parametrize("order", ["sets", "minhash", "id"])
-@pytest.mark.parametrize("segment", [1, 3, SETS_MAX])
-def test_how_rows_lie_changes_nothing(
-    graph: Data, order: str, segment: int, tmp_path: Path
-) -> None:
+@product("order,segment", ["sets", "minhash", "id"], [1, 3, SETS_MAX])
+def test_how_rows_lie_changes_nothing(graph, order, segment, tmp_path):
     arguments = NODE | {"shuffle": True, "input_nodes": torch.arange(NODES - 20)}
     for batches in epochs_of(graph, tmp_path, arguments, order=order, segment=segment):
         for replayed, drawn in batches:

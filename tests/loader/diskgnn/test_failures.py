@@ -16,6 +16,7 @@ from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import assert_same, simulate
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS, Replay
 from tests.loader.diskgnn.packs import check_rows, least_buffer, make_pack, pack_folder
+from tests.soak import product
 from tests.store.packed.graphs import make_graph
 
 ROW_BYTES = 80
@@ -50,20 +51,15 @@ def first_of(loader: NeighborLoader, number: int) -> int:
     return DATA_OFFSET + first * ROW_BYTES
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_noise_changes_nothing(
-    replay: Replay, tight: int, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    simulate(monkeypatch, seed, NOISE)
-    noisy, plain = replay(engine="simulated", buffer=tight), replay()
-    for _ in range(2):
+def test_noise_changes_nothing(replay, tight, seeds, monkeypatch):
+    for seed in seeds(2):
+        simulate(monkeypatch, seed, NOISE)
+        noisy, plain = replay(engine="simulated", buffer=tight), replay()
         for one, other in zip(noisy, plain, strict=True):
             assert_same(one, other)
 
 
-@pytest.mark.parametrize("device", ["cpu", "simulated-cuda"])
-@pytest.mark.parametrize("bad", [0, 3, 7])
-@pytest.mark.parametrize("seed", range(4))
+@product("bad,device,seed", [0, 3, 7], ["cpu", "simulated-cuda"], [*range(4)])
 def test_eio_comes_at_its_batchs_turn(
     replay: Replay, store: Store, graph: Data, tight: int, bad: int, seed: int, device: str,
     monkeypatch: pytest.MonkeyPatch,

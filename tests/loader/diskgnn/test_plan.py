@@ -43,7 +43,7 @@ def test_the_least_that_is_named_works(replay: Replay, graph: Data, name: str) -
         check_rows(batch, graph)
 
 
-@pytest.mark.parametrize("memory", ["4.8MB", "5MB", "6MB", "50MB"])
+@pytest.mark.parametrize("memory", ["4.8MB", "6MB"])
 def test_the_total_is_within_memory(replay: Replay, graph: Data, memory: str) -> None:
     loader = replay(memory=memory, io_depth=16)
     plan = loader.plan()
@@ -74,7 +74,7 @@ def test_index_pointers_are_not_counted_because_none_are_read(
 def test_more_memory_holds_more(replay: Replay) -> None:
     """With room for all hot rows the fewest are read."""
     read: list[int] = []
-    for buffer in ("46KB", "60KB", "80KB", "100KB", "150KB", "1MB"):
+    for buffer in ("46KB", "80KB", "1MB"):
         loader = replay(buffer=buffer, io_depth=16)
         for _ in range(2):
             assert len(list(loader)) == BATCHES

@@ -1,11 +1,13 @@
-"""Which pack a loader replays, and what it says when there is none."""
+"""Which pack a loader replays; what it says when there is none, or another in its place."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from torch_geometric.sampler import NeighborSampler
 import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.store.packed.recording import Recording
 from tests.loader.batches import assert_same
-from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, Replay
-from tests.loader.diskgnn.packs import loader_of, make_pack, pack_folder
+from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS, Replay
+from tests.loader.diskgnn.packs import check_rows, loader_of, make_pack, pack_folder
 from tests.store.packed.graphs import make_graph
 
 OTHER = {
@@ -55,19 +58,12 @@ def test_a_setting_that_differs_is_named(replay: Replay, store: Store, name: str
         assert str(pack_folder(store)) in str(caught.value)
 
 
-def test_without_a_pack_the_message_says_how_to_make_one(tmp_path: Path) -> None:
-    store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
-    with pytest.raises(ConfigError, match=r"no pack of this loader's: .*gnndrive\.pack\(store, "):
-        loader_of(store, ARGUMENTS, buffer="100KB")
-
-
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
         ({}, "[4, 3], input_nodes=…, batch_size=32, memory=…"),
         ({"edge_label_index": None}, "[4, 3], edge_label_index=…, batch_size=32, memory=…"),
     ],
-    ids=["nodes", "links"],
 )
 def test_the_advice_is_for_this_kind_of_loader(
     store: Store, arguments: dict[str, Any], advice: str
@@ -75,6 +71,12 @@ def test_the_advice_is_for_this_kind_of_loader(
     with pytest.raises(ConfigError, match=re.escape(advice)) as caught:
         loader_of(store, ARGUMENTS | {"shuffle": False} | arguments, buffer="100KB")
     assert ("or with gnndrive pack" in str(caught.value)) == (not arguments)
+
+
+def test_without_a_pack_the_message_says_how_to_make_one(graph, tmp_path):
+    store = gnndrive.from_data(graph, tmp_path / "graph.gnn")
+    with pytest.raises(ConfigError, match=r"no pack of this loader's: .*gnndrive\.pack\(store, "):
+        loader_of(store, ARGUMENTS, buffer="100KB")
 
 
 def test_several_packs_need_a_choice(own: Store) -> None:
@@ -101,13 +103,13 @@ def test_a_pack_may_be_anywhere(own: Store, tmp_path: Path) -> None:
                 assert_same(one, other)
 
 
-@pytest.mark.parametrize("packed", ["", b"", "a\0b", 3, object()])
+@pytest.mark.parametrize("packed", ["", "a\0b", 3])
 def test_what_is_no_path_is_refused(own: Store, packed: Any) -> None:
     with pytest.raises(ConfigError, match=r"packed=.*: give the path of a pack's folder"):
         loader_of(own, ARGUMENTS, buffer="100KB", packed=packed)
 
 
-@pytest.mark.parametrize("packed", ["nowhere", b"bytes", "n" * 300, "nowhere/else"])
+@pytest.mark.parametrize("packed", [b"bytes", "n" * 300, "nowhere/else"])
 def test_what_is_not_there_is_refused(own: Store, packed: str | bytes) -> None:
     """The message says where the loader has looked."""
     name = os.fsdecode(packed)
@@ -206,3 +208,152 @@ def test_features_that_changed_are_refused(own: Store) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(StoreError, match=r"the features of .* have changed since .* was packed"):
         loader_of(own, ARGUMENTS, buffer="100KB")
+
+
+# ---- a store with two packs
+
+
+def test_a_running_loader_does_not_change_its_pack(tmp_path: Path) -> None:
+    """Its layouts, plan and places are the first pack's."""
+    data = make_graph()
+    store = gnndrive.from_data(data, tmp_path / "graph.gnn")
+    make_pack(store, ARGUMENTS)
+    make_pack(store, ARGUMENTS | {"num_neighbors": [2, 2]})
+    with loader_of(store, ARGUMENTS, buffer="100KB") as loader:
+        loader.num_neighbors = [2, 2]
+        small = max(batch.num_nodes for batch in loader)  # it has not started before
+        loader.num_neighbors = ARGUMENTS["num_neighbors"]
+        with pytest.raises(ConfigError, match=r"another pack, .* make another loader"):
+            iter(loader)
+        loader.num_neighbors = [2, 2]
+        assert max(batch.num_nodes for batch in loader) == small
+
+
+def test_a_state_belongs_to_the_batches_and_not_to_their_places(tmp_path: Path) -> None:
+    store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
+    first = make_pack(store, ARGUMENTS, segment=1).settings.digest
+    second = make_pack(store, ARGUMENTS, segment=5).settings.digest
+    other = make_pack(store, ARGUMENTS, seed=9).settings.digest
+    with loader_of(store, ARGUMENTS, buffer="100KB", packed=first) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        rest = list(batches)
+    with loader_of(store, ARGUMENTS, buffer="100KB", packed=second) as loader:
+        loader.load_state_dict(state)
+        for one, expected in zip(loader, rest, strict=True):
+            assert sorted(one.n_id.tolist()) == sorted(expected.n_id.tolist())
+            assert one.input_id.equal(expected.input_id)
+    with (
+        loader_of(store, ARGUMENTS, buffer="100KB", packed=other) as loader,
+        pytest.raises(ConfigError, match="packed was "),
+    ):
+        loader.load_state_dict(state)
+
+
+# ---- a pack that is removed or replaced while a loader lives: an error, never rows of another pack
+
+
+REFUSED = r"was removed or replaced since it was opened: make a new loader"
+
+
+@pytest.fixture
+def pack(store: Store, tmp_path: Path) -> Path:
+    """A copy of the store's pack, which the test may replace."""
+    return Path(shutil.copytree(pack_folder(store), tmp_path / "pack"))
+
+
+@pytest.fixture(scope="module")
+def other(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack of the same batches, which has each batch's rows elsewhere."""
+    made = tmp_path_factory.mktemp("other") / "pack"
+    make_pack(store, ARGUMENTS, epochs=EPOCHS, segment=1, buffer="1GB", out=made)
+    return made
+
+
+def put(other: Path, pack: Path) -> None:
+    """Replace a pack by a copy of another one."""
+    pack.rename(pack.with_name("away"))
+    shutil.copytree(other, pack)
+
+
+def open_at(store: Store, pack: Path) -> NeighborLoader:
+    return loader_of(store, ARGUMENTS, packed=pack, buffer="100KB")
+
+
+@pytest.mark.parametrize("change", [put, lambda _, pack: shutil.rmtree(pack)], ids=["put", "gone"])
+@pytest.mark.parametrize("epochs", [0, 1], ids=["opened", "started"])
+def test_between_epochs(
+    store: Store, pack: Path, other: Path, change: Callable[[Path, Path], Any], epochs: int
+) -> None:
+    """The rows' files are open if the loader has started; samples are opened for each batch."""
+    with open_at(store, pack) as loader:
+        for _ in range(epochs):
+            assert len(list(loader)) == BATCHES
+        change(other, pack)
+        with pytest.raises(StoreError, match=REFUSED):
+            list(loader)
+
+
+def test_a_loader_opens_no_rows_of_another_pack(
+    store: Store, graph: Data, pack: Path, other: Path
+) -> None:
+    """Also if its own pack is there again before a sample is read."""
+    with open_at(store, pack) as loader:
+        put(other, pack)
+        with pytest.raises(StoreError, match=REFUSED):
+            iter(loader)
+        shutil.rmtree(pack)
+        pack.with_name("away").rename(pack)
+        batches = list(loader)
+        assert len(batches) == BATCHES
+        for batch in batches:
+            check_rows(batch, graph)
+
+
+def test_within_an_epoch(store: Store, graph: Data, pack: Path, other: Path) -> None:
+    """Batches whose samples are read already are delivered, and are right."""
+    with loader_of(
+        store, ARGUMENTS, packed=pack, samplers=1, extracting_queue=1, training_queue=1
+    ) as loader:
+        batches = iter(loader)
+        check_rows(next(batches), graph)
+        put(other, pack)
+        with pytest.raises(StoreError, match=REFUSED):  # noqa: PT012
+            for batch in batches:
+                check_rows(batch, graph)
+
+
+def test_a_copy_of_the_same_pack_is_taken(store: Store, pack: Path) -> None:
+    with open_at(store, pack) as loader:
+        first = list(loader)
+        put(pack_folder(store), pack)
+        loader.set_epoch(0)
+        for one, expected in zip(loader, first, strict=True):
+            assert_same(one, expected)
+
+
+def test_a_pickled_loader_refuses_another_pack(store: Store, pack: Path, other: Path) -> None:
+    with open_at(store, pack) as loader:
+        pickled = pickle.dumps(loader)
+    put(other, pack)
+    with pickle.loads(pickled) as again, pytest.raises(StoreError, match=REFUSED):
+        list(again)
+    shutil.rmtree(pack)
+    shutil.copytree(pack_folder(store), pack)
+    with pickle.loads(pickled) as again:
+        assert len(list(again)) == BATCHES
+
+
+def test_files_are_those_of_the_pack_json_that_was_read(
+    store: Store, pack: Path, other: Path
+) -> None:
+    """The pack is replaced between reading pack.json and opening the files."""
+    with open_at(store, pack) as loader:
+        assembly = loader._assembly()
+    assert assembly.recording is not None
+    info, tables = assembly.recording.info, assembly.collate.tables
+    Recording(pack, info, store, tables)
+    put(other, pack)
+    with pytest.raises(StoreError, match=REFUSED):
+        Recording(pack, info, store, tables)
