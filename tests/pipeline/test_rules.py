@@ -117,11 +117,53 @@ FEW_BLOCKS = Rule(11, lambda patch: None, scenarios.few_staging_blocks_end_well,
 WHOLE = {(rule.scenario, rule.table, *rule.given.values()): rule for rule in [*RULES, FEW_BLOCKS]}
 
 
-@pytest.mark.parametrize("rule", WHOLE.values(), ids=lambda rule: rule.scenario.__name__)
-def test_with_all_rules_all_ends_well(rule, request, seeds):
-    rows = request.getfixturevalue(rule.table)
+LEASES = (
+    scenarios.cancelled_leases_come_back, scenarios.cancelled_leases_among_many_slots,
+    scenarios.granted_and_cancelled_in_one_turn, scenarios.leases_share_staging,
+    scenarios.closing_waits_for_the_kernel,
+)  # fmt: skip
+WINDOWS = scenarios.windows_end_well, scenarios.windows_in_any_order
+COPIES = (
+    scenarios.many_batches, scenarios.broken_off, scenarios.victims_of_few_slots,
+    scenarios.victims_back_at_once,
+)  # fmt: skip
+
+
+def whole(*chosen: Callable[..., None]) -> pytest.MarkDecorator:
+    """The cases of these scenarios; of the others, if none is given."""
+    special = (*LEASES, *WINDOWS, *COPIES)
+    rules = [
+        rule for rule in WHOLE.values()
+        if (rule.scenario in chosen if chosen else rule.scenario not in special)
+    ]  # fmt: skip
+    return pytest.mark.parametrize("rule", rules, ids=lambda rule: rule.scenario.__name__)
+
+
+# Apart, because a soak runs each test as often as any other.
+
+
+@whole()
+def test_epochs_with_all_rules_end_well(rule, request, seeds):
     for seed in seeds(2):
-        rule.scenario(rows, seed, **rule.given)
+        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
+
+
+@whole(*LEASES)
+def test_leases_with_all_rules_end_well(rule, request, seeds):
+    for seed in seeds(8):
+        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
+
+
+@whole(*WINDOWS)
+def test_windows_with_all_rules_end_well(rule, request, seeds):
+    for seed in seeds(2):
+        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
+
+
+@whole(*COPIES)
+def test_copies_with_all_waits_end_well(rule, request, seeds):
+    for seed in seeds(4):
+        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.number}-{rule.drop.__name__}")
