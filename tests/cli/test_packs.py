@@ -1,5 +1,6 @@
 """`gnndrive pack`, what training finds of it, and `unpack`, `info`, `verify`, `clean` of packs."""
 
+import errno
 import os
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import gnndrive as gd
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store.packed.format import PACK_JSON
+from gnndrive.store.packed.volumes import failure
 from tests.cli.conftest import QUICK, SMALL, Command
 
 
@@ -144,6 +146,17 @@ def test_packing_goes_on_after_ctrl_c(gnndrive, store, monkeypatch):
     assert gnndrive(*words).code == 0
     assert (info()["state"], info()["batches"], info()["epochs"]) == ("whole", 8, 3)
     assert gnndrive("verify", pack_of(store)).code == 0
+
+
+def test_packing_goes_on_after_a_full_disk(gnndrive, store, monkeypatch):
+    def full(root, *_):
+        raise failure(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), root)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gnndrive.store.packed.pack.reserve", full)
+        assert "the same command goes on" in gnndrive("pack", store, *SMALL).refusal
+    made = gnndrive("pack", store, *SMALL)
+    assert (made.code, "record: " in made.err) == (0, False)
 
 
 def test_clean_removes_what_killed_packers_left(gnndrive, store, monkeypatch):
