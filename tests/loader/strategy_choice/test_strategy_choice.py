@@ -126,7 +126,7 @@ def test_what_computes_follows_the_machines_pace(make, prepared, short, monkeypa
     for pace in (1.0, 10.0):
         monkeypatch.setattr(strategy_choice, "measure_pace", lambda policy, pace=pace: pace)
         found.append({each.strategy: each for each in make(**short).compare().costs})
-    for name in PARTS if there else ("gnndrive", "diskgnn"):
+    for name in ("diskgnn", "hierbatching") if there else ("gnndrive", "diskgnn"):
         usual, slow = (costs[name].seconds for costs in found)
         assert not found[0][name].refused
         assert ("if packed" in found[0][name].note) == (name == "diskgnn" and not there)
