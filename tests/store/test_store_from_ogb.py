@@ -365,6 +365,9 @@ def test_missing_and_damaged_csv(arrays, tmp_path):
     for name in ("edge.csv.gz", "node-feat.csv.gz"):
         file = folder / "raw" / name
         whole = file.read_bytes()
+        if name == "edge.csv.gz":
+            text(file, "0,1\n1,2\n1,90\n")
+            refused(folder, "edge.csv.gz, line 3: node 90", undirected=True)
         for content in (whole[: len(whole) // 2], b"no gzip"):
             file.write_bytes(content)
             refused(folder, f"{name} cannot be read .*: fetch or unzip the dataset again")

@@ -149,9 +149,9 @@ def test_every_field_is_checked(store):
         edit_json(file, change)
         refused(store.path, "store.json", match)
 
-    for content in ("", "null", "{}", "\xff", "[" * 100_000, whole.replace("40", "9" * 10_000, 1),
+    for content in ("", "null", "{}", b"\xff", "[" * 100_000, whole.replace("40", "9" * 10_000, 1),
                     whole.replace("40", "NaN", 1), '{"format": "another"}'):  # fmt: skip
-        file.write_bytes(content.encode("latin-1"))
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
         refused(store.path, "store.json")
     for changes, match in (
         ({"version": 3}, "format version 3 and this gnndrive reads 1 and 2"),
