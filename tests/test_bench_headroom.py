@@ -79,3 +79,9 @@ def test_the_limit_is_that_of_the_whole_disk(tmp_path, monkeypatch):
         headroom_checks.device_of(tmp_path)
     (devices / f"{os.major(number)}:{os.minor(number)}").symlink_to(part)
     assert headroom_checks.device_of(tmp_path) == "8:0"
+
+
+def test_unknown_checks_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        headroom_checks.parse(["graph.gnn", "--checks", "gpu"])
+    assert "choose from disk, sampler, step, buffer" in capsys.readouterr().err

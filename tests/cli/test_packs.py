@@ -205,6 +205,7 @@ def test_info_shows_packs(gnndrive, store):
     assert "damaged: " in line
     assert (pack["state"], "pack the store again" in pack["problem"]) == ("damaged", True)
     assert "pack the store again" in gnndrive("info", path).refusal
+    assert gnndrive("verify", store).code == 1
 
 
 def test_verify_reads_packs_too(gnndrive, store, tmp_path):

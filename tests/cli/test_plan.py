@@ -91,6 +91,8 @@ def test_a_graph_that_is_not_there(gnndrive):
         ((*SKETCH, "--device", "cuda"), "--device needs a STORE"),
         ((*SKETCH, "--topology", "cloud"), "direct, mmap, resident"),
         ((*SKETCH, "--memory", "1MB"), "give at least memory="),
+        ((*SKETCH, "--memory", "lots"), "--memory='lots' is no size"),
+        (("--nodes", "many", "--edges", "2M"), "--nodes many: give a whole number"),
     ],
 )
 def test_what_cannot_be_planned_is_named(gnndrive, words, said):
