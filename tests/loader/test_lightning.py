@@ -261,11 +261,12 @@ def test_a_checkpoint_is_resumed(store, data, tmp_path, step, left):
     assert rest.seen["train"] == whole.seen["train"][-left:]
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_checkpoints_of_batches_that_cannot_be_counted(store, data, tmp_path, in_memory):
-    """In any order, or PyG's own."""
+@pytest.mark.parametrize("kind", ["any order", "a loader alone", "in memory"])
+def test_checkpoints_without_a_datamodules_count(store, data, tmp_path, kind):
     each: Any = nodes(store, in_order=False)
-    if in_memory:
+    if kind == "a loader alone":
+        each = nodes(store).train_dataloader()
+    elif kind == "in memory":
         each = gnndrive.NeighborLoader(data, [3], batch_size=30)
     save = ModelCheckpoint(tmp_path, filename="c")
     trainer(callbacks=[save]).fit(Model(data.x), each)

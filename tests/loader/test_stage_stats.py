@@ -255,8 +255,9 @@ def test_two_loaders_cannot_write_one_file(make, path):
     first = iter(one)
     with pytest.raises(ConfigError, match="is being written by another loader: close that one"):
         iter(other)
-    with pytest.raises(ConfigError, match="buffer"):
-        iter(make(trace=path.with_name("x.json"), buffer=100))
+    for given, word in (({"buffer": 100}, "buffer"), ({"engine": "steam"}, "there are: simulated")):
+        with pytest.raises(ConfigError, match=word):
+            iter(make(trace=path.with_name("x.json"), **given))
     assert len(_writing) == 1, "a loader that cannot start leaves the file free"
     del first
     one.close()
