@@ -1,6 +1,7 @@
 """fio's command line, fio's JSON parsed, and gnndrive's JSON parsed by the same parser."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -124,6 +125,7 @@ def test_gnndrives_report_has_the_form_of_fios(blocks):
     for part in ("rw=randread, bs=4.0KiB", "  read: IOPS=", "slat (", "clat (", " lat (",
                  "clat percentiles (", "99.99th=[", "  cpu          : usr="):  # fmt: skip
         assert part in said
+    assert re.search(r"\(\d{1,3}\.\d[kMG]B/s\)\(2\.0MiB/", said)
     plain = text.io_report(options, raw.run(IoOptions(str(blocks), reads=50, slat=False)))
     assert "slat (" not in plain
     assert "lat percentiles (" in plain
