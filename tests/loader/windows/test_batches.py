@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,9 +51,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("arguments", VARIANTS, ids=lambda given: " ".join(map(str, given)))
-def test_batches_are_pieces_of_the_graph(
-    make: Make, graph: Data, arguments: dict[str, Any]
-) -> None:
+def test_batches_are_pieces_of_the_graph(make, graph, arguments):
     """All batches of an epoch are kept: none may be in memory that is used again."""
     loader = make(**arguments)
     inputs = range(len(arguments.get("input_nodes", range(NODES))))
@@ -157,9 +154,7 @@ def test_nodes_given_twice_and_none(make: Make, graph: Data) -> None:
     [(torch.bfloat16, 7), (torch.uint8, 777), (torch.float32, 4714), (torch.float64, 1)],
     ["cpu", "simulated-cuda"],
 )
-def test_rows_of_all_types_and_sizes(
-    make: Make, dtype_width: tuple[torch.dtype, int], device: str, tmp_path: Path
-) -> None:
+def test_rows_of_all_types_and_sizes(make, dtype_width, device, tmp_path):
     count, (dtype, width) = 120, dtype_width
     draw = torch.Generator().manual_seed(8)
     x = (200 * torch.rand(count, width, generator=draw) - 100).to(dtype)

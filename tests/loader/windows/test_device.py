@@ -31,9 +31,7 @@ def test_the_plan_lists_the_devices_memory(make: Make) -> None:
     assert make().plan().device_lines == ()
 
 
-def test_half_of_the_free_memory_is_for_windows(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_the_free_memory_is_for_windows(make, monkeypatch):
     """There is no warm-up: a buffer for some batches holds no window."""
     monkeypatch.setattr(SimulatedCuda, "free_bytes", lambda self, where=None: free)
     free, sizes = 1 << 30, []
@@ -54,9 +52,7 @@ def test_half_of_the_free_memory_is_for_windows(
         make(device="simulated-cuda", megabatch=None).plan()
 
 
-def test_a_model_that_takes_memory_after_the_plan(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_takes_memory_after_the_plan(make, monkeypatch):
     """The first epoch takes smaller windows; once it has begun they stay as they are."""
     monkeypatch.setattr(SimulatedCuda, "free_bytes", lambda self, where=None: free)
     free = 1 << 20

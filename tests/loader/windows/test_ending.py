@@ -11,32 +11,12 @@ import numpy as np
 import pytest
 from torch_geometric.data import Data
 
-from gnndrive import Store
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.disk.sequential_reader import SequentialReader
 from tests.loader.batches import assert_same
-from tests.loader.test_interrupt import check_ctrl_c
 from tests.loader.windows.conftest import Make
-from tests.loader.windows.stores import ARGUMENTS, check, windows_of
+from tests.loader.windows.stores import check, windows_of
 from tests.soak import product
-
-LOADING = """
-import numpy as np
-from gnndrive.disk.sequential_reader import SequentialReader
-from gnndrive.sampling import load_window
-
-class Slow(SequentialReader):
-    def stretches(self, first, last):
-        ready()
-        while True:  # until it is stopped
-            yield first, np.empty(0, np.int32)
-
-{when}
-for number, batch in enumerate(gnndrive.NeighborLoader(gnndrive.open(sys.argv[1]), **{arguments})):
-    if number == {last}:
-        load_window.SequentialReader = Slow
-"""
-AT_ONCE = "load_window.SequentialReader = Slow"
 
 
 class Loading:
@@ -139,20 +119,11 @@ def test_cancelling_an_awaited_batch(make: Make, loading: Loading) -> None:
         assert_same(one, other)
 
 
-@pytest.mark.parametrize("last", [0, 9], ids=["the first window", "a later window"])
-def test_ctrl_c(store: Store, last: int) -> None:
-    when = "" if last else AT_ONCE
-    script = LOADING.format(when=when, last=last, arguments=ARGUMENTS | {"megabatch": 1})
-    check_ctrl_c(script, store)
-
-
 # ---- several iterators
 
 
 @product("megabatch,device", [1, 12], ["cpu", "simulated-cuda"])
-def test_a_second_live_iterator_has_fewer_slots(
-    make: Make, graph: Data, megabatch: int, device: str
-) -> None:
+def test_a_second_live_iterator_has_fewer_slots(make, graph, megabatch, device):
     """For one window, so its batches load some rows themselves. What was planned is enough."""
     alone, loader = make(megabatch=megabatch), make(megabatch=megabatch, device=device)
     for batches in zip(loader, loader, list(alone), list(alone), strict=True):

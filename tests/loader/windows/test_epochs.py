@@ -16,18 +16,16 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnndrive import NeighborLoader, Store
+from gnndrive import NeighborLoader
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.megabatches import PASSES_MAX, passes_for
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.testing.faults import NOISE
-from tests import forked
 from tests.loader.batches import assert_same, simulate
 from tests.loader.ranks.conftest import as_rank
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
-    ARGUMENTS,
     MEMORY,
     NODES,
     PARTS,
@@ -37,7 +35,7 @@ from tests.loader.windows.stores import (
     make_store,
     windows_of,
 )
-from tests.soak import Seeds, product
+from tests.soak import product
 
 __all__ = ["as_rank"]
 
@@ -65,9 +63,7 @@ def as_json(state: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(state))
 
 
-def test_batches_depend_on_the_seed_alone(
-    make: Make, monkeypatch: pytest.MonkeyPatch, seeds: Seeds
-) -> None:
+def test_batches_depend_on_the_seed_alone(make, monkeypatch, seeds):
     """Not on threads, queues, the disk's noise and a device's delays."""
     made = SimulatedCuda.__init__
     plain = make()
@@ -150,25 +146,6 @@ def test_windows_that_are_done_are_not_loaded(make: Make) -> None:
     assert loader.stats()["windows"] == 1
 
 
-def test_another_process_goes_on(make: Make, store: Store) -> None:
-    loader, whole = make(), list(make())
-    begun = list(islice(loader, 10))
-    script = f"""
-import json, sys
-import gnndrive
-state = json.loads(sys.stdin.read())
-loader = gnndrive.NeighborLoader(gnndrive.open({str(store.path)!r}), **{ARGUMENTS!r})
-with loader:
-    loader.load_state_dict(state)
-    print([[batch.input_id.tolist(), batch.n_id.tolist(), batch.e_id.tolist()] for batch in loader])
-"""
-    ended = forked.run(script, told=json.dumps(loader.state_dict()))
-    assert ended.returncode == 0, ended.stderr
-    rest = [[each[name].tolist() for name in ("input_id", "n_id", "e_id")]
-            for each in whole[len(begun) :]]  # fmt: skip
-    assert json.loads(ended.stdout) == rest
-
-
 # ---- the size of windows, and other settings of a state
 
 
@@ -186,9 +163,7 @@ with loader:
         (MARIUS, "order", "dispersed", "order was "),
     ],
 )
-def test_other_arguments_are_refused_by_name(
-    make: Make, arguments: dict[str, Any], name: str, value: Any, said: str
-) -> None:
+def test_other_arguments_are_refused_by_name(make, arguments, name, value, said):
     state = make(**arguments).state_dict()
     other = make(**{**arguments, name: value})
     with pytest.raises(ConfigError, match=f"other settings: .*{re.escape(said)}"):

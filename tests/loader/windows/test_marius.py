@@ -65,16 +65,6 @@ def test_sequential_has_all_seeds_in_memory(make: Make, graph: Data) -> None:
     assert len(set(groups)) > 1
 
 
-def test_sequential_in_too_little_memory(make: Make) -> None:
-    """The smallest windows have all partitions with seeds."""
-    nodes = of_partitions(make(), [0, 1, 2, 3, 4])
-    sequential = {"strategy": "marius", "order": "sequential", "input_nodes": nodes}
-    with pytest.raises(ConfigError, match="windows of 5 of 12 partitions, which need"):
-        make(**sequential, megabatch=None, buffer="9KB").plan()
-    loader = make(**sequential, megabatch=None, buffer="22KB")
-    assert 5 <= len(windows_of(loader)[0].partitions) < PARTS
-
-
 def test_a_swap_loads_one_logical_partition(make: Make) -> None:
     """Of the six, two are in memory; a window's rows are read before its batches, and once."""
     loader = make(**MARIUS)
@@ -204,9 +194,7 @@ def check_negatives(batch: Data, negatives: NegativeSampling | None) -> None:
 
 
 @product("variant,negatives", list(VARIANTS), list(NEGATIVES))
-def test_batches_are_pieces_of_the_graph(
-    links: MakeLinks, graph: Data, variant: str, negatives: str
-) -> None:
+def test_batches_are_pieces_of_the_graph(links, graph, variant, negatives):
     arguments = VARIANTS[variant]
     loader = links(**arguments, neg_sampling=NEGATIVES[negatives])
     some = arguments.get("some", SOME)
@@ -257,9 +245,7 @@ def test_negative_nodes_are_any_of_the_window(links: MakeLinks) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_window_of_all_partitions_is_the_whole_graph(
-    links: MakeLinks, store: Store, replace: bool
-) -> None:
+def test_a_window_of_all_partitions_is_the_whole_graph(links, store, replace):
     """Then samples are those of the strategy that draws from the whole graph."""
     plain = links(strategy="gnndrive", megabatch=None, replace=replace, some=None)
     loader = links(megabatch=PARTS, static=0.03, replace=replace, some=None)
@@ -338,8 +324,6 @@ def test_the_same_seed_gives_the_same_batches(links: MakeLinks, order: str, done
         ),
     ],
 )
-def test_links_that_cannot_work_are_refused(
-    links: MakeLinks, arguments: dict[str, Any], message: str
-) -> None:
+def test_links_that_cannot_work_are_refused(links, arguments, message):
     with pytest.raises(ConfigError, match=message):
         iter(links(**arguments))

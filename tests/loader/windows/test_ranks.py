@@ -32,9 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @product("variant,world", list(VARIANTS), [3, 2])
-def test_ranks_have_windows_of_their_own(
-    make: Make, graph: Data, as_rank: AsRank, variant: str, world: int
-) -> None:
+def test_ranks_have_windows_of_their_own(make, graph, as_rank, variant, world):
     arguments = VARIANTS[variant]
     loaders, inputs = list[NeighborLoader](), range(len(arguments.get("input_nodes", range(NODES))))
     for rank in range(world):
@@ -91,9 +89,7 @@ def test_as_many_ranks_go_on(make: Make, as_rank: AsRank, world: int, done: int)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (2, 1), (1, 2)])
-def test_another_number_of_ranks_is_refused(
-    make: Make, as_rank: AsRank, before: int, after: int
-) -> None:
+def test_another_number_of_ranks_is_refused(make, as_rank, before, after):
     """In the middle of an epoch; after it, any number begins the next one."""
     as_rank(0, before)
     saving = make(ranks=True, megabatch=2)
@@ -127,9 +123,7 @@ def test_ranks_do_not_choose_for_themselves(make: Make, as_rank: AsRank) -> None
         len(make(ranks=True, megabatch=None, buffer="200KB"))
 
 
-def test_a_host_service_has_no_windows(
-    make: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_service_has_no_windows(make, as_rank, monkeypatch):
     """host_service="auto" goes without one."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     as_rank(0, 2, group=object())

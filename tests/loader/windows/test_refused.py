@@ -38,9 +38,7 @@ def own(tmp_path: Path) -> Store:
     ("name", "value"),
     [("partitioned", "default"), ("megabatch", 3), ("static", 0.1), ("passes", 2), ("order", "x")],
 )
-def test_arguments_of_windows_are_for_strategies_with_windows(
-    store: Store, name: str, value: Any
-) -> None:
+def test_arguments_of_windows_are_for_strategies_with_windows(store, name, value):
     for strategy in ("gnndrive", "diskgnn"):
         said = re.escape(f"{name}={value!r} is for a strategy that samples inside windows")
         with pytest.raises(ConfigError, match=said):
@@ -94,9 +92,7 @@ class Users(NeighborSampler):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
-def test_more_than_plain_sampling_is_refused(
-    make: Make, tmp_path: Path, arguments: dict[str, Any], named: str
-) -> None:
+def test_more_than_plain_sampling_is_refused(make, tmp_path, arguments, named):
     data = make_graph()
     data.weight = torch.ones(data.num_edges)
     store = make_store(data, tmp_path)
@@ -219,9 +215,7 @@ def test_the_least_that_works_is_named(make: Make, name: str, megabatch: int | N
         make(megabatch=megabatch, **{name: used * 49 // 50}).plan()
 
 
-def test_large_attributes_that_memory_has_no_room_for(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_attributes_that_memory_has_no_room_for(make, tmp_path, monkeypatch):
     """The least memory counts that their rows are read then."""
     monkeypatch.setattr("gnndrive.plan.planner.RING_BYTES", 1 << 16)  # for so small a file
     data = make_graph()
