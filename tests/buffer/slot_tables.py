@@ -171,10 +171,6 @@ class CoreTable:
             [lib.gd_buffer_room(c).available],
         )
 
-    def rows_held(self) -> set[int]:
-        """The rows that the mapping table knows."""
-        return {row for row in range(self.rows) if self.slot_of(row) >= 0}
-
     def serve(self, ids: Sequence[int], keys: Sequence[int] | None = None) -> Answer:
         """Admit and commit; the lease stays with the caller."""
         answer = self.admit(ids, keys)

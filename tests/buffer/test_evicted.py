@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive.buffer.policies.base import NO_USE, Policy
+from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
@@ -177,9 +177,3 @@ def test_rows_are_offered_before_others_are_fetched_into_their_slots(tmp_path, d
         await simulation.close()
 
     run(main())
-
-
-def test_no_next_use_is_no_batch():
-    """The value that says so is larger than any index."""
-    table = table_of(Belady())
-    assert table._ranking.next_uses(np.zeros(2, np.uint16)).tolist() == [NO_USE, NO_USE]

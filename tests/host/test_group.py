@@ -236,21 +236,6 @@ def test_nothing_is_left_if_a_group_ends_in_the_middle_of_a_batch(rows, seeds):
 # ---- what it answers
 
 
-@of_two_ranks()
-async def test_batches_of_two_ranks_come_in_the_order_of_their_turns(first, second):
-    """The buffer holds one batch; rank 0 joins with three before rank 1 does with its first."""
-    for number, rank in enumerate((first, second)):
-        for step in range(3):
-            rank.announce(np.arange(16) + 32 * step + 100 * number, step, step)
-            rank.say(Kind.JOIN, step)
-    for step in range(3):
-        for rank, other in ((first, second), (second, first)):
-            await rank.answer(Kind.READY, step)
-            await some_turns()
-            assert not other.heard(Kind.READY, step + (rank is second))
-            rank.say(Kind.RELEASE, step)
-
-
 @of_two_ranks(slots=20, part_rows=100)
 async def test_batches_of_several_ranks_are_read_in_one_sweep(simulation, first, second):
     """Rows that both need are loaded once, in one admission; `fits_together` of the buffer decides
@@ -324,18 +309,6 @@ async def test_a_batch_that_fails_after_it_was_given_up_is_answered_once(simulat
     await some_turns()
     assert [each.kind for each in first.got] == [Kind.LEFT]
     first.announce(WANTED + 20, 1)
-
-
-@of_two_ranks()
-async def test_the_end_of_an_epoch_leaves_the_next_one_alone(first, second):
-    for place in range(2):
-        first.announce(WANTED + place, place=place, epoch=place)
-        first.say(Kind.JOIN, epoch=place)
-    for rank in (first, second):
-        rank.say(Kind.END)
-    await first.answer(Kind.LEFT)
-    await first.answer(Kind.READY, epoch=1)
-    first.check(WANTED + 1, 1)
 
 
 @of_two_ranks()

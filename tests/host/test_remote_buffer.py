@@ -89,20 +89,6 @@ async def test_a_batch_goes_its_way():
 
 
 @in_loop
-async def test_a_tail_is_not_released_behind_its_lease():
-    service = Service(places=4)
-    service.announce(0)
-    ticket = service.join(0)
-    service.answer(Kind.READY)
-    lease = lease_of(ticket)
-    lease.gather("x", torch.uint8, (ROW_BYTES,))
-    lease.release()
-    service.sent()
-    await asyncio.sleep(0)
-    assert service.sent() == []
-
-
-@in_loop
 async def test_batches_of_two_epochs_are_different():
     """A batch of the first epoch is given up and not yet answered when the second one begins."""
     service, rows = Service(places=2), {"x": np.array([4])}
@@ -123,19 +109,6 @@ async def test_batches_of_two_epochs_are_different():
 
 
 # ---- errors and questions
-
-
-@in_loop
-async def test_a_failed_batch_has_its_error_and_its_place_is_free():
-    service = Service(places=1)
-    service.announce(0, 1)
-    tickets = [service.join(step) for step in range(2)]
-    service.sent()
-    service.answer(Kind.FAILED, 0, error=IndexError("a row id is out of range"))
-    assert isinstance(tickets[0].granted.exception(), IndexError)
-    assert service.sent() == [(ANNOUNCE, 1), (JOIN, 1)]
-    service.buffer.leave(tickets[0])
-    assert service.sent() == []
 
 
 @pytest.mark.parametrize(
@@ -229,21 +202,6 @@ async def test_batches_join_in_order_though_a_later_one_has_a_place():
     service.answer(Kind.READY, 1)
     lease_of(tickets[0]).release()
     assert service.sent() == [(RELEASE, 1), (ANNOUNCE, 2), (JOIN, 2), (JOIN, 3), (JOIN, 4)]
-
-
-@in_loop
-async def test_one_place_is_enough():
-    service = Service(places=1)
-    service.announce(2, 1, 0)
-    assert service.sent() == []
-    tickets = [service.join(step) for step in range(3)]
-    assert service.sent() == [(ANNOUNCE, 0), (JOIN, 0)]
-    for step, ticket in enumerate(tickets):
-        service.answer(Kind.READY, step)
-        lease_of(ticket).release()
-        following = [(ANNOUNCE, step + 1), (JOIN, step + 1)] if step < 2 else []
-        assert service.sent() == [(RELEASE, step), *following]
-    assert service.buffer.idle
 
 
 @in_loop
