@@ -22,6 +22,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any
 
 import pytest
@@ -87,7 +88,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     runs = 0
     while functions and time.monotonic() < float(os.environ[UNTIL]):
         name = rng.choice(list(functions))
-        chosen = [rng.choice(functions[name]) for _ in range(RUNS)]
+        # Copies: pytest tears a test down only before another one.
+        chosen = [copy(rng.choice(functions[name])) for _ in range(RUNS)]
         for item, following in zip(chosen, [*chosen[1:], None], strict=True):
             runs += 1
             if failure := _run(item, following, rng.randrange(SEED_MAX)):
