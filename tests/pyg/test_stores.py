@@ -62,6 +62,7 @@ def test_several_attributes_at_once(features, data):
     assert features.get_tensor_size(None, "x") == (60, 3)
     assert torch.equal(features[None, "x", torch.tensor([2])], data.x[[2]])
     other = pickle.loads(pickle.dumps(features))
+    assert repr(other) == repr(features)
     assert torch.equal(other.get_tensor(None, "x", torch.tensor([4])), data.x[[4]])
     for _ in range(2):
         other.close()
@@ -96,7 +97,8 @@ def test_missing_attributes_and_rows_are_errors(features):
 
 
 def test_the_adjacency_is_that_of_the_data(store, data):
-    graph = GraphStore(store)
+    graph = pickle.loads(pickle.dumps(GraphStore(store)))
+    assert str(store.path) in repr(graph)
     (attr,) = graph.get_all_edge_attrs()
     assert attr.size == (60, 60)
     row, colptr = graph.get_edge_index(attr)

@@ -240,5 +240,10 @@ def test_one_thread_at_a_time_looks_for_partitions(monkeypatch):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_an_epoch_without_seeds_has_no_batches(drop_last):
+    made = ScheduleContext(
+        InputNodes(0), 10, drop_last=drop_last, partitioned=Parts.spread(8), megabatch=4
+    )
+    for kind in (Megabatch, Marius):
+        assert list(kind.make(made).windows(0)) == []
     assert epoch_length(0, 10, 4, drop_last) == 0
     assert cut(np.empty(0, np.int64), 10, 0, drop_last) == []
