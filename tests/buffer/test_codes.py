@@ -244,6 +244,5 @@ def test_an_epoch_begins_with_nothing_known():
 
 def test_slots_keep_no_codes_unless_they_are_asked_to():
     table = SlotTable(4, 3, 8, NOTHING, NO_TIER, None)
-
     assert lib.gd_buffer_recode(table.handle, ffi.NULL, ffi.NULL, 1) == -22
     assert lib.gd_buffer_rekey_codes(table.handle, ffi.NULL, ffi.new("uint8_t[]", 65536)) == -22

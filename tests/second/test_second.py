@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,16 +12,16 @@ from tests.test_tidy import imported, kind_of
 
 
 @pytest.mark.parametrize(("kind", "second"), SECOND.items())
-def test_a_class_is_taken_where_a_name_is(kind: str, second: Any) -> None:
+def test_a_class_is_taken_where_a_name_is(kind, second):
     assert plugins.find(kind, second) is second
     assert plugins.name_of(second) not in plugins.names(kind)
 
 
-def test_there_is_one_of_each_kind() -> None:
+def test_there_is_one_of_each_kind():
     assert SECOND.keys() == plugins.KINDS.keys()
 
 
-def test_they_import_no_other_implementation() -> None:
+def test_they_import_no_other_implementation():
     found = [
         f"{path.name} imports {module}"
         for path in sorted(Path(__file__).parent.glob("*.py"))

@@ -71,11 +71,7 @@ class DriverError(CudaError):
 
 @dataclass(frozen=True)
 class TorchStream:
-    """The part of a stream of torch that a launch uses.
-
-    Attributes:
-        cuda_stream: the pointer.
-    """
+    """The part of a stream of torch that a launch uses."""
 
     cuda_stream: int = 5
 
@@ -162,13 +158,6 @@ class HostCupy:
 
 
 class HostKernel:
-    """A kernel.
-
-    Args:
-        cupy: the module.
-        code, name: the source, and the function's name in it.
-    """
-
     def __init__(self, cupy: HostCupy, code: str, name: str) -> None:
         assert name == "move_rows"
         self.cupy, self.code = cupy, code

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,13 @@ ROW_BYTES = [1, 2, 3, 4, 6, 8, 16, 100, 127, 256, 400, 508, 512, 513, 768, 1024,
 def some_rows(count: int, row_bytes: int, seed: int = 0) -> Rows:
     """Random rows, uint8 [count, row_bytes]."""
     return np.random.default_rng([seed, row_bytes]).integers(0, 256, (count, row_bytes), np.uint8)
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def refuse(*given: object, **more: object) -> NoReturn:
+        raise error
+
+    return refuse
 
 
 def shuffled(count: int, of: int | None = None, seed: int = 0) -> Int32Array:

@@ -14,7 +14,7 @@ from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import COPY_OUT_BYTES, MARGIN, Cuda, TorchDriver
 from gnndrive.common.errors import ConfigError
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
-from tests.buffer.devices.moving import some_rows
+from tests.buffer.devices.moving import raising, some_rows
 from tests.buffer.devices.test_drivers import pinned_moves, staged
 
 SLOTS, ROW_BYTES = 64, 512
@@ -54,7 +54,7 @@ def fill(driver: TorchDriver) -> tuple[torch.Tensor, np.ndarray]:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_the_alias_is_copied_beside_training(gpus: FakeCuda, own: bool) -> None:
+def test_the_alias_is_copied_beside_training(gpus, own):
     driver = TorchDriver(torch.device("cuda", 1), None, MoveOptions(gather_stream=own))
     into, rows = fill(driver)
     gpus.log.clear()
@@ -73,7 +73,7 @@ def test_the_alias_is_copied_beside_training(gpus: FakeCuda, own: bool) -> None:
     driver.close()
 
 
-def test_a_gather_does_not_copy_behind_training(driver: TorchDriver) -> None:
+def test_a_gather_does_not_copy_behind_training(driver):
     """What is queued on the copies stream, such as the next labels, is not delayed either."""
     into, _ = fill(driver)
     with driver.computing():
@@ -84,7 +84,7 @@ def test_a_gather_does_not_copy_behind_training(driver: TorchDriver) -> None:
     driver.synchronize()
 
 
-def test_a_gather_of_its_own_stream_does_not_wait_for_training(gpus: FakeCuda) -> None:
+def test_a_gather_of_its_own_stream_does_not_wait_for_training(gpus):
     driver = TorchDriver(torch.device("cuda", 1), None, MoveOptions(gather_stream=True))
     into, rows = fill(driver)
     with driver.computing():
@@ -105,7 +105,7 @@ def test_a_gather_of_its_own_stream_does_not_wait_for_training(gpus: FakeCuda) -
 # ---- several GPUs
 
 
-def test_every_call_names_its_gpu(gpus: FakeCuda, driver: TorchDriver) -> None:
+def test_every_call_names_its_gpu(gpus, driver):
     """The user's GPU is 1, that of a new thread is 0."""
 
     def work() -> None:
@@ -129,7 +129,7 @@ def test_every_call_names_its_gpu(gpus: FakeCuda, driver: TorchDriver) -> None:
     assert {each.device for each in gpus.log} == {1}
 
 
-def test_a_gpu_without_a_number_is_the_users(gpus: FakeCuda) -> None:
+def test_a_gpu_without_a_number_is_the_users(gpus):
     torch.cuda.set_device(1)
     chosen = choose("cuda")
     assert chosen == ("cuda", torch.device("cuda", 1))
@@ -150,9 +150,7 @@ def capturing(gpus: FakeCuda, driver: TorchDriver) -> Iterator[None]:
         yield
 
 
-def test_a_loader_works_while_the_user_captures(
-    gpus: FakeCuda, driver: TorchDriver, capturing: None
-) -> None:
+def test_a_loader_works_while_the_user_captures(gpus, driver, capturing):
     def work() -> None:
         into, rows = fill(driver)  # allocates, registers, queries and waits
         out, event = driver.gather(into, EVERY)
@@ -167,13 +165,13 @@ def test_a_loader_works_while_the_user_captures(
     assert gpus.timeline.thread.mode == 0
 
 
-def test_a_loader_closes_while_the_user_captures(gpus: FakeCuda, driver: TorchDriver) -> None:
+def test_a_loader_closes_while_the_user_captures(gpus, driver):
     fill(driver)
     with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()):
         in_thread(driver.close)
 
 
-def test_a_waiting_thread_may_end_its_wait_during_a_capture(driver: TorchDriver) -> None:
+def test_a_waiting_thread_may_end_its_wait_during_a_capture(driver):
     with driver.computing():
         torch.cuda._sleep(1 << 30)
         event = driver._record(driver._gathers)
@@ -181,7 +179,7 @@ def test_a_waiting_thread_may_end_its_wait_during_a_capture(driver: TorchDriver)
         in_thread(lambda: asyncio.run(driver.wait(event)))
 
 
-def test_a_batch_within_a_capture_is_refused_and_the_capture_goes_on(driver: TorchDriver) -> None:
+def test_a_batch_within_a_capture_is_refused_and_the_capture_goes_on(driver):
     into, _ = fill(driver)
     out, event = driver.gather(into, EVERY)
     asyncio.run(driver.wait(event))
@@ -191,7 +189,7 @@ def test_a_batch_within_a_capture_is_refused_and_the_capture_goes_on(driver: Tor
     del out
 
 
-def test_without_the_drivers_library_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_drivers_library_nothing_is_exchanged(monkeypatch):
     from gnndrive.buffer.devices import _capture
 
     monkeypatch.setattr(_capture, "_DRIVER", "libno-such-driver.so")
@@ -203,7 +201,7 @@ def test_without_the_drivers_library_nothing_is_exchanged(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_what_torch_has_cached_will_be_used_again(reset: bool) -> None:
+def test_what_torch_has_cached_will_be_used_again(reset):
     with fake_cuda(memory_bytes=GB) as gpus:
         device = Cuda(torch.device("cuda", 1))
         spare = device.watch()
@@ -224,9 +222,7 @@ def test_what_torch_has_cached_will_be_used_again(reset: bool) -> None:
         assert gpus.contexts == {1}
 
 
-def test_an_allocation_is_tried_again_without_cached_memory(
-    gpus: FakeCuda, driver: TorchDriver
-) -> None:
+def test_an_allocation_is_tried_again_without_cached_memory(gpus, driver):
     gpus.memory.trims_itself = False
     torch.empty(3 * GB // 4, dtype=torch.uint8, device="cuda:1")
     assert driver.allocate(GB // 2).numel() == GB // 2
@@ -234,7 +230,7 @@ def test_an_allocation_is_tried_again_without_cached_memory(
         driver.allocate(2 * GB)
 
 
-def test_a_closed_buffer_leaves_no_cached_memory(gpus: FakeCuda) -> None:
+def test_a_closed_buffer_leaves_no_cached_memory(gpus):
     device = Cuda(torch.device("cuda", 1))
     before = torch.cuda.mem_get_info(1)[0]
     memory = device.allocate(1000, 512)
@@ -244,7 +240,7 @@ def test_a_closed_buffer_leaves_no_cached_memory(gpus: FakeCuda) -> None:
     device.close()
 
 
-def test_a_device_without_a_buffer_leaves_the_users_cache_alone(gpus: FakeCuda) -> None:
+def test_a_device_without_a_buffer_leaves_the_users_cache_alone(gpus):
     device = Cuda(torch.device("cuda", 1))
     torch.cuda.empty_cache()
     torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1")
@@ -256,8 +252,8 @@ def test_a_device_without_a_buffer_leaves_the_users_cache_alone(gpus: FakeCuda) 
 @pytest.mark.parametrize("portions", [1, 4, 8])
 @pytest.mark.parametrize(("row_bytes", "slots"), [(512, 10), (513, 9_000), (3, 7), (4100, 2_000)])
 def test_the_plan_counts_the_pinned_memory_that_is_registered(
-    gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch, row_bytes: int, slots: int, portions: int
-) -> None:
+    gpus, monkeypatch, row_bytes, slots, portions
+):
     monkeypatch.setattr(Cuda, "options", MoveOptions(portions=portions))
     monkeypatch.setattr(Cuda, "portion_bytes", 1 << 18)
     device = Cuda(torch.device("cuda", 1))
@@ -271,7 +267,7 @@ def test_the_plan_counts_the_pinned_memory_that_is_registered(
     device.close()
 
 
-def test_scratch_is_what_a_copy_out_takes() -> None:
+def test_scratch_is_what_a_copy_out_takes():
     with fake_cuda() as gpus:
         driver = TorchDriver(torch.device("cuda", 1))
         count = COPY_OUT_BYTES // ROW_BYTES
@@ -290,9 +286,7 @@ def test_scratch_is_what_a_copy_out_takes() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_refused_pinned_memory_of_a_copy_out_is_a_memory_error(
-    monkeypatch: pytest.MonkeyPatch, which: int
-) -> None:
+def test_refused_pinned_memory_of_a_copy_out_is_a_memory_error(monkeypatch, which):
     """Torch raises a plain RuntimeError, and no row's copy has begun."""
     with fake_cuda() as gpus:
         driver = TorchDriver(torch.device("cuda", 1))
@@ -314,19 +308,14 @@ def test_refused_pinned_memory_of_a_copy_out_is_a_memory_error(
 
 
 @pytest.mark.parametrize("error", [MemoryError("none is left"), KeyError("x")])
-def test_an_error_of_the_hosts_work_reaches_who_waits(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_an_error_of_the_hosts_work_reaches_who_waits(monkeypatch, error):
     """And the thread goes on."""
-
-    def refuse(*given: object) -> None:
-        raise error
 
     async def main() -> None:
         slots, rows = await asyncio.to_thread(fill, driver)
         into, moves = staged(driver, np.zeros_like(rows)), np.stack([EVERY, EVERY])
         with monkeypatch.context() as patch:
-            patch.setattr(_movers, "_spread", refuse)
+            patch.setattr(_movers, "_spread", raising(error))
             broken = driver.copy_out(slots, into, moves)
         with pytest.raises(type(error)):
             await asyncio.wait_for(driver.wait(broken), 5)
@@ -339,7 +328,7 @@ def test_an_error_of_the_hosts_work_reaches_who_waits(
         driver.close()
 
 
-def test_scratch_is_what_a_scatter_takes(gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_is_what_a_scatter_takes(gpus, monkeypatch):
     monkeypatch.setattr(Cuda, "portion_bytes", 1 << 18)
     device = Cuda(torch.device("cuda", 1))
     memory = device.allocate(1000, 512)

@@ -15,7 +15,7 @@ from gnndrive.buffer.devices._movers import _lacks_memory
 from tests.buffer.devices.host_cupy import HostCupy, TorchStream
 
 
-def test_cuda_is_asked_by_names_that_cupy_has(tmp_path: Any):
+def test_cuda_is_asked_by_names_that_cupy_has(tmp_path):
     runtime, fake = cupy.cuda.runtime, HostCupy(tmp_path)
     for name, value in vars(fake.cuda.runtime).items():
         real = getattr(runtime, name)
@@ -28,13 +28,13 @@ def test_cuda_is_asked_by_names_that_cupy_has(tmp_path: Any):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_kernel_is_made_from_its_source(unit: int):
+def test_a_kernel_is_made_from_its_source(unit):
     kernel = cupy.RawKernel(code(unit), NAME)
     assert (kernel.name, kernel.backend) == (NAME, "nvrtc")
     assert callable(kernel.compile)
 
 
-def test_a_stream_of_torch_becomes_one_of_cupys(monkeypatch: pytest.MonkeyPatch):
+def test_a_stream_of_torch_becomes_one_of_cupys(monkeypatch):
     monkeypatch.setattr(_kernels, "_host_pointers_are_valid", lambda *given: True)
     kernel = MoveKernel(cupy, torch.device("cuda", 0))
     stream: Any = TorchStream(0x5000)

@@ -12,7 +12,7 @@ from gnndrive.buffer.devices._staged import Driver, StagedMemory
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
-from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
+from tests.buffer.devices.moving import ROW_BYTES, raising, shuffled, some_rows
 
 PLACES, SLOTS = 70, 50
 
@@ -42,85 +42,70 @@ async def content(driver: Driver, into: torch.Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
-def test_a_scatter_moves_its_rows_and_nothing_else(driver: Driver, row_bytes: int) -> None:
-    async def main() -> None:
-        rows = some_rows(PLACES, row_bytes)
-        staging, expected = staged(driver, rows), some_rows(SLOTS, row_bytes, seed=1)
-        into = driver.allocate(SLOTS * row_bytes).view(SLOTS, row_bytes)
-        every = np.arange(SLOTS, dtype=np.int32)
-        moves = pinned_moves(driver, every, every)
-        await driver.wait(driver.scatter(into, staged(driver, expected), moves))
-        assert np.array_equal(await content(driver, into), expected)
-        for count, before in ((1, 0), (17, 3), (SLOTS, 1)):
-            places, slots = shuffled(count, PLACES, seed=1), shuffled(count, SLOTS, seed=2)
-            moves = pinned_moves(driver, places, slots, before)
-            await driver.wait(driver.scatter(into, staging, moves))
-            expected[slots] = rows[places]
-            assert np.array_equal(await content(driver, into), expected), count
-
-    asyncio.run(main())
+async def test_a_scatter_moves_its_rows_and_nothing_else(driver, row_bytes):
+    rows = some_rows(PLACES, row_bytes)
+    staging, expected = staged(driver, rows), some_rows(SLOTS, row_bytes, seed=1)
+    into = driver.allocate(SLOTS * row_bytes).view(SLOTS, row_bytes)
+    every = np.arange(SLOTS, dtype=np.int32)
+    moves = pinned_moves(driver, every, every)
+    await driver.wait(driver.scatter(into, staged(driver, expected), moves))
+    assert np.array_equal(await content(driver, into), expected)
+    for count, before in ((1, 0), (17, 3), (SLOTS, 1)):
+        places, slots = shuffled(count, PLACES, seed=1), shuffled(count, SLOTS, seed=2)
+        moves = pinned_moves(driver, places, slots, before)
+        await driver.wait(driver.scatter(into, staging, moves))
+        expected[slots] = rows[places]
+        assert np.array_equal(await content(driver, into), expected), count
 
 
-def test_scatters_keep_their_order(driver: Driver) -> None:
+async def test_scatters_keep_their_order(driver):
     """Of two that go to one slot the later one counts."""
-
-    async def main() -> None:
-        into = driver.allocate(4 * 256).view(4, 256)
-        every = np.arange(4, dtype=np.int32)
-        kept = [staged(driver, some_rows(4, 256, seed)) for seed in range(8)]
-        moves = pinned_moves(driver, every, every)
-        events = [driver.scatter(into, staging, moves) for staging in kept]
-        await driver.wait(events[-1])
-        await driver.wait(events[0])
-        assert np.array_equal(await content(driver, into), kept[-1])
-
-    asyncio.run(main())
+    into = driver.allocate(4 * 256).view(4, 256)
+    every = np.arange(4, dtype=np.int32)
+    kept = [staged(driver, some_rows(4, 256, seed)) for seed in range(8)]
+    moves = pinned_moves(driver, every, every)
+    events = [driver.scatter(into, staging, moves) for staging in kept]
+    await driver.wait(events[-1])
+    await driver.wait(events[0])
+    assert np.array_equal(await content(driver, into), kept[-1])
 
 
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
-def test_rows_are_copied_out_to_their_places_and_nowhere_else(
-    driver: Driver, row_bytes: int
-) -> None:
-    async def main() -> None:
-        rows, every = some_rows(SLOTS, row_bytes), np.arange(SLOTS, dtype=np.int32)
-        slots = driver.allocate(SLOTS * row_bytes).view(SLOTS, row_bytes)
-        await driver.wait(
-            driver.scatter(slots, staged(driver, rows), pinned_moves(driver, every, every))
-        )
-        into = staged(driver, some_rows(PLACES, row_bytes, seed=1))
-        expected = into.copy()
-        for count in (1, 17, SLOTS):
-            moves = np.stack([shuffled(count, SLOTS, seed=1), shuffled(count, PLACES, seed=2)])
-            event = driver.copy_out(slots, into, moves)
-            expected[moves[1]] = rows[moves[0]]
-            moves[:] = 0  # it may be changed
-            await driver.wait(event)
-            await driver.wait(event)
-            assert np.array_equal(into, expected), count
-
-    asyncio.run(main())
+async def test_rows_are_copied_out_to_their_places_and_nowhere_else(driver, row_bytes):
+    rows, every = some_rows(SLOTS, row_bytes), np.arange(SLOTS, dtype=np.int32)
+    slots = driver.allocate(SLOTS * row_bytes).view(SLOTS, row_bytes)
+    await driver.wait(
+        driver.scatter(slots, staged(driver, rows), pinned_moves(driver, every, every))
+    )
+    into = staged(driver, some_rows(PLACES, row_bytes, seed=1))
+    expected = into.copy()
+    for count in (1, 17, SLOTS):
+        moves = np.stack([shuffled(count, SLOTS, seed=1), shuffled(count, PLACES, seed=2)])
+        event = driver.copy_out(slots, into, moves)
+        expected[moves[1]] = rows[moves[0]]
+        moves[:] = 0  # it may be changed
+        await driver.wait(event)
+        await driver.wait(event)
+        assert np.array_equal(into, expected), count
 
 
-def test_a_row_is_copied_out_before_another_is_scattered_into_its_slot(driver: Driver) -> None:
-    async def main() -> None:
-        every = np.arange(SLOTS, dtype=np.int32)
-        kept = [staged(driver, some_rows(SLOTS, 256, seed)) for seed in range(5)]
-        into = [staged(driver, np.zeros((SLOTS, 256), np.uint8)) for _ in kept]
-        slots = driver.allocate(SLOTS * 256).view(SLOTS, 256)
-        moves, events = pinned_moves(driver, every, every), []
-        for staging, copied in zip(kept, into, strict=True):
-            driver.scatter(slots, staging, moves)
-            events.append(driver.copy_out(slots, copied, np.stack([every, every[::-1]])))
-        for event in reversed(events):
-            await driver.wait(event)
-        for staging, copied in zip(kept, into, strict=True):
-            assert np.array_equal(copied[::-1], staging)
-
-    asyncio.run(main())
+async def test_a_row_is_copied_out_before_another_is_scattered_into_its_slot(driver):
+    every = np.arange(SLOTS, dtype=np.int32)
+    kept = [staged(driver, some_rows(SLOTS, 256, seed)) for seed in range(5)]
+    into = [staged(driver, np.zeros((SLOTS, 256), np.uint8)) for _ in kept]
+    slots = driver.allocate(SLOTS * 256).view(SLOTS, 256)
+    moves, events = pinned_moves(driver, every, every), []
+    for staging, copied in zip(kept, into, strict=True):
+        driver.scatter(slots, staging, moves)
+        events.append(driver.copy_out(slots, copied, np.stack([every, every[::-1]])))
+    for event in reversed(events):
+        await driver.wait(event)
+    for staging, copied in zip(kept, into, strict=True):
+        assert np.array_equal(copied[::-1], staging)
 
 
 @pytest.mark.parametrize("nbytes", [1, 4096, 5000, 1 << 20])
-def test_pinned_memory_is_aligned_to_a_page(driver: Driver, nbytes: int) -> None:
+def test_pinned_memory_is_aligned_to_a_page(driver, nbytes):
     memory = driver.pinned(nbytes)
     assert (memory.dtype, memory.shape) == (np.uint8, (nbytes,))
     assert int(ffi.cast("uintptr_t", ffi.from_buffer(memory))) % 4096 == 0
@@ -128,7 +113,7 @@ def test_pinned_memory_is_aligned_to_a_page(driver: Driver, nbytes: int) -> None
     assert memory.flags.writeable
 
 
-def test_copied_tensors_may_be_changed_at_once(driver: Driver) -> None:
+def test_copied_tensors_may_be_changed_at_once(driver):
     draw = torch.Generator().manual_seed(0)
     sources = [
         torch.randint(0, 1 << 40, (2, 70_000), generator=draw),
@@ -146,25 +131,22 @@ def test_copied_tensors_may_be_changed_at_once(driver: Driver) -> None:
         assert torch.equal(copy.cpu(), value)
 
 
-def test_many_tasks_may_wait_and_some_be_cancelled(driver: Driver) -> None:
-    async def main() -> None:
-        staging, every = staged(driver, some_rows(SLOTS, 512)), np.arange(SLOTS, dtype=np.int32)
-        into = driver.allocate(SLOTS * 512).view(SLOTS, 512)
-        moves = pinned_moves(driver, every, every)
-        events = [driver.scatter(into, staging, moves) for _ in range(20)]
-        waiting = [asyncio.ensure_future(driver.wait(event)) for event in events * 2]
-        await asyncio.sleep(0)
-        for task in waiting[::3]:
-            task.cancel()
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ended)
-        assert ended.count(None) >= len(waiting) * 2 // 3
-        assert np.array_equal(await content(driver, into), staging)
-
-    asyncio.run(main())
+async def test_many_tasks_may_wait_and_some_be_cancelled(driver):
+    staging, every = staged(driver, some_rows(SLOTS, 512)), np.arange(SLOTS, dtype=np.int32)
+    into = driver.allocate(SLOTS * 512).view(SLOTS, 512)
+    moves = pinned_moves(driver, every, every)
+    events = [driver.scatter(into, staging, moves) for _ in range(20)]
+    waiting = [asyncio.ensure_future(driver.wait(event)) for event in events * 2]
+    await asyncio.sleep(0)
+    for task in waiting[::3]:
+        task.cancel()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ended)
+    assert ended.count(None) >= len(waiting) * 2 // 3
+    assert np.array_equal(await content(driver, into), staging)
 
 
-def test_synchronize_leaves_nothing_under_way(driver: Driver) -> None:
+def test_synchronize_leaves_nothing_under_way(driver):
     staging, every = staged(driver, some_rows(SLOTS, 768)), np.arange(SLOTS, dtype=np.int32)
     into = driver.allocate(SLOTS * 768).view(SLOTS, 768)
     driver.scatter(into, staging, pinned_moves(driver, every, every))
@@ -174,51 +156,34 @@ def test_synchronize_leaves_nothing_under_way(driver: Driver) -> None:
     assert np.array_equal(out.cpu().numpy(), staging)
 
 
-def test_a_memory_without_staging_gives_its_slots_back(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(nbytes: int) -> None:
-        raise MemoryError("none is left")
-
-    monkeypatch.setattr(driver, "pinned", refuse)
-    with pytest.raises(ConfigError, match="none is left"):
-        StagedMemory(driver, 10, 512, 2, 4)
-
-
-def test_staging_has_as_many_portions_as_asked_for(driver: Driver) -> None:
+def test_staging_has_as_many_portions_as_asked_for(driver):
     memory = StagedMemory(driver, 10, 512, portions=3, portion_rows=4)
     slots = np.arange(4, dtype=np.int32)
     taken = [memory.landing(slots) for _ in range(3)]
-    addresses = {landing.address for landing in taken if landing is not None}
+    addresses = {landing.address for landing in taken}
     assert len(addresses) == 3
     assert all(address % 4096 == 0 for address in addresses)
     assert memory.landing(slots) is None
-    assert taken[1] is not None
     taken[1].leave()
-    again = memory.landing(slots)
-    assert again is not None
-    assert again.address == taken[1].address
+    assert memory.landing(slots).address == taken[1].address
     memory.close()
 
 
-def test_a_victim_buffer_that_cannot_be_pinned_says_which_argument_to_change(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(nbytes: int) -> None:
-        raise MemoryError("none is left")
-
+def test_memory_that_cannot_be_pinned_says_which_argument_to_change(driver, monkeypatch):
     memory = StagedMemory(driver, 10, 512, portions=2, portion_rows=4)
     victims = memory.victims(7)
     assert victims.rows.shape == (7, 512)
     assert victims.rows_max is None or victims.rows_max * 512 <= (driver.copy_out_bytes_max or 0)
     victims.close()
-    monkeypatch.setattr(driver, "pinned", refuse)
+    monkeypatch.setattr(driver, "pinned", raising(MemoryError("none is left")))
     with pytest.raises(ConfigError, match=r"7 rows of 512 bytes \(none is left\).*victim_buffer="):
         memory.victims(7)
+    with pytest.raises(ConfigError, match="none is left"):
+        StagedMemory(driver, 10, 512, 2, 4)
     memory.close()
 
 
-def test_an_instance_may_have_smaller_portions_than_its_class() -> None:
+def test_an_instance_may_have_smaller_portions_than_its_class():
     """Staging is allocated by the instance's sizes, which the simulated device sets."""
     for seed, rows in ((0, 90), (1, 16), (2, 4)):
         device = SimulatedCuda(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
 from gnndrive.common.errors import ConfigError
 from tests.buffer.devices.host_cupy import CudaError, DriverError, HostCupy, TorchStream
-from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
+from tests.buffer.devices.moving import ROW_BYTES, raising, shuffled, some_rows
+from tests.soak import product
 
 HOST = torch.device("cpu", 0)
 STREAM: Any = TorchStream()
@@ -53,14 +53,13 @@ def check_scatter(mover: Mover, row_bytes: int, places: np.ndarray, slots: np.nd
     assert np.array_equal(into.numpy(), expected), (mover.way, row_bytes)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("blocks", [0, 1])
+@product("way,blocks", WAYS, [0, 1])
 @pytest.mark.usefixtures("copied")
-def test_all_ways_move_the_same_rows(cupy: HostCupy, way: str, blocks: int):
+def test_all_ways_move_the_same_rows(cupy, way, blocks):
     mover = make(cupy, way, blocks)
     assert mover.way == way
     for row_bytes in ROW_BYTES:
-        for count in (1, 17, SLOTS):
+        for count in (0, 1, 17, SLOTS):
             slots = shuffled(count, SLOTS, seed=2)
             check_scatter(mover, row_bytes, shuffled(count, PLACES, seed=1), slots)
             check_scatter(mover, row_bytes, np.arange(9, 9 + count), slots)
@@ -70,14 +69,7 @@ def test_all_ways_move_the_same_rows(cupy: HostCupy, way: str, blocks: int):
         assert np.array_equal(out.numpy(), rows[alias])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_nothing_may_be_moved(cupy: HostCupy, way: str):
-    check_scatter(make(cupy, way), 16, np.arange(0), np.arange(0))
-
-
-def test_only_what_the_kernel_does_not_read_in_host_memory_is_copied(
-    cupy: HostCupy, copied: list[int]
-):
+def test_only_what_the_kernel_does_not_read_in_host_memory_is_copied(cupy, copied):
     """The stretch that has landed, and the lists; no list of places that are in order."""
     slots = np.array([3, 1, 2])
     for way, places, expected in (
@@ -92,7 +84,7 @@ def test_only_what_the_kernel_does_not_read_in_host_memory_is_copied(
         assert copied == expected, (way, places)
 
 
-def test_places_in_order_need_no_list(cupy: HostCupy):
+def test_places_in_order_need_no_list(cupy):
     for places, listed in (([5, 6, 7], False), ([5, 7, 8], True), ([6, 5, 7], True), ([9], False)):
         for way in ("zero-copy", "copy+kernel"):
             check_scatter(make(cupy, way), 16, np.array(places), np.arange(len(places)))
@@ -103,17 +95,20 @@ def test_places_in_order_need_no_list(cupy: HostCupy):
 
 
 class Chooser:
-    """Chooses as the CUDA device does.
-
-    Args:
-        cupy: the module.
-    """
+    """Chooses as the CUDA device does."""
 
     def __init__(self, cupy: Any = None) -> None:
         self.cupy, self.stream, self.driver = cupy, STREAM, SimulatedDriver()
 
     def __call__(self, way: str | None = None) -> Mover:
         return choose_mover(self.driver, self.stream, HOST, way, MoveOptions())
+
+
+class Broken(TorchStream):
+    """The stream of a GPU that refuses all work."""
+
+    def synchronize(self) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
 
 
 @pytest.fixture
@@ -125,21 +120,14 @@ def chooser(cupy: HostCupy, monkeypatch: pytest.MonkeyPatch) -> Chooser:
     return Chooser(cupy)
 
 
-def raising(error: Exception) -> Callable[..., Any]:
-    def fail(*given: Any) -> None:
-        raise error
-
-    return fail
-
-
-def test_a_way_is_tried_before_it_is_used(chooser: Chooser):
+def test_a_way_is_tried_before_it_is_used(chooser):
     for way, expected in ((None, "zero-copy"), *((way, way) for way in WAYS)):
         assert chooser(way).way == expected
     assert len(chooser.cupy.launches) == 3, "one for each trial, none for torch's own way"
     assert chooser.driver.pinned_bytes == 0
 
 
-def test_without_cupy_torch_moves_rows(monkeypatch: pytest.MonkeyPatch):
+def test_without_cupy_torch_moves_rows(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     choose = Chooser()
     assert choose().way == "staged"
@@ -151,9 +139,7 @@ def test_without_cupy_torch_moves_rows(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     "problem", ["no compiler", "an invalid argument", "wrong bytes", "unreachable"]
 )
-def test_cupy_that_does_not_work_is_done_without(
-    chooser: Chooser, monkeypatch: pytest.MonkeyPatch, problem: str
-):
+def test_cupy_that_does_not_work_is_done_without(chooser, monkeypatch, problem):
     says = problem
     if problem == "no compiler":
         monkeypatch.setattr(chooser.cupy, "RawKernel", raising(OSError(problem)))
@@ -171,11 +157,8 @@ def test_cupy_that_does_not_work_is_done_without(
     assert not chooser.cupy.launches
 
 
-@pytest.mark.parametrize("way", [None, "zero-copy"])
-@pytest.mark.parametrize("where", ["pinned", "allocate", "launch", "load", "torch"])
-def test_too_little_memory_does_not_mean_that_cupy_does_not_work(
-    chooser: Chooser, monkeypatch: pytest.MonkeyPatch, way: str | None, where: str
-):
+@product("where,way", ["pinned", "allocate", "launch", "load", "torch"], [None, "zero-copy"])
+def test_too_little_memory_does_not_mean_that_cupy_does_not_work(chooser, monkeypatch, way, where):
     if where in ("pinned", "allocate"):
         monkeypatch.setattr(chooser.driver, where, raising(MemoryError("none is left")))
     else:
@@ -187,35 +170,25 @@ def test_too_little_memory_does_not_mean_that_cupy_does_not_work(
     assert chooser.driver.pinned_bytes == 0
 
 
-@pytest.mark.parametrize("way", [None, "copy+kernel"])
+@pytest.mark.parametrize(
+    ("way", "what", "error", "says"),
+    [
+        (None, "unpin", RuntimeError("too"), r"illegal memory access.*start again without CuPy"),
+        ("copy+kernel", "unpin", RuntimeError("too"), "illegal memory access.*start again"),
+        (None, "pinned", MemoryError("an illegal access"), "CUDA refuses all further work"),
+    ],
+)
 def test_a_gpu_that_a_launch_has_broken_is_not_used_in_another_way(
-    chooser: Chooser, way: str | None, monkeypatch: pytest.MonkeyPatch
+    chooser, monkeypatch, way, what, error, says
 ):
-    class Broken(TorchStream):
-        def synchronize(self) -> None:
-            raise RuntimeError("an illegal memory access was encountered")
-
+    """Also where it refuses memory."""
     chooser.stream = Broken()
-    monkeypatch.setattr(chooser.driver, "unpin", raising(RuntimeError("this too")))
-    with pytest.raises(ConfigError, match=r"illegal memory access.*start again without CuPy"):
+    monkeypatch.setattr(chooser.driver, what, raising(error))
+    with pytest.raises(ConfigError, match=says):
         chooser(way)
 
 
-def test_memory_that_a_broken_gpu_refuses_is_no_lack_of_it(
-    chooser: Chooser, monkeypatch: pytest.MonkeyPatch
-):
-    class Broken(TorchStream):
-        def synchronize(self) -> None:
-            raise RuntimeError("an illegal memory access was encountered")
-
-    chooser.stream = Broken()
-    refused = MemoryError("cudaHostRegister of 32 bytes: an illegal memory access")
-    monkeypatch.setattr(chooser.driver, "pinned", raising(refused))
-    with pytest.raises(ConfigError, match="CUDA refuses all further work"):
-        chooser(None)
-
-
-def test_nothing_is_launched_where_host_memory_is_out_of_reach(chooser: Chooser):
+def test_nothing_is_launched_where_host_memory_is_out_of_reach(chooser):
     """A launch that reads it would make the GPU unusable for the process."""
     chooser.cupy.attributes[91] = 0
     chooser.cupy.translate = lambda address: 0
@@ -224,9 +197,7 @@ def test_nothing_is_launched_where_host_memory_is_out_of_reach(chooser: Chooser)
     assert not chooser.cupy.launches
 
 
-def test_a_kernel_is_compiled_before_anything_else_is_tried(
-    chooser: Chooser, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_kernel_is_compiled_before_anything_else_is_tried(chooser, monkeypatch):
     monkeypatch.setattr(chooser.cupy, "RawKernel", raising(OSError("no compiler")))
     monkeypatch.setattr(chooser.driver, "pinned", raising(MemoryError("none is left")))
     with pytest.raises(ConfigError, match=r"does not work here \(no compiler\)"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gnndrive.buffer.devices._kernels import LOADS, NAME, UNITS, code
+from tests.soak import product
 
 GPUS = ("sm_80", "sm_90", "sm_100")
 
@@ -30,29 +31,16 @@ class Nvrtc:
         self._lib.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def __call__(self, source: str, architecture: str) -> tuple[bytes, str]:
-        """Compile, with the options that CuPy gives.
-
-        Args:
-            source: CUDA C++.
-            architecture: such as sm_90, or compute_90 for PTX.
-
-        Returns:
-            A cubin or PTX, and the compiler's messages.
-        """
+        """A cubin for sm_90, or PTX for compute_90, and messages, with the options of CuPy."""
         program = ctypes.c_void_p()
-        self._check(
-            self._lib.nvrtcCreateProgram(
-                ctypes.byref(program), source.encode(), b"move_rows.cu", 0, None, None
-            )
-        )
+        made = ctypes.byref(program), source.encode(), b"move_rows.cu", 0, None, None
+        self._check(self._lib.nvrtcCreateProgram(*made))
         options = [f"-arch={architecture}", "-std=c++17"]
         given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
         failed = self._lib.nvrtcCompileProgram(program, len(options), given)
         log = self._text(program, "ProgramLog").rstrip(b"\0").decode()
         assert not failed, log
-        made = self._text(program, "CUBIN" if architecture.startswith("sm_") else "PTX")
-        self._check(self._lib.nvrtcDestroyProgram(ctypes.byref(program)))
-        return made, log
+        return self._text(program, "CUBIN" if architecture.startswith("sm_") else "PTX"), log
 
     def _text(self, program: Any, what: str) -> bytes:
         size = ctypes.c_size_t()
@@ -70,16 +58,15 @@ def nvrtc() -> Nvrtc:
     return Nvrtc()
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("unit", UNITS)
-def test_the_kernel_compiles(nvrtc: Nvrtc, unit: int, gpu: str):
+@product("unit,gpu", list(UNITS), GPUS)
+def test_the_kernel_compiles(nvrtc, unit, gpu):
     cubin, log = nvrtc(code(unit), gpu)
     assert cubin.startswith(b"\x7fELF")
     assert NAME.encode() in cubin
     assert not log
 
 
-def test_all_loads_come_before_the_first_store(nvrtc: Nvrtc):
+def test_all_loads_come_before_the_first_store(nvrtc):
     """What each thread reads ahead is in registers, not in memory of its own, and reads take
     the read-only path (.nc)."""
     text, _ = nvrtc(code(16), "compute_80")
@@ -91,6 +78,6 @@ def test_all_loads_come_before_the_first_store(nvrtc: Nvrtc):
     assert "l" * LOADS + "s" * LOADS in order
 
 
-def test_a_kernel_that_is_wrong_does_not_compile(nvrtc: Nvrtc):
+def test_a_kernel_that_is_wrong_does_not_compile(nvrtc):
     with pytest.raises(AssertionError, match="identifier"):
         nvrtc(code(16).replace("UNIT *__restrict__ into", "unknown into"), "sm_80")

@@ -37,6 +37,6 @@ def test_a_switch_alone_is_on_and_a_dash_is_as_good():
         ("gather_stream=maybe", "on or off"),
     ],
 )
-def test_a_wrong_switch_says_what_is_right(switch: str, says: str):
+def test_a_wrong_switch_says_what_is_right(switch, says):
     with pytest.raises(ConfigError, match=says):
         MoveOptions.parse([switch])

@@ -52,7 +52,7 @@ def pinned_memory() -> PinnedMemory:
 
 
 @pytest.mark.parametrize("how", ["give", "close", "collected"])
-def test_memory_is_unregistered_before_it_is_unmapped(order: list[str], how: str) -> None:
+def test_memory_is_unregistered_before_it_is_unmapped(order, how):
     pinned = pinned_memory()
     memory = pinned.take(4096)
     if how == "give":
@@ -67,7 +67,7 @@ def test_memory_is_unregistered_before_it_is_unmapped(order: list[str], how: str
     assert order == ["unregistered", "unmapped"]
 
 
-def test_closing_a_driver_unregisters_what_is_left(order: list[str]) -> None:
+def test_closing_a_driver_unregisters_what_is_left(order):
     driver = TorchDriver(torch.device("cuda", 1), "staged")
     driver.pinned(100)
     driver.pinned(5000)
@@ -76,7 +76,7 @@ def test_closing_a_driver_unregisters_what_is_left(order: list[str]) -> None:
     assert order == ["unregistered", "unmapped"] * 2
 
 
-def test_memory_that_cannot_be_registered_is_unmapped(gpus: FakeCuda, order: list[str]) -> None:
+def test_memory_that_cannot_be_registered_is_unmapped(gpus, order):
     pinned = pinned_memory()
     gpus.host.registered_bytes_max = 100
     with pytest.raises(MemoryError, match="Register of 4,096 bytes: out of memory") as caught:
@@ -86,7 +86,7 @@ def test_memory_that_cannot_be_registered_is_unmapped(gpus: FakeCuda, order: lis
     assert torch.ones(1, device="cuda:1").item() == 1  # nor does CUDA's error stay
 
 
-def test_a_failed_unregistration_leaves_no_error_behind(gpus: FakeCuda) -> None:
+def test_a_failed_unregistration_leaves_no_error_behind(gpus):
     pinned = pinned_memory()
     memory = pinned.take(4096)
     gpus.host.registered.clear()
@@ -94,9 +94,7 @@ def test_a_failed_unregistration_leaves_no_error_behind(gpus: FakeCuda) -> None:
     assert torch.ones(1, device="cuda:1").item() == 1
 
 
-def test_a_forked_child_leaves_the_memory_alone(
-    gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_child_leaves_the_memory_alone(gpus, monkeypatch):
     pinned = pinned_memory()
     pinned.take(4096)
     monkeypatch.setattr("os.getpid", lambda: -1)
