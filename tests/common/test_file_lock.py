@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -125,9 +126,7 @@ def test_a_pipe_is_refused_at_once(tmp_path):
 
 
 def test_a_limit_on_files_is_named(tmp_path, monkeypatch):
-    def refused(*_):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(os, "open", refused)
+    refused = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(os, "open", Mock(side_effect=refused))
     with pytest.raises(ConfigError, match="ulimit -n"), locked(tmp_path / "lock", never):
         pass
