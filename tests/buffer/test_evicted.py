@@ -40,7 +40,6 @@ def admit(table: SlotTable, rows: Int64Array, codes: Sequence[int] | None = None
     given = None if codes is None else np.array(codes, np.uint16)
     code, _, hold = table.admit(rows, given)
     assert code == 0
-    assert hold is not None
     return hold
 
 
@@ -49,7 +48,6 @@ def serve(
 ) -> list[tuple[int, int, int]]:
     """Admit, commit and release rows; (row, slot, next use) of what was evicted and is wanted."""
     hold = admit(table, rows, codes)
-    assert hold.loads is not None
     table.commit(Stretch(hold.loads[1]))
     hold.release(0, len(rows))
     table.verify()
@@ -132,7 +130,6 @@ class Listening(Tier):
 
     @classmethod
     def make(cls, context: TierContext) -> Listening:
-        assert context.below is not None
         return cls(context.below)
 
     def offer(self, evicted: Evicted) -> None:

@@ -82,7 +82,6 @@ class Places:
         happened["granted" if free else "refused"] += 1
         if hold is None:
             return
-        assert hold.loads is not None
         assert hold.loads[0].tolist() == cold
         slots = hold.loads[1].tolist()
         taken = set().union(*(each.slots for each in self.held()))
@@ -117,7 +116,6 @@ class Places:
         if not batches:
             return
         batch = batches[which % len(batches)]
-        assert batch.hold.loads is not None
         rows, slots = batch.hold.loads
         if batch.loading != set(slots.tolist()):
             return  # it was fetched
@@ -151,7 +149,6 @@ class Places:
             assert not missing or waits or state.asked
             state.asked |= not missing and not waits
             return
-        assert hold.loads is not None
         part, slots = hold.loads
         assert not state.error
         assert len(state.loading) <= PART_ROWS // 2

@@ -75,7 +75,6 @@ async def test_stretches_of_several_landings_are_committed_at_once(device):
     commits = []
     for half in np.array_split(np.arange(2 * count), 2):
         landing = memory.landing(slots[half])
-        assert landing is not None
         places = places_of(landing, slots[half])
         land(landing, places, fresh[half])
         commits += [memory.commit(landing, Stretch(part)) for part in np.array_split(places, 3)]
@@ -107,7 +106,6 @@ async def test_failures_name_slots(device):
     memory, rows = await fill(device, 16)
     slots = shuffled(8, SLOTS, seed=3)
     landing = memory.landing(slots)
-    assert landing is not None
     places, fresh = places_of(landing, slots), some_rows(8, 16, seed=3)
     land(landing, places, fresh)
     failures = np.zeros(3, FAILURE)
@@ -173,7 +171,6 @@ async def test_slots_may_be_used_again_when_they_are_reported_as_copied(device, 
 
     def use_again(begin: int) -> None:
         landing = memory.landing(alias[begin:])
-        assert landing is not None
         land(landing, alias[begin:], some_rows(len(alias) - begin, 48, seed=7))
         reported.append(begin)
 
@@ -241,10 +238,8 @@ async def test_rows_are_kept_in_host_memory_when_their_slots_are_used_again(devi
         assert victims is None, "slots in host memory are that memory"
         memory.close()
         return
-    assert victims is not None
     slots, places = shuffled(12, SLOTS, seed=1), shuffled(12, 40, seed=2)
     kept = memory.victims(40)
-    assert kept is not None
     for copies in (victims, kept):
         ended = copies.copy_out(slots, places)
         waiting = asyncio.ensure_future(ended())
