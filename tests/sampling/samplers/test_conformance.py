@@ -31,13 +31,10 @@ from gnndrive.sampling.samplers.base import (
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.topologies.mmap import Mmap
-from tests.sampling.samplers.graphs import Index, graph_of_degrees, random_graph, star
-from tests.sampling.samplers.shared_numbers import Shared
+from tests.sampling.samplers.graphs import Index, Shared, graph_of_degrees, random_graph, star
 from tests.sampling.windows import Whole
 from tests.second import Runs
 
-# Samplers that the standard context does not make: a function of it gives theirs.
-CONTEXTS: dict[str, Callable[[SamplerContext], SamplerContext]] = {}
 # Samplers that draw from graphs of their own: a function makes theirs of a topology.
 GRAPHS: dict[str, Callable[[Topology], Topology]] = {"inside": Whole}
 REPLAYING = ("recorded",)
@@ -45,9 +42,8 @@ ALL = [each for each in (*plugins.names("samplers"), Runs, Shared) if each not i
 
 
 def made(kind: type[Sampler], num_neighbors: Any = (4, 3), **more: Any) -> Sampler:
-    """A sampler of that kind for a graph of one type; if it cannot be made, see CONTEXTS."""
-    context = SamplerContext(list(num_neighbors), **more)
-    return kind.make(CONTEXTS.get(kind.name, lambda given: given)(context))
+    """A sampler of that kind for a graph of one type."""
+    return kind.make(SamplerContext(list(num_neighbors), **more))
 
 
 def sampled(sampler: Sampler, seeds: Sequence[int], key: int, topology: Topology) -> Sample:
@@ -277,28 +273,6 @@ PROMISES = [
 @pytest.mark.parametrize(("sampler", "check"), PROMISES)
 def test_a_sampler_keeps_its_contract(sampler, check):
     check(plugins.find("samplers", sampler))
-
-
-@pytest.mark.parametrize("sampler", ALL, ids=plugins.name_of)
-@pytest.mark.parametrize("nodes", [3, 70_000])
-def test_a_packed_graph_is_the_same(sampler, nodes, tmp_path):
-    """Which is how the resident topology keeps indices."""
-    kind = plugins.find("samplers", sampler)
-    indices = np.random.default_rng(0).integers(0, nodes, 500)
-    indptr = np.full(nodes + 1, 500)
-    indptr[0] = 0
-    path = tmp_path / "indices"
-    path.write_bytes(indices.tobytes())
-    packed = plugins.find("topologies", "resident")(
-        indptr, SimpleNamespace(path=str(path), data_offset=0, row_count=500, row_bytes=8,
-                                dtype="int64"),
-    )  # fmt: skip
-    for fanout in ([-1], [7]):
-        samples = [
-            told(sampled(made(kind, fanout), [0], 3, graph))
-            for graph in (packed, over_arrays(indptr, indices))
-        ]
-        assert samples[0] == samples[1]
 
 
 # ---- a broken one is found

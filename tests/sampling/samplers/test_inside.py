@@ -16,9 +16,8 @@ from gnndrive.sampling.samplers.inside import Inside
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
-from tests.sampling.samplers.graphs import assert_contract, random_graph
-from tests.sampling.samplers.shared_numbers import DEPENDENT
-from tests.sampling.windows import arrays_of, partitioned_graph, random_parts
+from tests.sampling.samplers.graphs import DEPENDENT, random_graph
+from tests.sampling.windows import partitioned_graph, random_parts
 
 NODES, PARTS = 600, 11
 GRAPH = random_graph(NODES, 14, seed=5)
@@ -70,21 +69,6 @@ def test_ids_positions_and_rows_are_the_stores(tmp_path, replace):
     assert drawn > 1_000
 
 
-def test_it_keeps_the_contract_of_uniform_sampling(tmp_path):
-    """On the edges of the window, in local ids."""
-    graph = load_window(in_partitions(tmp_path), GRAPH[0], np.array([0, 1, 2, 6, 7], np.int32), 50)
-    csc = arrays_of(graph)
-    indptr = csc.indptr.astype(np.int64)
-    for fanout in ([3, 2], [-1, 1]):
-        seeds = graph.store_ids[[60, 3, 60, 200, 201]].astype(np.int64)
-        sample = sampled(Inside(fanout), seeds, 7, graph)
-        local = graph.to_local(seeds)
-        same = Inside(fanout).sample_nodes(local, 7, graph)
-        assert_contract(same, indptr, csc.indices, local.tolist(), fanout, False)
-        assert np.array_equal(graph.store_ids[same.node], sample.node)
-        assert np.array_equal(graph.positions[same.edge], sample.edge)
-
-
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_window_of_all_nodes_gives_the_batches_of_the_whole_graph(tmp_path, replace, seeds):
     """Whatever its partitions are and however many static nodes it has."""
@@ -101,27 +85,6 @@ def test_a_window_of_all_nodes_gives_the_batches_of_the_whole_graph(tmp_path, re
                 expected = sampled(Uniform([5, 4], sampling=DEPENDENT), node, seed, whole)
                 sampler = Inside([5, 4], sampling=DEPENDENT)
                 assert_same(sampled(sampler, node, seed, graph), expected)
-
-
-def test_a_window_with_the_same_nodes_gives_the_same_batch(tmp_path):
-    """With other partitions, and with static nodes that lie in them anyway."""
-    part = random_parts(NODES, 6, 3) + 1
-    part[:150] = 0
-    part[np.argsort(-np.bincount(GRAPH[1], minlength=NODES), kind="stable")[:30]] = 0
-    finer = np.where(part == 0, np.arange(NODES) % 3, part + 2)
-    batches = []
-    for number, (parts, given) in enumerate(((part, [0]), (finer, [0, 1, 2]))):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        made = partitioned_graph(folder, *GRAPH, parts, 9, 0.1)
-        for k in (0, 30):
-            graph = load_window(made, GRAPH[0], np.array(given, np.int32), k)
-            batches.append(sampled(Inside([5, 5]), range(40), 3, graph))
-    assert 40 < batches[0].num_nodes < 0.8 * sampled(
-        Uniform([5, 5]), range(40), 3, over_arrays(*GRAPH)
-    ).num_nodes  # fmt: skip
-    for other in batches[1:]:
-        assert_same(other, batches[0])
 
 
 def test_seeds_and_graphs_that_are_refused(tmp_path):

@@ -6,6 +6,7 @@ import errno
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ from gnndrive.common.errors import ClosedError, GNNDriveError, ReadError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Sample
 from gnndrive.disk.sequential_reader import SequentialReader
-from gnndrive.sampling.rounds import CombinedFetch, Participant, StopToken
+from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies._csc import make_csc
@@ -252,13 +253,13 @@ class Thread(threading.Thread):
 
     def __init__(self, sampler: Uniform, topology: Any) -> None:
         super().__init__(daemon=True)
-        self.sampler, self.topology = sampler, topology
+        self.draw = partial(sampler.sample_nodes, np.arange(0, 3000, 10), 0, topology)
         self.outcome: Any = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.outcome = self.sampler.sample_nodes(np.arange(0, 3000, 10), 0, self.topology)
+            self.outcome = self.draw()
         except GNNDriveError as error:
             self.outcome = error
 
@@ -309,35 +310,8 @@ def test_stopping_ends_a_reading_and_a_waiting_sampler(paused):
     np.testing.assert_array_equal(unharmed.ended().node, expected.node)
 
 
-def test_stopping_a_combined_fetch(paused):
-    sampler, outcomes = Uniform([5, 5]), []
-    seeds = [np.arange(0, 3000, 10) + n for n in range(4)]
-    whole = threading.Thread(
-        target=lambda: outcomes.extend(drawn_together(paused.topology, seeds, sampler)), daemon=True
-    )
-    whole.start()
-    until_it_reads(paused)
-    sampler.stop()
-    set_paused(paused, False)
-    whole.join(60)
-    assert [type(outcome) for outcome in outcomes] == [ClosedError] * 4
-
-
 def test_closing_ends_a_reading_sampler(paused):
     thread = Thread(Uniform([5]), paused.topology)
     until_it_reads(paused)
     paused.close()
     assert isinstance(thread.ended(), ClosedError)
-
-
-def test_a_stop_token_calls_functions_registered_before_and_after_it_is_set():
-    stop, calls = StopToken(), []
-    with stop.calling(lambda: calls.append("left")):
-        assert not stop
-    with stop.calling(lambda: calls.append("within")):
-        stop.set()
-        assert calls == ["within"]
-    with stop.calling(lambda: calls.append("late")):
-        assert calls == ["within", "late"]
-    assert stop
-    assert stop.flag[0] == 1
