@@ -15,13 +15,7 @@ from gnndrive.sampling.schedules.base import InputEdges, Window
 
 @dataclass
 class Parts:
-    """Partitions of some nodes.
-
-    Attributes:
-        num_parts: how many partitions.
-        part: the partition of each node.
-        asked: how many nodes were looked up.
-    """
+    """The partition of each node; `asked`: how many nodes were looked up each time."""
 
     num_parts: int
     part: Int32Array

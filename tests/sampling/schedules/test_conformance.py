@@ -37,42 +37,28 @@ Inputs = InputNodes | InputEdges
 NODES = 1 << 18  # of which a store of partitions has at least as many as there are inputs
 
 
-def standard(
-    inputs: Inputs, batch_size: int, shuffle: bool, drop_last: bool, seed: int
-) -> ScheduleContext:
-    """The context of a loader that draws its seeds itself."""
-    return ScheduleContext(inputs, batch_size, shuffle, drop_last, seed)
+def with_batches(context: ScheduleContext) -> ScheduleContext:
+    """Of a loader with a batch sampler, which has an order of its own."""
+    order: Any = SequentialSampler(range(len(context.inputs)))
+    batches = BatchSampler(order, context.batch_size or 0, context.drop_last)
+    return ScheduleContext(context.inputs, None, False, False, context.seed, batches)
 
 
-def with_batches(
-    inputs: Inputs, batch_size: int, shuffle: bool, drop_last: bool, seed: int
-) -> ScheduleContext:
-    """The context of a loader with a batch sampler, which has an order of its own."""
-    order = SequentialSampler(range(len(inputs)))
-    batches = BatchSampler(order, batch_size, drop_last)
-    return ScheduleContext(inputs, None, False, False, seed, batches)
-
-
-def with_recording(
-    inputs: Inputs, batch_size: int, shuffle: bool, drop_last: bool, seed: int, epochs: int = 1
-) -> ScheduleContext:
-    """The context of a loader that replays batches of these inputs."""
-    whole, rest = divmod(len(inputs), batch_size)
-    count = whole + bool(rest and not drop_last)
+def with_recording(context: ScheduleContext, epochs: int = 1) -> ScheduleContext:
+    """Of a loader that replays batches of these inputs."""
+    whole, rest = divmod(len(context.inputs), context.batch_size or 0)
+    count = whole + bool(rest and not context.drop_last)
     recording: Any = SimpleNamespace(info=SimpleNamespace(batches=count, epochs=epochs))
-    return replace(standard(inputs, batch_size, shuffle, drop_last, seed), recording=recording)
+    return replace(context, recording=recording)
 
 
-def with_parts(
-    inputs: Inputs, batch_size: int, shuffle: bool, drop_last: bool, seed: int
-) -> ScheduleContext:
-    """The context of a loader whose store is partitioned; an epoch has four windows."""
-    context = standard(inputs, batch_size, shuffle, drop_last, seed)
+def with_parts(context: ScheduleContext) -> ScheduleContext:
+    """Of a loader whose store is partitioned; an epoch has four windows."""
     return replace(context, partitioned=Parts.spread(16, NODES), megabatch=4)
 
 
 # Schedules that the standard context does not make, or whose order is not their own.
-CONTEXTS: dict[str, Callable[..., ScheduleContext]] = {
+CONTEXTS: dict[str, Callable[[ScheduleContext], ScheduleContext]] = {
     "given": with_batches, "recorded": with_recording, "megabatch": with_parts,
     "marius": with_parts,
 }  # fmt: skip
@@ -88,8 +74,8 @@ def made(
     drop_last: bool = False, seed: int = 3,
 ) -> Schedule:  # fmt: skip
     """A schedule of that kind; if it cannot be made, give it a context in CONTEXTS."""
-    context = CONTEXTS.get(kind.name, standard)
-    return kind.make(context(inputs, batch_size, shuffle, drop_last, seed))
+    context = ScheduleContext(inputs, batch_size, shuffle, drop_last, seed)
+    return kind.make(CONTEXTS.get(kind.name, lambda given: given)(context))
 
 
 def positions(seeds: Seeds) -> list[Any]:
@@ -277,27 +263,15 @@ class Unsparing(Dealt):
     order_bytes = 0
 
 
-class Doubled(Dealt):
-    """Makes one batch of two."""
+def of_another(change: Callable[[ScheduleContext], dict[str, Any]]) -> type[Schedule]:
+    """A schedule for another context than it is given."""
 
-    def __init__(self, context: ScheduleContext, batch_size: int) -> None:
-        super().__init__(context, 2 * batch_size)
+    class Other(Dealt):
+        @classmethod
+        def make(cls, context: ScheduleContext) -> Any:
+            return super().make(replace(context, **change(context)))
 
-
-class Whole(Dealt):
-    """Drops no batch."""
-
-    @classmethod
-    def make(cls, context: ScheduleContext) -> Whole:
-        return super().make(replace(context, drop_last=False))
-
-
-class Loose(Dealt):
-    """Ignores the seed."""
-
-    @classmethod
-    def make(cls, context: ScheduleContext) -> Loose:
-        return super().make(replace(context, seed=0))
+    return Other
 
 
 @pytest.mark.parametrize(
@@ -308,14 +282,16 @@ class Loose(Dealt):
         (changed("renumbered"), each_input_comes_once, "wrong numbers"),
         (changed("miscounted"), each_input_comes_once, "count of a window"),
         (changed("unplaced"), each_input_comes_once, "number of a window"),
-        (Doubled, each_input_comes_once, "too large a batch"),
-        (Whole, each_input_comes_once, "than whole ones"),
+        (of_another(lambda given: {"batch_size": 2 * (given.batch_size or 0)}),
+         each_input_comes_once, "too large a batch"),
+        (of_another(lambda _: {"drop_last": False}), each_input_comes_once, "than whole ones"),
         (Stateful, an_order_depends_on_seed_and_epoch, "another order the second time"),
         (Stateful, half_an_epoch_changes_no_other, "an order changed"),
-        (Loose, an_order_depends_on_seed_and_epoch, "epochs or seeds share an order"),
+        (of_another(lambda _: {"seed": 0}), an_order_depends_on_seed_and_epoch,
+         "epochs or seeds share an order"),
         (Unsparing, an_order_takes_no_more_memory_than_it_says, "more memory than it says"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_schedule_is_found(schedule, check, message):
     with pytest.raises(AssertionError, match=message):
         check(schedule)

@@ -22,12 +22,12 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Seeds
 from gnndrive.loader.epoch_state import VERSION
-from gnndrive.sampling.schedules.base import InputEdges, InputNodes
+from gnndrive.sampling.schedules.base import InputEdges, InputNodes, ScheduleContext
 from gnndrive.sampling.schedules.given import Given
 from gnndrive.sampling.schedules.recorded import Recorded
 from gnndrive.sampling.schedules.shuffled import Shuffled
 from tests.sampling.schedules.parts import batches
-from tests.sampling.schedules.test_conformance import order, standard, with_recording
+from tests.sampling.schedules.test_conformance import order, with_recording
 
 COUNT = 5
 IDS = torch.tensor([30, 10, 20, 50, 40])
@@ -92,13 +92,6 @@ def test_positions_at_the_ends(inputs):
     assert first[0] == first[1] != last[0] == last[1]
     none = inputs().seeds(0, np.empty(0, np.int64))
     assert len(none.node) == len(none.input_id) == len(sampler_input(none).input_id) == 0
-
-
-def test_no_input_nodes():
-    for inputs in (InputNodes(0), InputNodes(0, IDS[:0])):
-        assert len(inputs.seeds(0, np.empty(0, np.int64)).node) == 0
-        with pytest.raises(IndexError, match="there are 0"):
-            inputs.seeds(0, np.array([0]))
 
 
 @EVERY
@@ -214,7 +207,8 @@ BATCHES, EPOCHS = 11, 3
 
 def replaying(shuffle: bool = True, seed: int = 5) -> Recorded:
     """A schedule that replays three epochs of eleven batches."""
-    return Recorded.make(with_recording(InputNodes(105), 10, shuffle, False, seed, EPOCHS))
+    context = ScheduleContext(InputNodes(105), 10, shuffle, False, seed)
+    return Recorded.make(with_recording(context, EPOCHS))
 
 
 @pytest.mark.parametrize("epoch", [0, 2, 3, 7])
@@ -235,4 +229,4 @@ def test_seeds_are_unknown_before_a_batch_is_read():
 
 def test_nothing_is_replayed_without_a_pack():
     with pytest.raises(ConfigError, match="gnndrive pack"):
-        Recorded.make(standard(InputNodes(105), 10, True, False, 0))
+        Recorded.make(ScheduleContext(InputNodes(105), 10))

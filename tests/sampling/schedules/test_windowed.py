@@ -4,10 +4,12 @@ as an epoch has, however the seeds lie in them."""
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from gnndrive.sampling.schedules.base import InputNodes, ScheduleContext
 from gnndrive.sampling.schedules.marius import Marius
 from gnndrive.sampling.schedules.megabatch import Megabatch
 from tests.sampling.schedules.parts import Parts, batches, edges_between, parts_of
+from tests.soak import product
 
 NODES = 120
 
@@ -131,6 +134,41 @@ def test_an_epoch(order: str | None, data: Any, epoch: int, done: int) -> None:
         assert len(kind.make(made)) == lengths.pop() == length
 
 
+@product(
+    "order,parts_most_logical,used,shuffle",
+    [None, "dispersed", "sequential", "comet", "beta"],
+    [(64, 16, None), (64, 64, None), (1000, 500, 100), (64, 16, None)],
+    [1, 0],
+    [False, True, True],
+)
+def test_the_order_takes_no_more_memory_than_it_says(order, parts_most_logical, used, shuffle):
+    """Also if all seeds lie in one partition, and with many partitions."""
+    parts, most, logical = parts_most_logical
+    if order is None:
+        parts, most = 1024 * parts, 78 * parts
+    elif order == "sequential":
+        most = parts
+    count, random = 1 << 18, np.random.default_rng(0)
+    part = (random.integers(0, parts, count) % (used or parts)).astype(np.int32)
+    inputs: Any = InputNodes(count)
+    if order in ("comet", "beta"):
+        inputs = edges_between(*random.integers(0, NODES, (2, count)))
+    made = ScheduleContext(
+        inputs, 4, shuffle, partitioned=Parts(parts, part), megabatch=most, order=order,
+        logical=None if order in (None, "beta") else logical,
+    )  # fmt: skip
+    kind: Any = Megabatch if order is None else Marius
+    schedule = kind.make(made)
+    tracemalloc.start()
+    try:
+        for window in islice(schedule.windows(0), 2):
+            next(iter(window.batches))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= schedule.order_bytes + (1 << 16)
+
+
 # ---- cutting
 
 
@@ -220,22 +258,15 @@ def test_partitions_are_found_once_for_a_loader():
 
 
 def test_one_thread_at_a_time_looks_for_partitions(monkeypatch):
-    kept, held = KeptParts(), [False]
-
-    class Noted:
-        def __enter__(self) -> None:
-            held[0] = True
-
-        def __exit__(self, *raised: object) -> None:
-            held[0] = False
+    kept, lock = KeptParts(), Lock()
+    monkeypatch.setattr(kept, "_lock", lock)
 
     def find() -> InputParts:
-        assert held[0]
+        assert lock.locked()
         return InputNodes(5).parts(Parts.spread(2))
 
-    monkeypatch.setattr(kept, "_lock", Noted())
     assert kept.get(Parts.spread(2), find).positions.tolist()
-    assert not held[0]
+    assert not lock.locked()
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
