@@ -78,12 +78,9 @@ class CoreTable:
         alias, pending = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(2))
         wanted = ffi.new("int64_t[]", ids)
         code = lib.gd_buffer_hold(self.c, ffi.NULL, wanted, ffi.NULL, n, alias, pending, a)
-        kept = []
-        for array, count in ((alias, n), (pending, a.pending)):
-            values = ffi.unpack(array, n + 1)
-            assert values[count if code == 0 else 0 :] == [GUARD] * (n + 1 - count * (code == 0))
-            kept.append(tuple(values[:count]) if code == 0 else ())
-        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1])
+        done = n * (code == 0), a.pending * (code == 0)
+        kept = _taken(alias, n, done[0]), _taken(pending, n, done[1])
+        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, *kept)
 
     def admit(self, ids: Sequence[int], keys: Sequence[int] | None = None) -> Answer:
         n, a = len(ids), ffi.new("gd_admission *")
@@ -94,14 +91,9 @@ class CoreTable:
             self.c, ffi.NULL if ranking is None else ranking.c, ffi.new("int64_t[]", ids),
             ffi.NULL, n, alias, pending, rows, slots, ffi.NULL, a,
         )  # fmt: skip
-        done = n if code == 0 else 0
-        used = [(alias, done)]
-        used += [(pending, a.pending if done else 0)]
-        used += [(array, a.loads if done else 0) for array in (rows, slots)]
-        lists = [ffi.unpack(array, n + 1) for array, _ in used]
-        for values, (_, count) in zip(lists, used, strict=True):
-            assert values[count:] == [GUARD] * (n + 1 - count), "wrote more than it said"
-        kept = [tuple(v[:count]) for v, (_, count) in zip(lists, used, strict=True)]
+        done = [count * (code == 0) for count in (n, a.pending, a.loads, a.loads)]
+        arrays = zip((alias, pending, rows, slots), done, strict=True)
+        kept = [_taken(array, n, count) for array, count in arrays]
         loads = tuple(zip(kept[2], kept[3], strict=True))
         return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1], loads)
 
@@ -144,12 +136,6 @@ class CoreTable:
     def slot_of(self, row: int) -> int:
         return int(lib.gd_buffer_slot_of(self.c, row))
 
-    def state(self, slot: int) -> int:
-        return int(lib.gd_buffer_state_of(self.c, slot))
-
-    def references(self, slot: int) -> int:
-        return int(lib.gd_buffer_references(self.c, slot))
-
     def verify(self) -> int:
         return int(lib.gd_buffer_verify(self.c))
 
@@ -171,12 +157,18 @@ class CoreTable:
             [lib.gd_buffer_room(c).available],
         )
 
-    def serve(self, ids: Sequence[int], keys: Sequence[int] | None = None) -> Answer:
+    def serve(self, ids: Sequence[int]) -> Answer:
         """Admit and commit; the lease stays with the caller."""
-        answer = self.admit(ids, keys)
+        answer = self.admit(ids)
         assert answer.code == 0
         assert self.commit([slot for _, slot in answer.loads]) == 0
         return answer
+
+
+def _taken(array: Any, n: int, count: int) -> tuple[int, ...]:
+    values = ffi.unpack(array, n + 1)
+    assert values[count:] == [GUARD] * (n + 1 - count), "wrote more than it said"
+    return tuple(values[:count])
 
 
 STATS = [name for name, _ in ffi.typeof("gd_buffer_stats").fields]

@@ -28,17 +28,7 @@ OTHERS_ROWS = np.arange(100, 108)
 
 
 class SpokenRank:
-    """A rank that a test speaks for.
-
-    Args:
-        simulation: has the feature buffer.
-        group: gets the messages.
-        number: which rank.
-
-    Attributes:
-        member, arena: the group's.
-        got: what the group has sent.
-    """
+    """A rank that a test speaks for; `got` is what the group has sent."""
 
     def __init__(self, simulation: Simulation, group: Group, number: int) -> None:
         shape = ArenaShape(PLACES, (ROWS_MAX,))
@@ -48,7 +38,6 @@ class SpokenRank:
         self.member = group.enter(number, self.arena, self.got.append)
 
     def say(self, kind: Kind, step: int = 0, a: int = 0, b: int = 0, epoch: int = 0) -> None:
-        """Send a message."""
         self._group.handle(self.member, Message(kind, epoch, step, a, b))
 
     def refused(self, kind: Kind, step: int = 0, a: int = 0, b: int = 0, epoch: int = 0) -> bool:

@@ -32,17 +32,8 @@ ODD = (-1, 0, 1, 2, 7, 16, 2**20, 2**31, 2**32, 2**39, 2**40, 2**62, 2**63 - 1, 
 
 
 class Malicious:
-    """The rank that sends anything.
-
-    Args:
-        draw: decides everything.
-        group: gets the messages.
-        number: its rank.
-        honesty: the share of its messages that a rank would send.
-
-    Attributes:
-        counts: how many messages of each kind were accepted and how many refused, by name.
-    """
+    """The rank that sends anything; a share of `honesty` is what a rank would send. `counts` has
+    how many messages of each kind were accepted, and how many refused, by name."""
 
     def __init__(self, draw: random.Random, group: Group, number: int, honesty: float) -> None:
         self._draw, self._group, self._honesty = draw, group, honesty
@@ -74,11 +65,7 @@ class Malicious:
         self._memory[at : at + 8].view(np.int64)[:] = value
 
     def send(self) -> None:
-        """Send one message.
-
-        Raises:
-            ProtocolError: the group refuses it.
-        """
+        """Send one message, which the group may refuse with a ProtocolError."""
         honest = self._draw.random() < self._honesty
         message = self._honest() if honest else self._any()
         data = bytearray(message.encode())

@@ -127,27 +127,26 @@ def test_whatever_the_seed_decides(rows, seeds):
         run_epochs(scenario, seed, limits, **given)
 
 
-def test_queues_that_hold_a_whole_epoch(rows, seeds):
-    """A rank may have joined with its last batch before the other one has with its first."""
+CORNERS: dict[str, tuple[dict[str, Any], list[dict[int, int]], int]] = {
+    # A rank may have joined with its last batch before the other one has with its first.
+    "queues hold an epoch": (
+        {"batches": 24, "stages": Stages(4, 4, 12, 12), "consumer_turns_max": 0}, [{}], 2,
+    ),
+    # The third rank's turns are void when its epoch ends.
+    "a rank without batches": ({"batches": 2}, [{}, {}, {}], 3),
+    # The disk is slow, so that the batches that were given up keep all places for long, and
+    # batches of the next epoch that were sampled out of order get theirs one by one.
+    "an epoch begins while the last one's batches are read": (
+        {"batches": 24, "slots": 100, "faults": Faults(delay_turns_max=80), "depth": 1,
+         "stages": Stages(samplers=4, extractors=4)}, [{0: 1, 1: 1}, {}], 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "limits", "count"), CORNERS.values(), ids=CORNERS)
+def test_epochs_at_the_edge(rows, seeds, given, limits, count):
     for seed in seeds(1):
-        stages = Stages(4, 4, 12, 12)
-        scenario = Scenario(rows, batches=24, stages=stages, consumer_turns_max=0)
-        run_epochs(scenario, seed, [{}])
-
-
-def test_a_rank_without_batches(rows, seeds):
-    """Three ranks and two batches: the third one's turns are void when its epoch ends."""
-    for seed in seeds(1):
-        run_epochs(Scenario(rows, batches=2), seed, [{}, {}, {}], count=3)
-
-
-def test_an_epoch_that_begins_while_the_last_ones_batches_are_read(rows, seeds):
-    """The disk is slow, so that the batches that were given up keep all places for long, and
-    batches of the next epoch that were sampled out of order get theirs one by one."""
-    faults, stages = Faults(delay_turns_max=80), Stages(samplers=4, extractors=4)
-    scenario = Scenario(rows, batches=24, slots=100, faults=faults, depth=1, stages=stages)
-    for seed in seeds(1):
-        run_epochs(scenario, seed, [{0: 1, 1: 1}, {}])
+        run_epochs(Scenario(rows, **given), seed, limits, count=count)
 
 
 @pytest.mark.parametrize("places", [0, 2])
@@ -201,14 +200,9 @@ async def test_a_rank_that_never_begins_is_named(rows, late):
 
 
 def after_each_turn(scenario: Scenario, seed: int, step: int, what: Callable[[Rank], None]) -> int:
-    """Run an epoch of two ranks and after 0, 1, 2, … turns do `what` with one of them; then another
-    epoch. Returns how many turns the first one has.
-
-    Args:
-        scenario, seed: of the simulation; the seed also says which rank it is.
-        step: try every `step`-th turn; the seed says which.
-        what: `Rank.die` or `Rank.close`.
-    """
+    """Run an epoch of two ranks, after every `step`-th number of turns do `what` with one of them,
+    then run another epoch; returns how many turns the first one has. The seed says which turns
+    and which rank."""
 
     async def main(turns: int) -> bool:
         async with simulated_ranks(scenario, seed) as simulated:

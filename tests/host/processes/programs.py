@@ -15,6 +15,7 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import torch
@@ -49,12 +50,7 @@ SMALL = {"batch_size": 2}  # 65 batches in an epoch
 
 
 class Rank:
-    """This rank.
-
-    Attributes:
-        number, world: which rank, of how many.
-        folder: of this run.
-    """
+    """This rank: its number of how many, and the folder of the run."""
 
     def __init__(self, number: int, world: int, folder: Path) -> None:
         self.number, self.world, self.folder = number, world, folder
@@ -98,11 +94,6 @@ def services() -> list[int]:
     return [each.pid for each in children if "gnndrive.host" in each.cmdline()]
 
 
-def after_step(rank: Rank) -> None:
-    """What data parallel training does after each step: wait for all ranks."""
-    dist.barrier()
-
-
 def refused(start: Callable[[], object]) -> str:
     """The message of the ConfigError that `start` raises."""
     try:
@@ -110,28 +101,6 @@ def refused(start: Callable[[], object]) -> str:
     except ConfigError as error:
         return str(error)
     raise AssertionError("no error")
-
-
-@contextmanager
-def replaced(thing: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute has another value within the `with` block."""
-    before = getattr(thing, name)
-    setattr(thing, name, value)
-    try:
-        yield
-    finally:
-        setattr(thing, name, before)
-
-
-@contextmanager
-def limited(limit: int, most: int | None) -> Iterator[None]:
-    """This process, and those that it starts, have a limit within the `with` block."""
-    soft, hard = resource.getrlimit(limit)
-    resource.setrlimit(limit, (soft if most is None else most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(limit, (soft, hard))
 
 
 def left_behind() -> list[str]:
@@ -170,7 +139,7 @@ def much(rank: Rank, store: str) -> dict[str, Any]:
             found["train"].append([])
             for batch in train:
                 found["train"][epoch].append(digest(batch))
-                after_step(rank)
+                dist.barrier()  # as data parallel training does after each step
             found["valid"].append([digest(batch) for batch in valid])
         # Each rank leaves the epoch somewhere else.
         found["broken off"] = [digest(batch) for batch in islice(train, 1 + rank.number)]
@@ -244,7 +213,7 @@ def never_starting(rank: Rank, store: str, other: str) -> list[str]:
         executables = ["/nonexistent/python", "/etc/passwd", "/bin/false", ""]
         executables.append(limiting(rank, "-f 8"))  # no shared memory of more than 4 KB
         for executable in executables:
-            with replaced(sys, "executable", executable):
+            with patch.object(sys, "executable", executable):
                 found.append(refused(lambda: iter(made)))
         for instead in (None, other):
             with another_store(rank, Path(store), instead):
@@ -252,11 +221,15 @@ def never_starting(rank: Rank, store: str, other: str) -> list[str]:
         wait = Connection.wait
 
         def wait_with_few_files(connection: Connection) -> None:
-            used = len(os.listdir("/proc/self/fd"))
-            with limited(resource.RLIMIT_NOFILE, used + 1 if rank.number == 1 else None):
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            few = len(os.listdir("/proc/self/fd")) + 1 if rank.number == 1 else soft
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+            try:
                 wait(connection)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-        with replaced(Connection, "wait", wait_with_few_files):
+        with patch.object(Connection, "wait", wait_with_few_files):
             found.append(refused(lambda: iter(made)))
         assert len(list(made)) == len(made)
     return found
@@ -270,9 +243,9 @@ def ranks_of_a_service(rank: Rank, name: str) -> dict[str, Any]:
     with loader(store) as made:
         iterator = iter(made)
         batches = [digest(batch) for batch in islice(iterator, 2)]
-        after_step(rank)
+        dist.barrier()
         clients = [(each.rank, each.ranks, each.group) for each in ask(address).clients]
-        after_step(rank)
+        dist.barrier()
         batches += [digest(batch) for batch in iterator]
         engine = made.stats()["engine"]
     return {"batches": batches, "clients": clients, "engine": engine, "started": services()}
@@ -317,10 +290,10 @@ def one_dies(rank: Rank, store: str, victim: int, at: int, how: str) -> dict[str
     return epoch(made, at, ways[how])
 
 
-def epoch_again(made: NeighborLoader) -> str:
-    """The error of an iterator after another rank has died."""
+def error_of(start: Callable[[], object]) -> str:
+    """The type of the error that `start` raises."""
     try:
-        next(iter(made))
+        start()
     except Exception as error:
         return type(error).__name__
     return ""
@@ -344,7 +317,7 @@ def service_dies(rank: Rank, store: str, at: int) -> dict[str, Any]:
 
     with loader(store, **SMALL) as made:
         found = epoch(made, at, kill_service if rank.number == 0 else None)
-        found["again"] = epoch_again(made)
+        found["again"] = error_of(lambda: next(iter(made)))
     return found
 
 
@@ -395,12 +368,12 @@ def dying_at(point: str) -> Any:
         "use": (Runtime, "__init__"),
     }  # fmt: skip
     if point in before:
-        with replaced(*before[point], dying):
+        with patch.object(*before[point], dying):
             yield
         return
     thing, name = after[point]
     usual = getattr(thing, name)
-    with replaced(thing, name, lambda *given: [usual(*given), die()]):
+    with patch.object(thing, name, lambda *given: [usual(*given), die()]):
         yield
 
 
@@ -410,8 +383,4 @@ def one_dies_early(rank: Rank, store: str, victim: int, point: str) -> str:
         if rank.number == victim:
             with dying_at(point):
                 list(made)
-        try:
-            list(made)
-        except Exception as error:
-            return type(error).__name__
-    return ""
+        return error_of(lambda: list(made))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch.distributed as dist
@@ -27,7 +28,7 @@ from gnndrive.host.connection import Connection
 from gnndrive.host.hello import Hello, Welcome
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message
 from gnndrive.host.wire import abstract_name, new_socket
-from tests.host.processes.programs import SMALL, Rank, digest, loader, replaced
+from tests.host.processes.programs import SMALL, Rank, digest, loader
 
 NOBODY = 65534
 LIMIT_S = 60  # against a service that does not answer
@@ -39,15 +40,7 @@ NUMBERS = (0, 1, 2, 3, 5, 1 << 20, -1, 1 << 31, (1 << 63) - 1, -(1 << 63))
 
 
 class Stranger:
-    """A client that sends what it is told to.
-
-    Args:
-        name: the service's.
-
-    Attributes:
-        sock: the connection.
-        fds: the descriptors that have arrived.
-    """
+    """A client of a service that sends what it is told to; `fds` have arrived."""
 
     def __init__(self, name: str) -> None:
         self.sock, self.fds = new_socket(), list[int]()
@@ -83,7 +76,6 @@ class Stranger:
 
     def enter(self, hello: Hello, store: Store) -> Arena:
         """Say a hello, and map the arena that comes with the welcome."""
-        assert hello.buffer is not None
         self.say(Kind.HELLO, **hello.to_json())
         message = self.receive()
         assert message is not None
@@ -204,20 +196,16 @@ def among_honest_ranks(rank: Rank, store: str, seed: int, sessions: int) -> dict
         rank.everyone(None)
         with closing(Stranger(name)) as stranger:
             stranger.enter(of_one(hello), opened)
-            found = {
-                **counted,
-                "refused": writes_refused(stranger.fds),
-                "let in": lets_in_others(name),
-            }
+            found = {"refused": writes_refused(stranger.fds), "let in": lets_in_others(name)}
         rank.everyone(None)
-        return found
+        return {**counted, **found}
     batches, connect, seen = [], Connection.__init__, list[Any]()
 
     def note(connection: Connection, address: str, hello: Hello) -> None:
         seen.append((address, hello.to_json()))
         connect(connection, address, hello)
 
-    with replaced(Connection, "__init__", note), loader(opened, ranks=group, **SMALL) as made:
+    with patch.object(Connection, "__init__", note), loader(opened, ranks=group, **SMALL) as made:
         iterator = iter(made)
         rank.everyone(seen[0])
         batches.append([digest(batch) for batch in iterator])

@@ -25,13 +25,7 @@ _numbers = itertools.count()
 
 
 class Serving:
-    """A service that stays, in a loop thread.
-
-    Attributes:
-        name, address: the service's.
-        service: the service.
-        said: what it has reported and logged, in order.
-    """
+    """A service that stays, in a loop thread; `said` is what it has reported and logged."""
 
     def __init__(self, store: Store, memory: int | None, stays: bool = True) -> None:
         self.name = f"test-{os.getpid()}-{next(_numbers)}"

@@ -8,6 +8,7 @@ import socket
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,7 +64,6 @@ def test_a_hello_that_is_fine_is_welcome(serve, store):
         ({"layout": "../x"}, "no layout is called '../x'"),
         ({"engine": "os"}, "no engine is called 'os'"),
         ({"share": 1 << 40}, "test (process"),
-        ({"share": 1 << 40}, ". Give the loader less with memory= or buffer=, end another one, or"),
         ({"share": 1 << 60}, "is no number of bytes"),
         ({"share": -1}, "is no number of bytes"),
     ],
@@ -76,11 +76,8 @@ def test_what_a_service_does_not_make(serve, store, asked, said):
 
 
 def test_the_services_limit_is_named(serve, store, monkeypatch):
-    def refuse(*given):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    serving = serve()
-    monkeypatch.setattr("gnndrive.host.group_buffer.choose", refuse)
+    serving, refused = serve(), OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr("gnndrive.host.group_buffer.choose", Mock(side_effect=refused))
     said = refusal(serving, hello(store))
     assert said.startswith(f"in the service (process {os.getpid()}, whose limits are its shell's, ")
     assert "LimitNOFILE=" in said
