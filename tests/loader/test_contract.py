@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +13,6 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import NeighborLoader, Store
 from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import BatchTooLarge
 from gnndrive.common.records import Sample, Seeds
@@ -27,11 +25,6 @@ from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_same, check, simulate
 from tests.loader.conftest import NODES, NODES_WITH_EDGES
 from tests.soak import product
-
-
-def store_of(data: Data, folder: Path) -> Store:
-    return gnndrive.from_data(data, folder / "small.gnn")
-
 
 # ---- what a batch holds
 
@@ -123,7 +116,7 @@ def test_all_neighbours(make, data):
 def test_self_loops_and_duplicate_edges(make, tmp_path):
     edges = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 0, 0, 1, 2, 1]])
     data = Data(x=torch.arange(6.0).view(3, 2), y=torch.arange(3), edge_index=edges)
-    (batch,) = make([-1, -1], data=store_of(data, tmp_path), input_nodes=[0])
+    (batch,) = make([-1, -1], data=gnndrive.from_data(data, tmp_path / "s.gnn"), input_nodes=[0])
     check(batch, data)
     assert sorted(batch.e_id.tolist()) == [0, 1, 2, 3, 5]
 
@@ -131,7 +124,7 @@ def test_self_loops_and_duplicate_edges(make, tmp_path):
 def test_a_graph_without_edges(make, tmp_path):
     nothing = torch.empty(2, 0, dtype=torch.int64)
     data = Data(x=torch.rand(5, 2), y=torch.arange(5), edge_index=nothing)
-    (batch,) = make(data=store_of(data, tmp_path))
+    (batch,) = make(data=gnndrive.from_data(data, tmp_path / "s.gnn"))
     check(batch, data)
     assert batch.num_sampled_edges == [0, 0]
 
@@ -144,7 +137,7 @@ def test_with_replacement_the_fanout_is_filled(make, data):
 
 def test_x_of_more_dimensions_and_no_y(make, tmp_path, data):
     cube = Data(x=torch.rand(NODES, 3, 4, 2), edge_index=data.edge_index)
-    for batch in make(data=store_of(cube, tmp_path)):
+    for batch in make(data=gnndrive.from_data(cube, tmp_path / "cube.gnn")):
         assert torch.equal(batch.x, cube.x[batch.n_id])
         assert "y" not in batch
         assert "edge_attr" not in batch
@@ -200,47 +193,26 @@ BATCH_SIZE = 6  # with 3 neighbours of each seed a batch has at most 24 rows
 ROWS_IN_BUFFER = 30
 
 
-@pytest.fixture(scope="module")
-def graph() -> tuple[np.ndarray, np.ndarray]:
-    """Index pointers and indices: each node has four in-neighbours."""
-    indices = np.random.default_rng(0).integers(0, COUNT, COUNT * IN_NEIGHBOURS)
-    return np.arange(COUNT + 1) * IN_NEIGHBOURS, indices.astype(np.int64)
-
-
-def rows_of_bytes(
-    path: Path, graph: tuple[np.ndarray, np.ndarray], dim: int, dtype: torch.dtype
-) -> tuple[Store, torch.Tensor]:
-    """A store of rows of random bytes, and the rows."""
-    draw = torch.Generator().manual_seed(dim)
-    row_bytes = dim * dtype.itemsize
-    x = torch.randint(0, 256, (COUNT, row_bytes), dtype=torch.uint8, generator=draw).view(dtype)
-    gnndrive.write_store(path, indptr=graph[0], indices=graph[1], nodes={"x": x})
-    return gnndrive.open(path), x
-
-
 @product("dim,dtype,engine", DIMS, DTYPES, ENGINES, ids=str)
-def test_every_row_equals_direct_indexing(graph, dim, dtype, engine, tmp_path, monkeypatch):
-    store, x = rows_of_bytes(tmp_path / "rows.gnn", graph, dim, dtype)
-    simulate(monkeypatch, seed=x.size(1), faults=NOISE)
-    row_bytes = x.size(1) * x.element_size()
-    with NeighborLoader(
-        store,
-        [3],
-        batch_size=BATCH_SIZE,
-        shuffle=True,
-        seed=1,
-        engine=engine,
-        extractors=4,
-        io_depth=16,
+def test_every_row_equals_direct_indexing(make, dim, dtype, engine, tmp_path, monkeypatch):
+    draw, row_bytes = torch.Generator().manual_seed(dim), dim * dtype.itemsize
+    x = torch.randint(0, 256, (COUNT, row_bytes), dtype=torch.uint8, generator=draw).view(dtype)
+    store = gnndrive.write_store(
+        tmp_path / "rows.gnn", indptr=np.arange(COUNT + 1) * IN_NEIGHBOURS, nodes={"x": x},
+        indices=np.random.default_rng(0).integers(0, COUNT, COUNT * IN_NEIGHBOURS),
+    )  # fmt: skip
+    simulate(monkeypatch, seed=dim, faults=NOISE)
+    loader = make(
+        [3], data=store, batch_size=BATCH_SIZE, shuffle=True, seed=1, engine=engine, extractors=4,
         buffer=ROWS_IN_BUFFER * row_bytes,
-    ) as loader:
-        batches = 0
-        for batch in loader:
-            batches += 1
-            assert batch.x.dtype == x.dtype
-            assert batch.x.shape == (len(batch.n_id), x.size(1))
-            assert torch.equal(batch.x.view(torch.uint8), x[batch.n_id].view(torch.uint8))
-        stats = loader.stats()
+    )  # fmt: skip
+    batches = 0
+    for batch in loader:
+        batches += 1
+        assert batch.x.dtype == x.dtype
+        assert batch.x.shape == (len(batch.n_id), x.size(1))
+        assert torch.equal(batch.x.view(torch.uint8), x[batch.n_id].view(torch.uint8))
+    stats = loader.stats()
     assert batches == COUNT // BATCH_SIZE
     assert stats["engine"] == engine
     assert stats["evictions"] > COUNT - ROWS_IN_BUFFER, "the buffer was to be far too small"
@@ -264,26 +236,15 @@ class Placed(Uniform):
         return replace(sample, rows=rows)
 
 
-@pytest.fixture(scope="module")
-def placed() -> Data:
-    """A graph whose edges are not in CSC order and have rows large enough for the buffer."""
+def test_rows_lie_where_the_sample_says(make, tmp_path):
     torch.manual_seed(0)
-    return Data(
+    placed = Data(
         x=torch.randn(PLACES, 9), y=torch.arange(PLACES), edge_attr=torch.randn(EDGES, 20),
         edge_index=torch.randint(PLACES, (2, EDGES)),
     )  # fmt: skip
-
-
-def placing_loader(data: Data, folder: Path, **more: Any) -> NeighborLoader:
-    """A loader of the graph whose sampler says where rows lie."""
-    store = gnndrive.from_data(data, folder / "graph.gnn")
-    strategy = replace(STRATEGIES["gnndrive"], sampler=Placed)
-    return NeighborLoader(store, [4, 3], batch_size=16, strategy=strategy, **more)
-
-
-def test_rows_lie_where_the_sample_says(placed, tmp_path):
-    count = 0
-    for batch in placing_loader(placed, tmp_path):
+    store = gnndrive.from_data(placed, tmp_path / "graph.gnn")
+    strategy, count = replace(STRATEGIES["gnndrive"], sampler=Placed), 0
+    for batch in make(data=store, strategy=strategy, buffer=None):
         assert torch.equal(batch.x, placed.x[PLACES - 1 - batch.n_id])
         assert torch.equal(batch.y, placed.y[batch.n_id])
         assert torch.equal(batch.n_id[batch.edge_index], placed.edge_index[:, batch.e_id])

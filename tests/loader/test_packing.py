@@ -35,10 +35,6 @@ def pack(store: Any, **more: Any) -> PackInfo:
     return gnndrive.pack(store, **(given | more))
 
 
-def path_of(store: Store, info: PackInfo) -> Path:
-    return pack_path(store, info.settings)
-
-
 def test_a_store_or_its_path_is_packed(copy, tmp_path):
     info = pack(copy, epochs=np.int64(2), shuffle=True)
     assert [each.info for each in packs_of(copy)] == [info]
@@ -46,7 +42,7 @@ def test_a_store_or_its_path_is_packed(copy, tmp_path):
     again = pack(str(copy.path), epochs=2, shuffle=True, out=tmp_path / "p")
     assert again == info
     assert verify_pack(tmp_path / "p", copy) == info
-    for path in (path_of(copy, info), tmp_path / "p"):
+    for path in (pack_path(copy, info.settings), tmp_path / "p"):
         with pytest.raises(ConfigError, match="is there already"):
             pack(copy, epochs=2, shuffle=True, out=path)
 
@@ -116,8 +112,8 @@ def test_memory_need_only_suffice_for_replaying(tmp_path):
         ({"order": "best"}, "give one of sets"),
         ({"epochs": 0}, "epochs=0"),
         ({"epochs": 2.0}, "epochs=2.0 must be a whole number"),
-        ({"segment": 1.5}, "segment=1.5 must be a whole number"),
         ({"batch_size": "8"}, "batch_size='8' must be a whole number"),
+        ({"segment": 1.5}, "segment=1.5 must be a whole number"),
         ({"seed": None}, "seed=None must be a whole number"),
         ({"seed": 1 << 64}, "seed=18446744073709551616: give a whole number from -"),
         ({"disk": 1 << 48}, "disk=281474976710656: give a whole number from 0 to 281474976710655"),
@@ -154,7 +150,7 @@ def test_a_loader_that_replays_is_not_recorded(copy):
 
 
 def test_the_only_pack_is_removed(copy):
-    path = path_of(copy, pack(copy))
+    path = pack_path(copy, pack(copy).settings)
     assert gnndrive.unpack(copy) == [path]
     assert list(path.parent.iterdir()) == []
     with pytest.raises(ConfigError, match="has no pack"):
@@ -170,7 +166,7 @@ def test_one_of_several_packs_is_removed(copy, tmp_path):
     with pytest.raises(ConfigError, match=f"no pack '0123'.* the store has .*{names[0]}"):
         gnndrive.unpack(copy, "0123")
     gnndrive.unpack(copy, names[1])
-    gnndrive.unpack(copy, path_of(copy, infos[2]))
+    gnndrive.unpack(copy, pack_path(copy, infos[2].settings))
     assert [each.info for each in packs_of(copy)] == [infos[0]]
     pack(copy, seed=5, out=tmp_path / "elsewhere")
     assert gnndrive.unpack(copy, tmp_path / "elsewhere") == [tmp_path / "elsewhere"]
@@ -191,7 +187,7 @@ def test_what_is_no_pack_is_never_removed(copy, tmp_path):
 
 
 def test_a_damaged_pack_is_removed_by_its_name(copy):
-    path = path_of(copy, pack(copy))
+    path = pack_path(copy, pack(copy).settings)
     (path / "pack.json").write_text("nonsense")
     assert packs_of(copy) == [Pack(path, None, packs_of(copy)[0].problem)]
     assert gnndrive.unpack(copy, path.name) == [path]
@@ -201,7 +197,7 @@ def test_a_damaged_pack_is_removed_by_its_name(copy):
 @pytest.mark.parametrize("named", ["not", "name", "path"])
 def test_of_a_link_in_the_store_the_link_is_removed(copy, tmp_path, named):
     info = pack(copy, out=tmp_path / "p")
-    link = path_of(copy, info)
+    link = pack_path(copy, info.settings)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(tmp_path / "p")
     given: Any = {"not": None, "name": link.name, "path": link}[named]
@@ -240,7 +236,7 @@ def test_unfinished_packs_are_removed_unless_a_process_has_them(copy, tmp_path):
 
 
 def test_an_interrupted_removal_is_ended_by_the_next(copy, monkeypatch):
-    path = path_of(copy, pack(copy))
+    path = pack_path(copy, pack(copy).settings)
     real = shutil.rmtree
 
     def killed(folder: Any, **given: Any) -> None:
