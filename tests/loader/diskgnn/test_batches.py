@@ -111,9 +111,7 @@ def test_samples_in_the_form_of_pyg(graph, name, shuffle, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", TYPED.values(), ids=TYPED)
-def test_graphs_of_several_types(
-    typed: HeteroData, arguments: dict[str, Any], tmp_path: Path
-) -> None:
+def test_graphs_of_several_types(typed, arguments, tmp_path):
     for batches in epochs_of(typed, tmp_path, arguments | {"shuffle": True}):
         for replayed, drawn in batches:
             check_rows(replayed, typed)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import json
-import pickle
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnndrive import Store
 from gnndrive.common.errors import ClosedError, ConfigError
 from tests.loader.batches import assert_same
-from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS, Replay
+from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of
 from tests.soak import product
 
@@ -29,7 +25,7 @@ def assert_all_same(left: list[Data], right: list[Data]) -> None:
         assert_same(one, other)
 
 
-def test_epochs_replay_the_recordings_in_turn(replay: Replay) -> None:
+def test_epochs_replay_the_recordings_in_turn(replay):
     """The first time as they were recorded, then in orders of their own."""
     loader = replay()
     epochs = [seeds_of(loader) for _ in range(6)]
@@ -45,7 +41,7 @@ def test_epochs_replay_the_recordings_in_turn(replay: Replay) -> None:
     assert again[EPOCHS:] != epochs[EPOCHS:4], "an order depends on the loader's seed"
 
 
-def test_without_a_seed_epochs_differ_too(replay: Replay) -> None:
+def test_without_a_seed_epochs_differ_too(replay):
     """The pack says what the first epochs hold; later orders depend on torch's generator."""
     known = replay()
     first = [seeds_of(known) for _ in range(EPOCHS)]
@@ -58,7 +54,7 @@ def test_without_a_seed_epochs_differ_too(replay: Replay) -> None:
     assert orders[0] == orders[1] != first
 
 
-def test_any_epoch_may_be_the_first(replay: Replay) -> None:
+def test_any_epoch_may_be_the_first(replay):
     loader, other = replay(), replay()
     epochs = [list(loader) for _ in range(5)]
     for number in (4, 2, 0):
@@ -67,7 +63,7 @@ def test_any_epoch_may_be_the_first(replay: Replay) -> None:
 
 
 @product("batches,epoch", [0, 1, 7, BATCHES], [3, 0])
-def test_another_loader_goes_on(replay: Replay, epoch: int, batches: int) -> None:
+def test_another_loader_goes_on(replay, epoch, batches):
     whole = replay()
     epochs = [list(whole) for _ in range(epoch + 2)]
     loader = replay()
@@ -84,19 +80,16 @@ def test_another_loader_goes_on(replay: Replay, epoch: int, batches: int) -> Non
     assert_all_same(list(resumed), epochs[epoch + 1])
 
 
-def test_the_state_of_another_loader_is_refused(replay: Replay, store: Store) -> None:
+def test_the_state_of_another_loader_is_refused(replay, store):
     state = replay().state_dict()
     with (
         loader_of(store, ARGUMENTS, strategy="gnndrive") as drawing,
         pytest.raises(ConfigError, match="strategy was 'diskgnn' and is 'gnndrive'"),
     ):
         drawing.load_state_dict(state)
-    state["settings"]["packed"] = "0" * 12
-    with pytest.raises(ConfigError, match="packed was '000000000000'"):
-        replay().load_state_dict(state)
 
 
-def test_two_iterators_at_once(replay: Replay, graph: Data) -> None:
+def test_two_iterators_at_once(replay, graph):
     """Of one epoch each, in one thread; the second has no hot rows of its own."""
     alone = replay()
     epochs = [list(alone) for _ in range(2)]
@@ -117,9 +110,7 @@ def test_two_iterators_at_once(replay: Replay, graph: Data) -> None:
 
 
 @product("engine,after", ["uring", "threads", "simulated"], [0, 1, 5])
-def test_leaving_in_the_middle_and_beginning_again(
-    replay: Replay, after: int, engine: str, graph: Data
-) -> None:
+def test_leaving_in_the_middle_and_beginning_again(replay, after, engine, graph):
     alone = replay()
     epochs = [list(alone) for _ in range(4)]
     loader = replay(buffer="60KB", engine=engine)
@@ -132,7 +123,7 @@ def test_leaving_in_the_middle_and_beginning_again(
         del iterator
 
 
-def test_batches_in_any_order(replay: Replay, graph: Data) -> None:
+def test_batches_in_any_order(replay, graph):
     loader, plain = replay(in_order=False, samplers=4), replay()
     for _ in range(3):
         batches = list(loader)
@@ -141,25 +132,7 @@ def test_batches_in_any_order(replay: Replay, graph: Data) -> None:
         assert sorted(seeds_of(batches)) == sorted(seeds_of(plain))
 
 
-def test_async_for(replay: Replay) -> None:
-    async def collect(loader: Any) -> list[Data]:
-        return [batch async for batch in loader]
-
-    loader, plain = replay(), replay()
-    for _ in range(2):
-        assert_all_same(asyncio.run(collect(loader)), list(plain))
-
-
-def test_copies_and_pickles_replay_the_same(replay: Replay) -> None:
-    loader = replay()
-    first = list(loader)
-    for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
-        other.set_epoch(0)
-        assert_all_same(list(other), first)
-        other.close()
-
-
-def test_features_of_another_dtype(replay: Replay, graph: Data) -> None:
+def test_features_of_another_dtype(replay, graph):
     for batch in replay(feature_dtype=torch.float16):
         assert torch.equal(batch.x, graph.x[batch.n_id].half())
 

@@ -14,7 +14,7 @@ from gnndrive.common.errors import ReadError
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import assert_same, simulate
-from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS, Replay
+from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, least_buffer, make_pack, pack_folder
 from tests.soak import product
 from tests.store.packed.graphs import make_graph
@@ -60,10 +60,7 @@ def test_noise_changes_nothing(replay, tight, seeds, monkeypatch):
 
 
 @product("bad,device,seed", [0, 3, 7], ["cpu", "simulated-cuda"], [*range(4)])
-def test_eio_comes_at_its_batchs_turn(
-    replay: Replay, store: Store, graph: Data, tight: int, bad: int, seed: int, device: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_eio_comes_at_its_turn(replay, store, graph, tight, bad, seed, device, monkeypatch):
     """Earlier batches are delivered; the other recording is whole."""
     at = first_of(replay(), bad) + 10 * ROW_BYTES  # no other batch has a row in this sector
     faults = Faults(eio_offsets=((at, at + 1),), short=0.2, delay_turns_max=seed)
@@ -83,7 +80,7 @@ def test_eio_comes_at_its_batchs_turn(
     assert len(list(loader)) == BATCHES
 
 
-def test_a_hot_row_that_cannot_be_read(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_row_that_cannot_be_read(replay, monkeypatch):
     """The first batch of each epoch has the error, because all wait for the hot rows."""
     at = DATA_OFFSET
     simulate(monkeypatch, 0, Faults(eio_offsets=((at, at + 1),)))

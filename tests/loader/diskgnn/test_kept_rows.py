@@ -7,12 +7,11 @@ import weakref
 from typing import Any
 
 import pytest
-from torch_geometric.data import Data
 
 from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
 from gnndrive.disk.tiers import host_rows
 from gnndrive.disk.tiers.host_rows import HostRows
-from tests.loader.diskgnn.conftest import BATCHES, EPOCHS, Replay
+from tests.loader.diskgnn.conftest import BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows
 
 LITTLE = "600KB"  # of the device: not all hot rows fit
@@ -37,9 +36,7 @@ def alive(maps: list[weakref.ref[Any]]) -> int:
     return sum(each() is not None for each in maps)
 
 
-def test_they_are_right_and_freed_with_the_loader(
-    replay: Replay, graph: Data, maps: list[weakref.ref[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_right_and_freed_with_the_loader(replay, graph, maps, monkeypatch):
     copied: list[int] = []
     real = HostRows._copy
 
@@ -64,9 +61,7 @@ def test_they_are_right_and_freed_with_the_loader(
         gc.enable()
 
 
-def test_a_buffer_that_grows_keeps_them_once(
-    replay: Replay, maps: list[weakref.ref[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_buffer_that_grows_keeps_them_once(replay, maps, monkeypatch):
     """The smaller one's are freed before those of the larger one are made."""
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     monkeypatch.setattr(SimulatedDriver, "memory_bytes", 380_000)

@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import Store
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.plan.choice import make_planner
-from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, Replay
+from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES
 from tests.loader.diskgnn.packs import check_rows, loader_of
 
 ITEMS = ("feature buffer", "index", "input nodes", "labels", "staging", "live batches",
@@ -29,7 +28,7 @@ def least_of(error: ConfigError, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["memory", "buffer", "device_memory"])
-def test_the_least_that_is_named_works(replay: Replay, graph: Data, name: str) -> None:
+def test_the_least_that_is_named_works(replay, graph, name):
     """And less does not."""
     if name == "device_memory":
         replay = partial(replay, device="simulated-cuda", memory="50MB")
@@ -44,7 +43,7 @@ def test_the_least_that_is_named_works(replay: Replay, graph: Data, name: str) -
 
 
 @pytest.mark.parametrize("memory", ["4.8MB", "6MB"])
-def test_the_total_is_within_memory(replay: Replay, graph: Data, memory: str) -> None:
+def test_the_total_is_within_memory(replay, graph, memory):
     loader = replay(memory=memory, io_depth=16)
     plan = loader.plan()
     assert plan.total_bytes <= parse_size(memory, "memory")
@@ -60,9 +59,7 @@ def test_the_total_is_within_memory(replay: Replay, graph: Data, memory: str) ->
         check_rows(batch, graph)
 
 
-def test_index_pointers_are_not_counted_because_none_are_read(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_pointers_are_not_counted_because_none_are_read(store, monkeypatch):
     def refuse(*_: Any) -> None:
         raise AssertionError("index pointers are read")
 
@@ -71,7 +68,7 @@ def test_index_pointers_are_not_counted_because_none_are_read(
         assert len(list(loader)) == BATCHES
 
 
-def test_more_memory_holds_more(replay: Replay) -> None:
+def test_more_memory_holds_more(replay):
     """With room for all hot rows the fewest are read."""
     read: list[int] = []
     for buffer in ("46KB", "80KB", "1MB"):
@@ -85,7 +82,7 @@ def test_more_memory_holds_more(replay: Replay) -> None:
     assert read[-1] == min(read) < 0.8 * read[0]
 
 
-def test_levels_are_printed(replay: Replay) -> None:
+def test_levels_are_printed(replay):
     """And add up to what a batch uses."""
     for buffer in ("46KB", "1MB"):
         loader = replay(buffer=buffer)
@@ -105,7 +102,7 @@ def test_levels_are_printed(replay: Replay) -> None:
         assert abs(said - mean) < 0.1 * mean
 
 
-def test_on_a_device(replay: Replay) -> None:
+def test_on_a_device(replay):
     loader = replay(device="simulated-cuda", device_memory="600KB")
     plan = loader.plan()
     assert plan.device_bytes <= 600_000
@@ -114,7 +111,7 @@ def test_on_a_device(replay: Replay) -> None:
     assert len(list(loader)) == BATCHES
 
 
-def test_a_second_iterator_is_counted(replay: Replay) -> None:
+def test_a_second_iterator_is_counted(replay):
     """It has a place and no hot rows; with memory= it must fit."""
     with pytest.raises(ConfigError) as caught:
         replay(memory="1KB", io_depth=16).plan()
@@ -127,7 +124,7 @@ def test_a_second_iterator_is_counted(replay: Replay) -> None:
 
 
 @pytest.mark.parametrize("name", ["memory", "buffer"])
-def test_ranks_divide_the_budget_and_share_nothing(replay: Replay, name: str) -> None:
+def test_ranks_divide_the_budget_and_share_nothing(replay, name):
     nbytes = {"memory": 5_000_000, "buffer": 60_000}[name]
     request = replay(**{name: nbytes}, io_depth=16)._assembly().request()
     one = make_planner(request).plan()

@@ -7,9 +7,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +20,7 @@ from gnndrive import NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.packed.recording import Recording
 from tests.loader.batches import assert_same
-from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS, Replay
+from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of, make_pack, pack_folder
 from tests.store.packed.graphs import make_graph
 
@@ -48,7 +46,7 @@ def own(tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_setting_that_differs_is_named(replay: Replay, store: Store, name: str) -> None:
+def test_a_setting_that_differs_is_named(replay, store, name):
     """Also with packed=, which says where the pack is and not what it holds."""
     value, message = OTHER[name]
     for packed in (None, pack_folder(store)):
@@ -65,9 +63,7 @@ def test_a_setting_that_differs_is_named(replay: Replay, store: Store, name: str
         ({"edge_label_index": None}, "[4, 3], edge_label_index=…, batch_size=32, memory=…"),
     ],
 )
-def test_the_advice_is_for_this_kind_of_loader(
-    store: Store, arguments: dict[str, Any], advice: str
-) -> None:
+def test_the_advice_is_for_this_kind_of_loader(store, arguments, advice):
     with pytest.raises(ConfigError, match=re.escape(advice)) as caught:
         loader_of(store, ARGUMENTS | {"shuffle": False} | arguments, buffer="100KB")
     assert ("or with gnndrive pack" in str(caught.value)) == (not arguments)
@@ -79,7 +75,7 @@ def test_without_a_pack_the_message_says_how_to_make_one(graph, tmp_path):
         loader_of(store, ARGUMENTS, buffer="100KB")
 
 
-def test_several_packs_need_a_choice(own: Store) -> None:
+def test_several_packs_need_a_choice(own):
     make_pack(own, ARGUMENTS, seed=9)
     names = sorted(path.name for path in Path(own.path, "packed").iterdir())
     assert len(names) == 2
@@ -92,7 +88,7 @@ def test_several_packs_need_a_choice(own: Store) -> None:
     assert len(inputs) == 2, "both replayed one pack"
 
 
-def test_a_pack_may_be_anywhere(own: Store, tmp_path: Path) -> None:
+def test_a_pack_may_be_anywhere(own, tmp_path):
     with loader_of(own, ARGUMENTS, buffer="100KB") as loader:
         expected = list(loader)
     elsewhere = tmp_path / "elsewhere"
@@ -104,13 +100,13 @@ def test_a_pack_may_be_anywhere(own: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", ["", "a\0b", 3])
-def test_what_is_no_path_is_refused(own: Store, packed: Any) -> None:
+def test_what_is_no_path_is_refused(own, packed):
     with pytest.raises(ConfigError, match=r"packed=.*: give the path of a pack's folder"):
         loader_of(own, ARGUMENTS, buffer="100KB", packed=packed)
 
 
 @pytest.mark.parametrize("packed", [b"bytes", "n" * 300, "nowhere/else"])
-def test_what_is_not_there_is_refused(own: Store, packed: str | bytes) -> None:
+def test_what_is_not_there_is_refused(own, packed):
     """The message says where the loader has looked."""
     name = os.fsdecode(packed)
     with pytest.raises(ConfigError, match=r"is not there: .*\(gnndrive pack\)") as caught:
@@ -118,13 +114,13 @@ def test_what_is_not_there_is_refused(own: Store, packed: str | bytes) -> None:
     assert f" at {own.path}/packed/{name} or {Path.cwd()}/{name}; " in str(caught.value)
 
 
-def test_a_folder_that_is_no_pack_is_refused(own: Store, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_pack_is_refused(own, tmp_path):
     for packed in ("..", tmp_path):
         with pytest.raises(StoreError, match=r"is not a pack; make one with gnndrive pack"):
             loader_of(own, ARGUMENTS, buffer="100KB", packed=packed)
 
 
-def test_a_store_that_has_changed_is_refused(own: Store) -> None:
+def test_a_store_that_has_changed_is_refused(own):
     path, pack = own.path, pack_folder(own)
     kept = Path(path).with_name("kept")
     shutil.move(pack, kept)
@@ -139,30 +135,23 @@ def test_a_store_that_has_changed_is_refused(own: Store) -> None:
         loader_of(store, ARGUMENTS, buffer="100KB")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"sampler": SequentialSampler(range(300)), "shuffle": None}, "sampler= or batch_sampler="),
-        ({"transform_sampler_output": lambda output: output}, "transform_sampler_output="),
-    ],
-)
-def test_batches_of_the_users_own_are_refused(
-    store: Store, arguments: dict[str, Any], named: str
-) -> None:
-    given = ARGUMENTS | {"disjoint": True} | arguments
-    with pytest.raises(ConfigError, match=named):
-        NeighborLoader(store, strategy="diskgnn", buffer="100KB", **given)
-
-
 class Users(NeighborSampler):
     """A sampler of the user's, which needs no graph."""
 
     def __init__(self) -> None: ...
 
 
-def test_a_sampler_of_the_users_own_is_refused(store: Store) -> None:
-    given = ARGUMENTS | {"neighbor_sampler": Users(), "disjoint": True}
-    with pytest.raises(ConfigError, match="neighbor_sampler="):
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"sampler": SequentialSampler(range(300)), "shuffle": None}, "sampler= or batch_sampler="),
+        ({"transform_sampler_output": lambda output: output}, "transform_sampler_output="),
+        ({"neighbor_sampler": Users()}, "neighbor_sampler="),
+    ],
+)
+def test_batches_of_the_users_own_are_refused(store, arguments, named):
+    given = ARGUMENTS | {"disjoint": True} | arguments
+    with pytest.raises(ConfigError, match=named):
         NeighborLoader(store, strategy="diskgnn", buffer="100KB", **given)
 
 
@@ -170,17 +159,17 @@ def test_a_sampler_of_the_users_own_is_refused(store: Store) -> None:
     ("name", "value"),
     [("policy", "belady"), ("sweep", 2), ("topology", "resident"), ("neighbour_cache", "1MB")],
 )
-def test_arguments_for_drawn_batches_are_refused(replay: Replay, name: str, value: Any) -> None:
+def test_arguments_for_drawn_batches_are_refused(replay, name, value):
     with pytest.raises(ConfigError, match=f"{name}={value!r} is for batches that are drawn"):
         replay(buffer="100KB", **{name: value})
 
 
-def test_packed_is_for_loaders_that_replay(store: Store) -> None:
+def test_packed_is_for_loaders_that_replay(store):
     with pytest.raises(ConfigError, match="packed= is for a strategy that replays"):
         loader_of(store, ARGUMENTS, strategy="gnndrive", packed=pack_folder(store))
 
 
-def test_single_batches_are_refused(replay: Replay) -> None:
+def test_single_batches_are_refused(replay):
     """There are the recorded batches only."""
     loader = replay()
     for call in (loader, loader.collate_fn):
@@ -189,7 +178,7 @@ def test_single_batches_are_refused(replay: Replay) -> None:
     assert len(list(loader)) == BATCHES
 
 
-def test_an_argument_that_is_changed_later(replay: Replay) -> None:
+def test_an_argument_that_is_changed_later(replay):
     """As users may: the loader looks for another pack."""
     loader = replay()
     loader.num_neighbors = [4, 2]
@@ -199,7 +188,7 @@ def test_an_argument_that_is_changed_later(replay: Replay) -> None:
     assert len(list(loader)) == BATCHES
 
 
-def test_features_that_changed_are_refused(own: Store) -> None:
+def test_features_that_changed_are_refused(own):
     """Those that `gnndrive.infer` adds may change without the store's identity."""
     path = pack_folder(own) / "pack.json"
     document = json.loads(path.read_text())
@@ -213,7 +202,7 @@ def test_features_that_changed_are_refused(own: Store) -> None:
 # ---- a store with two packs
 
 
-def test_a_running_loader_does_not_change_its_pack(tmp_path: Path) -> None:
+def test_a_running_loader_does_not_change_its_pack(tmp_path):
     """Its layouts, plan and places are the first pack's."""
     data = make_graph()
     store = gnndrive.from_data(data, tmp_path / "graph.gnn")
@@ -229,7 +218,7 @@ def test_a_running_loader_does_not_change_its_pack(tmp_path: Path) -> None:
         assert max(batch.num_nodes for batch in loader) == small
 
 
-def test_a_state_belongs_to_the_batches_and_not_to_their_places(tmp_path: Path) -> None:
+def test_a_state_belongs_to_the_batches_and_not_to_their_places(tmp_path):
     store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
     first = make_pack(store, ARGUMENTS, segment=1).settings.digest
     second = make_pack(store, ARGUMENTS, segment=5).settings.digest
@@ -283,9 +272,7 @@ def open_at(store: Store, pack: Path) -> NeighborLoader:
 
 @pytest.mark.parametrize("change", [put, lambda _, pack: shutil.rmtree(pack)], ids=["put", "gone"])
 @pytest.mark.parametrize("epochs", [0, 1], ids=["opened", "started"])
-def test_between_epochs(
-    store: Store, pack: Path, other: Path, change: Callable[[Path, Path], Any], epochs: int
-) -> None:
+def test_between_epochs(store, pack, other, change, epochs):
     """The rows' files are open if the loader has started; samples are opened for each batch."""
     with open_at(store, pack) as loader:
         for _ in range(epochs):
@@ -295,9 +282,7 @@ def test_between_epochs(
             list(loader)
 
 
-def test_a_loader_opens_no_rows_of_another_pack(
-    store: Store, graph: Data, pack: Path, other: Path
-) -> None:
+def test_a_loader_opens_no_rows_of_another_pack(store, graph, pack, other):
     """Also if its own pack is there again before a sample is read."""
     with open_at(store, pack) as loader:
         put(other, pack)
@@ -311,7 +296,7 @@ def test_a_loader_opens_no_rows_of_another_pack(
             check_rows(batch, graph)
 
 
-def test_within_an_epoch(store: Store, graph: Data, pack: Path, other: Path) -> None:
+def test_within_an_epoch(store, graph, pack, other):
     """Batches whose samples are read already are delivered, and are right."""
     with loader_of(
         store, ARGUMENTS, packed=pack, samplers=1, extracting_queue=1, training_queue=1
@@ -324,7 +309,7 @@ def test_within_an_epoch(store: Store, graph: Data, pack: Path, other: Path) -> 
                 check_rows(batch, graph)
 
 
-def test_a_copy_of_the_same_pack_is_taken(store: Store, pack: Path) -> None:
+def test_a_copy_of_the_same_pack_is_taken(store, pack):
     with open_at(store, pack) as loader:
         first = list(loader)
         put(pack_folder(store), pack)
@@ -333,7 +318,7 @@ def test_a_copy_of_the_same_pack_is_taken(store: Store, pack: Path) -> None:
             assert_same(one, expected)
 
 
-def test_a_pickled_loader_refuses_another_pack(store: Store, pack: Path, other: Path) -> None:
+def test_a_pickled_loader_refuses_another_pack(store, pack, other):
     with open_at(store, pack) as loader:
         pickled = pickle.dumps(loader)
     put(other, pack)
@@ -345,9 +330,7 @@ def test_a_pickled_loader_refuses_another_pack(store: Store, pack: Path, other: 
         assert len(list(again)) == BATCHES
 
 
-def test_files_are_those_of_the_pack_json_that_was_read(
-    store: Store, pack: Path, other: Path
-) -> None:
+def test_files_are_those_of_the_pack_json_that_was_read(store, pack, other):
     """The pack is replaced between reading pack.json and opening the files."""
     with open_at(store, pack) as loader:
         assembly = loader._assembly()
