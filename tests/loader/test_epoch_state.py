@@ -128,9 +128,11 @@ def test_a_distributed_samplers_epoch_is_in_the_state(make):
         ({"input_nodes": range(30)}, "inputs was"),
         ({"shuffle": True, "replace": True}, "shuffle was False and is True, replace was"),
         ({"seed": 6}, "seed was 5 and is 6"),
+        ({"sampling": "labor", "batch_dependency": 5},
+         "sampling was 'neighbor' and is 'labor', batch_dependency was 1 and is 5"),
         ({"sampler": [1, 2]}, "sampler was None and is 'BatchSampler of list, 16 at once'"),
     ],
-)
+)  # fmt: skip
 def test_the_state_of_another_loader_is_refused(make, other, match):
     state = make(seed=5).state_dict()
     with pytest.raises(ConfigError, match=match):

@@ -9,7 +9,6 @@ import signal
 
 import pytest
 
-from gnndrive import Store
 from tests import forked
 
 BEGIN = """
@@ -93,11 +92,6 @@ print("ended well")
     "script", [WAITING, CONSUMING, SAMPLING, KEPT], ids=["waiting", "consuming", "sampling", "kept"]
 )
 def test_ctrl_c_ends_with_one_traceback(script, store):
-    check_ctrl_c(script, store)
-
-
-def check_ctrl_c(script: str, store: Store) -> None:
-    """Send Ctrl-C to a script once it says that it is ready; it must end with one traceback."""
     with forked.Program(BEGIN + script, str(store.path)) as running:
         assert running.stdout.readline() == "ready\n"
         running.send_signal(signal.SIGINT)

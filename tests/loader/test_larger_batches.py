@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -96,11 +95,15 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
+def named_in(error: ConfigError) -> str:
+    """The least `memory=` that an error names."""
+    return str(error).split('at least memory="')[1].split('"')[0]
+
+
 def least(make: Make, **arguments: Any) -> int:
-    """The least `memory=` that the error names."""
     with pytest.raises(ConfigError, match="give at least memory=") as caught:
         make(memory=1, **arguments).plan()
-    return parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
+    return parse_size(named_in(caught.value), "memory")
 
 
 APART = {"strategy": "ginex", "superbatch": 9, "phases": "apart"}
@@ -167,16 +170,12 @@ def test_the_iterator_of_an_event_loop_plans_again(make, expected):
     assert asyncio.run(run()) == sizes(expected)
 
 
-async def drain(batches: Any) -> None:
-    async for _ in batches:
-        pass
-
-
 def test_a_refused_plan_does_not_finish_the_epoch_of_an_event_loop(make):
     async def run() -> None:
         batches = aiter(loader)
         with pytest.raises(ConfigError, match="give at least memory="):
-            await drain(batches)
+            async for _ in batches:
+                pass
         with pytest.raises(StopAsyncIteration):
             await anext(batches)
 
@@ -193,9 +192,8 @@ def test_a_batch_too_large_for_the_budget_fails_at_its_turn_and_names_what_works
         list(loader)
     assert loader.state_dict()["batches"] in (36, 37, 38)
     for _ in range(HUBS):  # a later hub may need more
-        named = str(caught.value).split('memory="')[1].split('"')[0]
         try:
-            found = sizes(make(memory=named))
+            found = sizes(make(memory=named_in(caught.value)))
             break
         except ConfigError as error:
             caught.value.args = error.args
@@ -255,10 +253,10 @@ def test_links_plan_again(make, store, monkeypatch):
     ends = torch.stack([torch.arange(400), SEEDS])
     given: dict[str, Any] = {"edge_label_index": ends, "batch_size": 10, "seed": 3, "io_depth": 1}
     with LinkNeighborLoader(store, [-1, 2], buffer="10MB", **given) as loader:
-        expected = [batch.num_nodes for batch in loader]
+        expected = sizes(loader)
     with LinkNeighborLoader(store, [-1, 2], memory="12MB", **given) as loader:
         rows = loader.plan().batch_rows_max
-        assert [batch.num_nodes for batch in loader] == expected
+        assert sizes(loader) == expected
         assert rows < max(expected) <= loader.plan().batch_rows_max
         assert loader.plan().total_bytes <= 12_000_000
 
@@ -343,8 +341,7 @@ def test_the_size_of_a_batch_without_measure_is_not_kept(make, expected, store, 
         list(make(memory=memory))
     (entry,) = batch_sizes._of_process.values()
     assert entry["larger"] is None
-    named = str(caught.value).split('memory="')[1].split('"')[0]
-    assert sizes(make(memory=named)) == sizes(expected)
+    assert sizes(make(memory=named_in(caught.value))) == sizes(expected)
     (entry,) = batch_sizes._of_process.values()
     assert entry["larger"] is None
 
@@ -409,7 +406,7 @@ def test_an_iterator_that_begins_while_the_plan_changes_waits(make, expected, mo
         threads[0].join()
     assert found == sizes(expected)[:37]
     batches.close()
-    assert [batch.num_nodes for batch in begun[0]] == sizes(expected)
+    assert sizes(begun[0]) == sizes(expected)
 
 
 def test_what_changes_the_plan_begins_no_epoch(make, monkeypatch):
@@ -432,9 +429,7 @@ def test_after_a_refusal_an_epoch_that_begins_alone_counts_the_larger_batch(make
     again, other = iter(loader), iter(loader)
     assert loader.plan().batch_rows_max > rows
     found = [next(other).num_nodes for _ in range(37)]
-    assert found == sizes(expected)[:37], (
-        "the larger batch that was refused comes, beside another epoch"
-    )
+    assert found == sizes(expected)[:37], "the refused batch comes, beside another epoch"
     again.close()
     other.close()
 
@@ -519,14 +514,13 @@ def test_the_least_memory_works_and_a_hair_less_is_refused(tmp_path, seeds):
                 loader.plan()
             with pytest.raises(ConfigError, match="give at least memory="):
                 iter(loader)
-        named = re.search(r'at least memory="([^"]+)"', str(caught.value))
-        assert named is not None, seed
-        least = parse_size(named[1], "memory")
+        named = named_in(caught.value)
+        least = parse_size(named, "memory")
         with (
             kind(store, memory=int(0.995 * least), **given) as loader,
             pytest.raises(ConfigError, match="is too little"),
         ):
             loader.plan()
-        with kind(store, memory=named[1], **given) as loader:
+        with kind(store, memory=named, **given) as loader:
             for _ in islice(loader, 20):
                 assert loader.plan().total_bytes <= least

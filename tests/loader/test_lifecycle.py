@@ -447,33 +447,21 @@ CALLS: dict[str, Callable[[NeighborLoader], Any]] = {
 }
 
 
-def in_a_transform(call: Callable[[], Any]) -> dict[str, Any]:
-    return {"transform": lambda batch: call() and batch}
-
-
-def in_a_worker(call: Callable[[], Any]) -> dict[str, Any]:
-    return {"num_workers": 2, "worker_init_fn": lambda _: call()}
-
-
-class Calling:
-    """A sampler that calls a function in place of one of its numbers."""
+class Calling(list[int]):
+    """A sampler that calls a function before one of its numbers."""
 
     def __init__(self, call: Callable[[], Any], at: int) -> None:
+        super().__init__(range(100))
         self.call, self.at = call, at
 
     def __iter__(self) -> Iterator[int]:
         for number in range(100):
-            if number == self.at:
-                self.call()
-            yield number
-
-    def __len__(self) -> int:
-        return 100
+            yield (number == self.at and self.call()) or number
 
 
 PLACES: list[Callable[[Callable[[], Any]], dict[str, Any]]] = [
-    in_a_transform,
-    in_a_worker,
+    lambda call: {"transform": lambda batch: call() and batch},
+    lambda call: {"num_workers": 2, "worker_init_fn": lambda _: call()},
     lambda call: {"sampler": Calling(call, 0)},  # in the user's thread
     lambda call: {"sampler": Calling(call, 40)},  # in the loop thread
 ]
@@ -522,29 +510,23 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-class Refusal:
-    """Has `Thread.start` fail as in CPython once `allowed` threads have started."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.allowed = 0
-        started = threading.Thread.start
-
-        def start(thread: threading.Thread) -> None:
-            if self.allowed == 0:
-                raise RuntimeError("can't start new thread")
-            self.allowed -= 1
-            started(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", start)
-
-
 @pytest.mark.parametrize("settings", SETTINGS, ids=["uring", "threads"])
 def test_whichever_thread_is_refused(make, settings, monkeypatch):
     gc.collect()  # a loader that an earlier test dropped is closed in a thread
     loader = make(**settings)
-    refusal, before, refused, said = Refusal(monkeypatch), held(), 0, list[str]()
+    allowed, started, before, refused = 0, threading.Thread.start, held(), 0
+
+    def start(thread: threading.Thread) -> None:
+        nonlocal allowed
+        if allowed == 0:
+            raise RuntimeError("can't start new thread")  # as CPython does
+        allowed -= 1
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    said: list[str] = []
     while refused < 100:
-        refusal.allowed = refused
+        allowed = refused
         try:
             batches = iter(loader)
             break
@@ -552,7 +534,7 @@ def test_whichever_thread_is_refused(make, settings, monkeypatch):
             said.append(str(error))
         assert not has_more(before)
         refused += 1
-    refusal.allowed = 100
+    allowed = 100
     assert len(list(batches)) == len(loader)
     assert settings["samplers"] + 3 <= refused < 100
     assert all("ulimit -u" in text and "samplers=1" in text for text in said)

@@ -20,7 +20,6 @@ import gnndrive
 from gnndrive import (
     ClosedError,
     ConfigError,
-    LinkNeighborLoader,
     NeighborLoader,
     NeighborSampler,
     ReadError,
@@ -103,8 +102,6 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def epochs(store: Store) -> dict[str, Epochs]:
     """Two epochs, drawn by one sampler from the resident graph, of each `sampling=`."""
-    from gnndrive import NeighborLoader
-
     found = {}
     for given in (GIVEN, LABOR):
         with NeighborLoader(
@@ -310,17 +307,6 @@ def test_a_single_batch(make, data):
     check(make(sampling="labor", batch_dependency=9)([3, 1, 4]), data)
 
 
-def test_a_state_of_other_sampling_is_refused(make):
-    state = make(**LABOR).state_dict()
-    for change, message in (
-        ({"sampling": "neighbor", "batch_dependency": 1},
-         "sampling was 'labor' and is 'neighbor', batch_dependency was 5 and is 1"),
-        ({"batch_dependency": 6}, "batch_dependency was 5 and is 6"),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError, match=message):
-            make(**LABOR | change).load_state_dict(state)
-
-
 def test_an_epoch_goes_on_with_the_same_batches_also_of_a_rank(make, monkeypatch):
     whole, first, second = list(make(**LABOR)), make(**LABOR), make(topology="direct", **LABOR)
     batches = iter(first)
@@ -338,11 +324,7 @@ def test_a_state_without_sampling_is_of_neighbour_sampling(make):
     """As states of earlier versions are."""
     loader = make(shuffle=True, seed=3)
     whole, state = list(loader), loader.state_dict()
-    state["settings"] = {
-        name: value
-        for name, value in state["settings"].items()
-        if name not in ("sampling", "batch_dependency")
-    }
+    del state["settings"]["sampling"], state["settings"]["batch_dependency"]
     state |= {"batches": 2, "finished": False}
     resumed = make(shuffle=True, seed=3)
     resumed.load_state_dict(state)
@@ -379,16 +361,16 @@ def test_batches_that_were_drawn_for_a_plan_are_kept_apart(make):
 
 
 def test_a_plan_counts_the_lists(make):
-    plans = [make(memory="100MB", buffer=None, samplers=1, **more).plan() for more in ({}, LABOR)]
     before, after = (
-        next(item.nbytes for item in plan.lines if item.what == "sampler scratch") for plan in plans
+        {item.what: item.nbytes for item in plan.lines}["sampler scratch"]
+        for plan in (
+            make(memory="100MB", buffer=None, samplers=1, **way).plan() for way in ({}, LABOR)
+        )
     )
     assert after > before + (1 << 20)
 
 
-def test_so_are_links_types_and_samplers_of_the_users(make, store, tmp_path):
-    with pytest.raises(ConfigError, match=r'edges as seeds.*give sampling="neighbor"'):
-        LinkNeighborLoader(store, [3], batch_size=9, sampling="labor")
+def test_types_and_samplers_of_the_users_are_refused(make, store, tmp_path):
     hetero = gnndrive.from_data(make_data(), tmp_path / "hetero.gnn")
     with pytest.raises(ConfigError, match=r'several types.*give sampling="neighbor"'):
         NeighborLoader(hetero, [3], hetero.node_types[0], sampling="labor")
@@ -396,7 +378,7 @@ def test_so_are_links_types_and_samplers_of_the_users(make, store, tmp_path):
         make(sampling="labor", neighbor_sampler=NeighborSampler(store, [3]))
 
 
-def test_so_are_samplers_that_share_nothing(make, store):
+def test_samplers_that_share_nothing_are_refused(make, store):
     mine = replace(strategy("gnndrive"), name="mine", sampler=Runs)
     with pytest.raises(ConfigError, match="sampler 'runs' of strategy='mine' draws for each node"):
         make(strategy=mine, sampling="labor")
