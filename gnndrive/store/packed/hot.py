@@ -67,7 +67,8 @@ def choose_hot(counts: Counts, slots: int) -> HotNodes:
     taken[:threshold] = 0
     taken[threshold] = min(having[threshold], slots - with_more[threshold])
     band_of = np.zeros(len(having), np.uint8)
-    band_of[threshold:] = with_more[threshold:] * BANDS // taken.sum()
+    # A count that no node has may have as many nodes above it as are hot.
+    band_of[threshold:] = np.minimum(with_more[threshold:] * BANDS // taken.sum(), BANDS - 1)
     sizes = np.zeros(BANDS, np.int64)
     uses = np.zeros(BANDS, np.int64)
     np.add.at(sizes, band_of, taken)

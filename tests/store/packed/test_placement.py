@@ -51,6 +51,11 @@ def test_bands_are_about_equally_long():
     assert found.node.dtype == np.int32
 
 
+def test_there_may_be_more_slots_than_nodes_and_no_node_with_one_use():
+    found = choose_hot(np.array([0, 7, 7, 13, 0], np.uint32), 5)
+    assert (sorted(found.node.tolist()), found.uses) == ([1, 2, 3], 27)
+
+
 @pytest.mark.parametrize(("counts", "slots"), [([1] * 5, 0), ([0] * 5, 3), ([], 3)])
 def test_without_slots_or_uses_no_node_is_hot(counts, slots):
     found = choose_hot(np.array(counts, np.uint32), slots)
