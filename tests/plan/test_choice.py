@@ -148,16 +148,6 @@ def test_scarce_memory_gets_fewer_samplers_and_shorter_queues(request_for: Any) 
     assert options[-1].samplers > 1
 
 
-def test_the_least_memory_is_the_least(request_for: Any) -> None:
-    for arguments in ({"topology": "direct"}, {"samplers": 4, "buffer": "3KB"}):
-        least = least_memory(request_for(1, **arguments))
-        assert make_planner(request_for(least, **arguments)).plan().total_bytes <= least
-        with pytest.raises(ConfigError, match="give at least memory=") as caught:
-            make_planner(request_for(int(0.9995 * least), **arguments))
-        named = str(caught.value).split('memory="')[1].split('"')[0]
-        assert least <= parse_size(named, "memory") <= 1.002 * least
-
-
 def test_a_text_for_the_least_is_never_less() -> None:
     for count in (1, 999, 1_001, 12_345, 123_456_789, 10**13 + 7):
         assert count <= parse_size(least_text(count), "memory") <= 1.001 * count + 1

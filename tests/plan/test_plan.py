@@ -78,7 +78,7 @@ def test_each_use_of_memory_has_its_item(make: Make, store: Store) -> None:
     assert plan.total_bytes == sum(line.nbytes for line in plan.lines)
 
 
-def test_the_largest_batch_is_counted(make: Make) -> None:
+def test_the_largest_batch_is_counted_and_none_is_larger(make: Make) -> None:
     plan = make((4, 3), batch_size=2).plan()
     rows, edges = 2 + 8 + 24, 8 + 24
     assert plan.batch_rows_max == rows
@@ -86,9 +86,6 @@ def test_the_largest_batch_is_counted(make: Make) -> None:
         assert item(plan, what).nbytes > 0
     assert f"{rows:,} nodes and {edges:,} edges" in item(plan, "queued samples").why
     assert item(plan, "live batches").nbytes >= 2 * (rows * ROW_BYTES + edges * 16)
-
-
-def test_no_batch_is_larger_than_the_plan_says(make: Make) -> None:
     loader = make((4, 3), batch_size=9)
     assert max(batch.num_nodes for batch in loader) <= loader.plan().batch_rows_max
     assert make([-1, -1]).plan().batch_rows_max == NODES
@@ -113,12 +110,8 @@ def test_the_buffer_gets_what_the_other_items_leave() -> None:
         assert make_plan(REQUIREMENTS, memory, None).slots == slots
         assert make_plan(REQUIREMENTS, memory + 100, None).slots == slots
         assert make_plan(REQUIREMENTS, memory, None).total_bytes == memory
-
-
-def test_no_buffer_is_larger_than_the_table() -> None:
-    assert make_plan(REQUIREMENTS, None, 10**9).slots == 1_000
-    assert make_plan(REQUIREMENTS, 10**9, None).slots == 1_000
-    assert make_plan(REQUIREMENTS, None, None).slots == 1_000
+    for sizes in ((None, 10**9), (10**9, None), (None, None)):  # no larger than the table
+        assert make_plan(REQUIREMENTS, *sizes).slots == 1_000
 
 
 def test_a_budget_that_leaves_no_buffer_says_what_the_other_items_need() -> None:
@@ -157,10 +150,9 @@ def test_a_buffer_too_small_names_one_that_works(make: Make) -> None:
     assert len(list(make(buffer=always, seed=1))) == len(loader)
 
 
-def test_a_batch_too_large_fails_at_its_turn(make: Make) -> None:
-    positions = [[1], [2], list(range(16)), [3]]
-    batches = iter(make(batch_sampler=positions, batch_size=1, buffer=40 * ROW_BYTES))
-    assert [next(batches).batch_size for _ in range(2)] == [1, 1]
+def test_a_batch_too_large_fails_at_its_turn(make):
+    batches = iter(make(batch_sampler=[[1], range(16)], batch_size=1, buffer=40 * ROW_BYTES))
+    assert next(batches).batch_size == 1
     with pytest.raises(ConfigError, match="a batch needs"):
         next(batches)
 
@@ -219,8 +211,7 @@ def test_stats_add_up(make: Make, store: Store) -> None:
     assert stats["elapsed_s"] >= stats["wait_s"]
 
 
-def test_stats_add_up_over_iterators_and_after_closing(make: Make) -> None:
-    """Every live iterator's buffer counts."""
+def test_stats_add_up_over_iterators_and_epochs_and_after_closing(make: Make) -> None:
     loader = make()
     for _ in zip(loader, loader, loader, strict=True):
         pass
@@ -229,14 +220,10 @@ def test_stats_add_up_over_iterators_and_after_closing(make: Make) -> None:
     assert stats["rows_hit"] + stats["rows_waited"] + stats["rows_loaded"] == stats["rows"]
     loader.close()
     assert loader.stats() | {"elapsed_s": 0} == stats | {"elapsed_s": 0}
-
-
-def test_a_warm_buffer_stays_warm_from_epoch_to_epoch(make: Make) -> None:
     loader = make(buffer="1MB")
-    for _ in range(3):
+    for _ in range(3):  # a buffer stays warm from epoch to epoch
         list(loader)
-    assert loader.stats()["rows_loaded"] == NODES
-    assert loader.stats()["evictions"] == 0
+    assert (loader.stats()["rows_loaded"], loader.stats()["evictions"]) == (NODES, 0)
 
 
 # ---- how `split_slots` divides the feature buffer's memory among tables
@@ -281,11 +268,8 @@ def test_slots_of_tables_by_hand() -> None:
     ):
         tables, costs = [table(*each) for each in sizes], [each[1] for each in sizes]
         assert split_slots(nbytes, tables, costs) == slots
-
-
-def test_many_small_tables_leave_half() -> None:
     tables = [table(10_000, 100, 10_000), *[table(60, 100, 60)] * 40]
-    slots = split_slots(100_000, tables, [100] * 41)
+    slots = split_slots(100_000, tables, [100] * 41)  # many small tables leave half
     assert sum(slots[1:]) * 100 < 60_000
     assert slots[0] > 300
 
@@ -341,13 +325,9 @@ def test_its_size_may_be_given() -> None:
     with pytest.raises(ConfigError, match="memory="):
         make_plan(replace(given, victim_bytes=2 * MEMORY, tables=(
             replace(AUTO.tables[0], rows=100_000),)), MEMORY, None)  # fmt: skip
-
-
-def test_several_tables_share_it_as_they_share_slots() -> None:
     small = TableRequirements("nodes/b/x", 40, 100, 10)
     plan = make_plan(replace(AUTO, tables=(*AUTO.tables, small), victim_bytes=30_000), MEMORY, None)
-    assert victims(plan)[1] == 40
-    assert sum(victims(plan)) == 300
+    assert victims(plan) == [260, 40]  # as they share slots
 
 
 @pytest.mark.parametrize(

@@ -125,11 +125,6 @@ def test_what_ranks_share_and_have_each() -> None:
 # ---- the choice
 
 
-def own_part(request: PlanRequest, ranks: int) -> PlanRequest:
-    """The request of a loader with a rank's part of the buffer."""
-    return replace(request, buffer=None if request.buffer is None else request.buffer // ranks)
-
-
 @product(
     "arguments,shared",
     [{}, {"topology": "direct"}, {"samplers": 4}, {"buffer": "12KB"}],
@@ -140,7 +135,10 @@ def test_the_least_memory_of_ranks_is_the_least(request_for, arguments, shared):
         return replace(request_for(memory, **arguments), ranks=ranks, shared=shared)
 
     ranks = 2 + shared
-    of_one = least_memory(made(1, 1) if shared else own_part(made(1, 1), ranks))
+    one = made(1, 1)
+    if one.buffer and not shared:
+        one = replace(one, buffer=one.buffer // ranks)
+    of_one = least_memory(one)
     least = least_memory(made(1, ranks))
     plan = make_planner(made(least, ranks)).plan()
     assert plan.host_bytes <= least

@@ -104,13 +104,9 @@ def test_buffers_of_all_rows_and_too_few(batches):
     assert not run(trace_of(batches[:12], ROWS), "lru", 10_000).known  # it is not filled
     with pytest.raises(ConfigError, match="more rows than the 100 slots"):
         run(trace, "lru", 100)
-
-
-def test_rows_that_no_batch_needs_may_lie_on_disk():
-    batches = [np.arange(at % 4, 1_000, 4) for at in range(32)]
-    found = run(trace_of(batches, ROWS), "lru", 2_000)  # of 20,000 rows 1,000 are ever needed
-    assert found.known
-    assert found.hit_share == 1.0
+    few = [np.arange(at % 4, 1_000, 4) for at in range(32)]
+    found = run(trace_of(few, ROWS), "lru", 2_000)  # of 20,000 rows 1,000 are ever needed
+    assert (found.known, found.hit_share) == (True, 1.0)
     nothing = [np.empty(0, np.int64)] * 32
     assert run(trace_of(nothing, ROWS), "lru", 2_000).known
 
@@ -159,38 +155,29 @@ HOT, COLD, LATER = np.arange(10), np.arange(10, 20), np.arange(20, 30)
 NONE = HOT[:0]
 
 
-class Rows:
+class Rows(list[Int64Array]):
     """A trace of given batches."""
 
     rows = 30
 
-    def __init__(self, *batches: Int64Array) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: int) -> Int64Array:
-        return self._batches[index]
-
     def size(self, first: int, last: int) -> int:
-        return sum(map(len, self._batches[first:last]))
+        return sum(map(len, self[first:last]))
 
 
-def loads(run: Run, trace: Rows, hot: Int64Array) -> list[int]:
+def loads(run: Run, batches: list[Int64Array], hot: Int64Array) -> list[int]:
     """What each sweep loads if `hot` rows are kept before others."""
     store: Any = None
-    classes = np.zeros(trace.rows, np.uint8)
+    classes = np.zeros(Rows.rows, np.uint8)
     classes[hot] = 255
-    return replay(run, trace, store, classes).loads
+    return replay(run, Rows(batches), store, classes).loads
 
 
 def test_rows_of_a_batch_in_flight_do_not_leave():
     """If COLD is held, LATER takes the slots of HOT. A sweep counts its own batches among them."""
     for in_flight, found in ((1, 0), (2, 10)):
         run = Run("static", 1, 20, in_flight=in_flight)
-        assert loads(run, Rows(HOT, COLD, LATER, HOT), HOT) == [10, 10, 10, found]
-    trace = Rows(HOT, NONE, COLD[:5], COLD[5:], LATER[:5], LATER[5:], HOT)
+        assert loads(run, [HOT, COLD, LATER, HOT], HOT) == [10, 10, 10, found]
+    trace = [HOT, NONE, COLD[:5], COLD[5:], LATER[:5], LATER[5:], HOT]
     for in_flight, found in ((2, 0), (3, 5), (4, 10)):
         run = Run("static", 1, 20, sweep=2, in_flight=in_flight)
         assert loads(run, trace, HOT) == [10, 10, 10, found]
@@ -205,7 +192,7 @@ def test_what_is_released_first_leaves_if_slots_are_short(pieces, part_rows, fou
     piece do."""
     run = Run("static", 1, 15, pieces=pieces, part_rows=part_rows)
     hot = COLD[::2].copy()
-    assert loads(run, Rows(COLD, LATER, hot), hot) == [10, 10, found]
+    assert loads(run, [COLD, LATER, hot], hot) == [10, 10, found]
 
 
 # ---- traces of drawn batches: a sample of the rows that they need, and what is kept of it
@@ -218,11 +205,6 @@ def drawn(make: Make, **arguments: object) -> SampledTrace:
     drawing = loader._assembly().drawing(for_plan=False)
     assert drawing is not None
     return drawing.traces(request_of(loader))["nodes/x"]
-
-
-@pytest.fixture
-def trace(make: Make) -> SampledTrace:
-    return drawn(make)
 
 
 def test_a_row_is_kept_in_each_batch_or_in_none(make: Make, monkeypatch: pytest.MonkeyPatch):
@@ -241,13 +223,12 @@ def test_a_row_is_kept_in_each_batch_or_in_none(make: Make, monkeypatch: pytest.
         assert np.array_equal(sampled.kept[sampled[index]], expected[kept[expected]])
 
 
-def test_batches_are_drawn_until_they_have_asked_for_each_row_several_times(trace: SampledTrace):
+def test_batches_are_drawn_until_they_have_asked_for_each_row_several_times(make):
+    """Those of later epochs follow."""
+    trace = drawn(make)
     assert trace.table_rows == TABLE
     assert len(trace) == sampled_trace.LONG  # more than `PASSES` passes
     assert trace.wanted.sum() > sampled_trace.PASSES * TABLE
-
-
-def test_the_batches_of_later_epochs_follow(make):
     few = drawn(make, input_nodes=np.arange(48).tolist())  # three batches an epoch
     assert len(few) == sampled_trace.LONG
     assert len({few[index].tobytes() for index in range(len(few))}) == len(few)
@@ -276,7 +257,8 @@ def test_it_says_when_the_batches_have_filled_a_buffer_and_bring_no_new_rows():
     assert not SampledTrace(9, 0, kept, ids, ends, wanted).settled
 
 
-def test_what_was_kept_is_the_trace(trace):
+def test_what_was_kept_is_the_trace(make):
+    trace = drawn(make)
     numbers = trace.to_array()
     again = SampledTrace.from_array(numbers, TABLE)
     for name in ("table_rows", "bits", "kept", "ids", "ends", "wanted"):

@@ -22,7 +22,6 @@ from gnndrive.plan.computing import (
     RANK_ROW_S,
     admit_seconds,
     copy_seconds,
-    gather_seconds,
     processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
@@ -38,29 +37,19 @@ from gnndrive.sampling.samplers.base import Bounds
     ("parts", "seconds", "due_to"),
     [
         ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2, "disk"),
+        # A sweep is read after it is admitted, a window filtered after it is read, and a batch
+        # gathered after the one before is handed over.
         ({"disk": 2.0, "gather": 3.0, "admission": 2.5}, 4.5 + NOT_OVERLAPPED * 3, "admission"),
         ({"disk": 2.0, "gather": 3.0, "filter": 2.5}, 4.5 + NOT_OVERLAPPED * 3, "filter"),
         ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5 + NOT_OVERLAPPED * 1, "gather"),
         ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5 + NOT_OVERLAPPED * 2, "sampling"),
+        # Records are written by a disk that is busy, idle, or has time for nothing else.
         ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2, "disk"),
         ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4 + NOT_OVERLAPPED * 1, "gather"),
         ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 1 + 8 + NOT_OVERLAPPED * 4, "records"),
         ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9, "processors"),
         ({"disk": 1.0, "gather": 4.0, "processors": 4.2}, 4 + NOT_OVERLAPPED * 1, "gather"),
         ({"disk": 2.0}, 2, "disk"),
-    ],
-    ids=[
-        "stages",
-        "a sweep is read after it is admitted",
-        "a window is filtered after it is read",
-        "a batch is gathered after the one before is handed over",
-        "sampling",
-        "records of a busy disk",
-        "records of an idle disk",
-        "records alone",
-        "processors",
-        "processors with time to spare",
-        "one part",
     ],
 )
 def test_the_seconds_of_a_batch_and_what_they_are_due_to(parts, seconds, due_to):
@@ -144,18 +133,6 @@ def test_a_step_admits_the_rows_that_are_missing() -> None:
     assert missing > 400
     assert found[0] == pytest.approx(admit_seconds(500, missing, 500))
     assert found[1] == pytest.approx(admit_seconds(500, 0))
-
-
-def test_rows_of_a_small_buffer_and_missing_rows_take_the_event_loop_longer() -> None:
-    assert admit_seconds(10, 0) == pytest.approx(10 * ADMIT_ROW_S)
-    assert admit_seconds(10, 0, 10) == pytest.approx(10 * (ADMIT_ROW_S + RANK_ROW_S))
-    missing = 10 * (ADMIT_ROW_S + RANK_ROW_S) + 4 * PLAN_ROW_S
-    assert admit_seconds(10, 4, 10) == pytest.approx(missing)
-
-
-def test_rows_are_gathered_faster_where_no_rows_are_admitted() -> None:
-    assert gather_seconds(10, 5_120) == pytest.approx(BESIDE * copy_seconds(10, 5_120))
-    assert copy_seconds(10, 5_120) > copy_seconds(10, 0) > 0
 
 
 class Sampler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,8 +57,8 @@ def choose(
     )  # fmt: skip
 
 
-def chosen(memory: int | None, buffer: int | None = None, size: GraphSize = SIZE) -> str:
-    return choose("auto", None, memory, buffer, size).name
+def chosen(*given: Any, **more: Any) -> str:
+    return choose("auto", None, *given, **more).name
 
 
 def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() -> None:
@@ -72,19 +73,15 @@ def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() 
 
 
 def test_ranks_that_share_need_memory_for_one_copy_of_the_indices() -> None:
-    def name(ranks: int, shared: bool, memory: int) -> str:
-        requirements = replace(REQUIREMENTS, ranks=ranks, shared=shared)
-        return choose_topology(PREFERRED, None, [SIZE], requirements, memory, None).name
-
     for ranks in (2, 4):
-        shared = replace(REQUIREMENTS, ranks=ranks, shared=True)
+        own = replace(REQUIREMENTS, ranks=ranks)
+        shared = replace(own, shared=True)
         least = rest_bytes(shared) + FEATURES + INDICES
-        assert name(ranks, True, least) == "resident"
-        assert name(ranks, True, least - 1) == "direct"
-        own = ranks * (LEAST + INDICES)
-        assert name(ranks, False, own) == "resident"
-        assert name(ranks, False, own - 1) == "direct"
-        assert least < own
+        assert least < ranks * (LEAST + INDICES)
+        for given, memory in ((shared, least), (own, ranks * (LEAST + INDICES))):
+            for less, expected in ((0, "resident"), (1, "direct")):
+                found = choose_topology(PREFERRED, None, [SIZE], given, memory - less, None)
+                assert found.name == expected
 
 
 def test_each_rank_has_a_neighbour_cache_of_its_own() -> None:
@@ -123,7 +120,7 @@ def test_the_plan_says_which_and_why() -> None:
 
 
 def test_the_topology_that_the_user_names_is_taken() -> None:
-    for name in ("resident", "mmap", "direct"):
+    for name in PREFERRED:
         for memory in (None, LEAST, 10**10):
             assert choose(name, None, memory).name == name
 
@@ -166,15 +163,11 @@ def test_impossible_choices_are_refused() -> None:
 
 
 def test_a_loader_that_needs_the_indices_gets_them_in_memory_or_mapped() -> None:
-    def needing(name: str, memory: int | None) -> str:
-        return choose(name, None, memory, needs_indices="it looks at whole lists").name
-
-    assert needing("auto", LEAST + INDICES) == "resident"
-    assert needing("auto", LEAST) == "mmap"
-    with pytest.raises(
-        ConfigError, match="because it looks at whole lists: give topology='mmap' or 'resident'"
-    ):
-        needing("direct", LEAST)
+    why = "it looks at whole lists"
+    assert chosen(LEAST + INDICES, needs_indices=why) == "resident"
+    assert chosen(LEAST, needs_indices=why) == "mmap"
+    with pytest.raises(ConfigError, match=f"because {why}: give topology='mmap' or 'resident'"):
+        choose("direct", None, LEAST, needs_indices=why)
 
 
 def test_the_last_topology_of_a_strategy_is_taken_if_none_suits() -> None:

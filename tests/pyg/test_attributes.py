@@ -151,12 +151,10 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path, data):
 
 
 @pytest.mark.usefixtures("no_room")
-@pytest.mark.parametrize("batches", [0, 2])
-def test_closing_in_the_middle_of_an_epoch(make, batches):
+def test_closing_in_the_middle_of_an_epoch(make):
     loader = make()
     iterator = iter(loader)
-    for _ in range(batches):
-        next(iterator)
+    next(iterator)
     loader.close()
     with pytest.raises(gnndrive.ClosedError):
         next(iterator)

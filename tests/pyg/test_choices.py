@@ -66,13 +66,10 @@ def test_negatives_that_pyg_takes_and_refuses(store):
         (NeighborLoader, "input_time", {"input_nodes": [1, 2], "time_attr": "time"}),
         (LinkNeighborLoader, "edge_label_index", {}),
         (LinkNeighborLoader, "edge_label", {"edge_label_index": torch.zeros(2, 2).long()}),
-        (
-            LinkNeighborLoader,
-            "edge_label_time",
-            {"edge_label_index": torch.zeros(2, 2).long(), "time_attr": "time"},
-        ),
+        (LinkNeighborLoader, "edge_label_time",
+         {"edge_label_index": torch.zeros(2, 2).long(), "time_attr": "time"}),
     ],
-)
+)  # fmt: skip
 def test_a_sparse_argument_is_named(store, kind, name, more):
     with pytest.raises(ConfigError, match=rf"{name} is sparse: .*{name}\.to_dense\(\)"):
         kind(store, [2], **{name: SPARSE}, **more)

@@ -118,7 +118,6 @@ def test_labels_are_read_again_after_close_and_in_a_copy(write):
         these.close()
 
 
-@pytest.mark.filterwarnings("error")
 def test_labels_of_another_process_are_used_until_close(write, monkeypatch):
     y, node = labels_of(200, np.int64), np.array([5, 7, 5])
     store = write(y)

@@ -216,7 +216,6 @@ ARRAY_DAMAGE: dict[str, Callable[[Any], None]] = {
     "a wider dtype": change("dtype", "int64"),
     "a dtype of objects": change("dtype", "O"),
     "no dtype": change("dtype", "nothing"),
-    "a number for a dtype": change("dtype", 8),
     "another width of packed indices": change("bits", lambda bits: bits + 1),
     "a truth value": change("bits", True),
     "no such memory": change("memory", 3),
@@ -229,7 +228,6 @@ ARRAY_DAMAGE: dict[str, Callable[[Any], None]] = {
 }
 TOP_DAMAGE: dict[str, Callable[[Any], Any]] = {
     "no object": lambda top: [top],
-    "no store": lambda top: {**top, "store": None},
     "another store": lambda top: {**top, "store": "other"},
     "one memory less": lambda top: {**top, "memories": top["memories"][1:]},
     "a memory of no size": lambda top: {**top, "memories": [*top["memories"][1:], "1"]},

@@ -30,12 +30,9 @@ def dealt(total: int, size: int, *how: Any) -> list[Seeds]:
 
 @settings(max_examples=50)
 @given(
-    total=st.integers(0, 40),
-    size=st.integers(1, 5),
-    done=st.integers(0, 45),
-    world=st.integers(1, 6),
-    drop_last=st.booleans(),
-)
+    total=st.integers(0, 40), size=st.integers(1, 5), done=st.integers(0, 45),
+    world=st.integers(1, 6), drop_last=st.booleans(),
+)  # fmt: skip
 def test_ranks_get_every_batch_in_turn(total, size, done, world, drop_last):
     ranks = [dealt(total, size, done, rank, world, drop_last) for rank in range(world)]
     steps = steps_left(total, done, world, drop_last)

@@ -84,7 +84,7 @@ def test_positions_and_ids_of_a_large_store(made, monkeypatch):
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[int], int, list[int], int, float, list[int], int, int]:
+def cases(draw: st.DrawFn) -> Any:
     """Degrees, a seed, partitions of the nodes and how many, static nodes, a window, blocks."""
     degrees = draw(st.lists(st.integers(0, 7), min_size=1, max_size=30))
     parts = draw(st.integers(1, 8))
@@ -98,7 +98,7 @@ def cases(draw: st.DrawFn) -> tuple[list[int], int, list[int], int, float, list[
 
 @settings(max_examples=25)
 @given(cases())
-def test_small_windows(case: tuple[list[int], int, list[int], int, float, list[int], int, int]):
+def test_small_windows(case):
     degrees, seed, part, parts, static, window, k, blocks = case
     indptr, indices = graph_of_degrees(degrees, seed)
     partitions = np.array(window, np.int32)
@@ -212,11 +212,11 @@ def test_random_codes_do_not_crash(made, seeds):
             assert len(indices) == 0 or 0 <= indices.min() <= indices.max() < window.num_nodes
 
 
-@pytest.mark.parametrize("bad", [-1, NODES, 2**31 - 1, -(2**31)])
-def test_an_order_with_other_nodes(made, bad):
-    damage(made.path / "order.npy", 5, bad)
-    with pytest.raises(StoreError, match=r"order.npy has no node for row 5 of x, .*gnndrive pa"):
-        load_window(made, GRAPH[0], ALL, 0)
+def test_an_order_with_other_nodes(made):
+    for bad in (-1, NODES, 2**31 - 1, -(2**31)):
+        damage(made.path / "order.npy", 5, bad)
+        with pytest.raises(StoreError, match=r"order.npy has no node for row 5 of x, .*gnndriv"):
+            load_window(made, GRAPH[0], ALL, 0)
 
 
 @pytest.mark.parametrize(("longer", "found"), [(True, "fewer"), (False, "more")])
@@ -242,12 +242,11 @@ def test_a_static_node_twice(made):
     assert arrays_of(window).indices.max() < window.num_nodes
 
 
-@pytest.mark.parametrize("bad", [-5, 2**40])
-def test_damaged_index_pointers(made, bad):
+def test_damaged_index_pointers(made):
     indptr = GRAPH[0].copy()
-    indptr[NODES // 2] = bad
-    with pytest.raises(StoreError, match="the index pointers of the store are damaged"):
-        load_window(made, indptr, ALL, 0)
+    for indptr[NODES // 2] in (-5, 2**40):
+        with pytest.raises(StoreError, match="the index pointers of the store are damaged"):
+            load_window(made, indptr, ALL, 0)
 
 
 def test_c_refuses_more_codes_than_there_is_room_for():

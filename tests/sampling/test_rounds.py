@@ -26,13 +26,12 @@ class Participant(threading.Thread):
         super().__init__(daemon=True)
         self.combined, self.requests, self.carry = combined, requests, carry
         self.membership = combined.join()
-        self.stop = carry.stop
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
             for source, request in self.requests:
-                self.combined.fetch(source, request, self.stop, self.carry)
+                self.combined.fetch(source, request, self.carry.stop, self.carry)
         except BaseException as error:
             self.error = error
         finally:
@@ -74,6 +73,9 @@ def start_participants(
     for participant in participants:
         participant.start()
     return participants
+
+
+TWO: list[list[tuple[object, str]]] = [[(FILE, "a")], [(FILE, "b")]]
 
 
 def until(happened: Callable[[], object]) -> None:
@@ -118,16 +120,15 @@ def test_only_requests_to_the_same_source_are_combined(carry):
     ]
     participants = start_participants(CombinedFetch(), requests, carry)
     assert [participant.ended() for participant in participants] == [None] * 3
-    assert sorted(request for requests in carry.together for request in requests) == list("ABCabc")
-    assert all(
-        "".join(requests).isupper() or "".join(requests).islower() for requests in carry.together
-    )
-    assert carry.together[0] in (["a", "b"], ["C"])
+    together = ["".join(requests) for requests in carry.together]
+    assert sorted("".join(together)) == list("ABCabc")
+    assert all(each.isupper() or each.islower() for each in together)
+    assert together[0] in ("ab", "C")
 
 
 def test_an_error_is_raised_in_each_participant(carry):
     carry.error = MemoryError("no")
-    participants = start_participants(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)
+    participants = start_participants(CombinedFetch(), TWO, carry)
     assert [participant.ended() for participant in participants] == [carry.error] * 2
 
 
@@ -154,7 +155,7 @@ def test_an_error_keeps_no_request_alive(carry):
 def test_stopping_ends_waiting_participants(carry):
     combined: CombinedFetch[str] = CombinedFetch()
     third = combined.join()
-    participants = start_participants(combined, [[(FILE, "a")], [(FILE, "b")]], carry)
+    participants = start_participants(combined, TWO, carry)
     until(lambda: len(combined._waiting) == 2)
     carry.stop.set()
     assert all(isinstance(participant.ended(), ClosedError) for participant in participants)
@@ -167,8 +168,21 @@ def test_stopping_ends_waiting_participants(carry):
 def test_stopping_does_not_end_requests_that_are_being_carried_out(carry):
     """Because the thread that carries them out accesses the samples of the others."""
     carry.held_up = threading.Event()
-    participants = start_participants(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)
+    participants = start_participants(CombinedFetch(), TWO, carry)
     until(lambda: carry.together)
     carry.stop.set()
     carry.held_up.set()
     assert [participant.ended() for participant in participants] == [None] * 2
+
+
+def test_a_stop_token_calls_functions_registered_before_and_after_it_is_set():
+    stop, calls = StopToken(), []
+    with stop.calling(lambda: calls.append("left")):
+        assert not stop
+    with stop.calling(lambda: calls.append("within")):
+        stop.set()
+        assert calls == ["within"]
+    with stop.calling(lambda: calls.append("late")):
+        assert calls == ["within", "late"]
+    assert stop
+    assert stop.flag[0] == 1

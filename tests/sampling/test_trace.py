@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_a_record_is_no_larger_than_planned(trace, nodes):
 
 def failing(number: int, after: int = 0, write: Any = os.pwrite) -> Callable[..., int]:
     """A `pwrite` that fails after so many calls."""
-    calls = iter(range(10**6))
+    calls = count()
 
     def fail(*arguments: Any) -> int:
         if next(calls) >= after:
@@ -162,20 +163,18 @@ def test_a_failing_disk_is_an_error_that_names_the_folder(trace, tmp_path, monke
         Trace(tmp_path / "none", ROWS)
 
 
-def refusing(flag: int, number: int, open_: Callable[..., int] = os.open) -> Callable[..., int]:
+@pytest.mark.parametrize(
+    ("flag", "number"), [(os.O_DIRECT, errno.EINVAL), (os.O_TMPFILE, errno.EOPNOTSUPP)]
+)
+def test_file_systems_without_direct_or_unnamed_files(tmp_path, monkeypatch, flag, number):
+    open_ = os.open
+
     def refuse(path: Any, flags: int, *rest: Any, **more: Any) -> int:
         if flags & flag == flag:
             raise OSError(number, os.strerror(number))
         return open_(path, flags, *rest, **more)
 
-    return refuse
-
-
-@pytest.mark.parametrize(
-    ("flag", "number"), [(os.O_DIRECT, errno.EINVAL), (os.O_TMPFILE, errno.EOPNOTSUPP)]
-)
-def test_file_systems_without_direct_or_unnamed_files(tmp_path, monkeypatch, flag, number):
-    monkeypatch.setattr(os, "open", refusing(flag, number))
+    monkeypatch.setattr(os, "open", refuse)
     trace = Trace(tmp_path, ROWS)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == []

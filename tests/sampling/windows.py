@@ -23,16 +23,8 @@ def partitioned_graph(
     folder: Path, indptr: Array, indices: Array, part: Array, parts: int, static: float,
     dtype: str = "int32",
 ) -> Any:  # fmt: skip
-    """A `Partitioned` of a graph in memory, with files of the least that `load_window` reads.
-
-    Args:
-        folder: takes the files.
-        indptr, indices: the graph.
-        part: the partition of each node.
-        parts: the number of partitions.
-        static: the share of static nodes.
-        dtype: of the codes.
-    """
+    """A `Partitioned` of a graph in memory, with files of the least that `load_window` reads: codes
+    of `dtype`. `part`: the partition of each node; `static`: the share of static nodes."""
     rows = np.zeros((len(part), 1))
     store: Any = SimpleNamespace(
         indptr=indptr, indices=indices, num_nodes=len(part), array=lambda name: rows

@@ -56,17 +56,6 @@ class Edges:
         return -(1 << 62)
 
 
-def edges_between(
-    random: np.random.Generator, counts: list[int], source: int, target: int
-) -> Edges:
-    """Random edges from `source` to `target`; several may connect the same nodes."""
-    degrees = random.integers(0, 9, counts[target]) * (counts[source] > 0)
-    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    dtype = [np.int32, np.int64][int(random.integers(2))]
-    indices = random.integers(0, max(counts[source], 1), indptr[-1]).astype(dtype)
-    return Edges(source, target, indptr, indices)
-
-
 @dataclass
 class Case:
     """A graph, and the arguments of one sample."""
@@ -83,8 +72,13 @@ def cases(draw: st.DrawFn) -> Case:
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     counts = draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
     kind = st.integers(0, len(counts) - 1)
-    ends = draw(st.lists(st.tuples(kind, kind), max_size=4))
-    edges = [edges_between(random, counts, source, target) for source, target in ends]
+    edges = []
+    for source, target in draw(st.lists(st.tuples(kind, kind), max_size=4)):
+        # Several may connect the same nodes.
+        indptr = np.concatenate([[0], np.cumsum(random.integers(0, 9, counts[target]))])
+        dtype = [np.int32, np.int64][int(random.integers(2))]
+        indices = random.integers(0, counts[source], indptr[-1]).astype(dtype)
+        edges.append(Edges(source, target, indptr.astype(np.int64), indices))
     times = draw(st.sampled_from(["none", "node", "edge"]))
     node_time = [random.integers(0, 6, count) for count in counts]
     for each in edges:
@@ -141,12 +135,9 @@ def check(case: Case, found: Found) -> None:
     reached = [len(group.node) for group in case.seeds]
     tree = 0
     for kind, group in enumerate(case.seeds):
-        trees = (
-            range(tree, tree + len(group.node)) if case.options.disjoint else [0] * len(group.node)
-        )
-        assert found.nodes[kind][: reached[kind]] == list(
-            zip(trees, group.node.tolist(), strict=True)
-        )
+        trees = [tree + at if case.options.disjoint else 0 for at in range(len(group.node))]
+        first = list(zip(trees, group.node.tolist(), strict=True))
+        assert found.nodes[kind][: reached[kind]] == first
         later = found.nodes[kind][reached[kind] :]
         assert len(set(later)) == len(later)
         assert not set(later) & set(found.nodes[kind][: reached[kind]])
