@@ -112,7 +112,7 @@ def test_interrupted_anywhere_what_was_put_is_durable(tmp_path: Path):
     """Ctrl-C in any line of a write: `sync` still makes the rows before it durable."""
     rows = torch.randn(16, 1024)
     info = ArrayInfo("nodes/h", "float32", (16, 1024), "", "")
-    stops = 0
+    stops, before = 0, sys.gettrace()
     while True:
         left = [stops]
         writer = HiddenWriter(tmp_path, info, 0, False)
@@ -133,7 +133,7 @@ def test_interrupted_anywhere_what_was_put_is_durable(tmp_path: Path):
         except KeyboardInterrupt:
             pass
         finally:
-            sys.settrace(None)
+            sys.settrace(before)
         writer.sync()
         writer.close()
         assert np.array_equal(np.load(tmp_path / info.file)[:6], rows[:6].numpy())

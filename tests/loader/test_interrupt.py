@@ -187,6 +187,7 @@ SCRIPT = """
         _, status = os.waitpid(child, 0)
         assert status == 0, status
     refused(lambda: list(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
+    gc.collect()  # torch's iterator, which would complain of its end in another process
     context = torch.multiprocessing.get_context("fork")
     child = context.Process(target=refused, args=(loader.close,))
     child.start()

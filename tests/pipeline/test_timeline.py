@@ -320,3 +320,10 @@ def test_an_interrupt_while_the_end_is_written_frees_the_file(tmp_path, monkeypa
     timeline.close()
     assert path.stat().st_size == size, "nothing is written to a number that may be another file's"
     timeline_at(path).close()
+
+
+def test_an_empty_timeline_is_an_array(tmp_path):
+    file = trace_file.TraceFile(tmp_path / "trace.json")
+    file.write([])
+    file.close()
+    assert read(tmp_path / "trace.json") == []
