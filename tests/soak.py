@@ -32,6 +32,7 @@ from hypothesis import core
 from tests.project_files import ROOT
 
 DRAWN = "GNNDRIVE_SOAK"  # the number that a test's seeds and examples follow from
+DROPPED = "GNNDRIVE_DROP"  # the rule that is taken out; the first test that fails has found it
 UNTIL = "GNNDRIVE_SOAK_UNTIL"  # time.monotonic() at which the soak ends
 SOAKING = DRAWN in os.environ
 RUNS = 3  # combinations and seeds of one test in a row: its module's fixtures are made once
@@ -97,6 +98,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
                 del functions[name]
                 session.testsfailed += 1
                 session._setupstate.teardown_exact(None)
+                if os.environ.get(DROPPED):
+                    functions.clear()
                 break
     write(f"{runs} runs of {len(functions)} tests")
     return True
@@ -131,17 +134,24 @@ def main() -> int:
     print(f"soak: {given.minutes:g} minutes, SEED={given.seed}", flush=True)
     until = time.monotonic() + 60 * given.minutes
     command = [sys.executable, "-m", "pytest", "-p", "tests.soak", "-p", "no:cacheprovider"]
-    processes = [
+    left = [
         subprocess.Popen(
             [*command, "-m", "not gpu", *tests], cwd=ROOT,
             env={**os.environ, DRAWN: f"{given.seed + number}", UNTIL: f"{until}",
-                 "GNNDRIVE_DROP": given.drop},
+                 DROPPED: given.drop},
         )
         for number in range(os.cpu_count() or 1)
     ]  # fmt: skip
-    failed = [process.wait() for process in processes]
-    print(f"soak: {'a test has failed' if any(failed) else 'all passed'}, SEED={given.seed}")
-    return int(any(failed))
+    failed = False
+    while left:
+        ended, status = os.wait()
+        failed = failed or status != 0
+        left = [process for process in left if process.pid != ended]
+        if failed and given.drop:  # it is found
+            for process in left:
+                process.terminate()
+    print(f"soak: {'a test has failed' if failed else 'all passed'}, SEED={given.seed}")
+    return int(failed)
 
 
 if __name__ == "__main__":
