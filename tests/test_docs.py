@@ -34,6 +34,9 @@ BETWEEN = "…"
 # ---- snippets
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Checkpoint directory", "ignore:Be aware that when", "ignore:You defined a"
+)  # Lightning's, of its own checkpoints and of a model without validation
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
     """In one namespace; a snippet with a title is a file's content."""
