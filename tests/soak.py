@@ -14,11 +14,13 @@ runs chosen tests once as the soak does when it has drawn N.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import itertools
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +38,7 @@ DROPPED = "GNNDRIVE_DROP"  # the rule that is taken out; the first test that fai
 UNTIL = "GNNDRIVE_SOAK_UNTIL"  # time.monotonic() at which the soak ends
 SOAKING = DRAWN in os.environ
 RUNS = 3  # combinations and seeds of one test in a row: its module's fixtures are made once
+HANG_S = 120  # a test that takes longer does not end
 SEED_MAX = 1 << 31
 
 Seeds = Callable[[int], Iterable[int]]
@@ -83,6 +86,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Run tests at random until the time is over; a test that has failed is not run again."""
     rng = random.Random(os.environ[DRAWN])
     write = session.config.get_terminal_writer().line
+    said = os.dup(1)  # while a test runs, pytest has another file there
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in session.items:
         functions[item.nodeid.split("[")[0]].append(item)
@@ -93,7 +97,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
         chosen = [copy(rng.choice(functions[name])) for _ in range(RUNS)]
         for item, following in zip(chosen, [*chosen[1:], None], strict=True):
             runs += 1
-            if failure := _run(item, following, rng.randrange(SEED_MAX)):
+            if failure := _run(item, following, rng.randrange(SEED_MAX), said):
                 write(failure)
                 del functions[name]
                 session.testsfailed += 1
@@ -105,18 +109,31 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     return True
 
 
-def _run(item: pytest.Item, following: pytest.Item | None, drawn: int) -> str:
+def _run(item: pytest.Item, following: pytest.Item | None, drawn: int, said: int) -> str:
     """Run one test with what follows from `drawn`; returns what failed, and how to repeat it."""
     os.environ[DRAWN] = str(drawn)
     core.global_force_seed = drawn
     item._initrequest()  # type: ignore[attr-defined]  # its fixtures are made anew
     item._report_sections.clear()
-    failed = [each for each in runtestprotocol(item, False, following) if each.failed]
+    repeat = f"Repeat it:\n    {DRAWN}={drawn} .venv/bin/python -m pytest '{item.nodeid}'\n"
+    hangs = threading.Timer(HANG_S, _give_up, [said, f"{item.nodeid} hangs. {repeat}"])
+    hangs.start()
+    try:
+        failed = [each for each in runtestprotocol(item, False, following) if each.failed]
+    finally:
+        hangs.cancel()
+        hangs.join()
     if not failed:
         return ""
-    said = "\n".join(f"{each.when}: {each.longreprtext}" for each in failed)
-    repeat = f"{DRAWN}={drawn} .venv/bin/python -m pytest '{item.nodeid}'"
-    return f"\n{said}\n{item.nodeid} failed in {failed[0].when}. Repeat it:\n    {repeat}"
+    told = "\n".join(f"{each.when}: {each.longreprtext}" for each in failed)
+    return f"\n{told}\n{item.nodeid} failed in {failed[0].when}. {repeat}"
+
+
+def _give_up(said: int, repeat: str) -> None:
+    """End this process because of a test that does not end."""
+    faulthandler.dump_traceback(said)
+    os.write(said, repeat.encode())
+    os._exit(1)
 
 
 # ---- `make soak`
