@@ -26,9 +26,8 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(CORE)  ## all tests
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup
 
-soak: MINUTES ?= 10
 soak: $(CORE)  ## tests with fresh seeds for MINUTES=10, from SEED=a random one
-	@$(PY) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(DROP),--drop $(DROP))
+	@$(PY) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(DROP),--drop $(DROP))
 
 build: $(CORE)  ## install what is needed and build the C core in place
 

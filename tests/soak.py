@@ -35,7 +35,7 @@ from tests.project_files import ROOT
 
 DRAWN = "GNNDRIVE_SOAK"  # the number that a test's seeds and examples follow from
 DROPPED = "GNNDRIVE_DROP"  # the rule that is taken out; the first test that fails has found it
-UNTIL = "GNNDRIVE_SOAK_UNTIL"  # time.monotonic() at which the soak ends
+MINUTES = "GNNDRIVE_SOAK_MINUTES"  # how long the soak runs tests, once they are collected
 SOAKING = DRAWN in os.environ
 RUNS = 3  # combinations and seeds of one test in a row: its module's fixtures are made once
 HANG_S = 120  # a test that takes longer does not end
@@ -51,7 +51,8 @@ def seeds(count: int) -> Iterable[int]:
 
 
 def product(names: str, *values: Sequence[Any], ids: Any = None) -> pytest.MarkDecorator:
-    """Parameters of which each matters alone: `make test` has each value once, a soak all pairs.
+    """Parameters of which each matters alone: `make test` has each value once, a soak all
+    combinations.
 
     Args:
         names: as in `pytest.mark.parametrize`; one more sequence of values for each.
@@ -90,8 +91,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in session.items:
         functions[item.nodeid.split("[")[0]].append(item)
-    runs = 0
-    while functions and time.monotonic() < float(os.environ[UNTIL]):
+    runs, until = 0, time.monotonic() + 60 * float(os.environ[MINUTES])
+    while functions and time.monotonic() < until:
         name = rng.choice(list(functions))
         # Copies: pytest tears a test down only before another one.
         chosen = [copy(rng.choice(functions[name])) for _ in range(RUNS)]
@@ -149,12 +150,11 @@ def main() -> int:
     given = parser.parse_args()
     tests = given.tests or ["tests/pipeline" if given.drop else "tests"]
     print(f"soak: {given.minutes:g} minutes, SEED={given.seed}", flush=True)
-    until = time.monotonic() + 60 * given.minutes
     command = [sys.executable, "-m", "pytest", "-p", "tests.soak", "-p", "no:cacheprovider"]
     left = [
         subprocess.Popen(
             [*command, "-m", "not gpu", *tests], cwd=ROOT,
-            env={**os.environ, DRAWN: f"{given.seed + number}", UNTIL: f"{until}",
+            env={**os.environ, DRAWN: f"{given.seed + number}", MINUTES: f"{given.minutes}",
                  DROPPED: given.drop},
         )
         for number in range(os.cpu_count() or 1)

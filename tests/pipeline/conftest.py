@@ -13,7 +13,6 @@ from gnndrive.testing.simulation import write_told_rows
 from tests import soak
 
 DEVICES = ("host", "simulated-cuda")
-DROP = "GNNDRIVE_DROP"  # a function of dropped.py: what the soak is to find
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +62,7 @@ def seeds_with_devices(monkeypatch: pytest.MonkeyPatch) -> soak.Seeds:
 @pytest.fixture(autouse=True)
 def without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """`make soak` may take a rule out, to show that it would find the breach."""
-    if name := os.environ.get(DROP):
+    if name := os.environ.get(soak.DROPPED):
         from tests.pipeline import dropped, dropped_windows
 
         drop = getattr(dropped, name, None) or getattr(dropped_windows, name)
@@ -72,5 +71,5 @@ def without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A soak without a rule leaves out the tests that take one out themselves."""
-    if os.environ.get(DROP):
+    if os.environ.get(soak.DROPPED):
         items[:] = [item for item in items if "without_the_rule" not in item.name]
