@@ -25,7 +25,7 @@ def test_a_rank_on_one_host(gnndrive, planted):
     assert "about 250 ms, bound by compute: 250 ms if all else overlaps" in out
     assert "an epoch of 80 steps: about 20 s" in out
     assert "run gnndrive bench disk" in out
-    out = gnndrive(*words).out  # what a batch takes in all is said once, by the comparison
+    out = gnndrive(*words).out  # only the comparison prints the time of a whole batch
     assert BY_FORMULA in out
     assert "all else overlaps" not in out
     assert "an epoch of" not in out

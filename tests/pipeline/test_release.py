@@ -51,7 +51,7 @@ async def test_a_lease_releases_in_steps_if_a_part_waits_for_slots(rows, monkeyp
         ]  # fmt: skip
         lease = await buffer.granted(ticket)
         await use(simulation, lease, ids(20, 30))
-        assert [(len(slots), read) for slots, read in released[4:]] == [(10, 26)]  # nobody waits
+        assert [(len(slots), read) for slots, read in released[4:]] == [(10, 26)]  # no ticket waits
 
 
 @pytest.mark.parametrize("device", DEVICES)
