@@ -11,6 +11,7 @@ conformance test of its kind.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from pathlib import Path
@@ -31,13 +32,14 @@ KINDS = {
 """The folder of each kind."""
 
 
-def names(kind: str) -> list[str]:
+@functools.cache
+def names(kind: str) -> tuple[str, ...]:
     """Return the names of all plug-ins of a kind, sorted."""
     package = importlib.import_module(KINDS[kind])
     # not pkgutil.iter_modules, which finds none where it may not open the folder
     files = (Path(name) for folder in package.__path__ for name in os.listdir(folder))
     found = {file.stem for file in files if file.suffix == ".py"} - {"base"}
-    return sorted(name.replace("_", "-") for name in found if name[0] != "_")
+    return tuple(sorted(name.replace("_", "-") for name in found if name[0] != "_"))
 
 
 def name_of(plugin: Any) -> str:
