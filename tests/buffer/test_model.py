@@ -14,9 +14,12 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from .slot_tables import FAILED, FREE, LOADING, VALID, Answer, CoreTable
+from gnndrive.common.ffi import ffi, lib
 
+FREE, LOADING, VALID, FAILED = lib.GD_FREE, lib.GD_LOADING, lib.GD_VALID, lib.GD_FAILED
+GUARD = -77  # behind the last entry of every output array, so that a write beyond it is found
 ROWS = 20
 LEASES_MAX = 6
 IDS_MAX, CHOICES_MAX = 10, 4
@@ -31,6 +34,157 @@ CASES = {
     "release of a failed row", "rekey in standby",
 }  # fmt: skip
 happened: Counter[str] = Counter()
+
+
+# ---- the C feature buffer: plain lists in, plain lists out
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `probe` or `admit` answered; the lists are empty unless a batch was admitted.
+
+    Attributes:
+        code: 0 or -errno.
+        alias: the slot of each id.
+        pending: the slots that were not valid yet.
+        loads: (row, slot) of the rows that this lease must load.
+    """
+
+    code: int
+    hits: int
+    waits: int
+    load_count: int
+    pending_count: int
+    deficit: int
+    alias: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    loads: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def verdict(self) -> tuple[int, ...]:
+        """The numbers to compare; with an id out of range only the code means something."""
+        if self.code == -errno.ERANGE:
+            return (self.code,)
+        numbers = (self.hits, self.waits, self.load_count, self.pending_count, self.deficit)
+        return (self.code, *numbers)
+
+
+class Ranked:
+    """A gd_ranking whose cases are those of a window, without classes."""
+
+    def __init__(self, rows: int) -> None:
+        self.window: Any = ffi.gc(lib.gd_window_new(rows), lib.gd_window_free)
+        self.base: Any = ffi.new("int64_t[]", lib.GD_WINDOW_SETS)
+        self.mask: Any = ffi.new("uint8_t[]", lib.GD_WINDOW_SETS)
+        self.c: Any = ffi.new("gd_ranking *", (self.base, self.mask, ffi.NULL, self.window))
+
+
+class CoreTable:
+    """One gd_buffer over `rows` rows with `slots` slots."""
+
+    def __init__(self, rows: int, slots: int) -> None:
+        self.rows, self.slots = rows, slots
+        self.c = ffi.gc(lib.gd_buffer_new(rows, slots), lib.gd_buffer_free)
+        assert self.c != ffi.NULL
+
+    def probe(self, ids: Sequence[int]) -> Answer:
+        a = ffi.new("gd_admission *")
+        code = lib.gd_buffer_probe(self.c, ffi.new("int64_t[]", ids), len(ids), a)
+        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit)
+
+    def holds(self, ids: Sequence[int]) -> int:
+        return int(lib.gd_buffer_holds(self.c, ffi.new("int64_t[]", ids), len(ids)))
+
+    def admit(self, ids: Sequence[int], keys: Sequence[int] | None = None) -> Answer:
+        n, a = len(ids), ffi.new("gd_admission *")
+        alias, pending, slots = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(3))
+        rows = ffi.new("int64_t[]", [GUARD] * (n + 1))
+        ranking = None if keys is None else self.ranking(ids, keys)
+        code = lib.gd_buffer_admit(
+            self.c, ffi.NULL if ranking is None else ranking.c, ffi.new("int64_t[]", ids),
+            ffi.NULL, n, alias, pending, rows, slots, ffi.NULL, a,
+        )  # fmt: skip
+        done = [count * (code == 0) for count in (n, a.pending, a.loads, a.loads)]
+        arrays = zip((alias, pending, rows, slots), done, strict=True)
+        kept = [_taken(array, n, count) for array, count in arrays]
+        loads = tuple(zip(kept[2], kept[3], strict=True))
+        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1], loads)
+
+    def ranking(self, ids: Sequence[int], keys: Sequence[int]) -> Ranked:
+        """A ranking that gives each row its last key; at most eight different keys, because its
+        window has a batch for the rows of each key."""
+        ranked, key_of = Ranked(self.rows), dict(zip(ids, keys, strict=True))
+        for place, key in enumerate(sorted(set(key_of.values()))):
+            rows = [row for row, its in key_of.items() if its == key and 0 <= row < self.rows]
+            added = lib.gd_window_add(ranked.window, place, ffi.new("int64_t[]", rows), len(rows))
+            assert added == 0
+            ranked.base[1 << place] = key
+        return ranked
+
+    def commit(self, slots: Sequence[int]) -> int:
+        return int(lib.gd_buffer_commit(self.c, ffi.new("int32_t[]", slots), len(slots)))
+
+    def fail(self, slots: Sequence[int]) -> int:
+        return int(lib.gd_buffer_fail(self.c, ffi.new("int32_t[]", slots), len(slots)))
+
+    def release(self, alias: Sequence[int]) -> int:
+        return int(lib.gd_buffer_release(self.c, ffi.new("int32_t[]", alias), len(alias)))
+
+    def rekey(self, rows: Sequence[int], keys: Sequence[int]) -> int:
+        ranking = self.ranking(rows, keys)
+        return int(lib.gd_buffer_rekey(self.c, ranking.c, ffi.new("int64_t[]", rows), len(rows)))
+
+    def settled(self, pending: Sequence[int], position: int = 0) -> tuple[int, int]:
+        """(0 or 1, the position it advanced to)."""
+        at = ffi.new("int64_t *", position)
+        code = lib.gd_buffer_settled(self.c, ffi.new("int32_t[]", pending), len(pending), at)
+        return code, at[0]
+
+    def first_failed(self, alias: Sequence[int]) -> int:
+        return int(lib.gd_buffer_first_failed(self.c, ffi.new("int32_t[]", alias), len(alias)))
+
+    def available(self) -> int:
+        return int(lib.gd_buffer_room(self.c).available)
+
+    def slot_of(self, row: int) -> int:
+        return int(lib.gd_buffer_slot_of(self.c, row))
+
+    def verify(self) -> int:
+        return int(lib.gd_buffer_verify(self.c))
+
+    def stats(self) -> dict[str, int]:
+        out: Any = ffi.new("gd_buffer_stats *")
+        lib.gd_buffer_get_stats(self.c, out)
+        return {name: getattr(out, name) for name, _ in ffi.typeof("gd_buffer_stats").fields}
+
+    def observe(self) -> tuple[list[int], ...]:
+        """Everything that can be seen: slot of each row, row, state and references of each slot."""
+        c, slots = self.c, range(self.slots)
+        slot_of, row_of = lib.gd_buffer_slot_of, lib.gd_buffer_row_of
+        state, references = lib.gd_buffer_state_of, lib.gd_buffer_references
+        return (
+            [slot_of(c, row) for row in range(-1, self.rows + 1)],
+            [row_of(c, slot) for slot in slots],
+            [state(c, slot) for slot in slots],
+            [references(c, slot) for slot in slots],
+            [lib.gd_buffer_room(c).available],
+        )
+
+    def serve(self, ids: Sequence[int]) -> Answer:
+        """Admit and commit; the lease stays with the caller."""
+        answer = self.admit(ids)
+        assert answer.code == 0
+        assert self.commit([slot for _, slot in answer.loads]) == 0
+        return answer
+
+
+def _taken(array: Any, n: int, count: int) -> tuple[int, ...]:
+    values = ffi.unpack(array, n + 1)
+    assert values[count:] == [GUARD] * (n + 1 - count), "wrote more than it said"
+    return tuple(values[:count])
+
+
+# ---- the model
 
 
 @dataclass
@@ -166,7 +320,6 @@ class Model:
                 self.retire(slot, key)
 
     def observe(self) -> tuple[list[int], ...]:
-        """The same as `CoreTable.observe`."""
         slots = range(self.slots)
         return (
             [self.slot_of.get(row, -1) for row in range(-1, self.rows + 1)],
@@ -177,7 +330,6 @@ class Model:
         )
 
     def stats(self) -> dict[str, int]:
-        """The same as `CoreTable.stats`."""
         return {
             "rows": self.rows,
             "slots": self.slots,
@@ -187,39 +339,33 @@ class Model:
         }
 
 
-def rows_of(ids: bytes) -> list[int]:
-    """Row ids in range, duplicates among them."""
-    return [byte % ROWS for byte in ids]
+# ---- the two side by side
 
 
-def keys_of(ids: bytes) -> list[int]:
-    return [KEYS[byte // ROWS % len(KEYS)] for byte in ids]
-
-
-def pick(slots: set[int], choice: bytes) -> list[int]:
+def some(draw: random.Random, slots: set[int]) -> list[int]:
     """Some of `slots`, in any order."""
-    left = sorted(slots)
-    return [left.pop(byte % len(left)) for byte in choice[: min(len(left), CHOICES_MAX)]]
+    return draw.sample(sorted(slots), draw.randint(0, min(len(slots), CHOICES_MAX)))
 
 
 class FeatureBuffer:
     """One feature buffer, its model, and the leases that are alive."""
 
     def __init__(self, draw: random.Random) -> None:
-        slots, without = draw.choice([8, 12, 5, 3, 1]), draw.randbytes(draw.randint(0, 6))
-        self.table, self.model = CoreTable(ROWS, slots), Model(ROWS, slots)
+        slots = draw.choice([8, 12, 5, 3, 1])
+        self.draw, self.table, self.model = draw, CoreTable(ROWS, slots), Model(ROWS, slots)
         self.leases: list[Lease] = []
-        all_steps = (
+        steps = (
             self.admit, self.admit_with_keys, self.probe, self.commit, self.fail, self.commit_all,
             self.release_oldest, self.release_any, self.rekey, self.misuse,
         )  # fmt: skip
-        left_out = {byte % (2 * len(all_steps)) for byte in without}
-        self.steps = [each for n, each in enumerate(all_steps) if n not in left_out]
+        left_out = draw.choices(range(2 * len(steps)), k=draw.randint(0, 6))
+        self.steps = [each for n, each in enumerate(steps) if n not in left_out]
 
-    def step(self, draw: random.Random) -> None:
-        step, ids = draw.choice(self.steps), draw.randbytes(draw.randint(0, IDS_MAX))
+    def step(self) -> None:
+        step = self.draw.choice(self.steps)
         if self.may(step.__name__):
-            step(ids, draw.randrange(256))
+            rows = self.draw.choices(range(ROWS), k=self.draw.randint(0, IDS_MAX))
+            step(rows)
             self.same_as_the_model()
 
     def may(self, step: str) -> bool:
@@ -230,7 +376,7 @@ class FeatureBuffer:
             return len(self.leases) < LEASES_MAX
         return bool(self.leases) or not step.startswith("release")
 
-    def try_admit(self, rows: list[int], keys: list[int] | None) -> None:
+    def admit(self, rows: list[int], keys: list[int] | None = None) -> None:
         model = self.model
         expected = model.judge(rows)
         own = model.present(rows, VALID) & model.standby.keys()
@@ -250,52 +396,49 @@ class FeatureBuffer:
         happened["waits for an orphan"] += orphan
         happened["duplicates"] += len(set(rows)) < len(rows)
 
-    def admit(self, ids: bytes, byte: int) -> None:
-        self.try_admit(rows_of(ids), None)
+    def admit_with_keys(self, rows: list[int]) -> None:
+        self.admit(rows, self.draw.choices(KEYS, k=len(rows)))
 
-    def admit_with_keys(self, ids: bytes, byte: int) -> None:
-        self.try_admit(rows_of(ids), keys_of(ids))
-
-    def probe(self, ids: bytes, byte: int) -> None:
+    def probe(self, rows: list[int]) -> None:
         before = self.table.observe(), self.table.stats()
-        assert self.table.probe(rows_of(ids)).verdict == self.model.judge(rows_of(ids)).verdict
-        too_many = len(set(rows_of(ids))) > self.model.slots
-        assert self.table.holds(rows_of(ids)) == (-errno.ENOSPC if too_many else 0)
+        assert self.table.probe(rows).verdict == self.model.judge(rows).verdict
+        too_many = len(set(rows)) > self.model.slots
+        assert self.table.holds(rows) == (-errno.ENOSPC if too_many else 0)
         assert (self.table.observe(), self.table.stats()) == before
 
-    def commit(self, choice: bytes, byte: int) -> None:
-        slots = pick(self.model.slots_in(LOADING), choice)
+    def commit(self, rows: list[int]) -> None:
+        slots = some(self.draw, self.model.slots_in(LOADING))
         happened["commit of an orphan"] += any(not self.model.references[s] for s in slots)
         assert self.table.commit(slots) == 0
         self.model.commit(slots)
 
-    def fail(self, choice: bytes, byte: int) -> None:
-        slots = pick(self.model.slots_in(LOADING), choice)
+    def fail(self, rows: list[int]) -> None:
+        slots = some(self.draw, self.model.slots_in(LOADING))
         happened["failure of an orphan"] += any(not self.model.references[s] for s in slots)
         happened["failure of a shared row"] += any(self.model.references[s] > 1 for s in slots)
         assert self.table.fail(slots) == 0
         self.model.fail(slots)
 
-    def commit_all(self, ids: bytes, byte: int) -> None:
+    def commit_all(self, rows: list[int]) -> None:
         slots = sorted(self.model.slots_in(LOADING))
         assert self.table.commit(slots) == 0
         self.model.commit(slots)
 
-    def release_oldest(self, ids: bytes, byte: int) -> None:
+    def release_oldest(self, rows: list[int]) -> None:
         self.release(0)
 
-    def release_any(self, ids: bytes, byte: int) -> None:
-        self.release(byte)
+    def release_any(self, rows: list[int]) -> None:
+        self.release(self.draw.randrange(len(self.leases)))
 
     def release(self, which: int) -> None:
-        alias = self.leases.pop(which % len(self.leases)).alias
+        alias = self.leases.pop(which).alias
         happened["release while loading"] += any(self.model.state[s] == LOADING for s in alias)
         happened["release of a failed row"] += any(self.model.state[s] == FAILED for s in alias)
         assert self.table.release(alias) == 0
         self.model.release(alias)
 
-    def rekey(self, ids: bytes, byte: int) -> None:
-        rows, keys = rows_of(ids), keys_of(ids)
+    def rekey(self, rows: list[int]) -> None:
+        keys = self.draw.choices(KEYS, k=len(rows))
         happened["rekey in standby"] += any(
             self.model.slot_of.get(row) in self.model.standby for row in rows
         )
@@ -314,14 +457,13 @@ class FeatureBuffer:
                 return -errno.ERANGE
         raise AssertionError("one is out of range")
 
-    def misuse(self, ids: bytes, byte: int) -> None:
+    def misuse(self, rows: list[int]) -> None:
         """An id out of range, or a call that a slot's state forbids, changes nothing."""
-        rows = rows_of(ids)
-        rows.insert(byte % 10, OUT_OF_RANGE[byte % len(OUT_OF_RANGE)])
+        rows.insert(self.draw.randrange(10), self.draw.choice(OUT_OF_RANGE))
         assert self.table.probe(rows).code == -errno.ERANGE
         assert self.table.holds(rows) == self.known_first(rows)
-        self.try_admit(rows, None)
-        slot = (-1, self.model.slots, *range(self.model.slots))[byte % (self.model.slots + 2)]
+        self.admit(rows)
+        slot = self.draw.randint(-1, self.model.slots)
         if self.model.state.get(slot) != LOADING:
             loading = sorted(self.model.slots_in(LOADING))
             for slots in [slot], [*loading, slot], [*loading[:1] * 2, slot]:
@@ -353,6 +495,6 @@ def test_feature_buffer_equals_its_model(seeds):
         draw = random.Random(seed)
         buffer = FeatureBuffer(draw)
         for _ in range(120):
-            buffer.step(draw)
+            buffer.step()
     # A run that never met the hard cases would prove little.
     assert {name for name, count in happened.items() if count} == CASES

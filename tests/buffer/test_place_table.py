@@ -62,13 +62,14 @@ class Residents:
 class Places:
     """One place table, the batches that are in it, and its residents."""
 
-    def __init__(self, residents: int, places: int) -> None:
-        self.table, self.count, self.places = make(residents, places), residents, places
+    def __init__(self, draw: random.Random) -> None:
+        self.draw, self.count, self.places = draw, draw.choice([0, 3, 17, ROWS]), draw.randint(1, 3)
+        self.table = make(self.count, self.places)
         self.batches: list[Batch] = []
-        self.residents = Residents(asked=not residents)
+        self.residents = Residents(asked=not self.count)
 
-    def admit(self, ids: bytes) -> None:
-        rows = np.array([byte % ROWS for byte in ids], np.int64)
+    def admit(self) -> None:
+        rows = np.array(self.draw.choices(range(ROWS), k=self.draw.randint(0, 10)), np.int64)
         cold = rows[rows >= self.count].tolist()
         free = not len(rows) or len(self.held()) < self.places
         assert self.table.probe(rows) == ((0, 0) if free else (-errno.EAGAIN, PLACE_ROWS))
@@ -97,29 +98,31 @@ class Places:
         """The batches whose places are not free."""
         return [each for each in self.batches if each.entries or each.loading]
 
-    def end_reads(self, which: int, choice: bytes, fails: bool) -> None:
-        batches = [each for each in self.batches if each.loading]
-        if not batches:
-            return
-        batch = batches[which % len(batches)]
-        slots = self.some(batch.loading, choice)
-        error = ERRORS[choice[0] % 3]
-        failed = slots[:1] if fails else []
-        happened["orphans end"] += not batch.entries
-        self.table.commit(ended(slots[len(failed) :], dict.fromkeys(failed, error)))
-        batch.loading -= set(slots)
-        if failed:
+    def end_some(self, loading: set[int], fail_share: float) -> tuple[list[int], int]:
+        """End the reads of some slots, the first of which may fail; those that have landed, and the
+        errno."""
+        slots = self.draw.sample(sorted(loading), self.draw.randint(1, min(6, len(loading))))
+        fails = self.draw.random() < fail_share
+        error = self.draw.choice(ERRORS) if fails else 0
+        self.table.commit(ended(slots[fails:], dict.fromkeys(slots[:fails], error)))
+        loading -= set(slots)
+        return slots[fails:], error
+
+    def end_reads(self) -> None:
+        if batches := [each for each in self.batches if each.loading]:
+            batch = self.draw.choice(batches)
+            happened["orphans end"] += not batch.entries
+            _, error = self.end_some(batch.loading, 0.5)
             batch.error = batch.error or error
 
-    def refuse_the_fetch(self, which: int, choice: bytes) -> None:
+    def refuse_the_fetch(self) -> None:
+        """Of a batch of which some rows were fetched, and none has landed yet."""
         batches = [each for each in self.batches if each.hold.loads is not None and each.loading]
-        if not batches:
+        batch = self.draw.choice(batches or [None])
+        if batch is None or batch.loading != set(batch.hold.loads[1].tolist()):
             return
-        batch = batches[which % len(batches)]
         rows, slots = batch.hold.loads
-        if batch.loading != set(slots.tolist()):
-            return  # it was fetched
-        begun = choice[0] % (len(slots) + 1)
+        begun = self.draw.randint(0, len(slots))
         batch.hold.loads = rows[begun:], slots[begun:]
         batch.hold.fail_unfetched()
         batch.hold.loads = None
@@ -127,15 +130,13 @@ class Places:
         if begun < len(slots):
             batch.error = batch.error or errno.ENOMEM
 
-    def release(self, which: int, part: int) -> None:
-        batches = [each for each in self.batches if each.entries]
-        if not batches:
-            return
-        batch = batches[which % len(batches)]
-        begin = min(part, batch.entries)
-        batch.hold.release(begin, batch.entries)
-        happened["released while loading"] += not begin and bool(batch.loading)
-        batch.entries = begin
+    def release(self) -> None:
+        if batches := [each for each in self.batches if each.entries]:
+            batch = self.draw.choice(batches)
+            begin = min(self.draw.choice([0, 0, 0, 4]), batch.entries)
+            batch.hold.release(begin, batch.entries)
+            happened["released while loading"] += not begin and bool(batch.loading)
+            batch.entries = begin
 
     def begin_residents(self) -> None:
         self.table.begin_residents()
@@ -160,23 +161,13 @@ class Places:
         happened["residents in parts"] += len(part) < self.count
         state.asked = max(part.tolist()) // PART_ROWS == (self.count - 1) // PART_ROWS
 
-    def end_residents(self, choice: bytes, fails: bool) -> None:
+    def end_residents(self) -> None:
         state = self.residents
-        slots = self.some(state.loading, choice)
-        if not slots:
-            return
-        error, failed = ERRORS[choice[0] % 3], slots[:1] if fails else []
-        self.table.commit(ended(slots[len(failed) :], dict.fromkeys(failed, error)))
-        state.loading -= set(slots)
-        state.valid |= set(slots[len(failed) :])
-        if failed:
-            happened["residents fail"] += 1
+        if state.loading:
+            landed, error = self.end_some(state.loading, 0.2)
+            state.valid |= set(landed)
+            happened["residents fail"] += bool(error)
             state.error = state.error or error
-
-    @staticmethod
-    def some(slots: set[int], choice: bytes) -> list[int]:
-        left = sorted(slots)
-        return [left.pop(byte % len(left)) for byte in choice[: len(left)]]
 
     def agrees(self) -> None:
         self.table.verify()
@@ -203,32 +194,18 @@ class Places:
         self.batches = [each for each in self.batches if each.entries or each.loading]
 
 
-def walk(seed: int) -> None:
-    """Take steps that the seed decides, and compare after each."""
-    draw = random.Random(seed)
-    places = Places(draw.choice([0, 3, 17, ROWS]), draw.randint(1, 3))
-    steps = [
-        lambda: places.admit(draw.randbytes(draw.randint(0, 10))),
-        lambda: places.end_reads(draw.randint(0, 5), some_bytes(), draw.random() < 0.5),
-        lambda: places.refuse_the_fetch(draw.randint(0, 5), some_bytes()),
-        lambda: places.release(draw.randint(0, 5), draw.choice([0, 0, 0, 4])),
-        places.begin_residents,
-        places.next_residents,
-        lambda: places.end_residents(some_bytes(), draw.random() < 0.2),
-    ]
-
-    def some_bytes() -> bytes:
-        return draw.randbytes(draw.randint(1, 6))
-
-    for _ in range(60):
-        draw.choice(steps)()
-        places.agrees()
-
-
 def test_places_follow_the_model(monkeypatch, seeds):
     monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", PART_ROWS)
     for seed in seeds(60):
-        walk(seed)
+        draw = random.Random(seed)
+        places = Places(draw)
+        steps = (
+            places.admit, places.end_reads, places.refuse_the_fetch, places.release,
+            places.begin_residents, places.next_residents, places.end_residents,
+        )  # fmt: skip
+        for _ in range(60):
+            draw.choice(steps)()
+            places.agrees()
     names = (
         "granted", "refused", "too large", "repeats", "orphans end", "released while loading",
         "residents in parts", "residents fail", "settled",
@@ -236,38 +213,15 @@ def test_places_follow_the_model(monkeypatch, seeds):
     assert all(happened[name] for name in names), happened
 
 
-def test_all_residents_settle():
-    """In order, with failures: those that failed are read again when they are begun again."""
-    table = make(17, 2)
-    admitted = table.admit(np.arange(10))[2]
-    assert not admitted.settled(), "no resident has been read"
-    table.begin_residents()
-    hold = table.next_residents()
-    assert hold.loads[0].tolist() == list(range(17))
-    assert table.next_residents() is None
-    table.commit(ended([*range(16)], {16: errno.EIO}))
-    assert admitted.settled()
-    assert isinstance(admitted.error(), ReadError)
-    table.begin_residents()
-    assert not admitted.settled()
-    again = table.next_residents()
-    assert again.loads[0].tolist() == [16]
-    again.fail_unfetched()
-    assert admitted.settled()
-    table.begin_residents()
-    assert table.next_residents() is not None
-    table.commit(ended([16], {}))
-    assert admitted.settled()
-    assert admitted.error() is None
-    table.begin_residents()
-    assert table.next_residents() is None
-
-
-def test_ids_out_of_range_take_no_place():
+def test_ids_out_of_range_take_no_place_and_a_release_too_many_is_found():
     table = make(3, 1)
     for bad in (-1, ROWS, 2**40, -(2**63)):
         assert table.admit(np.array([5, bad]))[0] == -errno.ERANGE
         assert table.available == PLACE_ROWS
+    hold = table.admit(np.arange(5))[2]
+    hold.release(0, 5)
+    with pytest.raises(AssertionError, match="twice"):
+        hold.release(0, 1)
 
 
 def test_batches_without_other_rows_take_turns_too():
@@ -281,26 +235,8 @@ def test_batches_without_other_rows_take_turns_too():
     assert table.available >= needed
 
 
-def test_a_batch_without_rows_shares_no_place():
-    table = make(0, 1)
-    nothing = table.admit(np.empty(0, np.int64))[2]
-    table.admit(np.arange(5))
-    assert nothing.settled(), "it waits for another batch"
-    table.commit(ended([1, 2, 3, 4], {0: errno.EIO}))
-    assert nothing.error() is None, "it has another batch's error"
-    assert table.admit(np.empty(0, np.int64))[0] == 0, "it waits for a place"
-
-
 def test_more_slots_than_have_numbers_are_refused():
     with pytest.raises(ConfigError, match=r"2,147,483,648 slots, .*less"):
         make(1 << 31, 1, 0)
     with pytest.raises(ConfigError, match="less"):
         make(0, 2, 1 << 30)
-
-
-def test_a_release_too_many_is_found():
-    table = make(0, 1)
-    hold = table.admit(np.arange(5))[2]
-    hold.release(0, 5)
-    with pytest.raises(AssertionError, match="twice"):
-        hold.release(0, 1)

@@ -1,10 +1,11 @@
-"""The fake GPUs: what they count, and that they fail where a real one would, or might."""
+"""The fake GPUs fail where a real one would, or might."""
 
 from __future__ import annotations
 
 import mmap
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -19,27 +20,8 @@ def gpus() -> Iterator[FakeCuda]:
         yield made
 
 
-def in_thread(function: object) -> BaseException | None:
-    """Call a function in another thread; what it raised."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            function()  # type: ignore[operator]
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return raised[0] if raised else None
-
-
 def found(problem: str) -> pytest.RaisesExc:
     return pytest.raises(AssertionError, match=problem)
-
-
-# ---- tensors
 
 
 def test_nothing_is_left_of_it() -> None:
@@ -52,25 +34,9 @@ def test_nothing_is_left_of_it() -> None:
     assert "to" not in vars(torch.Tensor)
 
 
-def test_tensors_know_their_device(gpus: FakeCuda) -> None:
-    host = torch.arange(12).view(3, 4).t()
-    tensor = host.to("cuda:1")
-    assert (tensor.device, tensor.is_cuda, tensor.get_device()) == (torch.device("cuda:1"), True, 1)
-    assert tensor.stride() == host.stride()
-    for made in (tensor + 1, tensor[1:], tensor.float(), tensor.t(),
-                 torch.zeros(2, device=tensor.device), torch.zeros_like(tensor)):  # fmt: skip
-        assert made.device == tensor.device
-    assert torch.equal(tensor.cpu(), host)
-    assert tensor.cpu().device.type == "cpu"
-    assert torch.empty(3, device="cuda").device == torch.device("cuda:0")
-    with torch.cuda.device(1):
-        assert torch.empty(3, device="cuda").device == torch.device("cuda:1")
-        assert torch.empty(0, 3, device="cuda").shape == (0, 3)
-    with pytest.raises(TypeError, match="can't convert cuda:1"):
-        np.asarray(tensor)
-
-
 def test_devices_do_not_mix(gpus: FakeCuda) -> None:
+    with pytest.raises(TypeError, match="can't convert cuda:1"):
+        np.asarray(torch.ones(3).to("cuda:1"))
     one, other = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
     with pytest.raises(RuntimeError, match="two devices, cuda:0 and cuda:1"):
         one + other
@@ -81,40 +47,7 @@ def test_devices_do_not_mix(gpus: FakeCuda) -> None:
         torch.ones(1).to("cuda:2")
 
 
-def test_calls_are_logged_with_stream_device_and_thread(gpus: FakeCuda) -> None:
-    stream = torch.cuda.Stream(device=1)
-    with torch.cuda.stream(stream):
-        torch.ones(8, dtype=torch.uint8).to("cuda:1", non_blocking=True).add(1)
-    copied, added = gpus.entries("copy")[-1], gpus.entries("launch", "add")[-1]
-    assert (copied.what, copied.nbytes, copied.stream) == ("HtoD pageable", 8, stream)
-    assert (added.device, added.current, added.thread) == (1, 1, threading.current_thread().name)
-    assert gpus.contexts == {1}
-    pinned = torch.ones(8).pin_memory()
-    assert pinned.is_pinned()
-    assert not torch.ones(8).is_pinned()
-    pinned.to("cuda:1", non_blocking=True)
-    assert gpus.entries("copy")[-1].what == "HtoD"
-
-
 # ---- order
-
-
-def test_work_takes_virtual_time(gpus: FakeCuda) -> None:
-    busy = torch.cuda.Stream()
-    with torch.cuda.stream(busy):
-        torch.cuda._sleep(1_000_000_000)
-    event, idle = busy.record_event(), torch.cuda.Event()
-    idle.record()
-    assert not event.query()
-    assert idle.query()
-    event.synchronize()
-    assert event.query()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record(busy)
-    with torch.cuda.stream(busy):
-        torch.cuda._sleep(1_000_000_000)
-    end.record(busy)
-    assert start.elapsed_time(end) == pytest.approx(500, rel=0.01)
 
 
 @pytest.mark.parametrize("how", ["nothing", "event", "stream", "host", "query"])
@@ -190,21 +123,6 @@ def test_problems_are_raised_at_the_end() -> None:
 # ---- memory
 
 
-def test_the_allocator_caches(gpus: FakeCuda) -> None:
-    free, total = torch.cuda.mem_get_info()
-    assert free == total == 1 << 30
-    tensor = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
-    assert torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 1 << 20
-    del tensor
-    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (0, 1 << 20)
-    assert torch.cuda.max_memory_allocated() == 1 << 20
-    assert torch.cuda.mem_get_info()[0] == total - (1 << 20)
-    torch.cuda.reset_peak_memory_stats()
-    torch.cuda.empty_cache()
-    assert torch.cuda.mem_get_info() == (total, total)
-    assert torch.cuda.max_memory_allocated() == 0
-
-
 def test_too_much_is_refused(gpus: FakeCuda) -> None:
     kept = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
     del kept  # cached, and freed when another size needs it
@@ -218,16 +136,14 @@ def test_too_much_is_refused(gpus: FakeCuda) -> None:
         torch.empty(1024, dtype=torch.uint8, device="cuda")
 
 
-def test_registering_host_memory(gpus: FakeCuda) -> None:
+def test_host_memory_is_registered_once(gpus: FakeCuda) -> None:
     cudart, block = torch.cuda.cudart(), np.frombuffer(mmap.mmap(-1, 8192), np.uint8)
     address = block.ctypes.data
     assert int(cudart.cudaHostRegister(address, 8192, 3)) == 0
-    assert torch.from_numpy(block[4096:]).is_pinned()
     code = cudart.cudaHostRegister(address + 4096, 4096, 3)
     assert "already mapped" in cudart.cudaGetErrorString(code)
     with pytest.raises(RuntimeError, match="already mapped"):  # the next launch tells it
         torch.ones(1, device="cuda")
-    assert torch.ones(1, device="cuda").item() == 1
     assert int(cudart.cudaHostUnregister(address)) == 0
     assert int(cudart.cudaHostUnregister(address)) == 713
 
@@ -241,43 +157,28 @@ def test_memory_unmapped_while_it_is_registered_is_found() -> None:
         cudart.cudaHostUnregister(address)
 
 
-def test_pinned_copies_are_powers_of_two(gpus: FakeCuda) -> None:
-    tensor = torch.ones(1000, dtype=torch.uint8).pin_memory()
-    assert gpus.host.pinned_bytes == 1024
-    del tensor
-    torch.ones(600, dtype=torch.uint8).pin_memory()  # from the cache
-    assert gpus.host.pinned_bytes == 1024
-
-
 # ---- captures
 
 
-@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+@pytest.mark.parametrize("mode", ["global", "relaxed"])
 def test_a_capture_forbids_other_threads_unsafe_calls(gpus: FakeCuda, mode: str) -> None:
     event = torch.cuda.current_stream().record_event()
-    graph = torch.cuda.CUDAGraph()
-    refused: list[BaseException | None] = []
-
-    def capture() -> None:
-        with torch.cuda.graph(graph, capture_error_mode=mode):
-            refused.append(in_thread(event.query))
-
-    if mode == "global":
-        with pytest.raises(RuntimeError, match="previous error during capture"):
-            capture()
-        assert "not permitted when stream is capturing" in str(refused[0])
-    else:
-        capture()
-        assert refused == [None]
+    previous = pytest.raises(RuntimeError, match="previous error during capture")
+    with (
+        ThreadPoolExecutor(1) as thread,
+        previous if mode == "global" else nullcontext(),
+        torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode=mode),
+    ):
+        error = thread.submit(event.query).exception()
+    assert ("not permitted when stream is capturing" in str(error)) == (mode == "global")
 
 
 def test_a_capture_waits_for_nothing_outside(gpus: FakeCuda) -> None:
-    def capture() -> None:
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-
-    with pytest.raises(RuntimeError, match="previous error"):
-        capture()
+    with (
+        pytest.raises(RuntimeError, match="previous error"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
 
 
 def test_sync_debug_mode(gpus: FakeCuda) -> None:

@@ -5,9 +5,9 @@ Which rows leave is a policy's own affair; what a batch holds never is.
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,9 @@ from gnndrive.buffer.policies.base import NO_USE, Keys, Policy, PolicyContext
 from gnndrive.common import plugins
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.run import run_epoch
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.testing.faults import NOISE
-from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import (
-    RandomSampler,
-    Scenario,
-    Simulation,
-    simulate,
-    write_told_rows,
-)
+from gnndrive.testing.simulation import RandomSampler, Scenario, simulate, write_told_rows
 from tests.second import Pairs
 from tests.soak import Seeds
 
@@ -150,30 +142,13 @@ def what_leaves_changes_no_batch(kind: type[Policy], folder: Path, seeds: Seeds)
             assert np.array_equal(batch.node, node), "another batch"
 
 
-def rows_that_are_held_never_leave(kind: type[Policy], folder: Path, seeds: Seeds) -> None:
-    """With a slot for every row no row is evicted, with any keys."""
-    file = write_told_rows(folder / "rows", ROWS, 64)
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(file, slots=ROWS, policy=made(kind, ROWS)), 3)
-        for number in range(2):
-            epoch = simulation.epoch(number)
-            running = asyncio.ensure_future(run_epoch(epoch))
-            await simulation.consume(epoch)
-            await running
-        assert simulation.table.stats()["evictions"] == 0
-        await simulation.close()
-
-    run(main())
-
-
+Check = Callable[[type[Policy], Path, Seeds], None]
 CONTRACT = (
     it_says_whether_it_looks_ahead,
     a_key_depends_on_the_next_use_alone,
     higher_classes_never_leave_first,
     no_use_is_on_one_side,
     what_leaves_changes_no_batch,
-    rows_that_are_held_never_leave,
 )
 
 
@@ -186,71 +161,34 @@ def test_a_policy_keeps_its_contract(policy, check, tmp_path, seeds):
 # ---- a broken one is found
 
 
-def breaking(change: Any, **attributes: Any) -> type[Policy]:
-    """A policy whose keys are what `change` makes of (policy, cases, base, mask)."""
+ONES = np.ones(256, np.uint8)
+BROKEN: list[tuple[Callable[..., object], Check, str, dict[str, Any]]] = [
+    (lambda policy, use, base, mask: (base.astype(np.int32), mask),
+     it_says_whether_it_looks_ahead, "int32", {}),
+    (lambda policy, use, base, mask: (base[:3], mask[:3]),
+     it_says_whether_it_looks_ahead, "not a key for each case", {}),
+    (lambda policy, use, base, mask: [np.negative(use, out=use), (base, mask)][1],
+     it_says_whether_it_looks_ahead, "the cases were changed", {}),
+    (lambda policy, use, base, mask: (base, mask),
+     it_says_whether_it_looks_ahead, "bool", {"looks_ahead": None}),
+    (lambda policy, use, base, mask: (base + next(policy.asked), mask),
+     a_key_depends_on_the_next_use_alone, "more than the next use", {"asked": count()}),
+    (lambda policy, use, base, mask: (base * 256 + np.arange(len(base)), mask),
+     a_key_depends_on_the_next_use_alone, "more than the next use", {}),
+    (lambda policy, use, base, mask: (base, ONES[: len(use)]),
+     higher_classes_never_leave_first, "a lower class is kept longer", {"score": "degree"}),
+    (lambda policy, use, base, mask: (use * 2, 0 * ONES[: len(use)]),
+     no_use_is_on_one_side, "either side", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "check", "message", "attributes"), BROKEN)
+def test_a_broken_policy_is_found(change, check, message, attributes, tmp_path, seeds):
+    """One whose keys are what `change` makes of them."""
 
     def keys(self: Policy, next_use: Int64Array, now: int) -> Keys:
-        base, mask = Pairs.keys(self, next_use, now)
-        return change(self, next_use, base, mask)
+        return Keys(*change(self, next_use, *Pairs.keys(self, next_use, now)))
 
-    return type("Broken", (Pairs,), {"keys": keys, **attributes})
-
-
-def moody(policy, next_use, base, mask):
-    policy.asked = getattr(policy, "asked", 0) + 1
-    return Keys(base + policy.asked, mask)
-
-
-BROKEN = {
-    "too narrow for C": (
-        breaking(lambda policy, use, base, mask: Keys(base.astype(np.int32), mask)),
-        it_says_whether_it_looks_ahead, "int32",
-    ),
-    "a key for each use": (
-        breaking(lambda policy, use, base, mask: Keys(base[:3], mask[:3])),
-        it_says_whether_it_looks_ahead, "not a key for each case",
-    ),
-    "changes what it is given": (
-        breaking(lambda policy, use, base, mask: [np.negative(use, out=use), Keys(base, mask)][1]),
-        it_says_whether_it_looks_ahead, "the cases were changed",
-    ),
-    "does not say that it does not look ahead": (
-        breaking(lambda policy, use, base, mask: Keys(base, mask), looks_ahead=None),
-        it_says_whether_it_looks_ahead, "bool",
-    ),
-    "other keys every time": (
-        breaking(moody), a_key_depends_on_the_next_use_alone, "more than the next use",
-    ),
-    "keys by place": (
-        breaking(lambda policy, use, base, mask: Keys(base * 256 + np.arange(len(base)), mask)),
-        a_key_depends_on_the_next_use_alone, "more than the next use",
-    ),
-    "ranks rows by whether their class is odd": (
-        breaking(
-            lambda policy, use, base, mask: Keys(base, np.ones(len(base), np.uint8)), score="degree"
-        ),
-        higher_classes_never_leave_first, "a lower class is kept longer",
-    ),
-    "keys that run over": (
-        breaking(lambda policy, use, base, mask: Keys(use * 2, np.zeros(len(use), np.uint8))),
-        no_use_is_on_one_side, "either side",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("policy", "check", "message"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_policy_is_found(policy, check, message, tmp_path, seeds):
+    broken = type("Broken", (Pairs,), {"keys": keys, **attributes})
     with pytest.raises(AssertionError, match=message):
-        check(policy, tmp_path, seeds)
-
-
-def test_one_that_cannot_be_made_says_where_to_help(tmp_path, seeds):
-    class Demanding(Pairs):
-        name = "demanding"
-
-        @classmethod
-        def make(cls, context):
-            raise KeyError("scores")
-
-    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
-        rows_that_are_held_never_leave(Demanding, tmp_path, seeds)
+        check(broken, tmp_path, seeds)
