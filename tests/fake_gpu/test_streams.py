@@ -6,15 +6,13 @@ from gnndrive.testing.fake_cuda import FakeCuda
 from tests.gpu.test_streams import *  # noqa: F403
 
 pytestmark: list[object] = []  # they need no GPU here
-SAME_SLOTS = {  # in these two streams use the same slots, to see which is ahead
-    "test_a_scatter_does_not_wait_for_training",
-    "test_training_does_not_wait_for_a_scatter",
-}
+# In these two streams use the same slots, to see which is ahead.
+SAME_SLOTS = "test_scatters_and_training_do_not_wait_for_each_other"
 
 
 @pytest.fixture(autouse=True)
 def races(request: pytest.FixtureRequest, gpus: FakeCuda) -> None:
-    gpus.memory.races = request.node.originalname not in SAME_SLOTS
+    gpus.memory.races = request.node.originalname != SAME_SLOTS
 
 
 # The virtual time of a busy stream passes at once when a thread waits for it.

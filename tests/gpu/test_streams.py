@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices import _pinned
+from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.common.errors import ConfigError
+from tests.buffer.devices.moving import ROW_BYTES as EVERY_SIZE
 from tests.buffer.devices.moving import shuffled, some_rows
 from tests.buffer.devices.test_drivers import pinned_moves, staged
 
@@ -76,24 +79,16 @@ def test_waiting_leaves_the_event_loop_free(filled: Filled) -> None:
     asyncio.run(main())
 
 
-def test_a_scatter_does_not_wait_for_training(filled: Filled) -> None:
+@pytest.mark.parametrize("busy", ["compute", "side"])
+def test_scatters_and_training_do_not_wait_for_each_other(filled: Filled, busy: str) -> None:
     async def main() -> None:
-        keep_busy(filled.driver._compute)
-        _, gathered = filled.gather()
-        await filled.driver.wait(filled.refill())
-        assert not gathered[1].query(), "the compute stream should be busy still"
-        await filled.driver.wait(gathered)
-
-    asyncio.run(main())
-
-
-def test_training_does_not_wait_for_a_scatter(filled: Filled) -> None:
-    async def main() -> None:
-        keep_busy(filled.driver._side)
-        scattered = filled.refill()
-        await filled.driver.wait(filled.gather()[1])
-        assert not scattered[1].query(), "the side stream should be busy still"
-        await filled.driver.wait(scattered)
+        keep_busy(getattr(filled.driver, f"_{busy}"))
+        begin = [lambda: filled.gather()[1], filled.refill]
+        first, second = begin if busy == "compute" else begin[::-1]
+        slow = first()
+        await filled.driver.wait(second())
+        assert not slow[1].query(), "the stream should be busy still"
+        await filled.driver.wait(slow)
 
     asyncio.run(main())
 
@@ -188,6 +183,48 @@ def test_a_second_gpu_is_used_from_any_thread() -> None:
     driver.close()
 
 
+# ---- the switches of the device: each way moves the same rows with any of them
+
+SWITCHES = [
+    MoveOptions(), MoveOptions(blocks=1), MoveOptions(blocks=128), MoveOptions(gather_stream=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", SWITCHES, ids=str)
+def test_any_switch_moves_the_same_rows(way: str, options: MoveOptions) -> None:
+    driver = TorchDriver(torch.device("cuda"), way, options)
+    assert driver.way == way
+    for row_bytes in EVERY_SIZE:
+        rows, expected = some_rows(700, row_bytes), some_rows(500, row_bytes, seed=1)
+        staging, into = staged(driver, rows), torch.from_numpy(expected).cuda()
+        torch.cuda.synchronize()
+        for places, slots in (
+            (shuffled(500, 700, seed=1), shuffled(500, seed=2)),
+            (np.arange(9, 40), shuffled(31, 500, seed=3)),
+        ):
+            moves = pinned_moves(driver, places, slots)
+            driver.scatter(into, staging, moves)
+            driver.synchronize()
+            expected[slots] = rows[places]
+            assert np.array_equal(into.cpu().numpy(), expected), row_bytes
+        alias = shuffled(500, seed=4)[:99].repeat(3)
+        out, _ = driver.gather(into, alias)
+        driver.synchronize()
+        assert np.array_equal(out.cpu().numpy(), expected[alias]), row_bytes
+    driver.close()
+
+
+def test_a_launch_warns_of_nothing(filled: Filled) -> None:
+    """CuPy does without what it says is deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            filled.refill()
+            filled.driver.synchronize()
+            filled.gather()
+            filled.driver.synchronize()
+
+
 # ---- pinned memory
 
 
@@ -196,18 +233,13 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
 ) -> None:
     block = mmap.mmap(-1, 4096)
     monkeypatch.setattr(_pinned, "private_map", lambda nbytes: block)
+    for _ in range(3):  # what is let go may be registered again
+        driver.unpin(driver.pinned(4096))
     kept = driver.pinned(4096)
     with pytest.raises(MemoryError, match="cudaHostRegister of 4,096 bytes: "):
         driver.pinned(4096)  # it is registered already
     assert torch.ones(3, device="cuda").sum().item() == 3
     assert len(kept) == 4096
-
-
-def test_pinned_memory_is_let_go(driver: TorchDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    block = mmap.mmap(-1, 4096)
-    monkeypatch.setattr(_pinned, "private_map", lambda nbytes: block)
-    for _ in range(3):  # a second registration of the same pages would fail
-        driver.unpin(driver.pinned(4096))
 
 
 # ---- CuPy that is there and does not work

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,21 +23,10 @@ from tests.loader.conftest import NODES, Make
 
 ROW_BYTES = 33 * 4
 ITEMS = [
-    "feature buffer",
-    "slot tables",
-    "mapping table",
-    "index pointers",
-    "topology",
-    "input nodes",
-    "labels",
-    "staging",
-    "queued samples",
-    "sampler scratch",
-    "leases",
-    "live batches",
-    "look-ahead",
-    "row classes",
-]
+    "feature buffer", "slot tables", "mapping table", "index pointers", "topology", "input nodes",
+    "labels", "staging", "queued samples", "sampler scratch", "leases", "live batches",
+    "look-ahead", "row classes",
+]  # fmt: skip
 REQUIREMENTS = Requirements(
     tables=(TableRequirements("nodes/x", 1_000, 100, 50),),
     batch_nodes_max=50,
@@ -66,33 +56,25 @@ def size_in(error: BaseException, pattern: str) -> int:
 # ---- the plan
 
 
-def test_each_use_of_memory_has_its_item(make: Make, store: Store) -> None:
-    plan = make(buffer=100 * ROW_BYTES, io_depth=8).plan()
+def test_each_use_of_memory_has_its_item_and_no_batch_is_larger(make: Make, store: Store) -> None:
+    loader = make(buffer=100 * ROW_BYTES, io_depth=8, batch_size=2)
+    plan, rows, edges = loader.plan(), 2 + 8 + 24, 8 + 24
     assert [line.what for line in plan.lines] == ITEMS
-    assert plan.slots == 100
-    assert plan.buffer_bytes == item(plan, "feature buffer").nbytes == 100 * ROW_BYTES
-    assert item(plan, "slot tables").nbytes == 100 * SLOT_TABLE_BYTES
-    assert item(plan, "mapping table").nbytes == MAPPING_BYTES * NODES
-    assert item(plan, "index pointers").nbytes == store.index_pointers.nbytes
-    assert item(plan, "staging").nbytes == 8 * 262_144
-    assert plan.total_bytes == sum(line.nbytes for line in plan.lines)
-
-
-def test_the_largest_batch_is_counted_and_none_is_larger(make: Make) -> None:
-    plan = make((4, 3), batch_size=2).plan()
-    rows, edges = 2 + 8 + 24, 8 + 24
-    assert plan.batch_rows_max == rows
-    for what in ("queued samples", "sampler scratch", "live batches"):
-        assert item(plan, what).nbytes > 0
+    assert (plan.slots, plan.batch_rows_max) == (100, rows)
+    found = {what: item(plan, what).nbytes for what in ITEMS}
+    assert found.items() >= {
+        "feature buffer": plan.buffer_bytes, "slot tables": 100 * SLOT_TABLE_BYTES,
+        "mapping table": MAPPING_BYTES * NODES, "index pointers": store.index_pointers.nbytes,
+        "staging": 8 * 262_144,
+    }.items()  # fmt: skip
+    assert plan.buffer_bytes == 100 * ROW_BYTES
+    assert plan.total_bytes == sum(found.values())
     assert f"{rows:,} nodes and {edges:,} edges" in item(plan, "queued samples").why
-    assert item(plan, "live batches").nbytes >= 2 * (rows * ROW_BYTES + edges * 16)
-    loader = make((4, 3), batch_size=9)
-    assert max(batch.num_nodes for batch in loader) <= loader.plan().batch_rows_max
+    assert found["live batches"] >= 2 * (rows * ROW_BYTES + edges * 16)
+    assert min(found["queued samples"], found["sampler scratch"]) > 0
+    assert max(batch.num_nodes for batch in loader) <= rows
     assert make([-1, -1]).plan().batch_rows_max == NODES
-    assert make((4, 3), input_nodes=[1, 2], batch_size=99).plan().batch_rows_max == 2 + 8 + 24
-
-
-def test_a_plan_prints_as_a_table(make: Make) -> None:
+    assert make((4, 3), input_nodes=[1, 2], batch_size=99).plan().batch_rows_max == rows
     text = str(make(memory="40MB", buffer=None).plan()).splitlines()
     assert [row.split("  ")[0] for row in text] == [*ITEMS, "total"]
     assert text[-1].endswith("of memory=40 MB")
@@ -114,58 +96,36 @@ def test_the_buffer_gets_what_the_other_items_leave() -> None:
         assert make_plan(REQUIREMENTS, *sizes).slots == 1_000
 
 
-def test_a_budget_that_leaves_no_buffer_says_what_the_other_items_need() -> None:
+def test_a_budget_that_is_too_small_says_what_is_needed() -> None:
     topology = TopologyChoice("resident", "resident: it fits", 12_000)
     with pytest.raises(ConfigError, match="memory=60 KB leaves no room") as caught:
         make_plan(REQUIREMENTS, 60_000, None, topology)
     needed = size_in(caught.value, r"everything else needs ([\d.]+ \w+)")
     assert make_plan(REQUIREMENTS, int(needed * 1.05), None, topology).slots >= 1
-    for what in ITEMS[2:-1]:
-        assert what in str(caught.value)
-
-
-def test_a_budget_too_small_for_its_buffer_names_one_that_works() -> None:
+    assert all(what in str(caught.value) for what in ITEMS[2:-1])
     with pytest.raises(ConfigError, match="memory=100 KB is less") as caught:
         make_plan(REQUIREMENTS, 100_000, 90_000)
     needed = size_in(caught.value, r"can need, ([\d.]+ \w+)")
     assert make_plan(REQUIREMENTS, int(needed * 1.01), 90_000).slots == 900
-
-
-def test_a_buffer_smaller_than_a_row_is_refused() -> None:
     for memory in (None, 10**9):
         with pytest.raises(ConfigError, match="buffer=99 B holds no row: one row is 100 bytes"):
             make_plan(REQUIREMENTS, memory, 99)
 
 
-def test_a_buffer_too_small_names_one_that_works(make: Make) -> None:
-    loader = make(buffer=30 * ROW_BYTES, seed=1)
-    assert loader.plan().slots == 30
-    with pytest.raises(ConfigError, match="holds 30 rows of 'nodes/x'") as caught:
-        next(iter(loader))
-    least = size_in(caught.value, r'at least buffer="(\w+)"')
-    assert next(iter(make(buffer=least, seed=1))).num_nodes <= least // ROW_BYTES
-    with pytest.raises(ConfigError, match=f"a batch needs {least // ROW_BYTES:,}"):
-        next(iter(make(buffer=least - 1_000, seed=1)))
-    always = size_in(caught.value, r"\((\w+) holds any batch\)")
-    assert len(list(make(buffer=always, seed=1))) == len(loader)
-
-
-def test_a_batch_too_large_fails_at_its_turn(make):
-    batches = iter(make(batch_sampler=[[1], range(16)], batch_size=1, buffer=40 * ROW_BYTES))
-    assert next(batches).batch_size == 1
-    with pytest.raises(ConfigError, match="a batch needs"):
-        next(batches)
-
-
-def test_the_smallest_buffer_suffices_for_four_extractors(make: Make) -> None:
+def test_a_buffer_too_small_fails_at_its_batch_and_names_one_that_works(make: Make) -> None:
+    """The least works with four extractors too."""
     sizes = [batch.num_nodes for batch in make(seed=8, shuffle=True)]
     tight = make(seed=8, shuffle=True, buffer=max(sizes) * ROW_BYTES, extractors=4)
     assert [batch.num_nodes for batch in tight] == sizes
-    with pytest.raises(ConfigError, match=f"a batch needs {max(sizes):,}"):
-        list(make(seed=8, shuffle=True, buffer=(max(sizes) - 1) * ROW_BYTES))
-
-
-# ---- sizes
+    found = []
+    with pytest.raises(ConfigError, match=f"a batch needs {max(sizes):,}") as caught:  # noqa: PT012
+        for batch in make(seed=8, shuffle=True, buffer=(max(sizes) - 1) * ROW_BYTES):
+            found.append(batch.num_nodes)
+    assert found == sizes[: sizes.index(max(sizes))]
+    least = size_in(caught.value, r'at least buffer="(\w+)"')
+    always = size_in(caught.value, r"\((\w+) holds any batch\)")
+    for buffer in (least, always):
+        assert len(list(make(seed=8, shuffle=True, buffer=buffer))) == len(sizes)
 
 
 def test_sizes() -> None:
@@ -174,10 +134,10 @@ def test_sizes() -> None:
         ("17", 17), (17, 17), (1e6, 10**6), ("2TB", 2 * 10**12),
     ):  # fmt: skip
         assert parse_size(text, "memory") == count
-    for size in (1.5, 1023.0):
-        for text in (size, str(size), f" {size} "):
-            with pytest.raises(ConfigError, match=rf'number of bytes: write "{size:g}(\.0)?GB"'):
-                parse_size(text, "memory")
+    for wrong in (1.5, "1023.0", " 1.5 "):
+        size = float(wrong)
+        with pytest.raises(ConfigError, match=rf'number of bytes: write "{size:g}(\.0)?GB"'):
+            parse_size(wrong, "memory")
     with pytest.raises(ConfigError, match="memory="):
         parse_size(float("nan"), "memory")
     counts = (0, 999, 1_000, 1_280_000_000, 5e15)
@@ -187,37 +147,26 @@ def test_sizes() -> None:
 # ---- stats
 
 
-def test_stats_add_up(make: Make, store: Store) -> None:
+def test_stats_add_up(make: Make) -> None:
+    """Over iterators and epochs, and after closing."""
     loader = make(buffer="40KB", seed=2)
-    batches = list(loader)
+    batches = [batch for both in zip(loader, loader, strict=True) for batch in both]
     stats = loader.stats()
     documented = re.findall(r"\w+", (type(loader).stats.__doc__ or "").partition("Keys:")[2])
     assert stats.keys() <= set(documented)
-    rows = sum(batch.num_nodes for batch in batches)
-    assert stats["batches"] == stats["samples"] == len(batches) == len(loader)
+    rows, slots = sum(batch.num_nodes for batch in batches), loader.plan().slots
+    assert stats["batches"] == stats["samples"] == len(batches) == 2 * len(loader)
     assert stats["rows"] == rows
     assert stats["edges"] == sum(batch.num_edges for batch in batches)
     assert stats["rows_hit"] + stats["rows_waited"] + stats["rows_loaded"] == rows
     assert stats["bytes_wanted"] == rows * ROW_BYTES
     assert stats["bytes_read"] >= stats["rows_loaded"] * ROW_BYTES / 2
     assert 0 < stats["requests"] <= stats["rows_loaded"]
-    slots = loader.plan().slots
-    assert stats["buffer_slots"] == slots
-    assert stats["rows_loaded"] - slots <= stats["evictions"] < stats["rows_loaded"]
-    assert stats["buffer_bytes"] == slots * ROW_BYTES
-    assert stats["retries"] == 0
-    assert stats["sampling"] == stats["extracting"] == stats["training"] == 0
+    assert (stats["buffer_slots"], stats["buffer_bytes"]) == (slots, slots * ROW_BYTES)
+    assert stats["evictions"] < stats["rows_loaded"]
+    assert stats["retries"] == stats["sampling"] == stats["extracting"] == stats["training"] == 0
     assert min(stats[name] for name in ("sample_s", "extract_s", "gather_s", "wait_s")) > 0
     assert stats["elapsed_s"] >= stats["wait_s"]
-
-
-def test_stats_add_up_over_iterators_and_epochs_and_after_closing(make: Make) -> None:
-    loader = make()
-    for _ in zip(loader, loader, loader, strict=True):
-        pass
-    stats = loader.stats()
-    assert stats["batches"] == 3 * len(loader)
-    assert stats["rows_hit"] + stats["rows_waited"] + stats["rows_loaded"] == stats["rows"]
     loader.close()
     assert loader.stats() | {"elapsed_s": 0} == stats | {"elapsed_s": 0}
     loader = make(buffer="1MB")
@@ -235,9 +184,8 @@ def table(rows: int, row_bytes: int, batch: int) -> TableRequirements:
 
 TABLES = st.lists(
     st.builds(table, st.integers(1, 10_000), st.integers(1, 600), st.integers(0, 5_000)),
-    min_size=1,
-    max_size=6,
-)
+    min_size=1, max_size=6,
+)  # fmt: skip
 
 
 @settings(max_examples=50)
@@ -292,63 +240,50 @@ AUTO = replace(
 MEMORY = 1 << 20
 
 
-def victims(plan: Plan) -> list[int]:
-    return [table.victims for table in plan.tables]
+def victims(memory: int | None = MEMORY, base: Requirements = AUTO, **changed: Any) -> Any:
+    """How many rows each table's victim buffer has, and the plan."""
+    plan = make_plan(replace(base, **changed), memory, None)
+    return [table.victims for table in plan.tables], plan
 
 
-def planned(plan: Plan) -> list[PlanItem]:
-    return [each for each in plan.lines if each.what.startswith("victim")]
-
-
-def test_it_has_what_memory_leaves() -> None:
-    table = replace(AUTO.tables[0], rows=100_000)
-    plan = make_plan(replace(AUTO, tables=(table,)), MEMORY, None)
-    (count,) = victims(plan)
+def test_a_victim_buffer_has_what_memory_leaves_or_the_size_that_is_given() -> None:
+    """For rows; with several ranks for all of them."""
+    wide = (replace(AUTO.tables[0], rows=100_000),)
+    (count,), plan = victims(tables=wide)
     assert item(plan, "victim buffer").nbytes == count * 100
     assert 0 <= MEMORY - plan.host_bytes < 100 + VICTIM_PLACE_BYTES
     assert item(plan, "victim table").nbytes > MAPPING_BYTES * 100_000 + VICTIM_PLACE_BYTES * count
     assert f"{count:,} rows" in str(plan)
-    for memory in (1 << 30, None):
-        assert victims(make_plan(AUTO, memory, None)) == [1000]
-
-
-def test_its_size_may_be_given() -> None:
-    """For rows; with several ranks for all of them."""
-    given = replace(AUTO, victim_bytes=20_000, copy_out_bytes=5000)
-    without = make_plan(replace(AUTO, victim_bytes=0), MEMORY, None)
-    assert (planned(without), victims(without)) == ([], [0])
-    plan = make_plan(given, MEMORY, None)
-    assert victims(plan) == [200]
+    assert victims(1 << 30)[0] == victims(None)[0] == [1000]
+    none, without = victims(victim_bytes=0)
+    given: Any = {"victim_bytes": 20_000, "copy_out_bytes": 5000}
+    count, plan = victims(**given)
+    assert (none, count) == ([0], [200])
     assert item(plan, "victim buffer").nbytes == 25_000
-    assert plan.host_bytes == without.host_bytes + sum(each.nbytes for each in planned(plan))
-    assert victims(make_plan(replace(given, ranks=4), 8 * MEMORY, None)) == [50]
-    with pytest.raises(ConfigError, match="memory="):
-        make_plan(replace(given, victim_bytes=2 * MEMORY, tables=(
-            replace(AUTO.tables[0], rows=100_000),)), MEMORY, None)  # fmt: skip
+    more = {line.what: line.nbytes for line in plan.lines if line.what.startswith("victim")}
+    assert plan.host_bytes == without.host_bytes + sum(more.values())
+    assert not any(line.what in more for line in without.lines)
+    assert victims(8 * MEMORY, ranks=4, **given)[0] == [50]
     small = TableRequirements("nodes/b/x", 40, 100, 10)
-    plan = make_plan(replace(AUTO, tables=(*AUTO.tables, small), victim_bytes=30_000), MEMORY, None)
-    assert victims(plan) == [260, 40]  # as they share slots
+    shared = victims(tables=(*AUTO.tables, small), victim_bytes=30_000)[0]
+    assert shared == [260, 40], "as they share slots"
+    with pytest.raises(ConfigError, match="memory="):
+        victims(victim_bytes=2 * MEMORY, tables=wide)
 
 
-@pytest.mark.parametrize(
-    ("why", "changed"),
-    [
-        ("slots", {"device_memory": None}),
-        ("policy", {"looks_ahead": False}),
-        ("whole", {"device_memory": 1 << 20}),
-    ],
-)
-def test_a_line_says_why_there_is_none(why, changed) -> None:
-    for nbytes in (None, 20_000)[: 1 if why == "whole" else 2]:  # what was given is given
-        plan = make_plan(replace(AUTO, victim_bytes=nbytes, **changed), None, None)
-        assert victims(plan) == [0]
-        assert planned(plan) == [PlanItem("victim buffer", 0, NO_VICTIMS[why])]
-    least = make_plan(replace(AUTO, victim_bytes=0), MEMORY, None).host_bytes
-    plan = make_plan(AUTO, least + 100, None)
-    assert planned(plan) == [PlanItem("victim buffer", 0, NO_VICTIMS["room"])]
-
-
-def test_a_second_iterator_has_none() -> None:
-    plan = make_plan(replace(AUTO, device_given=False), None, None)
+def test_a_line_says_why_there_is_no_victim_buffer() -> None:
+    room = victims(victim_bytes=0)[1].host_bytes + 100
+    for why, memory, changed in (
+        ("slots", None, {"device_memory": None}),
+        ("policy", None, {"looks_ahead": False}),
+        ("policy", None, {"looks_ahead": False, "victim_bytes": 20_000}),
+        ("whole", None, {"device_memory": 1 << 20}),
+        ("room", room, {}),
+    ):
+        count, plan = victims(memory, **changed)
+        assert count == [0]
+        (line,) = [each for each in plan.lines if each.what.startswith("victim")]
+        assert line == PlanItem("victim buffer", 0, NO_VICTIMS[why])
+    _, plan = victims(None, device_given=False)
     assert [table.victims for table in second_buffer(plan, 0, lambda: 1 << 30)] == [0]
     assert plan.between_epochs_bytes >= item(plan, "victim buffer").nbytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import gnndrive.plan.drawn as drawn_batches
-from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
+from gnndrive.common.records import Sample, Seeds, TopologyChoice
 from gnndrive.plan import packed, strategy_costs
 from gnndrive.plan.computing import (
     ADMIT_ROW_S,
@@ -33,30 +32,28 @@ from gnndrive.plan.strategy_costs import StrategyCost, batch_seconds, part_secon
 from gnndrive.sampling.samplers.base import Bounds
 
 
-@pytest.mark.parametrize(
-    ("parts", "seconds", "due_to"),
-    [
-        ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4 + NOT_OVERLAPPED * 2, "disk"),
+def test_the_seconds_of_a_batch_and_what_they_are_due_to():
+    for parts, least, beside, due_to in (
+        ({"disk": 4.0, "gather": 1.0, "sampling": 1.0}, 4, 2, "disk"),
         # A sweep is read after it is admitted, a window filtered after it is read, and a batch
         # gathered after the one before is handed over.
-        ({"disk": 2.0, "gather": 3.0, "admission": 2.5}, 4.5 + NOT_OVERLAPPED * 3, "admission"),
-        ({"disk": 2.0, "gather": 3.0, "filter": 2.5}, 4.5 + NOT_OVERLAPPED * 3, "filter"),
-        ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5 + NOT_OVERLAPPED * 1, "gather"),
-        ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5 + NOT_OVERLAPPED * 2, "sampling"),
+        ({"disk": 2.0, "gather": 3.0, "admission": 2.5}, 4.5, 3, "admission"),
+        ({"disk": 2.0, "gather": 3.0, "filter": 2.5}, 4.5, 3, "filter"),
+        ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5, 1, "gather"),
+        ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5, 2, "sampling"),
         # Records are written by a disk that is busy, idle, or has time for nothing else.
-        ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 4 + NOT_OVERLAPPED * 1 + 2, "disk"),
-        ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4 + NOT_OVERLAPPED * 1, "gather"),
-        ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 1 + 8 + NOT_OVERLAPPED * 4, "records"),
-        ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9, "processors"),
-        ({"disk": 1.0, "gather": 4.0, "processors": 4.2}, 4 + NOT_OVERLAPPED * 1, "gather"),
-        ({"disk": 2.0}, 2, "disk"),
-    ],
-)
-def test_the_seconds_of_a_batch_and_what_they_are_due_to(parts, seconds, due_to):
-    assert batch_seconds(parts) == (pytest.approx(seconds), due_to)
+        ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 6, 1, "disk"),
+        ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4, 1, "gather"),
+        ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 9, 4, "records"),
+        ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9, 0, "processors"),
+        ({"disk": 1.0, "gather": 4.0, "processors": 4.2}, 4, 1, "gather"),
+        ({"disk": 2.0}, 2, 0, "disk"),
+    ):
+        seconds = pytest.approx(least + NOT_OVERLAPPED * beside)
+        assert batch_seconds(parts) == (seconds, due_to)
+        cost = StrategyCost("gnndrive", parts)
+        assert (cost.batch_s, cost.bound_by) == (seconds, due_to)
     assert StrategyCost("gnndrive", refused="no").bound_by == ""
-    cost = StrategyCost("gnndrive", parts)
-    assert (cost.batch_s, cost.bound_by) == (pytest.approx(seconds), due_to)
 
 
 def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,40 +123,34 @@ def test_a_step_admits_the_rows_that_are_missing() -> None:
     """A buffer of half of a batch's rows; without it, none is missing or ranked."""
     drawn = DrawnBatches((), {"a": (500, 1_000, 1_500)}, 0.0, 0.0)
     loading = Loading(drawn, [], Disk(), 1, (2, 2), 1, looks_ahead=False)
-    small, whole = TablePlan("a", 10_000, 500, 64, 500), TablePlan("a", 10_000, 10_000, 64, 500)
-    plans = [Plan((), (each,), None, TopologyChoice("resident", "", 0)) for each in (small, whole)]
-    found = [step_seconds(each, loading).admit_s for each in plans]
-    missing = loaded_rows(plans[0], loading)["a"]
-    assert missing > 400
-    assert found[0] == pytest.approx(admit_seconds(500, missing, 500))
-    assert found[1] == pytest.approx(admit_seconds(500, 0))
-
-
-class Sampler:
-    """Takes a second of a clock for each batch that it has not sampled before, else a tenth."""
-
-    def __init__(self) -> None:
-        self.now, self.sampled = 0.0, list[int]()
-
-    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Any]) -> Sample:
-        self.now += 0.1 if seeds.index in self.sampled else 1.0
-        self.sampled.append(seeds.index)
-        node, empty = np.arange(3), np.zeros(2, np.int32)
-        return Sample(node, empty, np.array([0, 2], np.int32), empty, (1, 2), (2,))
+    for slots, admitted in ((500, (500, 500)), (10_000, (0,))):
+        table = TablePlan("a", 10_000, slots, 64, 500)
+        plan = Plan((), (table,), None, TopologyChoice("resident", "", 0))
+        missing = loaded_rows(plan, loading)["a"]
+        assert (missing > 400) == (slots == 500)
+        expected = admit_seconds(500, missing, *admitted[1:])
+        assert step_seconds(plan, loading).admit_s == pytest.approx(expected)
 
 
 def test_sampling_is_timed_where_the_adjacency_was_read_before(monkeypatch):
-    sampler: Any = Sampler()
-    monkeypatch.setattr(drawn_batches, "thread_time", lambda: sampler.now)
+    """Time passes while a batch is sampled: a second the first time, then a tenth."""
+    now, sampled = [0.0], list[int]()
 
-    def rows_of(sample: Any) -> dict[str, Int64Array]:
-        return {"nodes/x": sample.node}
+    def sample(seeds: Seeds, *_: Any) -> Sample:
+        now[0] += 0.1 if seeds.index in sampled else 1.0
+        sampled.append(seeds.index)
+        node, empty = np.arange(3), np.zeros(2, np.int32)
+        return Sample(node, empty, np.array([0, 2], np.int32), empty, (1, 2), (2,))
 
-    seeds = [Seeds(index, np.arange(1), np.arange(1)) for index in range(3)]
-    bounds = Bounds({None: 9}, {None: 9}, {None: 9})
-    found = draw_batches(seeds, sampler, [], rows_of, {"nodes/x": 9}, bounds)
-    assert found is not None
+    def drawn_from(seeds: list[Seeds]) -> Any:
+        sampler: Any = SimpleNamespace(sample=sample)
+        bounds = Bounds({None: 9}, {None: 9}, {None: 9})
+        rows_of: Any = lambda sample: {"nodes/x": sample.node}  # noqa: E731
+        return draw_batches(seeds, sampler, [], rows_of, {"nodes/x": 9}, bounds)
+
+    monkeypatch.setattr(drawn_batches, "thread_time", lambda: now[0])
+    found = drawn_from([Seeds(index, np.arange(1), np.arange(1)) for index in range(3)])
     assert found.sample_s == pytest.approx(0.1)
     assert len(found.sizes) == 3
-    assert sampler.sampled == [0, 1, 2, 0]
-    assert draw_batches([], sampler, [], rows_of, {"nodes/x": 9}, bounds) is None
+    assert sampled == [0, 1, 2, 0]
+    assert drawn_from([]) is None

@@ -21,18 +21,11 @@ SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)
 INDICES = SIZE.packed_bytes  # 24 bits each
 ROWS = 1_000_000
 REQUIREMENTS = Requirements(
-    tables=(TableRequirements("nodes/x", SIZE.nodes, 512, ROWS),),
-    batch_nodes_max=ROWS,
-    batch_edges_max=1_110_000,
-    attribute_bytes=8 * ROWS,
-    position_bytes=8,
-    batches_queued=10,
-    batches_extracted=4,
-    samplers=4,
-    seed_bytes=80_000_000,
-    staging_bytes=128 * 65536,
+    tables=(TableRequirements("nodes/x", SIZE.nodes, 512, ROWS),), batch_nodes_max=ROWS,
+    batch_edges_max=1_110_000, attribute_bytes=8 * ROWS, position_bytes=8, batches_queued=10,
+    batches_extracted=4, samplers=4, seed_bytes=80_000_000, staging_bytes=128 * 65536,
     index_pointer_bytes=SIZE.index_pointer_bytes,
-)
+)  # fmt: skip
 FEATURES = int(1.5 * ROWS) * slot_bytes(REQUIREMENTS)[0]
 LEAST = rest_bytes(REQUIREMENTS) + FEATURES
 ONE_BATCH = rest_bytes(REQUIREMENTS) + ROWS * slot_bytes(REQUIREMENTS)[0]
@@ -100,10 +93,12 @@ def test_each_rank_has_a_neighbour_cache_of_its_own() -> None:
 
 
 def test_auto_without_a_budget_is_resident_or_mmap() -> None:
-    assert chosen(None) == "resident"
-    assert chosen(None, buffer=10**9) == "resident"
-    assert chosen(None, size=replace(SIZE, edges=666_000_000)) == "resident"
-    assert chosen(None, size=replace(SIZE, edges=667_000_000)) == "mmap"
+    assert chosen(None) == chosen(None, buffer=10**9) == "resident"
+    for edges, name in ((666_000_000, "resident"), (667_000_000, "mmap")):
+        assert chosen(None, size=replace(SIZE, edges=edges)) == name
+    for name in PREFERRED:
+        for memory in (None, LEAST, 10**10):
+            assert choose(name, None, memory).name == name, "the user names it"
 
 
 def test_the_plan_says_which_and_why() -> None:
@@ -117,12 +112,6 @@ def test_the_plan_says_which_and_why() -> None:
         assert plan.total_bytes <= memory
         assert plan.slots >= (1.5 if name == "resident" else 1) * ROWS
         assert plan.topology is choice
-
-
-def test_the_topology_that_the_user_names_is_taken() -> None:
-    for name in PREFERRED:
-        for memory in (None, LEAST, 10**10):
-            assert choose(name, None, memory).name == name
 
 
 def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:

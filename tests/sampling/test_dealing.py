@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,26 +51,20 @@ def test_ranks_get_every_batch_in_turn(total, size, done, world, drop_last):
         assert all(seeds.node.tolist() == [seeds.number] for seeds in each)
 
 
-def test_batches_keep_their_windows():
+def test_batches_keep_their_windows_and_are_numbered_by_who_deals_them():
     made = list(windows(7, 3))
     assert [made.index(window) for window, _ in deal(iter(made), 7, 1, 1, 2, False)] == [0, 1, 2]
-    kept = [window.number for window, _ in number_batches(windows(7, 3), 2, lambda at: at)]
-    assert kept == [0, 1, 1, 1, 2]
+    found = [*number_batches(windows(7, 3), 2, lambda place: 3 * place + 1)]
+    assert [window.number for window, _ in found] == [0, 1, 1, 1, 2]
+    assert [(seeds.index, seeds.number) for _, seeds in found] == [
+        (place - 2, 3 * place + 1) for place in range(2, 7)
+    ]
 
 
 def test_no_more_windows_are_drawn_than_a_rank_needs():
     left = windows(10, 1)
     assert [seeds.number for _, seeds in deal(left, 10, 0, 0, 4, True)] == [0, 4]
     assert next(iter(next(left).batches)).index == 5
-
-
-@pytest.mark.parametrize("done", [0, 3])
-def test_batches_that_others_deal_are_numbered(done):
-    numbered = number_batches(windows(5, 2), done, lambda place: 3 * place + 1)
-    seeds = [seeds for _, seeds in numbered]
-    assert [(each.index, each.number) for each in seeds] == [
-        (place - done, 3 * place + 1) for place in range(done, 5)
-    ]
 
 
 @settings(max_examples=30)

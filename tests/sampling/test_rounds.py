@@ -5,42 +5,16 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from gnndrive.common.errors import ClosedError
-from gnndrive.sampling.rounds import CombinedFetch, StopToken
+from gnndrive.sampling.rounds import CombinedFetch, Participant, StopToken
 
-POLLS = 1_000_000
 FILE = object()
-
-
-class Participant(threading.Thread):
-    """A thread that makes one request after another of a combined fetch, then leaves it."""
-
-    def __init__(
-        self, combined: CombinedFetch[str], requests: list[tuple[object, str]], carry: Any
-    ) -> None:
-        super().__init__(daemon=True)
-        self.combined, self.requests, self.carry = combined, requests, carry
-        self.membership = combined.join()
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            for source, request in self.requests:
-                self.combined.fetch(source, request, self.carry.stop, self.carry)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.membership.leave()
-
-    def ended(self) -> BaseException | None:
-        self.join(60)
-        assert not self.is_alive(), "it waits for ever"
-        return self.error
+Requests = list[tuple[object, str]]
 
 
 class Carry:
@@ -65,40 +39,53 @@ def carry() -> Carry:
     return Carry()
 
 
-def start_participants(
-    combined: CombinedFetch[str], requests: list[list[tuple[object, str]]], carry: Carry
-) -> list[Participant]:
-    """Start one participant for each list of requests; all join before the first one starts."""
-    participants = [Participant(combined, each, carry) for each in requests]
-    for participant in participants:
-        participant.start()
-    return participants
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as made:
+        yield made
 
 
-TWO: list[list[tuple[object, str]]] = [[(FILE, "a")], [(FILE, "b")]]
+TWO: list[Requests] = [[(FILE, "a")], [(FILE, "b")]]
+
+
+def start(
+    threads: ThreadPoolExecutor, combined: CombinedFetch[str], requests: list[Requests],
+    carry: Carry,
+) -> Callable[[], list[BaseException | None]]:  # fmt: skip
+    """Start a participant for each list of requests, which leaves behind them; all join before the
+    first one starts. Returns a function that waits for their errors."""
+
+    def take_part(own: Requests, participant: Participant) -> None:
+        try:
+            for source, request in own:
+                combined.fetch(source, request, carry.stop, carry)
+        finally:
+            participant.leave()
+
+    joined = [(own, combined.join()) for own in requests]
+    started = [threads.submit(take_part, *each) for each in joined]
+    return lambda: [each.exception(60) for each in started]
 
 
 def until(happened: Callable[[], object]) -> None:
-    assert any(happened() for _ in range(POLLS))
+    assert any(happened() for _ in range(1_000_000))
 
 
-def test_the_requests_of_all_participants_are_carried_out_together(carry):
-    participants = start_participants(
-        CombinedFetch(), [[(FILE, f"{name}{hop}") for hop in range(3)] for name in "abc"], carry
-    )
-    assert [participant.ended() for participant in participants] == [None] * 3
+def test_the_requests_of_all_participants_are_carried_out_together(threads, carry):
+    requests: list[Requests] = [[(FILE, f"{name}{hop}") for hop in range(3)] for name in "abc"]
+    assert start(threads, CombinedFetch(), requests, carry)() == [None] * 3
     assert carry.together == [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]]
 
 
-def test_a_participant_that_left_is_not_waited_for(carry):
+def test_a_participant_that_left_is_not_waited_for(threads, carry):
     combined: CombinedFetch[str] = CombinedFetch()
     third = combined.join()
-    short, long = start_participants(combined, [[(FILE, "a")], [(FILE, "b")] * 2], carry)
+    ended = start(threads, combined, [[(FILE, "a")], [(FILE, "b")] * 2], carry)
     until(lambda: len(combined._waiting) == 2)
     assert carry.together == [], "the third may still make a request"
     third.leave()
     third.leave()  # a second call does nothing
-    assert (short.ended(), long.ended()) == (None, None)
+    assert ended() == [None, None]
     assert carry.together == [["a", "b"], ["b"]]
 
 
@@ -110,26 +97,22 @@ def test_a_request_without_other_participants_does_not_wait(carry):
     assert carry.together == [["a"], ["b"]]
 
 
-def test_only_requests_to_the_same_source_are_combined(carry):
+def test_only_requests_to_the_same_source_are_combined(threads, carry):
     """No request is lost when one sample is at one edge type and another at the next."""
     other = object()
-    requests: list[list[tuple[object, str]]] = [
-        [(FILE, "a"), (other, "A")],
-        [(FILE, "b"), (other, "B")],
-        [(other, "C"), (FILE, "c")],
-    ]
-    participants = start_participants(CombinedFetch(), requests, carry)
-    assert [participant.ended() for participant in participants] == [None] * 3
+    requests: list[Requests] = [
+        [(FILE, "a"), (other, "A")], [(FILE, "b"), (other, "B")], [(other, "C"), (FILE, "c")],
+    ]  # fmt: skip
+    assert start(threads, CombinedFetch(), requests, carry)() == [None] * 3
     together = ["".join(requests) for requests in carry.together]
     assert sorted("".join(together)) == list("ABCabc")
     assert all(each.isupper() or each.islower() for each in together)
     assert together[0] in ("ab", "C")
 
 
-def test_an_error_is_raised_in_each_participant(carry):
+def test_an_error_is_raised_in_each_participant(threads, carry):
     carry.error = MemoryError("no")
-    participants = start_participants(CombinedFetch(), TWO, carry)
-    assert [participant.ended() for participant in participants] == [carry.error] * 2
+    assert start(threads, CombinedFetch(), TWO, carry)() == [carry.error] * 2
 
 
 def test_an_error_keeps_no_request_alive(carry):
@@ -152,27 +135,27 @@ def test_an_error_keeps_no_request_alive(carry):
         gc.enable()
 
 
-def test_stopping_ends_waiting_participants(carry):
+def test_stopping_ends_waiting_participants(threads, carry):
     combined: CombinedFetch[str] = CombinedFetch()
     third = combined.join()
-    participants = start_participants(combined, TWO, carry)
+    ended = start(threads, combined, TWO, carry)
     until(lambda: len(combined._waiting) == 2)
     carry.stop.set()
-    assert all(isinstance(participant.ended(), ClosedError) for participant in participants)
+    assert [type(error) for error in ended()] == [ClosedError] * 2
     with pytest.raises(ClosedError):
         combined.fetch(FILE, "late", carry.stop, carry)
     assert (carry.together, combined._waiting) == ([], [])
     third.leave()
 
 
-def test_stopping_does_not_end_requests_that_are_being_carried_out(carry):
+def test_stopping_does_not_end_requests_that_are_being_carried_out(threads, carry):
     """Because the thread that carries them out accesses the samples of the others."""
     carry.held_up = threading.Event()
-    participants = start_participants(CombinedFetch(), TWO, carry)
+    ended = start(threads, CombinedFetch(), TWO, carry)
     until(lambda: carry.together)
     carry.stop.set()
     carry.held_up.set()
-    assert [participant.ended() for participant in participants] == [None] * 2
+    assert ended() == [None] * 2
 
 
 def test_a_stop_token_calls_functions_registered_before_and_after_it_is_set():

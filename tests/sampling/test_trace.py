@@ -35,15 +35,14 @@ def drawn(index: int, edge_dtype: Any = np.int32, nodes: int = 40) -> tuple[Seed
     return Seeds(index, node[:5].copy(), draw.integers(0, 99, 5), dealt=index + 1), sample
 
 
-def same(found: tuple[Seeds, Sample], written: tuple[Seeds, Sample]) -> None:
-    for ours, theirs in ((found[0], written[0]), (found[1], written[1])):
-        for name in ours.__slots__:
-            got, wanted = getattr(ours, name), getattr(theirs, name)
-            if isinstance(wanted, np.ndarray):
-                np.testing.assert_array_equal(got, wanted)
-                assert got.dtype == wanted.dtype
-            else:
-                assert got == wanted
+def told(batch: tuple[Seeds, Sample]) -> list[Any]:
+    """Everything that a batch says."""
+    values = [getattr(each, name) for each in batch for name in each.__slots__]
+    arrays = (isinstance(each, np.ndarray) for each in values)
+    return [
+        (each.dtype, each.tolist()) if is_array else each
+        for each, is_array in zip(values, arrays, strict=True)
+    ]
 
 
 def with_uses(trace: Trace, first: int, end: int) -> Codes:
@@ -69,7 +68,7 @@ def assert_comes_back(trace: Trace, batches: list[tuple[Seeds, Sample]]) -> None
     nodes = [sample.node for _, sample in batches]
     for place, written in enumerate(batches):
         seeds, sample, uses = trace.take(first + place)
-        same((seeds, sample), written)
+        assert told((seeds, sample)) == told(written)
         np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, place, first))
         np.testing.assert_array_equal(uses.near, near_by_search(nodes, place))
     np.testing.assert_array_equal(last, codes_by_search([np.arange(ROWS), *nodes], 0, first - 1))
@@ -100,9 +99,13 @@ def near_by_search(nodes: list[Int64Array], place: int) -> list[int]:
 
 
 def test_a_file_without_a_name_that_gives_its_blocks_back(trace, tmp_path):
-    batches = [drawn(index, nodes=200) for index in range(20)]
-    for batch in batches:
-        trace.write(*batch)
+    """And is no larger than planned."""
+    most = 0
+    for index in range(20):
+        seeds, sample = drawn(index, nodes=200)
+        trace.write(seeds, sample)
+        most += record_bytes(200, 20, sample.num_edges, len(seeds.node), 4)
+        assert trace.nbytes <= most
     with_uses(trace, 0, 20)
     assert os.listdir(tmp_path) == []
     blocks = [os.fstat(trace._fd).st_blocks]
@@ -111,14 +114,6 @@ def test_a_file_without_a_name_that_gives_its_blocks_back(trace, tmp_path):
         blocks.append(os.fstat(trace._fd).st_blocks)
     assert blocks == sorted(blocks, reverse=True)
     assert blocks[0] >= trace.nbytes // 512 > blocks[10] > blocks[-1]
-
-
-@pytest.mark.parametrize("nodes", [5, 200, 299])
-def test_a_record_is_no_larger_than_planned(trace, nodes):
-    seeds, sample = drawn(nodes, nodes=nodes)
-    trace.write(seeds, sample)
-    most = record_bytes(sample.num_nodes, 20, sample.num_edges, len(seeds.node), 4)
-    assert trace.nbytes <= most
 
 
 def failing(number: int, after: int = 0, write: Any = os.pwrite) -> Callable[..., int]:
@@ -133,20 +128,12 @@ def failing(number: int, after: int = 0, write: Any = os.pwrite) -> Callable[...
     return fail
 
 
-def test_a_full_disk_leaves_samples_in_memory(trace, monkeypatch):
+@pytest.mark.parametrize("written", [3, 6])
+def test_a_full_disk_leaves_samples_or_codes_in_memory(trace, monkeypatch, written):
+    """Codes if all samples were written: as on a file system that writes no block in place."""
     batches = [drawn(index) for index in range(6)]
-    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC, 3))
-    assert [trace.write(*batch) for batch in batches] == [True] * 3 + [False] * 3
-    monkeypatch.undo()
-    assert_comes_back(trace, batches)
-
-
-def test_codes_stay_in_memory_if_the_disk_is_full_by_then(trace, monkeypatch):
-    """As on a file system that writes no block in place."""
-    batches = [drawn(index) for index in range(3)]
-    for batch in batches:
-        trace.write(*batch)
-    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC, written))
+    assert [trace.write(*batch) for batch in batches] == [place < written for place in range(6)]
     assert_comes_back(trace, batches)
 
 
@@ -204,10 +191,8 @@ def test_rows_out_of_range_change_nothing():
     near = np.zeros(lib.GD_NEAR, np.int64)
     for bad in (-1, 4):
         ids = np.array([1, bad])
-        error = lib.gd_trace_codes(
-            pointer(last), 4, pointer(ids), 2, 0, pointer(codes), pointer(near)
-        )
-        assert error == -errno.ERANGE
+        given = pointer(last), 4, pointer(ids), 2, 0, pointer(codes), pointer(near)
+        assert lib.gd_trace_codes(*given) == -errno.ERANGE
     assert (last == NONE).all()
 
 

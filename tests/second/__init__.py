@@ -1,36 +1,656 @@
 """A second implementation of every kind of plug-in, each against the base interface of its kind.
 
 They show that a kind is open: a strategy is composed of them in tests/loader, without a change of
-the package, and each goes through the conformance test of its kind. `SECOND` has them by kind, and
-`used` counts by kind how often one did its work.
+the package, and each goes through the conformance test of its kind. `SECOND` has them by kind.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import contextlib
+import errno
+import os
+import tempfile
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from tests.second.device import Copier
-from tests.second.engine import OneThread
-from tests.second.layout import Reversed
-from tests.second.policy import Pairs
-from tests.second.sampler import Runs
-from tests.second.schedule import Dealt
-from tests.second.tier import Keeping
-from tests.second.topology import Widened
-from tests.second.use import used
+import numpy as np
+import numpy.typing as npt
+import torch
 
-__all__ = [
-    "SECOND", "Copier", "Dealt", "Keeping", "OneThread", "Pairs", "Reversed", "Runs", "Widened",
-    "used",
-]  # fmt: skip
+from gnndrive.buffer.devices.base import (
+    Device,
+    DeviceContext,
+    Fence,
+    SlotMemory,
+    already_done,
+    no_callback,
+)
+from gnndrive.buffer.policies.base import Keys, Policy
+from gnndrive.common.array_pool import Allocate, empty_tensor, private_map
+from gnndrive.common.errors import ClosedError, ConfigError, StoreError
+from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.records import (
+    FAILURE,
+    EngineSettings,
+    Int32Array,
+    Int64Array,
+    Landing,
+    Sample,
+    Seeds,
+    Stretch,
+    TopologyChoice,
+)
+from gnndrive.disk.engines._shared import JobCounters, refuse_closed, refuse_long_extents, staging
+from gnndrive.disk.engines.base import Engine
+from gnndrive.disk.layouts.base import Layout, LayoutContext
+from gnndrive.disk.read_job import ReadJob
+from gnndrive.disk.sequential_reader import SequentialReader
+from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
+from gnndrive.sampling.samplers.base import (
+    Bounds,
+    Sampler,
+    SamplerContext,
+    checked_fanout,
+    most,
+    position_dtype,
+)
+from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
+from gnndrive.sampling.topologies._csc import check_indptr, make_csc
+from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
+
+Bytes = npt.NDArray[np.uint8]
+used: Counter[str] = Counter()
+"""By kind, how often its second implementation did its work. Threads may lose a count."""
+
+
+# ---- a schedule
+
+
+class Dealt(Schedule):
+    """Batch b of n gets every n-th input from the b-th on, so that sizes differ by one at most; a
+    window has two batches."""
+
+    name = "dealt"
+
+    def __init__(self, context: ScheduleContext, batch_size: int) -> None:
+        self._context, self._batch_size = context, batch_size
+
+    @classmethod
+    def make(cls, context: ScheduleContext) -> Self:
+        if context.batch_size is None:
+            raise ConfigError("the dealt schedule needs batch_size=: give a number of seeds")
+        return cls(context, context.batch_size)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self._context.inputs), self._batch_size)
+        return whole + (rest > 0 and not self._context.drop_last)
+
+    @property
+    def order_bytes(self) -> int:
+        return 8 * len(self._context.inputs) * self._context.shuffle
+
+    def windows(self, epoch: int) -> Iterator[Window]:
+        inputs, hands = self._context.inputs, len(self)
+        count = min(len(inputs), hands * self._batch_size)
+        order = None
+        if self._context.shuffle:
+            draw = np.random.default_rng([self._context.seed % (1 << 64), epoch])
+            order = draw.permutation(len(inputs))[:count]
+        for number, first in enumerate(range(0, hands, 2)):
+            used["schedules"] += 1
+            batches = [
+                inputs.seeds(
+                    hand, np.arange(hand, count, hands) if order is None else order[hand::hands]
+                )
+                for hand in range(first, min(first + 2, hands))
+            ]
+            yield Window(batches, number, None, first, len(batches))
+
+
+# ---- a sampler in numpy
+
+
+class Runs(Sampler):
+    """Takes as many in-neighbours of a node as asked for, one behind the other from a place that
+    (key, node) determine, and goes on at the list's start behind its end."""
+
+    name = "runs"
+
+    def __init__(self, context: SamplerContext) -> None:
+        self._fanout = checked_fanout(context.num_neighbors)
+        self._replace, self._empty = context.replace, context.empty
+        self._stopped = threading.Event()
+
+    @classmethod
+    def make(cls, context: SamplerContext) -> Sampler:
+        return cls(context) if context.subgraphs is None else context.subgraphs()
+
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
+        (topology,) = topologies
+        graph, frontier = _Graph(topology), np.array(seeds.node, np.int64)
+        graph.check_seeds(frontier)
+        none = np.empty(0, np.int64)
+        node, counts, positions, sources = frontier, [none], [none], [none]
+        found, edges = [], [len(frontier)]
+        for fanout in self._fanout:
+            self._refuse_stopped()
+            count, position = self._drawn(graph, frontier, fanout, key)
+            source = graph.sources(position)
+            distinct, first = np.unique(source, return_index=True)
+            fresh = ~np.isin(distinct, node)
+            frontier = distinct[fresh][np.argsort(first[fresh])]
+            node = np.concatenate([node, frontier])
+            for each, more in ((counts, count), (positions, position), (sources, source)):
+                each.append(more)
+            found.append(len(position))
+            edges.append(len(frontier))
+        self._refuse_stopped()
+        used["samplers"] += 1
+        by_id = np.argsort(node, kind="stable")  # of equal seeds the first comes first
+        row = by_id[np.searchsorted(node, np.concatenate(sources), sorter=by_id)]
+        colptr = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+        edge_dtype = position_dtype(topology.num_edges)
+        return Sample(
+            self._made(node, np.int64), self._made(row, np.int32), self._made(colptr, np.int32),
+            self._made(np.concatenate(positions), edge_dtype), tuple(edges), tuple(found),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def bounds(
+        self, batch_size: int, nodes: Mapping[Any, int], edges: Mapping[Any, int],
+        degrees: Mapping[Any, Any] | None = None,
+    ) -> Bounds:  # fmt: skip
+        return most({None: batch_size}, {None: self._fanout}, nodes, edges, self._replace, degrees)
+
+    def _refuse_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise ClosedError("the sampler was stopped: its loader or iterator was closed")
+
+    def _drawn(
+        self, graph: _Graph, targets: Int64Array, fanout: int, key: int
+    ) -> tuple[Int64Array, Int64Array]:
+        """How many edges were drawn for each target, and their CSC positions."""
+        begin, degree = graph.lists(targets)
+        count = degree if fanout < 0 else np.minimum(degree, fanout)
+        if self._replace and fanout >= 0:
+            count = np.where(degree > 0, fanout, 0)
+        start = _mixed(targets, key) % np.maximum(degree, 1).astype(np.uint64)
+        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        place += np.repeat(start.astype(np.int64), count)
+        return count, np.repeat(begin, count) + place % np.repeat(np.maximum(degree, 1), count)
+
+    def _made(self, values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
+        array = self._empty(len(values), dtype)
+        array[:] = values
+        return array
+
+
+def _mixed(node: Int64Array, key: int) -> npt.NDArray[np.uint64]:
+    """64 bits for each node."""
+    mixed = (node.astype(np.uint64) + np.uint64(key % (1 << 64))) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+class _Graph:
+    """A topology's arrays as numpy arrays; keeps the topology alive."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology, self._csc = topology, topology.csc()
+        width = {4: np.uint32, 8: np.int64}[self._csc.indptr_bytes]
+        self._indptr = _array(self._csc.indptr, self._csc.nodes + 1, width)
+
+    def check_seeds(self, seeds: Int64Array) -> None:
+        for wrong in seeds[(seeds < 0) | (seeds >= self._csc.nodes)]:
+            raise ConfigError(f"seed {wrong} is not a node of {self._topology.path}")
+
+    def lists(self, targets: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Where the lists of nodes begin, and how long they are."""
+        begin = self._indptr[targets].astype(np.int64)
+        end = self._indptr[targets + 1].astype(np.int64)
+        self._refuse((begin < 0) | (begin > end) | (end > self._csc.edges), targets, "pointers of")
+        return begin, end - begin
+
+    def sources(self, position: Int64Array) -> Int64Array:
+        """The neighbours at these positions."""
+        csc = self._csc
+        if not len(position):
+            return np.empty(0, np.int64)
+        if csc.packed_bits:
+            packed = _array(csc.indices, -(-csc.edges * csc.packed_bits // 8) + 8, np.uint8)
+            bit = position * csc.packed_bits
+            eight = packed[(bit >> 3)[:, None] + np.arange(8)].view("<u8")[:, 0]
+            mask = np.uint64((1 << csc.packed_bits) - 1)
+            source = ((eight >> (bit & 7).astype(np.uint64)) & mask).astype(np.int64)
+        else:
+            width = {4: np.int32, 8: np.int64}[csc.index_bytes]
+            source = _array(csc.indices, csc.edges, width)[position].astype(np.int64)
+        self._refuse((source < 0) | (source >= csc.nodes), source, "a neighbour is")
+        return source
+
+    def _refuse(self, wrong: npt.NDArray[np.bool_], named: Int64Array, what: str) -> None:
+        for node in named[wrong]:
+            raise StoreError(f"{self._topology.path}: {what} node {node}: run `gnndrive verify`")
+
+
+def _array(address: Any, count: int, dtype: Any) -> npt.NDArray[Any]:
+    """An array over memory of the C core's."""
+    nbytes = count * np.dtype(dtype).itemsize
+    return np.frombuffer(ffi.buffer(ffi.cast("uint8_t *", address), nbytes), dtype)
+
+
+# ---- a topology
+
+
+class Widened(Topology):
+    """A CSC graph of int64 in memory of its own, also where the store has narrower numbers."""
+
+    name = "widened"
+
+    def __init__(self, context: TopologyContext) -> None:
+        file = context.file
+        check_indptr(context.indptr, file.row_count, file.path)
+        self.path = file.path
+        self.num_nodes, self.num_edges = len(context.indptr) - 1, file.row_count
+        self._indptr = context.indptr.astype(np.int64)
+        self._indices = np.empty(self.num_edges, np.int64)
+        with SequentialReader(file) as reader:
+            for first, indices in reader.stretches():
+                self._indices[first : first + len(indices)] = indices
+        self.nbytes = self._indptr.nbytes + self._indices.nbytes
+        self._csc = make_csc(self._indptr, self.num_edges, self._indices, 8)
+
+    @classmethod
+    def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
+        nbytes = sum(8 * (size.nodes + 1 + size.edges) for size in question.sizes)
+        why = "as asked for" if question.asked else "because it fits beside a batch"
+        fits = question.asked or nbytes <= question.room(1)
+        return TopologyChoice(cls, f"widened, {why}", nbytes) if fits else None
+
+    @classmethod
+    def make(cls, context: TopologyContext) -> Self:
+        return cls(context)
+
+    def csc(self) -> Any:
+        used["topologies"] += 1
+        return self._csc
+
+
+# ---- a policy
+
+
+class Pairs(Policy):
+    """Looks ahead, and sees batches only by pairs: what no known batch wants leaves first, then
+    what the farthest pair of batches wants."""
+
+    name = "pairs"
+    looks_ahead = True
+
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        used["policies"] += 1
+        return Keys(-(next_use // 2), np.zeros(len(next_use), np.uint8))
+
+
+# ---- a device in host memory behind one copying thread, as a GPU is behind one stream
+
+PORTIONS = 2
+PORTION_ROWS = 48
+
+
+@dataclass(eq=False)
+class Portion:
+    """Staging, uint8 [rows, row_bytes], and the slots whose rows land there."""
+
+    rows: Bytes
+    slots: Int32Array
+
+
+class Copies(ThreadPoolExecutor):
+    """The copying thread: copies are made in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(1, thread_name_prefix="copier")
+
+    def wait(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was closed, and that waited
+            self.submit(lambda: None).result()
+
+
+class CopiedMemory(SlotMemory):
+    """Slots that only the copying thread touches. A gather has only begun when it returns, and what
+    uses its rows, or their slots, must wait for it."""
+
+    def __init__(self, copies: Copies, slots: int, row_bytes: int, empty: Allocate) -> None:
+        self._copies, self._empty, self._row_bytes = copies, empty, row_bytes
+        self.landing_rows_max = min(slots, PORTION_ROWS)
+        self.closed = False
+        try:
+            self._slots = _rows(slots, row_bytes)
+            portions = [_rows(self.landing_rows_max, row_bytes) for _ in range(PORTIONS)]
+        except MemoryError as error:
+            raise ConfigError(
+                f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
+                f"({error}): ask for less with buffer= or memory="
+            ) from error
+        self._free = deque(Portion(rows, np.empty(0, np.int32)) for rows in portions)
+
+    def landing(self, slots: Int32Array) -> Landing | None:
+        if not self._free:
+            return None
+        portion = self._free.popleft()
+        portion.slots = slots.copy()
+        return Landing(
+            portion.rows.ctypes.data, self._row_bytes, False, portion,
+            np.arange(len(slots), dtype=np.int32), partial(self._free.append, portion),
+        )  # fmt: skip
+
+    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
+        portion: Portion = landing.owner
+        slots = portion.slots[stretch.slots]
+        if len(slots):
+            await _ended(self._copies.submit(self._put, portion, stretch.slots, slots))
+        failures = np.array(stretch.failures, FAILURE)
+        failures["slot"] = portion.slots[failures["slot"]]
+        return Stretch(slots, failures)
+
+    def _put(self, portion: Portion, places: Int32Array, slots: Int32Array) -> None:
+        self._slots[slots] = portion.rows[places]
+
+    def gather(
+        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...],
+        behind: Callable[[int], object] = no_callback,
+    ) -> tuple[torch.Tensor, Fence]:  # fmt: skip
+        rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
+        if not len(alias):
+            return rows, already_done
+        used["devices"] += 1
+        return rows, partial(_ended, self._copies.submit(self._pick, alias.copy(), rows))
+
+    def _pick(self, alias: Int32Array, rows: torch.Tensor) -> None:
+        into = rows.reshape(len(alias), -1).view(torch.uint8).numpy()
+        np.take(self._slots, alias, axis=0, out=into)
+
+    def close(self) -> None:
+        self.closed = True
+        self._slots = _rows(0, self._row_bytes)
+        self._free.clear()
+
+
+class Copier(Device):
+    """Host memory behind a thread; batches stay on the host. `memories`: all that it allocated."""
+
+    name = "copier"
+    portions = PORTIONS
+
+    def __init__(self, context: DeviceContext) -> None:
+        self._copies, self._empty = Copies(), context.empty
+        self.memories: list[CopiedMemory] = []
+
+    @classmethod
+    def make(cls, context: DeviceContext) -> Self:
+        return cls(context)
+
+    def allocate(self, slots: int, row_bytes: int) -> CopiedMemory:
+        self.memories.append(CopiedMemory(self._copies, slots, row_bytes, self._empty))
+        return self.memories[-1]
+
+    @classmethod
+    def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
+        return PORTIONS * (min(rows, PORTION_ROWS) * row_bytes + 4096)
+
+    def deliver(
+        self, batch: Any, there: Collection[torch.Tensor],
+        finish: Callable[[Any], Any] = lambda batch: batch,
+    ) -> Any:  # fmt: skip
+        self._copies.wait()
+        return finish(batch)
+
+    def hand_over(self, batch: Any) -> None:
+        self._copies.wait()
+
+    def close(self) -> None:
+        self._copies.shutdown()
+
+
+async def _ended(copied: Future[None]) -> None:
+    """Wait for a copy; cancelling the wait does not cancel the copy."""
+    await asyncio.shield(asyncio.wrap_future(copied))
+
+
+def _rows(count: int, row_bytes: int) -> Bytes:
+    """Page-aligned memory, uint8 [count, row_bytes]."""
+    memory = np.frombuffer(private_map(count * row_bytes), np.uint8)
+    return memory[: count * row_bytes].reshape(count, row_bytes)
+
+
+# ---- a derived layout
+
+
+class Reversed(Layout):
+    """Row r of n lies where row n − 1 − r would, in a file that is made when the layout is, beside
+    the store's folder or beside a file alone, and is removed with it.
+
+    `made`: the tables that layouts of this class were made for; cleared by tests.
+    """
+
+    name = "reversed"
+    made: ClassVar[list[str]] = []
+
+    def __init__(self, context: LayoutContext) -> None:
+        if context.extent_bytes_max < 1 or context.gap_bytes_max < 0:
+            raise ConfigError("extent_bytes_max must be at least 1 and gap_bytes_max at least 0")
+        self._context, self._fd = context, -1
+        file = context.file
+        try:
+            with open(file.path, "rb") as source:
+                source.seek(file.data_offset)
+                content = source.read(file.row_count * file.row_bytes)
+        except OSError as error:
+            raise StoreError(f"{file.path} cannot be opened: {error.strerror}") from error
+        if len(content) != file.row_count * file.row_bytes:
+            raise StoreError(f"{file.path} became shorter than its rows: import the store again")
+        rows = np.frombuffer(content, np.uint8).reshape(file.row_count, file.row_bytes)
+        folder = Path(file.path if context.store is None else context.store.path).parent
+        number, self.path = tempfile.mkstemp(".reversed", dir=folder)
+        with os.fdopen(number, "wb") as target:
+            target.write(rows[::-1].tobytes())
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        type(self).made.append(file.path)
+
+    @classmethod
+    def make(cls, context: LayoutContext) -> Self:
+        return cls(context)
+
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
+        if self._fd < 0:
+            raise ValueError(f"the layout {self.path} is closed")
+        file, context = self._context.file, self._context
+        wrong = rows[(rows < 0) | (rows >= file.row_count)]
+        if len(wrong):
+            raise ValueError(f"row {wrong[0]} of {file.path}, which has {file.row_count} rows")
+        used["layouts"] += 1
+        reversed_rows = np.ascontiguousarray(file.row_count - 1 - rows, np.int64)
+        places = np.ascontiguousarray(places, np.int32)
+        geometry = ffi.new("gd_geometry *", {
+            "data_offset": 0, "row_bytes": file.row_bytes, "row_count": file.row_count,
+            "sector": 4096, "extent_bytes_max": context.extent_bytes_max,
+            "gap_bytes_max": context.gap_bytes_max,
+            "slots": ffi.cast("uint8_t *", landing.address), "slot_stride": landing.slot_stride,
+            "land_direct": int(landing.direct), "repeats": int(context.repeats),
+        })  # fmt: skip
+        asked, error = (pointer(reversed_rows), pointer(places), len(rows)), ffi.new("int *")
+        handle = lib.gd_reads_plan(geometry, *asked, error)
+        if handle == ffi.NULL:
+            if error[0] == -errno.ENOMEM:
+                raise MemoryError(f"no memory to plan {len(rows)} reads of {self.path}")
+            raise ValueError(f"a plan of {self.path} that cannot be: a row twice, or a wrong place")
+        return ReadJob(handle, self._fd, self.path, (self, landing))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            os.unlink(self.path)
+            self._fd = -1
+
+
+# ---- an engine
+
+
+class OneThread(Engine):
+    """One thread carries job after job out, from its first extent to its last: one request is in
+    flight at a time, at any depth."""
+
+    name = "one-thread"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        if settings.depth < 1 or settings.block_bytes < 1:
+            raise ConfigError("depth and block_bytes must be at least 1")
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="one-thread")
+        self._staging, self._blocks = staging(settings.depth, settings.block_bytes)
+        self._active: set[ReadJob] = set()
+        self._counters = JobCounters()
+        self._closing = False
+        self._ended = asyncio.Event()
+
+    def read(self, job: ReadJob) -> ReadJob:
+        refuse_closed(self._closing)
+        refuse_long_extents(job, self._settings)
+        used["engines"] += 1
+        self._active.add(job)
+        try:
+            self._thread.submit(self._carry_out, job)
+        except RuntimeError:  # the interpreter is ending
+            job.cancel()
+            lib.gd_reads_let_go(job.handle)
+            self._tell(job)
+        return job
+
+    def _carry_out(self, job: ReadJob) -> None:
+        """In the thread: read every extent; then nothing writes for the job any more."""
+        block, size = self._blocks[0], self._settings.block_bytes
+        while check(lib.gd_reads_pread(job.handle, job.fd, block, size, ffi.NULL), "pread"):
+            self._tell(job)
+        lib.gd_reads_let_go(job.handle)
+        self._tell(job)
+
+    def _tell(self, job: ReadJob) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._wake, job)
+
+    def _wake(self, job: ReadJob) -> None:
+        if job.wake() and job in self._active:
+            self._active.discard(job)
+            self._counters.add(job)
+            self._ended.set()
+
+    async def aclose(self) -> None:
+        self._closing = True
+        for job in self._active:
+            job.cancel()
+        while self._active:
+            self._ended.clear()
+            await self._ended.wait()
+        self._thread.shutdown()
+
+    def stats(self) -> dict[str, int]:
+        return self._counters.with_active(self._active)
+
+
+# ---- a tier above another
+
+KEPT_ROWS = 96
+
+
+class Keeping(Tier):
+    """Keeps copies of the rows that came through it whole; serves these in the call itself, and
+    fetches the rest from the tier below. New copies overwrite the oldest."""
+
+    name = "keeping"
+
+    def __init__(self, below: Tier, rows: int, row_bytes: int) -> None:
+        self.path = below.path
+        self._below, self._rows = below, rows
+        self._copies = np.empty((KEPT_ROWS, row_bytes), np.uint8)
+        self._row_of = np.full(KEPT_ROWS, -1, np.int64)
+        self._copy_of = np.full(rows, -1, np.int64)
+        self._next = 0
+
+    @classmethod
+    def make(cls, context: TierContext) -> Self:
+        if context.below is None:
+            raise ConfigError("the tier 'keeping' needs one below it: name it above 'disk'")
+        return cls(context.below, context.rows, context.row_bytes)
+
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._rows:
+            raise ValueError(f"a row is out of range: {self.path} has {self._rows}")
+        if len(np.unique(rows)) != len(rows):
+            raise ValueError("a row is asked for twice")
+        copy = self._copy_of[rows]
+        kept = copy >= 0
+        rest = self._below.fetch(rows[~kept], places[~kept], landing)
+        memory = _memory(landing, places, self._copies.shape[1])
+        memory[places[kept]] = self._copies[copy[kept]]
+        used["tiers"] += int(kept.sum())
+        return _Fetch(self, places[kept], rest, memory, (rows[~kept], places[~kept]))
+
+    async def aclose(self) -> None:
+        await self._below.aclose()
+
+    def keep(self, rows: Int64Array, content: Bytes) -> None:
+        new = self._copy_of[rows] < 0  # another fetch may have brought a row meanwhile
+        rows, content = rows[new][-KEPT_ROWS:], content[new][-KEPT_ROWS:]
+        copies = (self._next + np.arange(len(rows))) % KEPT_ROWS
+        old = self._row_of[copies]
+        self._copy_of[old[old >= 0]] = -1
+        self._copies[copies], self._row_of[copies] = content, rows
+        self._copy_of[rows] = copies
+        self._next = (self._next + len(rows)) % KEPT_ROWS
+
+
+class _Fetch:
+    """First the rows that were kept, then those from below as they come."""
+
+    def __init__(
+        self, tier: Keeping, served: Int32Array, rest: Fetch, memory: Bytes, asked: Any
+    ) -> None:
+        self._tier, self._served, self._rest, self._memory = tier, served, rest, memory
+        rows, places = asked
+        order = np.argsort(places)
+        self._rows, self._places = rows[order], places[order]
+
+    async def __aiter__(self) -> AsyncIterator[Stretch]:
+        if len(self._served):
+            yield Stretch(self._served)
+        async for stretch in self._rest:
+            rows = self._rows[np.searchsorted(self._places, stretch.slots)]
+            self._tier.keep(rows, self._memory[stretch.slots])
+            yield stretch
+
+    def cancel(self) -> None:
+        self._rest.cancel()
+
+
+def _memory(landing: Landing, places: Int32Array, row_bytes: int) -> Bytes:
+    """The places as far as they are asked for, uint8 [places, row_bytes]."""
+    count = int(places.max(initial=-1)) + 1
+    nbytes = (count - 1) * landing.slot_stride + row_bytes if count else 0
+    memory = np.frombuffer(ffi.buffer(ffi.cast("uint8_t *", landing.address), nbytes), np.uint8)
+    return np.lib.stride_tricks.as_strided(memory, (count, row_bytes), (landing.slot_stride, 1))
+
 
 SECOND: dict[str, Any] = {
-    "schedules": Dealt,
-    "samplers": Runs,
-    "topologies": Widened,
-    "policies": Pairs,
-    "devices": Copier,
-    "layouts": Reversed,
-    "engines": OneThread,
-    "tiers": Keeping,
-}
+    "schedules": Dealt, "samplers": Runs, "topologies": Widened, "policies": Pairs,
+    "devices": Copier, "layouts": Reversed, "engines": OneThread, "tiers": Keeping,
+}  # fmt: skip

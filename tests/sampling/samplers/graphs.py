@@ -74,33 +74,27 @@ class Scratch:
 
 
 def assert_contract(
-    sample: Sample,
-    indptr: Int64Array,
-    indices: Index,
-    seeds: Sequence[int],
-    fanout: Sequence[int],
-    replace: bool,
-) -> None:
+    sample: Sample, indptr: Int64Array, indices: Index, seeds: Sequence[int],
+    fanout: Sequence[int], replace: bool,
+) -> None:  # fmt: skip
     """Check a sample against everything that users of PyG's NeighborLoader rely on."""
     node, row, col, edge = sample.node, sample.row, sample.col, sample.edge
     assert (node.dtype, row.dtype, col.dtype) == (np.int64, np.int32, np.int32)
     assert edge.dtype == np.int32  # a position among few edges
-    assert len(sample.num_sampled_nodes) == len(fanout) + 1
-    assert len(sample.num_sampled_edges) == len(fanout)
-    assert sum(sample.num_sampled_nodes) == len(node)
-    assert sum(sample.num_sampled_edges) == len(row) == len(col) == len(edge)
+    of_hop, drawn_of_hop = sample.num_sampled_nodes, sample.num_sampled_edges
+    assert (len(of_hop), len(drawn_of_hop)) == (len(fanout) + 1, len(fanout))
+    assert sum(of_hop) == len(node)
+    assert sum(drawn_of_hop) == len(row) == len(col) == len(edge)
     assert node[: len(seeds)].tolist() == list(seeds)
     later = node[len(seeds) :].tolist()
-    assert len(set(later)) == len(later)
-    assert not set(later) & set(seeds)
+    assert len(set(later) - set(seeds)) == len(later)
     first_place: dict[int, int] = {}
     for place, value in enumerate(node.tolist()):
         first_place.setdefault(value, place)
     assert row.tolist() == [first_place[value] for value in indices[edge].tolist()]
-    first, drawn = 0, 0
-    known = set(seeds)
+    first, drawn, known = 0, 0, set(seeds)
     for hop, count in enumerate(fanout):
-        last = first + sample.num_sampled_nodes[hop]
+        last, end = first + of_hop[hop], drawn + drawn_of_hop[hop]
         expected_col: list[int] = []
         for place in range(first, last):
             begin, degree = indptr[node[place]], indptr[node[place] + 1] - indptr[node[place]]
@@ -110,14 +104,12 @@ def assert_contract(
             assert ((mine >= begin) & (mine < begin + degree)).all()
             if all_of_them:
                 assert mine.tolist() == list(range(begin, begin + degree))
-            elif not replace:
-                assert len(set(mine.tolist())) == times
+            assert replace or len(set(mine.tolist())) == times
             expected_col += [place] * times
-        end = drawn + sample.num_sampled_edges[hop]
         assert col[drawn:end].tolist() == expected_col
-        found = list(dict.fromkeys(indices[edge[drawn:end]].tolist()))
+        found = dict.fromkeys(indices[edge[drawn:end]].tolist())
         fresh = [value for value in found if value not in known]
-        assert node[last : last + sample.num_sampled_nodes[hop + 1]].tolist() == fresh
+        assert node[last : last + of_hop[hop + 1]].tolist() == fresh
         known |= set(fresh)
         first, drawn = last, end
 
@@ -135,7 +127,6 @@ class Shared(Uniform):
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:
-        """See `Sampler.make`."""
         if context.subgraphs is not None:
             return context.subgraphs()
         sampling = DRAWN_APART if context.replace else DEPENDENT

@@ -17,6 +17,7 @@ from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
 from tests.sampling.samplers.graphs import DEPENDENT, random_graph
+from tests.sampling.samplers.test_conformance import told
 from tests.sampling.windows import partitioned_graph, random_parts
 
 NODES, PARTS = 600, 11
@@ -37,23 +38,13 @@ def sampled(sampler: Any, seeds: Any, key: int, graph: Topology) -> Sample:
     return sample
 
 
-def assert_same(one: Sample, other: Sample) -> None:
-    for name in ("node", "row", "colptr", "edge"):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    assert one.num_sampled_nodes == other.num_sampled_nodes
-    assert one.num_sampled_edges == other.num_sampled_edges
-
-
 @pytest.mark.parametrize("replace", [False, True])
 def test_ids_positions_and_rows_are_the_stores(tmp_path, replace):
     made = in_partitions(tmp_path)
     targets = np.repeat(np.arange(NODES), np.diff(GRAPH[0]))
     drawn = 0
-    for partitions, k in (
-        (np.array([1, 4, 5, 9], np.int32), 30),
-        (np.array([2, 3], np.int32), 60),
-    ):
-        graph = load_window(made, GRAPH[0], partitions, k)
+    for partitions, k in (([1, 4, 5, 9], 30), ([2, 3], 60)):
+        graph = load_window(made, GRAPH[0], np.array(partitions, np.int32), k)
         members = graph.store_ids[k:].astype(np.int64)
         for batch in range(5):
             seeds = np.random.default_rng(batch).choice(members, 25)  # some of them twice
@@ -79,15 +70,16 @@ def test_a_window_of_all_nodes_gives_the_batches_of_the_whole_graph(tmp_path, re
             graph = load_window(made, GRAPH[0], np.arange(parts, dtype=np.int32), k)
             for seed in seeds(2):
                 node = np.random.default_rng(seed).integers(0, NODES, 30)
-                for given in (([5, 4], replace), ([40, -1], replace)):
-                    expected = sampled(Uniform(*given), node, seed, whole)
-                    assert_same(sampled(Inside(*given), node, seed, graph), expected)
-                expected = sampled(Uniform([5, 4], sampling=DEPENDENT), node, seed, whole)
-                sampler = Inside([5, 4], sampling=DEPENDENT)
-                assert_same(sampled(sampler, node, seed, graph), expected)
+                for given in (
+                    {"num_neighbors": [5, 4], "replace": replace},
+                    {"num_neighbors": [40, -1], "replace": replace},
+                    {"num_neighbors": [5, 4], "sampling": DEPENDENT},
+                ):
+                    one = sampled(Inside(**given), node, seed, graph)
+                    assert told(one) == told(sampled(Uniform(**given), node, seed, whole))
 
 
-def test_seeds_and_graphs_that_are_refused(tmp_path):
+def test_what_is_refused_or_left_to_the_context(tmp_path):
     made = in_partitions(tmp_path)
     graph = load_window(made, GRAPH[0], np.array([0, 1], np.int32), 10)
     outside = int(np.setdiff1d(np.arange(NODES), graph.store_ids)[0])
@@ -95,9 +87,6 @@ def test_seeds_and_graphs_that_are_refused(tmp_path):
         sampled(Inside([2]), [int(graph.store_ids[0]), outside], 0, graph)
     with pytest.raises(ConfigError, match="draws inside windows, and papers is a whole graph"):
         sampled(Inside([2]), [0], 0, over_arrays(*GRAPH, "papers"))
-
-
-def test_more_than_plain_sampling_is_left_to_the_context():
     other: Any = object()
     assert Inside.make(SamplerContext([2], subgraphs=lambda: other, window_nodes=9)) is other
     with pytest.raises(ConfigError, match="inside windows, and the strategy has none"):

@@ -64,13 +64,6 @@ def test_dispersed_reads_each_partition_once(seeds):
             assert set(read.values()) == {1}, (count, resident)
 
 
-def test_an_order_depends_on_its_key():
-    for make in (beta, dispersed):
-        first, second, third, again = (list(make(9, 3, Draws(key))) for key in (0, 1, 2, 0))
-        assert first == again
-        assert first != second != third != first
-
-
 def test_any_partition_in_memory_may_give_way():
     """Each of three is expected 200 times in 600; 5 standard deviations are 58."""
     gone: Counter[int] = Counter()
@@ -83,20 +76,13 @@ def test_any_partition_in_memory_may_give_way():
 def test_draws():
     draws = Draws(7)
     assert len({draws.key() for _ in range(100)}) == 100
-    assert sorted(draws.permutation(50)) == list(range(50))
     assert draws.permutation(50) != draws.permutation(50)
-    counts = np.array([1, 2, 3, 1000] * 200)
-    drawn = draws.each_below(counts)
-    assert ((drawn >= 0) & (drawn < counts)).all()
-    assert set(drawn[1::4]) == {0, 1}
-    assert set(drawn[2::4]) == {0, 1, 2}
+    drawn = draws.each_below(np.array([1, 2, 3, 1000] * 200))
+    assert [{*drawn[at::4]} for at in range(3)] == [{0}, {0, 1}, {0, 1, 2}]
     assert len(set(drawn[3::4])) > 150
     assert {draws.below(3) for _ in range(100)} == {0, 1, 2}
-
-
-def test_draws_are_those_of_the_version_before():
-    """If these change, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is restored
-    from a saved state would continue in another order."""
+    # If these change, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is restored
+    # from a saved state would continue in another order.
     draws = Draws(3)
     assert draws.permutation(6) == [5, 1, 2, 4, 0, 3]
     assert draws.each_below(np.array([10, 10, 10, 10])).tolist() == [6, 9, 5, 8]

@@ -33,15 +33,6 @@ def test_each_pass_and_each_epoch_has_another_order():
     assert {tuple(sorted(each)) for each in orders} == {tuple(range(100))}
 
 
-def test_each_window_has_an_order_of_its_own():
-    """Also windows of as many seeds."""
-    partitioned = Parts(2, np.arange(NODES, dtype=np.int32) // 50 % 2)
-    windows = Megabatch.make(context(partitioned, 1)).windows(0)
-    first, second = ([at % 50 for each in window.batches for at in each.node] for window in windows)
-    assert sorted(first) == sorted(second) == list(range(50))
-    assert first != second
-
-
 def test_an_epoch_equals_that_of_the_version_before():
     """If it changes, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is restored
     from a saved state would continue in another order."""
@@ -70,16 +61,6 @@ def test_a_group_without_seeds_is_not_loaded():
     schedule = Megabatch.make(replace(context(partitioned, 2), shuffle=False))
     found = [(each.number, parts_of(each)) for each in schedule.windows(0)]
     assert found == [(0, [0, 1]), (1, [2, 3])]
-
-
-def test_partitions_of_seeds_are_found_once_for_all_epochs():
-    """And not for the length."""
-    made = context(Parts.spread(16), 4)
-    assert len(Megabatch.make(made)) == 15 + 3
-    assert not made.partitioned.asked
-    for epoch in range(2):
-        list(Megabatch.make(replace(made, seed=epoch)).windows(epoch))
-    assert sum(made.partitioned.asked) == 100
 
 
 def test_the_sizes_of_windows():

@@ -1,8 +1,4 @@
-"""Input nodes and edges, and the plain schedules: which seeds a batch has, and in which order.
-
-Positions mean what they mean in tensor indexing. Code that writes into the arrays of a batch must
-not change other batches or the inputs.
-"""
+"""Input nodes and edges, and the plain schedules: which seeds a batch has, and in which order."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ from gnndrive.sampling.schedules.base import InputEdges, InputNodes, ScheduleCon
 from gnndrive.sampling.schedules.given import Given
 from gnndrive.sampling.schedules.recorded import Recorded
 from gnndrive.sampling.schedules.shuffled import Shuffled
-from tests.sampling.schedules.parts import batches
 from tests.sampling.schedules.test_conformance import order, with_recording
 
 COUNT = 5
@@ -44,7 +39,6 @@ INPUTS: dict[str, Callable[[], InputNodes | InputEdges]] = {
     "mask": lambda: InputNodes(COUNT, IDS.clone(), by_position=False, time=TIMES),
     "edges": lambda: InputEdges(COUNT, ends, "edges", label=IDS, time=TIMES),
 }
-EVERY = pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
 
 
 def sampler_input(seeds: Seeds) -> Any:
@@ -59,54 +53,38 @@ def sampler_input(seeds: Seeds) -> Any:
         ("all", [4, 0, 4], [4, 0, -1]),
         ("ids", [40, 30, 40], [4, 0, -1]),
         ("mask", [40, 30, 40], [40, 30, 40]),
+        ("edges", [104, 100, 104, 204, 200, 204], [4, 0, 4]),
     ],
 )
-def test_nodes(inputs, node, input_id, dtype):
-    """As in PyG, `input_id` is the position as the caller gave it, or for a mask the node id."""
-    seeds = INPUTS[inputs]().seeds(7, np.array([4, 0, -1], dtype))
-    assert (seeds.index, seeds.of_edges, seeds.type) == (7, False, None)
-    assert (seeds.node.tolist(), seeds.input_id.tolist()) == (node, input_id)
+def test_seeds_at_positions(inputs, node, input_id, dtype):
+    """As in tensor indexing. As in PyG, `input_id` is the position as the caller gave it, or for a
+    mask the node id."""
+    edges, position = inputs == "edges", np.array([4, 0, -1], dtype)
+    source = INPUTS[inputs]()
+    seeds = source.seeds(7, position)
+    assert (seeds.index, seeds.of_edges, seeds.type) == (7, edges, None)
+    assert seeds.input_id.tolist() == input_id
     assert seeds.node.dtype == seeds.input_id.dtype == np.int64
     given = sampler_input(seeds)
-    assert (given.node.tolist(), given.input_id.tolist()) == (node, input_id)
     assert given.time.tolist() == [4, 3, 4]
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_edges(dtype):
-    seeds = INPUTS["edges"]().seeds(7, np.array([4, 0, -1], dtype))
-    assert (seeds.index, seeds.of_edges, seeds.type) == (7, True, None)
-    assert seeds.input_id.tolist() == [4, 0, 4]
-    given = sampler_input(seeds)
-    assert (given.row.tolist(), given.col.tolist()) == ([104, 100, 104], [204, 200, 204])
-    assert (given.label.tolist(), given.time.tolist()) == ([40, 30, 40], [4, 3, 4])
-
-
-@EVERY
-def test_positions_at_the_ends(inputs):
-    for position in ([COUNT], [0, -COUNT - 1], [2**40]):
+    if edges:
+        assert torch.cat([given.row, given.col]).tolist() == node
+        assert given.label.tolist() == [40, 30, 40]
+    else:
+        assert seeds.node.tolist() == given.node.tolist() == node
+        assert given.input_id.tolist() == input_id
+    for wrong in ([COUNT], [0, -COUNT - 1], [2**40]):
         with pytest.raises(IndexError, match=f"out of range: there are {COUNT}"):
-            inputs().seeds(0, np.array(position))
-    first = inputs().seeds(0, np.array([-COUNT, 0])).node
-    last = inputs().seeds(0, np.array([-1, COUNT - 1])).node
-    assert first[0] == first[1] != last[0] == last[1]
-    none = inputs().seeds(0, np.empty(0, np.int64))
+            source.seeds(0, np.array(wrong))
+    none = source.seeds(0, np.empty(0, np.int64))
     assert len(none.node) == len(none.input_id) == len(sampler_input(none).input_id) == 0
-
-
-@EVERY
-def test_writing_into_seeds_changes_nothing_else(inputs):
-    """Neither the caller's positions, nor other seeds of the same inputs, nor the inputs, nor the
-    nodes of the same seeds."""
-    source, position = inputs(), np.array([1, 3])
-    before, written = source.seeds(0, position), source.seeds(0, position)
-    kept = before.node.copy()
-    given = sampler_input(written)
+    # What is written to a sampler's input changes no positions, seeds or inputs.
+    kept = seeds.node.copy()
     for each in (given.input_id, given.time):
         each.fill_(-9)
-    assert position.tolist() == [1, 3]
-    for seeds in (before, written, source.seeds(0, position)):
-        assert seeds.node.tolist() == kept.tolist()
+    assert position.tolist() == [4, 0, -1]
+    for each in (seeds, source.seeds(0, position)):
+        assert each.node.tolist() == kept.tolist()
     assert TIMES.tolist() == [3, 1, 2, 5, 4]
 
 
@@ -115,14 +93,10 @@ def test_ids_are_pickled_once():
     assert len(pickle.dumps(InputNodes(len(node), node))) < 1.5 * node.nbytes
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [[3, 0], torch.tensor([[3], [0]]), np.array([3, 0]), torch.tensor([3, 0], dtype=torch.int32)],
-    ids=["list", "column", "numpy", "int32"],
-)
-def test_a_batch_samplers_batch(batch):
-    (window,) = Given(INPUTS["ids"](), [batch]).windows(0)
-    assert [seeds.node.tolist() for seeds in window.batches] == [[50, 30]]
+def test_a_batch_samplers_batch():
+    for batch in ([3, 0], torch.tensor([[3], [0]]), np.array([3, 0], np.int32)):
+        (window,) = Given(INPUTS["ids"](), [batch]).windows(0)
+        assert [seeds.node.tolist() for seeds in window.batches] == [[50, 30]]
 
 
 # ---- shuffled
@@ -132,22 +106,12 @@ def shuffled(count: int, size: int, seed: int = 3, drop_last: bool = False) -> S
     return Shuffled(InputNodes(count), size, True, drop_last, seed)
 
 
-@pytest.mark.parametrize("batch_size", [7, 20_000])
-def test_every_input_node_comes_once(batch_size):
-    """Also in batches so large that their order is drawn without the GIL."""
-    assert sorted(order(shuffled(20_001, batch_size))) == list(range(20_001))
-
-
 def test_an_order_does_not_depend_on_the_batch_size():
-    orders = [order(shuffled(1000, size)) for size in (1, 7, 1000)]
-    assert orders[0] == orders[1] == orders[2]
-    assert order(shuffled(1000, 300, drop_last=True)) == orders[0][:900]
-
-
-def test_each_epoch_and_seed_has_its_own_order():
-    """Also seed 1, epoch 0 and seed 0, epoch 1."""
-    orders = {tuple(order(shuffled(100, 9, seed), at)) for seed in range(4) for at in range(3)}
-    assert len(orders) == 12
+    """Also in batches so large that their order is drawn without the GIL."""
+    whole = order(shuffled(20_001, 20_000))
+    assert sorted(whole) == list(range(20_001))
+    assert order(shuffled(20_001, 7)) == order(shuffled(20_001, 20_001)) == whole
+    assert order(shuffled(20_001, 300, drop_last=True)) == whole[:19_800]
 
 
 def test_an_order_equals_that_of_the_version_before():
@@ -159,14 +123,13 @@ def test_an_order_equals_that_of_the_version_before():
 def test_an_order_takes_memory_as_it_is_made():
     """The first thousand of 2^28 numbers (1 GiB) touch a thousand pages of 4 KiB, also on a kernel
     that uses huge pages by default."""
-    before = resident_bytes()
-    windows = shuffled(1 << 28, 1000).windows(0)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    before, windows = resident(), shuffled(1 << 28, 1000).windows(0)
     next(windows)
-    assert resident_bytes() - before < 100 << 20
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    assert resident() - before < 100 << 20
 
 
 def test_an_order_larger_than_memory_is_refused():
@@ -205,10 +168,10 @@ def test_orders_of_more_than_an_int32_can_count(core):
 BATCHES, EPOCHS = 11, 3
 
 
-def replaying(shuffle: bool = True, seed: int = 5) -> Recorded:
-    """A schedule that replays three epochs of eleven batches."""
+def replayed(epoch: int, shuffle: bool = True, seed: int = 5) -> list[Any]:
+    """Which batches are replayed, of three recorded epochs of eleven batches."""
     context = ScheduleContext(InputNodes(105), 10, shuffle, False, seed)
-    return Recorded.make(with_recording(context, EPOCHS))
+    return order(Recorded.make(with_recording(context, EPOCHS)), epoch)
 
 
 @pytest.mark.parametrize("epoch", [0, 2, 3, 7])
@@ -216,15 +179,9 @@ def test_an_epoch_replays_one_recording(epoch):
     """As it was recorded the first time or if it is not shuffled."""
     first = epoch % EPOCHS * BATCHES
     recorded = list(range(first, first + BATCHES))
-    assert order(replaying(shuffle=False), epoch) == sorted(order(replaying(), epoch)) == recorded
-    assert (order(replaying(), epoch) == recorded) is (epoch < EPOCHS)
-    assert (order(replaying(), epoch) == order(replaying(seed=6), epoch)) is (epoch < EPOCHS)
-
-
-def test_seeds_are_unknown_before_a_batch_is_read():
-    for seeds in batches(replaying().windows(4)):
-        assert seeds.node.tolist() == seeds.input_id.tolist() == []
-        assert type(sampler_input(seeds)) is int
+    assert replayed(epoch, shuffle=False) == sorted(replayed(epoch)) == recorded
+    assert (replayed(epoch) == recorded) is (epoch < EPOCHS)
+    assert (replayed(epoch) == replayed(epoch, seed=6)) is (epoch < EPOCHS)
 
 
 def test_nothing_is_replayed_without_a_pack():

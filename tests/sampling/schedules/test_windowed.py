@@ -9,7 +9,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice, pairwise
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 from gnndrive.common.records import Seeds
 from gnndrive.sampling.dealing import skip
-from gnndrive.sampling.schedules._parts import InputParts, KeptParts
+from gnndrive.sampling.schedules._parts import InputParts
 from gnndrive.sampling.schedules._windowed import cut, epoch_length, least
 from gnndrive.sampling.schedules.base import InputNodes, ScheduleContext
 from gnndrive.sampling.schedules.marius import Marius
@@ -234,39 +233,25 @@ def test_inputs_are_found_by_their_partitions(ends: list[tuple[int, int]], count
     assert as_list(found) == brute_force((part[source] * count + part[target]).tolist())
 
 
-def test_more_inputs_than_are_looked_up_together():
+def test_partitions_are_found_once_for_a_loader():
+    """By threads that ask at the same time too, and by parts; a copy of the inputs in another
+    process finds them again, because that takes less than to send them; so do those of another
+    partitioned store."""
     node, partitioned = np.random.default_rng(1).permutation(200_000), Parts.spread(50, 200_000)
-    found = InputNodes(len(node), torch.from_numpy(node)).parts(partitioned)
+    inputs = InputNodes(len(node), torch.from_numpy(node))
+    with ThreadPoolExecutor(8) as threads:
+        found, *others = threads.map(inputs.parts, [partitioned] * 8)
+    assert (sum(partitioned.asked), len(partitioned.asked)) == (200_000, 4)
+    assert all(each is found for each in others)
     part = partitioned.part[node]
-    assert len(partitioned.asked) == 4
     assert found.positions.tolist() == np.argsort(part, kind="stable").tolist()
     assert np.diff(found.bounds).tolist() == np.bincount(part).tolist()
-
-
-def test_partitions_are_found_once_for_a_loader():
-    """By threads that ask at the same time too; a copy of the inputs in another process finds them
-    again, because that takes less than to send them; so do those of another partitioned store."""
     inputs, partitioned = InputNodes(1000), Parts.spread(8)
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(inputs.parts, [partitioned] * 8))
-    assert sum(partitioned.asked) == 1000
-    assert all(each is found[0] for each in found)
+    found = inputs.parts(partitioned)
     assert len(pickle.dumps(inputs)) < 1000
-    assert as_list(pickle.loads(pickle.dumps(inputs)).parts(partitioned)) == as_list(found[0])
+    assert as_list(pickle.loads(pickle.dumps(inputs)).parts(partitioned)) == as_list(found)
     assert sum(partitioned.asked) == 2000
     assert inputs.parts(Parts.spread(2)).keys.tolist() == [0, 1]
-
-
-def test_one_thread_at_a_time_looks_for_partitions(monkeypatch):
-    kept, lock = KeptParts(), Lock()
-    monkeypatch.setattr(kept, "_lock", lock)
-
-    def find() -> InputParts:
-        assert lock.locked()
-        return InputNodes(5).parts(Parts.spread(2))
-
-    assert kept.get(Parts.spread(2), find).positions.tolist()
-    assert not lock.locked()
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

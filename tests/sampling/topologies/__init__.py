@@ -1,1 +1,0 @@
-"""Tests of gnndrive/sampling/topologies and gnndrive/sampling/graph.py."""

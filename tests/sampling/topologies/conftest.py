@@ -1,8 +1,7 @@
-"""Fixtures: graphs on disk, and topologies over them that are closed after the test."""
+"""Graphs on disk, and topologies over them that are closed after the test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,85 +25,59 @@ class Graph:
     indptr: np.ndarray
     path: Path
     dtype: np.dtype[Any]
-    type: Any = None
+    count: int
+    type = None
 
-    @property
-    def index_pointers(self) -> np.ndarray:
-        """uint32 as in a store, or int64 if a damaged pointer does not fit."""
+    def __post_init__(self) -> None:
+        self.source = self.target = SimpleNamespace(type=None, num_nodes=len(self.indptr) - 1)
+        self.num_edges = self.count
+        self.indices_file = TableFile(
+            str(self.path), DATA_OFFSET, self.count, self.dtype.itemsize, str(self.dtype), ()
+        )
+        # uint32 as in a store, or int64 if a damaged pointer does not fit.
         narrow = self.indptr.astype(np.uint32)
-        return narrow if np.array_equal(narrow, self.indptr) else self.indptr
+        self.index_pointers = narrow if np.array_equal(narrow, self.indptr) else self.indptr
 
     @property
     def indices(self) -> np.ndarray:
-        edges = (self.path.stat().st_size - DATA_OFFSET) // self.dtype.itemsize
-        return np.memmap(self.path, self.dtype, "r", DATA_OFFSET, (edges,))
-
-    @property
-    def source(self) -> SimpleNamespace:
-        return SimpleNamespace(type=None, num_nodes=len(self.indptr) - 1)
-
-    target = source
-
-    @property
-    def num_edges(self) -> int:
-        return self.indices_file.row_count
-
-    @property
-    def indices_file(self) -> TableFile:
-        width = self.dtype.itemsize
-        return TableFile(str(self.path), DATA_OFFSET, len(self.indices), width, str(self.dtype), ())
+        return np.memmap(self.path, self.dtype, "r", DATA_OFFSET, (self.count,))
 
 
-@dataclass
-class Opened:
-    """A topology whose engine runs."""
-
-    adjacency: Adjacency
-    closed: bool = False
+class Opened(Adjacency):
+    """An adjacency of one type, whose engine runs."""
 
     @property
     def topology(self) -> Topology:
-        return self.adjacency.topologies[0]
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        return self.adjacency.stats()
+        return self.topologies[0]
 
     def close(self) -> None:
-        if not self.closed:
-            self.adjacency.close()
-        self.closed = True
-
-
-Open = Callable[..., Opened]
-OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
+        if self._contexts:
+            super().close()
 
 
 @pytest.fixture
-def on_disk(tmp_path: Path) -> OnDisk:
+def on_disk(tmp_path):
     """A function that writes a graph's indices to a file."""
 
     def write(indptr: np.ndarray, indices: np.ndarray) -> Graph:
         path = tmp_path / f"indices{len(list(tmp_path.iterdir()))}.npy"
         path.write_bytes(bytes(DATA_OFFSET) + indices.tobytes())
-        return Graph(np.asarray(indptr, np.int64), path, indices.dtype)
+        return Graph(np.asarray(indptr, np.int64), path, indices.dtype, len(indices))
 
     return write
 
 
 @pytest.fixture
-def opened() -> Iterator[Open]:
+def opened():
     """A function that opens a graph as the topology of that name; closed after the test."""
     made: list[Opened] = []
 
     def one(
-        graph: Graph, name: Any = "direct", cache_bytes: int = 0, engine: str = "threads",
+        graph: Any, name: Any = "direct", cache_bytes: int = 0, engine: str = "threads",
         faults: Any = None, seed: int = 0, gap: int = 8192,
     ) -> Opened:  # fmt: skip
-        choice = TopologyChoice(name, "", 0, cache_bytes)
-        adjacency = Adjacency([graph], choice, gap)  # type: ignore[list-item]
-        made.append(Opened(adjacency))
-        adjacency.start(plugins.find("engines", engine), EngineSettings(16, 65536, seed, faults))
+        made.append(Opened([graph], TopologyChoice(name, "", 0, cache_bytes), gap))
+        made[-1].start(plugins.find("engines", engine), EngineSettings(16, 65536, seed, faults))
         return made[-1]
 
     yield one
