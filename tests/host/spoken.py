@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,7 +21,6 @@ from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 PLACES, ROWS_MAX = 4, 16
 ANSWER_TURNS_MAX = 500
 FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.ASK)
-ROLES = ("simulation", "group", "first", "second")  # what `two_ranks` gives
 LATER = 9  # an epoch
 OTHERS_ROWS = np.arange(100, 108)
 
@@ -53,6 +51,11 @@ class SpokenRank:
         self.arena.write_rows(place, [rows])
         self.say(Kind.ANNOUNCE, step, place, epoch=epoch)
 
+    def ask_for(self, rows: Int64Array, step: int = 0, place: int = 0, epoch: int = 0) -> None:
+        """Announce a batch and join with it."""
+        self.announce(rows, step, place, epoch)
+        self.say(Kind.JOIN, step, epoch=epoch)
+
     def heard(self, kind: Kind, step: int = 0, epoch: int = 0) -> list[Message]:
         """The messages of a kind about a batch."""
         about = kind, epoch, step
@@ -77,8 +80,7 @@ class SpokenRank:
     async def load(self, rows: Int64Array, step: int = 0, epoch: int = 0) -> None:
         """Announce a batch, join, wait for its rows, compare and release them."""
         place = PLACES - 1
-        self.announce(rows, step, place, epoch)
-        self.say(Kind.JOIN, step, epoch=epoch)
+        self.ask_for(rows, step, place, epoch)
         await self.answer(Kind.READY, step, epoch)
         self.check(rows, place)
         self.say(Kind.RELEASE, step, epoch=epoch)
@@ -103,8 +105,8 @@ async def group_of(
 async def two_ranks(
     rows: TableFile, slots: int = 16, **given: Any
 ) -> AsyncIterator[tuple[Simulation, Group, SpokenRank, SpokenRank]]:
-    """A group of two ranks; at its end the first one dies, and the second one, which goes on in a
-    later epoch, must get its rows."""
+    """A group of two ranks; at its end the first one dies, and the second one must get its rows in
+    a later epoch."""
     async with group_of(rows, 0, 1, slots=slots, **given) as (simulation, group):
         first, second = (SpokenRank(simulation, group, number) for number in range(2))
         yield simulation, group, first, second
@@ -131,31 +133,6 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         run(test(**fixtures))
 
     return called
-
-
-def of_two_ranks(**given: Any) -> Callable[..., Callable[..., None]]:
-    """For a test that runs within `two_ranks`, and takes what it needs of `ROLES` by name."""
-
-    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-        taken = inspect.signature(test).parameters
-
-        async def main(rows: TableFile, fixtures: dict[str, Any]) -> None:
-            async with two_ranks(rows, **given) as made:
-                roles = dict(zip(ROLES, made, strict=True))
-                given_names = {"rows": rows, **fixtures, **roles}
-                await test(**{name: given_names[name] for name in taken})
-
-        def called(rows: TableFile, **fixtures: Any) -> None:
-            run(main(rows, fixtures))
-
-        functools.update_wrapper(called, test)
-        fixtures = ["rows", *(name for name in taken if name not in ("rows", *ROLES))]
-        called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in fixtures]
-        )
-        return called
-
-    return decorate
 
 
 async def some_turns(count: int = ANSWER_TURNS_MAX) -> None:

@@ -21,8 +21,6 @@ def arena_of(shape: ArenaShape, more: int = 0) -> Arena:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_place_touches_another(shape):
     """Write every number of every part once, and read all of them back; then aliases over ids."""
-    assert shape.place_bytes % PAGE == 0
-    assert shape.nbytes == PAGE + shape.places * shape.place_bytes
     arena, draw = arena_of(shape), np.random.default_rng(0)
     arena.counters[:] = np.arange(len(COUNTERS))
     rows, aliases = {}, {}
@@ -51,22 +49,18 @@ def test_an_id_that_no_table_can_have_becomes_none_at_all(wide):
     assert read.tolist() == [3, -1, 2**31 - 1, *large]
 
 
-def test_fewer_rows_and_none_in_memory_that_is_larger_than_the_arena():
-    """Rows are copied, because the rank may change them."""
+def test_rows_are_copied_and_their_counts_checked():
+    """The rank may change them."""
     arena = arena_of(ArenaShape(2, (7, 3)), 2 * PAGE)
     arena.write_rows(1, [np.arange(7), np.arange(3)])
     arena.write_rows(1, [np.array([4, 2]), np.arange(0)])
     read = arena.read_rows(1)
     arena._memory[:] = 255
     assert [each.tolist() for each in read] == [[4, 2], []]
-
-
-@pytest.mark.parametrize("count", [-1, 8, 2**40, -(2**63), 2**63 - 1])
-@pytest.mark.parametrize("table", [0, 1])
-def test_a_count_larger_than_a_place_is_refused(count, table):
-    arena = arena_of(ArenaShape(2, (7, 7)))
-    place = arena._memory[PAGE + arena.shape.place_bytes :]
-    place[8 * table : 8 * table + 8].view(np.int64)[:] = count
-    assert arena.read_rows(0)
-    with pytest.raises(ProtocolError, match="at most 7"):
-        arena.read_rows(1)
+    arena.write_rows(1, read)
+    for table, count in ((0, -1), (1, 4), (0, 2**40), (1, -(2**63))):
+        counts = arena._counts(1)
+        counts[:] = 0
+        counts[table] = count
+        with pytest.raises(ProtocolError, match="at most"):
+            arena.read_rows(1)

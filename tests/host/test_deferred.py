@@ -27,12 +27,11 @@ def example(tmp_path, monkeypatch):
 
 def test_only_its_use_imports_a_deferred_module(example):
     defer(example)
-    first, second = __import__(example), __import__(example)
-    assert first is second
+    first = __import__(example)
+    assert first is __import__(example)
     assert "VALUE" not in vars(first)
     assert first.VALUE == 5
     assert sys.modules[example] is not first
-    assert __import__(example).VALUE == second.VALUE == 5
     for _ in range(2):
         with pytest.raises(AttributeError, match="NOTHING"):
             assert first.NOTHING
@@ -44,15 +43,7 @@ def test_a_name_of_it_or_a_module_inside_imports_it(example):
     defer(example)
     scope = {}
     exec(f"import {example}.inside as inside\nfrom {example} import VALUE", scope)
-    assert vars(scope["inside"])["VALUE"] == 6
-    assert scope["VALUE"] == 5
-
-
-def test_one_that_is_not_installed_is_an_import_error():
-    defer("gnndrive_not_installed")
-    with pytest.raises(ModuleNotFoundError):
-        vars(sys.modules["gnndrive_not_installed"].inside)
-    assert "gnndrive_not_installed" not in sys.modules
+    assert (vars(scope["inside"])["VALUE"], scope["VALUE"]) == (6, 5)
 
 
 def test_the_host_service_starts_without_torch():

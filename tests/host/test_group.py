@@ -4,7 +4,6 @@ the other ranks go on. What the group answers: valid rows in the order of the tu
 from __future__ import annotations
 
 import asyncio
-import errno
 
 import numpy as np
 import pytest
@@ -23,14 +22,12 @@ from tests.host.spoken import (
     SpokenRank,
     group_of,
     in_loop,
-    of_two_ranks,
     some_turns,
     two_ranks,
 )
-from tests.soak import product
 
 WANTED = np.arange(8)
-BAD_SECTOR = Faults(eio_offsets=((0, 512),))  # the rows 0 to 7
+BAD_SECTOR = {"faults": Faults(eio_offsets=((0, 512),))}  # the rows 0 to 7
 
 
 async def unknown(simulation, group, rank):
@@ -43,16 +40,14 @@ async def announced(simulation, group, rank):
 
 async def waiting(simulation, group, rank):
     """It joins in epoch 1, and rank 1's turns in epoch 0 come first."""
-    rank.announce(WANTED, epoch=1)
-    rank.say(Kind.JOIN, epoch=1)
+    rank.ask_for(WANTED, epoch=1)
     await some_turns()
     assert group.extracting.has(0, 1, 0)
 
 
 async def extracting(simulation, group, rank):
     simulation.engine.paused = True
-    rank.announce(WANTED)
-    rank.say(Kind.JOIN)
+    rank.ask_for(WANTED)
     await some_turns()
     assert simulation.engine.inflight
 
@@ -64,8 +59,7 @@ async def given_up(simulation, group, rank):
 
 
 async def ready(simulation, group, rank):
-    rank.announce(WANTED)
-    rank.say(Kind.JOIN)
+    rank.ask_for(WANTED)
     await rank.answer(Kind.READY)
     rank.check(WANTED)
 
@@ -89,118 +83,123 @@ CASES = [(way, kind) for way, kinds in ALLOWED.items() for kind in (None, *kinds
 
 
 @pytest.mark.parametrize(("way", "kind"), CASES)
-@of_two_ranks()
-async def test_a_message_is_allowed_or_refused(simulation, group, first, second, way, kind):
+@in_loop
+async def test_a_message_is_allowed_or_refused(rows, way, kind):
     """`kind`, or all that are refused; then the rank leaves, and the other one loads batches."""
-    await way(simulation, group, first)
-    epoch = int(way is waiting)
-    refused = set(Kind) - {*ALLOWED[way], *ALWAYS} if kind is None else set()
-    assert all(first.refused(each, epoch=epoch) for each in refused)
-    assert kind is None or not first.refused(kind, epoch=epoch)
-    group.leave(first.member, lost=True)
-    assert [each.a for each in second.heard(Kind.PEER_LOST)] == [0]
+    async with two_ranks(rows) as (simulation, group, first, second):
+        await way(simulation, group, first)
+        epoch = int(way is waiting)
+        refused = set(Kind) - {*ALLOWED[way], *ALWAYS} if kind is None else set()
+        assert all(first.refused(each, epoch=epoch) for each in refused)
+        assert kind is None or not first.refused(kind, epoch=epoch)
+        group.leave(first.member, lost=True)
+        assert [each.a for each in second.heard(Kind.PEER_LOST)] == [0]
 
 
 @pytest.mark.parametrize("kind", [Kind.LEAVE, Kind.END])
-@pytest.mark.parametrize("way", [announced, waiting, extracting, given_up, ready])
-@of_two_ranks()
-async def test_a_batch_that_is_given_up_is_answered_once(simulation, group, first, way, kind):
-    await way(simulation, group, first)
-    epoch, later = int(way is waiting), way in (extracting, given_up)
-    first.say(kind, epoch=epoch)
-    assert len(first.heard(Kind.LEFT, epoch=epoch)) == (not later)
-    simulation.engine.paused = False
-    await some_turns()
-    assert len(first.heard(Kind.LEFT, epoch=epoch)) == 1
-    assert len(first.heard(Kind.READY, epoch=epoch)) == (way is ready)
-    assert not first.member.batches
-    assert not first.member.places
-    assert simulation.table.available == 16
+@pytest.mark.parametrize(
+    ("way", "given"),
+    [
+        *((way, {}) for way in (announced, waiting, extracting, given_up, ready)),
+        (extracting, BAD_SECTOR),
+    ],
+)
+@in_loop
+async def test_a_batch_that_is_given_up_is_answered_once(rows, way, given, kind):
+    """Also if its rows cannot be read afterwards."""
+    async with two_ranks(rows, **given) as (simulation, group, first, _):
+        await way(simulation, group, first)
+        epoch, later = int(way is waiting), way in (extracting, given_up)
+        first.say(kind, epoch=epoch)
+        assert len(first.heard(Kind.LEFT, epoch=epoch)) == (not later)
+        simulation.engine.paused = False
+        await some_turns()
+        expected = [Kind.READY] * (way is ready) + [Kind.LEFT]
+        assert [each.kind for each in first.got] == expected
+        assert not first.member.batches
+        assert not first.member.places
+        assert simulation.table.available == 16
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@of_two_ranks()
-async def test_a_place_is_free_when_its_batch_has_ended(first, fails):
-    first.announce(np.array([500]) if fails else WANTED, 0, place=0)
-    for step in range(1, PLACES):
-        first.announce(WANTED, step, place=step)
-    assert all(first.refused(Kind.ANNOUNCE, 9, place) for place in range(PLACES))
-    first.say(Kind.LEAVE, 3)
-    first.announce(WANTED, 9, place=3)
-    first.say(Kind.JOIN, 0)
-    if fails:
-        await first.answer(Kind.FAILED)
-    else:
-        await first.answer(Kind.READY)
-        assert first.refused(Kind.ANNOUNCE, 10, 0), "it holds the aliases"
+@in_loop
+async def test_a_place_is_free_when_its_batch_has_ended(rows, fails):
+    async with two_ranks(rows) as (_, _, first, _):
+        first.announce(np.array([500]) if fails else WANTED, 0, place=0)
+        for step in range(1, PLACES):
+            first.announce(WANTED, step, place=step)
+        assert all(first.refused(Kind.ANNOUNCE, 9, place) for place in range(PLACES))
+        first.say(Kind.LEAVE, 3)
+        first.announce(WANTED, 9, place=3)
+        first.say(Kind.JOIN, 0)
+        await first.answer(Kind.FAILED if fails else Kind.READY)
+        if not fails:
+            assert first.refused(Kind.ANNOUNCE, 10, 0), "it holds the aliases"
+            first.say(Kind.RELEASE)
+        first.announce(WANTED, 10, place=0)
+
+
+@in_loop
+async def test_numbers_out_of_range_are_refused(rows):
+    async with two_ranks(rows) as (_, _, first, _):
+        first.arena.write_rows(0, [WANTED])
+        for place in (-1, PLACES, 2**40, -(2**63)):
+            assert first.refused(Kind.ANNOUNCE, 0, place)
+        for epoch, step in ((0, -1), (0, 1 << 39), (0, 2**63 - 1), (1 << 22, 0), (-1, 0)):
+            assert first.refused(Kind.ANNOUNCE, step, 0, epoch=epoch)
+        first.arena._memory[PAGE : PAGE + 8].view(np.int64)[:] = 17
+        assert first.refused(Kind.ANNOUNCE), "more rows than a place has room for"
+        first.say(Kind.END)
+        first.announce(WANTED)
+        assert first.refused(Kind.JOIN), "its turn has passed"
+
+
+@in_loop
+async def test_the_tail_of_a_lease_is_released_from_its_end_on(rows):
+    async with two_ranks(rows) as (simulation, group, first, _):
+        await ready(simulation, group, first)
+        for begin, available in ((8, 8), (6, 10), (6, 10), (1, 15)):
+            first.say(Kind.RELEASE_TAIL, a=0, b=begin)
+            assert simulation.table.available == available
+        for table, begin in ((0, 2), (0, -1), (0, 2**62), (1, 0), (-1, 0), (2**40, 0)):
+            assert first.refused(Kind.RELEASE_TAIL, a=table, b=begin)
         first.say(Kind.RELEASE)
-    first.announce(WANTED, 10, place=0)
+        assert simulation.table.available == 16
 
 
-@of_two_ranks()
-async def test_a_batch_that_joins_in_an_ended_epoch_leaves_nothing_behind(first):
-    """It was announced after the end of its epoch, so its turn has passed."""
-    first.say(Kind.END)
-    first.announce(WANTED)
-    assert first.refused(Kind.JOIN)
-
-
-@of_two_ranks()
-async def test_numbers_out_of_range_are_refused(first):
-    first.arena.write_rows(0, [WANTED])
-    for place in (-1, PLACES, 2**40, -(2**63)):
-        assert first.refused(Kind.ANNOUNCE, 0, place)
-    for epoch, step in ((0, -1), (0, 1 << 39), (0, 2**63 - 1), (1 << 22, 0), (-1, 0)):
-        assert first.refused(Kind.ANNOUNCE, step, 0, epoch=epoch)
-    for count in (-1, 17, 2**62, -(2**63)):
-        first.arena._memory[PAGE : PAGE + 8].view(np.int64)[:] = count
-        assert first.refused(Kind.ANNOUNCE)
-    assert not first.member.batches
-
-
-@of_two_ranks()
-async def test_the_tail_of_a_lease_is_released_from_its_end_on(simulation, group, first):
-    await ready(simulation, group, first)
-    for begin, available in ((8, 8), (6, 10), (6, 10), (1, 15)):
-        first.say(Kind.RELEASE_TAIL, a=0, b=begin)
-        assert simulation.table.available == available
-    for table, begin in ((0, 2), (0, -1), (0, 2**62), (1, 0), (-1, 0), (2**40, 0)):
-        assert first.refused(Kind.RELEASE_TAIL, a=table, b=begin)
-    first.say(Kind.RELEASE)
-    assert simulation.table.available == 16
-
-
-@of_two_ranks()
-async def test_orders_increase_with_the_turns(first, second):
+@in_loop
+async def test_orders_increase_with_the_turns(rows):
     """The last batch of an epoch comes before the first of the next, up to the largest numbers."""
     last = (1 << 39) - 1
-    for at in ([(0, 0), (0, 1), (0, last), (1, 0)], [(6, 0), (6, last), (7, 0), (7, last)]):
-        for place, (epoch, step) in enumerate(at):
-            first.announce(WANTED, step, place, epoch)
-            second.announce(WANTED, step, place, epoch)
-        orders = [each.member.batches[turn].order for turn in at for each in (first, second)]
-        assert orders == sorted(set(orders))
-        for epoch, step in at:
-            first.say(Kind.LEAVE, step, epoch=epoch)
-            second.say(Kind.LEAVE, step, epoch=epoch)
-    first.announce(WANTED, last, 0, (1 << 22) - 1)
-    (batch,) = first.member.batches.values()
-    assert orders[-1] < batch.order < 2**62
+    async with two_ranks(rows) as (_, _, first, second):
+        for at in ([(0, 0), (0, 1), (0, last), (1, 0)], [(6, 0), (6, last), (7, 0), (7, last)]):
+            for place, (epoch, step) in enumerate(at):
+                first.announce(WANTED, step, place, epoch)
+                second.announce(WANTED, step, place, epoch)
+            orders = [each.member.batches[turn].order for turn in at for each in (first, second)]
+            assert orders == sorted(set(orders))
+            for epoch, step in at:
+                first.say(Kind.LEAVE, step, epoch=epoch)
+                second.say(Kind.LEAVE, step, epoch=epoch)
+        first.announce(WANTED, last, 0, (1 << 22) - 1)
+        (batch,) = first.member.batches.values()
+        assert orders[-1] < batch.order < 2**62
 
 
 # ---- the ranks of a group
 
 
-@of_two_ranks()
-async def test_a_rank_enters_once_and_is_refused_when_it_has_left(simulation, group, first):
-    for number in (0, 1, 2, -1):
-        with pytest.raises(ProtocolError, match="none of"):
-            SpokenRank(simulation, group, number)
-    first.arena.write_rows(0, [WANTED])
-    group.leave(first.member, lost=False)
-    with pytest.raises(ProtocolError, match="has come before"):
-        SpokenRank(simulation, group, 0)
-    assert all(first.refused(kind) for kind in FROM_RANKS)
+@in_loop
+async def test_a_rank_enters_once_and_is_refused_when_it_has_left(rows):
+    async with two_ranks(rows) as (simulation, group, first, _):
+        for number in (0, 1, 2, -1):
+            with pytest.raises(ProtocolError, match="none of"):
+                SpokenRank(simulation, group, number)
+        first.arena.write_rows(0, [WANTED])
+        group.leave(first.member, lost=False)
+        with pytest.raises(ProtocolError, match="has come before"):
+            SpokenRank(simulation, group, 0)
+        assert all(first.refused(kind) for kind in FROM_RANKS)
 
 
 @in_loop
@@ -224,8 +223,7 @@ def test_nothing_is_left_if_a_group_ends_in_the_middle_of_a_batch(rows, seeds):
         async with group_of(rows, 0, 1, 2) as (simulation, group):
             for number in range(3):
                 rank = SpokenRank(simulation, group, number)
-                rank.announce(np.arange(10 * number, 10 * number + 16))
-                rank.say(Kind.JOIN)
+                rank.ask_for(np.arange(10 * number, 10 * number + 16))
             for _ in range(turns):
                 await asyncio.sleep(0)
 
@@ -236,118 +234,93 @@ def test_nothing_is_left_if_a_group_ends_in_the_middle_of_a_batch(rows, seeds):
 # ---- what it answers
 
 
-@of_two_ranks(slots=20, part_rows=100)
-async def test_batches_of_several_ranks_are_read_in_one_sweep(simulation, first, second):
-    """Rows that both need are loaded once, in one admission; `fits_together` of the buffer decides
-    how many batches a sweep has."""
-    first.announce(np.arange(12), 0, place=0)
-    second.announce(np.arange(4, 16), 0, place=0)
-    first.announce(np.arange(16, 28), 1, place=1)
-    for rank, step in ((second, 0), (first, 0), (first, 1)):
-        rank.say(Kind.JOIN, step)
-    await first.answer(Kind.READY)
-    await second.answer(Kind.READY)
-    await some_turns()
-    stats = simulation.table.stats()
-    assert (stats["admitted"], stats["loads"], stats["repeats"]) == (1, 16, 8)
-    assert not first.heard(Kind.READY, 1), "there is no room for a third one"
-
-
-@product("wrong,given", [-1, 200, 2**31, 2**62, -(2**63)], [{}, {"policy": Belady()}])
 @in_loop
-async def test_rows_out_of_range_are_an_error_of_their_batch(rows, wrong, given):
+async def test_batches_of_several_ranks_are_read_in_one_sweep(rows):
+    """Rows that both need are loaded once, in one admission; `fits_together` of the buffer decides
+    how many batches a sweep has. The counters are there when a batch is ready."""
+    async with two_ranks(rows, slots=20, part_rows=100) as (simulation, _, first, second):
+        first.announce(np.arange(12), 0, place=0)
+        second.announce(np.arange(4, 16), 0, place=0)
+        first.announce(np.arange(16, 28), 1, place=1)
+        for rank, step in ((second, 0), (first, 0), (first, 1)):
+            rank.say(Kind.JOIN, step)
+        await first.answer(Kind.READY)
+        counted = dict(zip(COUNTERS, first.arena.counters.tolist(), strict=True))
+        assert (counted["loads"], counted["repeats"]) == (16, 8)
+        await second.answer(Kind.READY)
+        await some_turns()
+        assert simulation.table.stats()["admitted"] == 1
+        assert not first.heard(Kind.READY, 1), "there is no room for a third one"
+
+
+WIDE, AHEAD = {"slots": 64}, {"slots": 64, "policy": Belady()}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "given", "kind", "said"),
+    [
+        ([0, 1, -1], WIDE, IndexError, "out of range"),
+        ([0, 1, 200], AHEAD, IndexError, "out of range"),
+        ([0, 1, 2**31], AHEAD, IndexError, "out of range"),
+        ([0, 1, -(2**63)], AHEAD, IndexError, "out of range"),
+        (range(12), {"slots": 10}, ConfigError, "needs 12"),
+        (WANTED, BAD_SECTOR, ReadError, "x.bin"),
+    ],
+)
+@in_loop
+async def test_what_a_batch_cannot_have_is_an_error_of_that_batch(rows, wrong, given, kind, said):
     """The batches beside it, which may be in one sweep with it, get their rows."""
-    async with two_ranks(rows, slots=64, **given) as (_, _, first, second):
-        first.announce(np.array([0, 1, wrong]), 0, place=0)
-        first.announce(WANTED, 1, place=1)
-        second.announce(WANTED + 20, 0, place=0)
+    async with two_ranks(rows, **given) as (_, _, first, second):
+        first.announce(np.array(wrong), 0, place=0)
+        first.announce(WANTED + 20, 1, place=1)
+        second.announce(WANTED + 40, 0, place=0)
         for rank, step in ((first, 0), (first, 1), (second, 0)):
             rank.say(Kind.JOIN, step)
         error = error_from((await first.answer(Kind.FAILED)).text)
-        assert isinstance(error, IndexError)
-        assert "out of range" in str(error)
+        assert isinstance(error, kind)
+        assert said in str(error)
         await second.answer(Kind.READY)
-        second.check(WANTED + 20)
+        second.check(WANTED + 40)
         second.say(Kind.END)
         await first.answer(Kind.READY, 1)
-        first.check(WANTED, 1)
+        first.check(WANTED + 20, 1)
 
 
-@of_two_ranks(slots=10)
-async def test_a_batch_that_the_buffer_cannot_hold_is_an_error_of_that_batch(first, second):
-    first.announce(np.arange(12))
-    first.say(Kind.JOIN)
-    await second.load(WANTED)
-    error = error_from((await first.answer(Kind.FAILED)).text)
-    assert isinstance(error, ConfigError)
-    assert "needs 12" in str(error)
+@in_loop
+async def test_a_rank_asks_whom_it_waits_for(rows):
+    async with two_ranks(rows) as (_, _, first, second):
+
+        def awaited():
+            second.say(Kind.ASK)
+            assert second.got[-1].kind is Kind.AWAITED
+            return second.got[-1].a
+
+        assert awaited() == 0, "it has not joined with its first batch"
+        first.ask_for(np.arange(16))
+        assert awaited() == -1, "its turn has come"
+        await first.answer(Kind.READY)
+        assert awaited() == 1
+        second.ask_for(np.arange(16, 32))
+        await some_turns()
+        assert awaited() == 0, "it has not joined with its second batch"
+        first.ask_for(np.arange(32, 48), 1, place=1)
+        await some_turns()
+        assert awaited() == 1, "the turn after that"
+        first.say(Kind.END)
+        assert awaited() == 1
 
 
-@of_two_ranks(faults=BAD_SECTOR)
-async def test_a_bad_sector_is_an_error_of_the_batches_that_need_it(
-    rows, simulation, first, second
-):
-    first.announce(WANTED)
-    first.say(Kind.JOIN)
-    await second.load(WANTED + 20)
-    error = error_from((await first.answer(Kind.FAILED)).text)
-    assert isinstance(error, ReadError)
-    assert (error.path, error.errno) == (rows.path, errno.EIO)
-    assert simulation.table.available == 16
-    await first.load(WANTED + 20, 1)
-
-
-@of_two_ranks(faults=BAD_SECTOR)
-async def test_a_batch_that_fails_after_it_was_given_up_is_answered_once(simulation, first):
-    simulation.engine.paused = True
-    first.announce(WANTED)
-    first.say(Kind.JOIN)
-    await some_turns()
-    first.say(Kind.LEAVE)
-    assert not first.got
-    simulation.engine.paused = False
-    await some_turns()
-    assert [each.kind for each in first.got] == [Kind.LEFT]
-    first.announce(WANTED + 20, 1)
-
-
-@of_two_ranks()
-async def test_a_rank_asks_whom_it_waits_for(first, second):
-    def awaited():
-        second.say(Kind.ASK)
-        assert second.got[-1].kind is Kind.AWAITED
-        return second.got[-1].a
-
-    assert awaited() == 0, "it has not joined with its first batch"
-    first.announce(np.arange(16))
-    first.say(Kind.JOIN)
-    assert awaited() == -1, "its turn has come"
-    await first.answer(Kind.READY)
-    assert awaited() == 1
-    second.announce(np.arange(16, 32))
-    second.say(Kind.JOIN)
-    await some_turns()
-    assert awaited() == 0, "it has not joined with its second batch"
-    first.announce(np.arange(32, 48), 1, place=1)
-    first.say(Kind.JOIN, 1)
-    await some_turns()
-    assert awaited() == 1, "the turn after that"
-    first.say(Kind.END)
-    assert awaited() == 1
-
-
-@of_two_ranks(stages=Stages(extractors=1))
-async def test_a_rank_that_holds_all_slots_is_named(first, second):
+@in_loop
+async def test_a_rank_that_holds_all_slots_is_named(rows):
     """Every batch that can join has joined, and the only extractor waits for slots."""
-    await first.load(WANTED)
-    first.say(Kind.END)
-    for step in range(3):
-        second.announce(np.arange(16) + 16 * step, step, place=step)
-        second.say(Kind.JOIN, step)
-    await second.answer(Kind.READY)
-    await some_turns()
-    first.say(Kind.ASK)
-    assert first.got[-1].a == 1
+    async with two_ranks(rows, stages=Stages(extractors=1)) as (_, _, first, second):
+        first.say(Kind.END)
+        for step in range(3):
+            second.ask_for(np.arange(16) + 16 * step, step, place=step)
+        await second.answer(Kind.READY)
+        await some_turns()
+        first.say(Kind.ASK)
+        assert first.got[-1].a == 1
 
 
 @in_loop
@@ -355,18 +328,8 @@ async def test_a_broken_buffer_is_an_error_at_all_ranks(rows):
     async with group_of(rows, 0, 1, 2) as (simulation, group):
         first, second = (SpokenRank(simulation, group, number) for number in range(2))
         simulation.buffer.fail(ValueError("the device is gone"))
-        first.announce(WANTED)
-        first.say(Kind.JOIN)
+        first.ask_for(WANTED)
         await some_turns()
         for rank in (first, second, SpokenRank(simulation, group, 2)):
             text = (await rank.answer(Kind.BROKEN)).text
             assert "the device is gone" in str(error_from(text))
-
-
-@of_two_ranks()
-async def test_the_counters_are_there_when_a_batch_is_ready(first, second):
-    second.say(Kind.END)
-    for step in range(2):
-        await first.load(WANTED, step)
-    counted = dict(zip(COUNTERS, first.arena.counters.tolist(), strict=True))
-    assert (counted["loads"], counted["hits"]) == (8, 8)

@@ -1,69 +1,53 @@
-"""The service over real sockets: who is let in, who is disconnected, and how it ends."""
+"""The service over real sockets: who is let in, what is refused, and how it ends."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import gc
+import mmap
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from gnndrive import Store
+import gnndrive
+from gnndrive import ConfigError, HostServiceError, StoreError
 from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.common.errors import ConfigError
-from gnndrive.host import acceptor, connection, graphs, service
-from gnndrive.host.connection import Connection
+from gnndrive.host import acceptor, graphs, service
+from gnndrive.host.connection import Connection, connected
 from gnndrive.host.group import Group
 from gnndrive.host.group_buffer import GroupBuffer
-from gnndrive.host.hello import Hello
-from gnndrive.host.messages import Kind, Message
-from gnndrive.host.service import Service
-from gnndrive.host.wire import abstract_name, new_socket
+from gnndrive.host.hello import NAME_MAX, Hello
+from gnndrive.host.inquiry import ask
+from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message
 from tests.forked import Program
-from tests.host.processes.strangers import Stranger, of_one
+from tests.host.conftest import NODES, SETTINGS, SHARE, Serving
+from tests.host.processes.programs import digest
+from tests.host.strangers import Stranger, attack, of_one
 
 
-class Running:
-    """A service in this event loop; strangers connect to its name."""
-
-    def __init__(self, store: Store, listener: socket.socket, stays: bool) -> None:
-        self.name, self.reports = listener.getsockname().decode()[len("\0gnndrive-") :], list[str]()
-        self.service = Service(store, listener, self.reports.append, stays)
-
-    async def stranger(self) -> Stranger:
-        """A client that has said nothing yet."""
-        return await asyncio.to_thread(Stranger, self.name)
-
-    async def welcome(self, hello: Hello) -> Stranger:
-        """A client that has got its welcome."""
-        made = await self.stranger()
-        await asyncio.to_thread(made.enter, hello, self.service.store)
-        return made
+def welcome(serving: Serving, hello: Hello) -> Stranger:
+    """A client that has got its welcome."""
+    made = Stranger(serving.address)
+    made.enter(hello)
+    return made
 
 
-@asynccontextmanager
-async def running(
-    store: Store, stays: bool = True, kind: Callable[[], socket.socket] = new_socket
-) -> AsyncIterator[Running]:
-    """A service, of which nothing is left afterwards, without a garbage collection."""
-    gc.collect()
-    before = memories()
-    listener = kind()
-    listener.bind(abstract_name(f"test-{os.getpid()}-{listener.fileno()}"))
-    listener.listen()
-    made = Running(store, listener, stays)
-    yield made
-    await made.service.aclose()
-    assert memories() == before
+def gone(stranger: Stranger) -> bool:
+    """Wait until the service has disconnected a client, after what it has still told it."""
+    while stranger.receive() is not None:
+        pass
+    stranger.close()
+    return True
 
 
 def memories() -> int:
@@ -72,185 +56,240 @@ def memories() -> int:
     return sum("memfd:gnndrive-" in os.readlink(link) for link in links if os.path.islink(link))
 
 
-async def gone(stranger: Stranger) -> bool:
-    """Whether the service has disconnected a client, after what it has still told it."""
-    while (await asyncio.to_thread(stranger.receive)) is not None:
-        pass
-    stranger.close()
-    return True
+def is_served(stranger: Stranger) -> bool:
+    stranger.say(Kind.ASK)
+    return stranger.receive() == Message(Kind.AWAITED, a=0)
 
 
 # ---- who is let in
 
 
-async def test_the_last_client_ends_the_service(store, hello):
-    async with running(store, stays=False) as made:
-        first, second = await made.welcome(hello), await made.welcome(of_one(hello))
-        first.say(Kind.BYE)
-        assert await gone(first)
-        assert not made.service.ended.is_set()
-        second.close()
-        await made.service.ended.wait()
-        assert made.reports == []
-        assert made.service.failures == []
+def test_the_last_client_ends_the_service_and_nothing_is_left(serve, hello):
+    gc.collect()
+    before, serving = memories(), serve(stays=False)
+    first, second = welcome(serving, hello), welcome(serving, of_one(hello))
+    first.say(Kind.BYE)
+    assert gone(first)
+    assert not serving.service.ended.is_set()
+    second.close()
+    serving.call(serving.service.ended.wait)
+    serving.call(serving.service.aclose)
+    assert memories() == before
 
 
-async def test_other_users_are_refused(store, hello, monkeypatch):
-    async with running(store) as made:
-        honest = await made.welcome(hello)
-        user = os.geteuid()
-        with monkeypatch.context() as patched:
-            patched.setattr(acceptor.os, "geteuid", lambda: user + 1)
-            other = await made.stranger()
-            assert await gone(other)
-        assert made.reports == [f"user {user} was refused: only user {user + 1} may connect"]
-        honest.say(Kind.ASK)
-        answer = await asyncio.to_thread(honest.receive)
-        assert answer == Message(Kind.AWAITED, a=0)
-        honest.close()
+def test_other_users_are_refused(serve, hello, monkeypatch):
+    serving, user = serve(), os.geteuid()
+    honest = welcome(serving, hello)
+    with monkeypatch.context() as patched:
+        patched.setattr(acceptor.os, "geteuid", lambda: user + 1)
+        assert gone(Stranger(serving.address))
+    assert f"user {user} was refused: only user {user + 1} may connect" in serving.said
+    assert is_served(honest)
+    honest.close()
 
 
-async def test_a_client_that_says_nothing_or_stays_when_refused_is_disconnected(
-    store, hello, monkeypatch
+def test_a_client_that_says_nothing_or_stays_when_refused_is_disconnected(
+    serve, hello, monkeypatch
 ):
     monkeypatch.setattr(service, "HELLO_S", 0)
-    async with running(store, stays=False) as made:
-        silent = await made.stranger()
-        assert await gone(silent)
-        await made.service.ended.wait()
-    async with running(store, stays=False) as made:
-        refused = await made.stranger()
-        wrong = replace(hello, store="another store")
-        refused.say(Kind.HELLO, **wrong.to_json())
-        assert await gone(refused)
-        await made.service.ended.wait()
+    for said in ({}, replace(hello, store="another store").to_json()):
+        serving = serve(stays=False)
+        client = Stranger(serving.address)
+        if said:
+            client.say(Kind.HELLO, **said)
+        assert gone(client)
+        serving.call(serving.service.ended.wait)
 
 
-async def test_accepting_goes_on_when_files_are_free_again(store, hello, monkeypatch):
+def test_accepting_goes_on_when_files_are_free_again(serve, hello, monkeypatch):
     monkeypatch.setattr(acceptor, "RETRY_S", 0)
-    refusals = [OSError(errno.EMFILE, "Too many open files")] * 3
+    refusals, accept = [OSError(errno.EMFILE, "Too many open files")] * 3, socket.socket.accept
 
-    class Refusing(socket.socket):
-        def accept(self):
-            if refusals:
-                raise refusals.pop()
-            return super().accept()
+    def refusing(sock):
+        if refusals:
+            raise refusals.pop()
+        return accept(sock)
 
-    def kind():
-        return Refusing(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    serving = serve()
+    monkeypatch.setattr(socket.socket, "accept", refusing)
+    welcome(serving, hello).close()
+    assert len([text for text in serving.said if "Too many open files" in text]) == 3
 
-    async with running(store, kind=kind) as made:
-        client = await made.welcome(hello)
-        assert len([text for text in made.reports if "Too many open files" in text]) == 3
-        client.close()
+
+# ---- what is refused
+
+
+def refusal(serving: Serving, asked: Hello) -> str:
+    """Why a service refuses a client."""
+    connection = Connection(serving.address, asked)
+    with pytest.raises((ConfigError, HostServiceError, StoreError)) as raised:
+        connection.wait()
+    assert ask(serving.address).used == 0
+    assert not ask(serving.address).clients
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"share": SHARE - 1}, f"a buffer of {SHARE:,} bytes has a share of {SHARE - 1:,}"),
+        ({"slots": (NODES + 1,)}, f"or not {NODES + 1} rows of it"),
+        ({"files": ("derived/x/0123456789abcdef/nodes/x.npy",)}, "nodes/x of "),
+        ({"row_bytes": (80,)}, "was replaced since this process opened the store: open it again"),
+        ({"files": ()}, "is no list of names"),
+        ({"tables": ("nodes/y",)}, "the store has no table 'nodes/y'"),
+        ({"topology": "../x"}, "no topology is called '../x'"),
+        ({"layout": "../x"}, "no layout is called '../x'"),
+        ({"engine": "os"}, "no engine is called 'os'"),
+        ({"share": 1 << 40}, "a test (process"),
+        ({"share": 1 << 60}, "is no number of bytes"),
+    ],
+)
+def test_what_a_service_does_not_make(serve, hello, asked, said):
+    own = {name: value for name, value in asked.items() if name in ("share", "topology")}
+    buffer = replace(SETTINGS, **{name: asked[name] for name in asked if name not in own})
+    assert said in refusal(serve(), replace(hello, buffer=buffer, **own))
+
+
+def test_the_services_limit_is_named(serve, hello, monkeypatch):
+    refused = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr("gnndrive.host.group_buffer.choose", Mock(side_effect=refused))
+    said = refusal(serve(), hello)
+    assert said.startswith(f"in the service (process {os.getpid()}, whose limits are its shell's, ")
+    assert "LimitNOFILE=" in said
+
+
+def test_names_are_safe_to_print(hello):
+    name = "a\n\x1b[31m\u202eb" + "é" * 200
+    read = Hello.from_json(replace(hello, name=name).to_json())
+    assert read == replace(hello, name="a??[31m?b" + "é" * (NAME_MAX - 9))
 
 
 # ---- who is disconnected
 
 
-async def test_a_client_that_never_reads(store, hello):
-    async with running(store) as made:
-        client = await made.welcome(hello)
+def ends(sock: socket.socket, serving: Serving) -> None:
+    """Wait until a service has closed a connection, over which it may have sent something."""
+    with suppress(ConnectionError):
+        while sock.recv(MESSAGE_BYTES_MAX + 1):
+            pass
+    serving.call(lambda: None)  # until it has said why
 
-        def ask_on():
-            while client.say(Kind.ASK):
-                pass
 
-        await asyncio.to_thread(ask_on)
-        assert ["does not read its messages" in text for text in made.reports] == [True]
+def test_who_asks_wrongly_or_does_not_read_is_disconnected(serve, hello):
+    serving = serve()
+    client = welcome(serving, hello)
+    while client.say(Kind.ASK):
+        pass
+    client.close()
+    with connected(serving.address) as sock:
+        sock.send(Message(Kind.STATUS, a=1 << 62).encode())
+        assert Message.decode(sock.recv(MESSAGE_BYTES_MAX)).text["clients"] == []
+        sock.send(Message(Kind.STATUS, a=-1).encode())
+        ends(sock, serving)
+    with connected(serving.address) as sock:
+        with suppress(ConnectionError):
+            while True:
+                sock.send(Message(Kind.STATUS).encode())
+        ends(sock, serving)
+    reasons = ["does not read its messages", "it asks for client -1", "not read the last answer"]
+    said = [text for text in serving.said if "was disconnected" in text]
+    assert [reason in text for reason, text in zip(reasons, said, strict=True)] == [True] * 3
+
+
+def test_who_asks_neither_ends_nor_keeps_a_service_of_ranks(serve, hello):
+    serving = serve(stays=False)
+    assert ask(serving.address).total == 0
+    serving.call(lambda: None)
+    assert not serving.service.ended.is_set()
+    with connected(serving.address) as sock:
+        sock.send(Message(Kind.STATUS).encode())
+        sock.recv(MESSAGE_BYTES_MAX)
+        client = welcome(serving, hello)
+        assert ask(serving.address).used == SHARE
+        assert not serving.service.ended.is_set()
         client.close()
+        serving.call(serving.service.ended.wait)
 
 
-async def test_descriptors_that_clients_send_are_closed(store, hello):
-    async with running(store) as made:
-        client = await made.stranger()
-        read, write = os.pipe()
-        message = Message(Kind.HELLO, text=hello.to_json()).encode()
-        socket.send_fds(client.sock, [message], [write] * 5)
-        os.close(write)
-        answer = await asyncio.to_thread(client.receive)
-        assert answer.kind is Kind.WELCOME
-        with os.fdopen(read, "rb") as pipe:
-            assert await asyncio.to_thread(pipe.read) == b"", "no process has the other end"
-        client.close()
+def test_descriptors_that_clients_send_are_closed(serve, hello):
+    client = Stranger(serve().address)
+    read, write = os.pipe()
+    message = Message(Kind.HELLO, text=hello.to_json()).encode()
+    socket.send_fds(client.sock, [message], [write] * 5)
+    os.close(write)
+    assert client.receive().kind is Kind.WELCOME
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == b"", "no process has the other end"
+    client.close()
 
 
-async def test_an_error_of_the_service_ends_one_connection_and_is_loud(store, hello, monkeypatch):
-    async with running(store) as made:
-        honest = await made.welcome(of_one(hello))
-        other = await made.welcome(hello)
+def test_an_error_of_the_service_ends_one_connection_and_is_loud(serve, hello, monkeypatch):
+    serving = serve()
+    honest, other = welcome(serving, of_one(hello)), welcome(serving, hello)
+    with monkeypatch.context() as patched:
+        patched.setattr(Group, "handle", Mock(side_effect=RuntimeError("a mistake")))
+        other.say(Kind.ASK)
+        assert gone(other)
+    assert is_served(honest)
+    honest.close()
+    (failure,) = serving.service.failures
+    assert str(failure) == "a mistake"
+    assert any("Traceback" in text for text in serving.said)
+    serving.service.failures.clear()
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Group, "handle", Mock(side_effect=RuntimeError("a mistake")))
-            other.say(Kind.ASK)
-            assert await gone(other)
-        honest.say(Kind.ASK)
-        assert await asyncio.to_thread(honest.receive) == Message(Kind.AWAITED, a=0)
-        honest.close()
-        assert [str(each) for each in made.service.failures] == ["a mistake"]
-        assert "Traceback" in made.reports[0]
+
+def test_an_honest_loader_beside_strangers(serve, load, store, hello, seeds):
+    serving, own = serve(memory=None), load(store)
+    loader = load(gnndrive.connect(serving.name))
+    (seed,) = seeds(1)
+    with ThreadPoolExecutor(1) as thread:
+        asked = serving.address, replace(hello, topology="resident"), seed, 40
+        attacked = thread.submit(attack, *asked)
+        while True:
+            assert [digest(batch) for batch in loader] == [digest(batch) for batch in own]
+            if attacked.done():
+                break
+    counted = attacked.result()
+    assert (counted["sent"] > 50, counted["welcome"] > 2) == (True, True)
+    assert sum("was disconnected: " in text for text in serving.said) > 5
+    client = welcome(serving, replace(of_one(hello), topology="resident"))
+    *others, arena = map(may_write, client.fds)
+    assert arena
+    assert others
+    assert not any(others)
+    client.close()
 
 
-async def test_a_rank_that_may_open_no_more_files_hears_which_limit(store, hello, monkeypatch):
-    async with running(store) as made:
-        receive = socket.recv_fds
-
-        def truncated(*given):
-            data, fds, flags, address = receive(*given)
-            return data, fds, flags | socket.MSG_CTRUNC, address
-
-        monkeypatch.setattr(connection.socket, "recv_fds", truncated)
-        rank = await asyncio.to_thread(Connection, made.name, hello)
-        with pytest.raises(ConfigError, match="ulimit -n"):
-            await asyncio.to_thread(rank.wait)
+def may_write(fd: int) -> bool:
+    """Whether a memory can be mapped to write into it."""
+    try:
+        mmap.mmap(fd, 1, prot=mmap.PROT_WRITE | mmap.PROT_READ)
+    except PermissionError:
+        return False
+    return True
 
 
 # ---- the end
 
 
-async def test_a_broken_invariant_is_found_at_the_end_of_a_group(store, hello, monkeypatch):
-    verify = FeatureBuffer.verify
+def test_memory_is_freed_in_another_thread(serve, hello, monkeypatch):
+    threads, serving = list[threading.Thread](), serve()
+    client = welcome(serving, hello)
 
-    def broken(buffer):
-        verify(buffer)
-        raise AssertionError("a slot table breaks invariant 7")
+    def recorded(usual):
+        return lambda *given: [threads.append(threading.current_thread()), usual(*given)][1]
 
-    monkeypatch.setattr(FeatureBuffer, "verify", broken)
-    listener = new_socket()
-    listener.bind(abstract_name(f"test-{os.getpid()}-broken"))
-    listener.listen()
-    made = Running(store, listener, stays=False)
-    client = await made.welcome(hello)
+    monkeypatch.setattr(FeatureBuffer, "verify", recorded(FeatureBuffer.verify))
+    monkeypatch.setattr(HostMemory, "close", recorded(HostMemory.close))
+    monkeypatch.setattr(GroupBuffer, "_close_slots", recorded(GroupBuffer._close_slots))
     client.close()
-    await made.service.ended.wait()
-    await made.service.aclose()
-    assert [str(each) for each in made.service.failures] == ["a slot table breaks invariant 7"]
-    assert made.service.budget.used == hello.share, "its memory may still be there"
-
-
-async def test_memory_is_freed_in_another_thread(store, hello, monkeypatch):
-    threads = list[threading.Thread]()
-
-    def recorded(kind, name):
-        usual = getattr(kind, name)
-
-        def called(*given):
-            threads.append(threading.current_thread())
-            usual(*given)
-
-        monkeypatch.setattr(kind, name, called)
-
-    async with running(store) as made:
-        client = await made.welcome(hello)
-        recorded(FeatureBuffer, "verify")
-        recorded(HostMemory, "close")
-        recorded(GroupBuffer, "_close_slots")
-        client.close()
+    serving.call(serving.service.aclose)
     assert len(threads) == 3
-    assert threading.current_thread() not in threads
+    assert serving.call(threading.current_thread) not in threads
 
 
-async def test_what_is_read_too_late_is_freed(store, hello, monkeypatch):
+def test_what_is_read_too_late_is_freed(serve, hello, monkeypatch):
     begun, go_on, closed = (threading.Event() for _ in range(3))
 
     def publish(*given):
@@ -259,24 +298,23 @@ async def test_what_is_read_too_late_is_freed(store, hello, monkeypatch):
         return SimpleNamespace(close=closed.set)
 
     monkeypatch.setattr(graphs, "publish", publish)
-    async with running(store) as made:
-        clients = [await made.stranger() for _ in range(2)]
-        for client in clients:
-            client.say(Kind.HELLO, **replace(of_one(hello), topology="resident").to_json())
-        await asyncio.to_thread(begun.wait)
-        await made.service.aclose()
-        assert made.service.reading
-        assert [await gone(client) for client in clients] == [True, True]
-        assert made.service.budget.used == 0
-        reading = made.service._graphs._reading
-        go_on.set()
-        await reading
-        await asyncio.to_thread(closed.wait)
-        assert not made.service.failures
+    serving = serve()
+    clients = [Stranger(serving.address) for _ in range(2)]
+    for client in clients:
+        client.say(Kind.HELLO, **replace(of_one(hello), topology="resident").to_json())
+    begun.wait()
+    serving.call(serving.service.aclose)
+    assert serving.service.reading
+    assert [gone(client) for client in clients] == [True, True]
+    assert serving.service.budget.used == 0
+    reading = serving.service._graphs._reading
+    go_on.set()
+    serving.call(lambda: reading)
+    closed.wait()
 
 
 SERVING = """
-import sys
+import sys, threading
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.host import graphs
 from gnndrive.host.process import run
@@ -296,19 +334,27 @@ sys.exit(run(listener.detach(), sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize(("broken", "status"), [("", 0), ("FeatureBuffer.verify = broken", 1)])
-def test_the_exit_status_of_the_process_says_so(store, hello, broken, status):
-    with started(store.path, broken) as (name, process):
+@contextmanager
+def started(path: Path, change: str = "") -> Iterator[tuple[str, Program]]:
+    """The name of a service that is a process, in which `change` was executed, and the process."""
+    name = f"test-{os.getpid()}-process"
+    with Program(SERVING.format(change), name, str(path)) as process:
+        assert process.stdout.readline() == "listening\n"
+        yield name, process
+
+
+def test_a_broken_invariant_is_in_the_exit_status_of_the_process(store, hello):
+    with started(store.path, "FeatureBuffer.verify = broken") as (name, process):
         client = Stranger(name)
-        client.enter(hello, store)
+        client.enter(hello)
         client.close()
         _, said = process.communicate()
-    assert process.returncode == status
-    assert ("invariant 7" in said) == bool(status)
+    assert process.returncode == 1
+    assert "invariant 7" in said
 
 
 def test_a_process_without_clients_does_not_read_on(store, hello):
-    with started(store.path, "import threading; graphs.publish = publish") as (name, process):
+    with started(store.path, "graphs.publish = publish") as (name, process):
         client = Stranger(name)
         client.say(Kind.HELLO, **replace(hello, topology="resident").to_json())
         assert process.stdout.readline() == "reading\n"
@@ -323,12 +369,3 @@ def test_a_store_that_is_not_there_is_one_line(tmp_path):
     assert process.returncode == 2
     assert said.startswith("the host service cannot open its store: ")
     assert said.count("\n") == 1
-
-
-@contextmanager
-def started(path, change=""):
-    """The name of a service that is a process, in which `change` was executed, and the process."""
-    name = f"test-{os.getpid()}-process"
-    with Program(SERVING.format(change), name, str(path)) as process:
-        assert process.stdout.readline() == "listening\n"
-        yield name, process

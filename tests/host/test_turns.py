@@ -22,20 +22,6 @@ def join(turns: Turns[str], *batches: str) -> None:
         turns.join(rank, epoch, step, name)
 
 
-def test_batches_come_by_epoch_then_step_then_rank():
-    turns = Turns(range(3))
-    join(turns, "002", "012", "102", "001", "011", "101")
-    assert (turns.peek(9), turns.awaited) == ([], 0), "none comes before rank 0's first"
-    join(turns, "000", "010")
-    assert turns.peek(99) == ["000", "001", "002", "010", "011", "012"], "rank 0 may have step 2"
-    assert turns.awaited is None, "a batch can be taken"
-    join(turns, "100")
-    order = ["000", "001", "002", "010", "011", "012", "100", "101", "102"]
-    assert turns.peek(99) == order
-    assert [*turns.take_now(), *turns.take_now(8)] == order
-    assert turns.taken == 9
-
-
 VOIDS = {
     "joined": lambda turns: join(turns, "000"),
     "ended": lambda turns: turns.end_epoch(0, 0),
@@ -57,18 +43,6 @@ async def test_a_task_that_waits_for_a_turn_is_woken(void):
     void(turns)
     await waiting
     assert "001" in turns.peek(2)
-
-
-@pytest.mark.parametrize("late", ["000", "010", "020", "100"])
-def test_a_batch_whose_turn_has_passed_is_refused(late):
-    turns = Turns(range(2))
-    join(turns, "020")
-    turns.end_epoch(0, 0)
-    join(turns, "110")
-    before = turns.peek(9)
-    with pytest.raises(ProtocolError, match="too late"):
-        join(turns, late)
-    assert turns.peek(9) == before
 
 
 class Model:

@@ -1,15 +1,29 @@
-"""What ranks do in `test_*.py` of this folder: functions that `starter.py` runs in each rank."""
+"""Ranks as processes: `Starter` in the test, the process that forks them, and what they do.
+
+The forking process has no threads, and has imported everything (tests/forked.py). Ranks have a
+group of torch.distributed over files, and a process group of the system for themselves, as those
+that a terminal starts. Each rank runs a function of this file, and has nothing of the host service
+left at its end.
+
+The forking process adopts the orphans of its ranks, that is host services whose rank has ended, so
+that it knows when everything that a run started has ended, and how.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import json
 import os
 import resource
+import select
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -22,31 +36,149 @@ import torch
 import torch.distributed as dist
 
 import gnndrive
-from gnndrive import (
-    ClosedError,
-    ConfigError,
-    HostServiceError,
-    LinkNeighborLoader,
-    NeighborLoader,
-    PeerError,
-    Store,
-)  # fmt: skip
-from gnndrive.common.errors import LateError
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.common.errors import GNNDriveError, LateError
 from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection
 from gnndrive.host.inquiry import ask
 from gnndrive.host.start import Listener
 from gnndrive.loader import host_service
 from gnndrive.loader.runtime import Runtime
+from tests.forked import Program
+from tests.project_files import ROOT
 
-SIZE = 16
-DIFFERING: tuple[tuple[str, Any, Any], ...] = (
-    ("memory", "40MB", "50MB"), ("buffer", "100KB", "90KB"), ("num_neighbors", [4, 3], [4, 2]),
-    ("io_depth", 32, 64), ("extractors", 2, 3),
-    ("host_service", True, False),
-)  # fmt: skip
-"""Arguments in which ranks must not differ, each with two values."""
+LIMIT_S = 120  # against processes that never end
+PR_SET_CHILD_SUBREAPER = 36
 SMALL = {"batch_size": 2}  # 65 batches in an epoch
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run of several ranks, all processes of which have ended.
+
+    Attributes:
+        results: what each rank's function returned; None: it did not return.
+        statuses: the exit status of each rank; −N: signal N has killed it.
+        orphans: the exit statuses of other processes that outlived their parents.
+        outputs: what each rank, and the processes that it started, have printed.
+    """
+
+    results: list[Any]
+    statuses: list[int]
+    orphans: list[int]
+    outputs: list[str]
+
+
+class Starter:
+    """Runs ranks, until `close`."""
+
+    def __init__(self) -> None:
+        code = f"from {__name__} import main; main()"
+        self._process = Program(code, environment={"PYTHONPATH": str(ROOT)})
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._process.__exit__(None, None, None)
+
+    def run(self, program: str, world: int, folder: Path, **arguments: Any) -> Ended:
+        """Run a function in each of `world` ranks, until all processes have ended; they leave in
+        `folder` what they print and return."""
+        asked = {"program": program, "world": world, "folder": str(folder), "given": arguments}
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        if not select.select([self._process.stdout], [], [], LIMIT_S)[0]:
+            for each in psutil.Process(self._process.pid).children(recursive=True):
+                each.kill()
+            outputs = [path.read_text() for path in sorted(folder.glob("output-*"))]
+            raise AssertionError("\n".join(["the processes do not end", *outputs]))
+        ended: Mapping[str, Any] = json.loads(self._process.stdout.readline())
+        results = [folder / f"result-{rank}" for rank in range(world)]
+        return Ended(
+            [json.loads(path.read_text()) if path.exists() else None for path in results],
+            ended["ranks"],
+            ended["orphans"],
+            [(folder / f"output-{rank}").read_text() for rank in range(world)],
+        )
+
+
+# ---- the process that forks ranks
+
+
+def main() -> None:
+    """Run ranks for a `Starter`, as often as it asks."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    gc.freeze()  # ranks share this memory as long as no collection of theirs writes into it
+    for line in sys.stdin:
+        asked = json.loads(line)
+        ranks: list[int] = []
+        for rank in range(asked["world"]):
+            process = os.fork()
+            if process == 0:
+                _be_rank(rank, asked)
+            ranks.append(process)
+            os.setpgid(process, ranks[0])
+        statuses = dict(_ended_children())
+        others = [status for process, status in statuses.items() if process not in ranks]
+        print(json.dumps({"ranks": [statuses[each] for each in ranks], "orphans": others}))
+        sys.stdout.flush()
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    while True:
+        try:
+            process, status = os.wait()
+        except ChildProcessError:
+            return
+        yield process, os.waitstatus_to_exitcode(status)
+
+
+def _be_rank(rank: int, asked: Mapping[str, Any]) -> None:
+    """Run a rank's function in this forked child, and exit as a script does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    folder = Path(asked["folder"])
+    output = os.open(folder / f"output-{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, empty), (1, output), (2, output)):
+        os.dup2(source, target)
+    os.close(output)
+    os.close(empty)
+    try:
+        result = _run(Rank(rank, asked["world"], folder), asked["program"], asked["given"])
+        (folder / f"result-{rank}").write_text(json.dumps(result))
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    sys.exit()
+
+
+def _run(rank: Rank, program: str, given: dict[str, Any]) -> Any:
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(rank.world)
+    dist.init_process_group(
+        "gloo", f"file://{rank.folder}/rendezvous", timedelta(minutes=2), rank=rank.number,
+        world_size=rank.world,
+    )  # fmt: skip
+    try:
+        result = globals()[program](rank, **given)
+    finally:
+        dist.destroy_process_group()
+    assert _left_behind() == []
+    return result
+
+
+def _left_behind() -> list[str]:
+    """What this process still has of host services that have ended: descriptors, mappings, threads
+    and records of ended processes."""
+    for thread in threading.enumerate():
+        if thread.name == "gnndrive-service":
+            thread.join()
+    gc.collect()
+    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    found = [each for each in (*links, *maps) if "gnndrive-" in each]
+    return found + [str(child) for child in psutil.Process().children()]
+
+
+# ---- what ranks do
 
 
 class Rank:
@@ -65,7 +197,7 @@ class Rank:
 def loader(store: str | Store, links: bool = False, **arguments: Any) -> NeighborLoader:
     """A loader whose ranks share what they can."""
     opened = gnndrive.open(store) if isinstance(store, str) else store
-    given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": SIZE, "shuffle": True}
+    given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "shuffle": True}
     given |= {"seed": 5, "buffer": "100KB", "ranks": True, "host_service": True}
     kind: Any = LinkNeighborLoader if links else NeighborLoader
     made: NeighborLoader = kind(opened, **(given | arguments))
@@ -103,26 +235,22 @@ def refused(start: Callable[[], object]) -> str:
     raise AssertionError("no error")
 
 
-def left_behind() -> list[str]:
-    """What this process still has of host services that have ended: descriptors, mappings, threads
-    and records of ended processes."""
-    for thread in threading.enumerate():
-        if thread.name == "gnndrive-service":
-            thread.join()
-    gc.collect()
-    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    found = [each for each in (*links, *maps) if "gnndrive-" in each]
-    return found + [str(child) for child in psutil.Process().children()]
-
-
-# ---- programs
+def error_of(start: Callable[[], object]) -> str:
+    """The type of the error that `start` raises."""
+    try:
+        start()
+    except Exception as error:
+        return type(error).__name__
+    return ""
 
 
 def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
-    """An epoch of each of several loaders, of which `asked` has the arguments."""
+    """An epoch of each of several loaders, of which `asked` has the arguments; "topology" is a list
+    of each rank's."""
     found = []
     for arguments in asked:
+        if "topology" in arguments:
+            arguments["topology"] = arguments["topology"][rank.number]
         with loader(**arguments) as made:
             found.append([digest(batch) for batch in made])
             assert made.stats()["engine"] == "host service"
@@ -131,26 +259,18 @@ def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
 
 def much(rank: Rank, store: str) -> dict[str, Any]:
     """Two loaders of one run, in many ways; what they yield, by what it is called."""
-    opened, found = gnndrive.open(store), dict[str, Any]()
+    opened, found = gnndrive.open(store), dict[str, Any](train=[], valid=[])
     # A second store object, as a script may open one for validation.
     with loader(opened) as train, loader(store, shuffle=False, input_nodes=range(50)) as valid:
-        found["train"], found["valid"] = [], []
-        for epoch in range(2):
-            found["train"].append([])
+        for _ in range(2):
+            batches = []
             for batch in train:
-                found["train"][epoch].append(digest(batch))
+                batches.append(digest(batch))
                 dist.barrier()  # as data parallel training does after each step
+            found["train"].append(batches)
             found["valid"].append([digest(batch) for batch in valid])
         # Each rank leaves the epoch somewhere else.
         found["broken off"] = [digest(batch) for batch in islice(train, 1 + rank.number)]
-        iterator = iter(train)
-        next(iterator)
-        second = iter(train)
-        try:
-            list(iterator)
-        except ClosedError as error:
-            found["first iterator"] = str(error)
-        found["second iterator"] = list(map(digest, second))
         iterator = iter(train)
         found["begun"] = [digest(next(iterator)) for _ in range(2)]
         state = train.state_dict()
@@ -161,74 +281,45 @@ def much(rank: Rank, store: str) -> dict[str, Any]:
     return found
 
 
-def own_topologies(rank: Rank, store: str, in_order: bool) -> list[str]:
-    """Two ranks, one of which has its adjacency in memory, the other on disk."""
-    topology = ("resident", "direct")[rank.number]
-    with loader(store, topology=topology, in_order=in_order) as made:
-        return [digest(batch) for batch in made]
-
-
-def differing(rank: Rank, store: str, other: str) -> list[str]:
+def differing(rank: Rank, store: str, asked: list[list[Any]]) -> list[str]:
     """The last rank has one other argument, and then another; the errors that this rank gets."""
-    last = rank.number == rank.world - 1
     found = []
-    for name, usual, of_last in (*DIFFERING, ("store", store, other)):
-        with loader(**{"store": store, name: of_last if last else usual}) as made:
+    for name, usual, of_last in asked:
+        other = of_last if rank.number == rank.world - 1 else usual
+        with loader(**{"store": store, name: other}) as made:
             found.append(refused(partial(iter, made)))
             assert not made.stats(), "nothing was started"
     return found
 
 
-def limiting(rank: Rank, limit: str) -> str:
-    """The path of a Python that has a limit, as `ulimit` takes it."""
-    path = rank.folder / f"python{limit.replace(' ', '')}-{rank.number}"
-    path.write_text(f'#!/bin/sh\nulimit {limit}\nexec {sys.executable} "$@"\n')
-    path.chmod(0o700)
-    return str(path)
-
-
-@contextmanager
-def another_store(rank: Rank, store: Path, other: str | None) -> Iterator[None]:
-    """The store is not there within the `with` block, or another store is in its place."""
-    moved = store.with_suffix(".moved")
-    rank.everyone(None)
-    if rank.number == 0:
-        store.rename(moved)
-        if other is not None:
-            store.symlink_to(other)
-    rank.everyone(None)
-    yield
-    rank.everyone(None)
-    if rank.number == 0:
-        store.unlink(missing_ok=True)
-        moved.rename(store)
-    rank.everyone(None)
-
-
 def never_starting(rank: Rank, store: str, other: str) -> list[str]:
     """The first rank's service cannot start, for one reason after another; the errors that this
     rank gets. In the end the service starts."""
-    found = []
+    found, path, moved, wait = [], Path(store), Path(store).with_suffix(".moved"), Connection.wait
+
+    def wait_with_few_files(connection: Connection) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        few = len(os.listdir("/proc/self/fd")) + 1 if rank.number == 1 else soft
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        try:
+            wait(connection)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
     with loader(store) as made:
-        executables = ["/nonexistent/python", "/etc/passwd", "/bin/false", ""]
-        executables.append(limiting(rank, "-f 8"))  # no shared memory of more than 4 KB
-        for executable in executables:
+        for executable in ("/nonexistent/python", "/bin/false", ""):
             with patch.object(sys, "executable", executable):
                 found.append(refused(lambda: iter(made)))
-        for instead in (None, other):
-            with another_store(rank, Path(store), instead):
-                found.append(refused(lambda: iter(made)))
-        wait = Connection.wait
-
-        def wait_with_few_files(connection: Connection) -> None:
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            few = len(os.listdir("/proc/self/fd")) + 1 if rank.number == 1 else soft
-            resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
-            try:
-                wait(connection)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
+        rank.everyone(None)
+        if rank.number == 0:
+            path.rename(moved)
+            path.symlink_to(other)
+        rank.everyone(None)
+        found.append(refused(lambda: iter(made)))
+        rank.everyone(None)
+        if rank.number == 0:
+            path.unlink()
+            moved.rename(path)
         with patch.object(Connection, "wait", wait_with_few_files):
             found.append(refused(lambda: iter(made)))
         assert len(list(made)) == len(made)
@@ -238,20 +329,18 @@ def never_starting(rank: Rank, store: str, other: str) -> list[str]:
 def ranks_of_a_service(rank: Rank, name: str) -> dict[str, Any]:
     """An epoch over the store of a service by hand, and what that reports in its middle."""
     store = gnndrive.connect(name)
-    address = service_of(store)
-    assert address is not None
     with loader(store) as made:
         iterator = iter(made)
         batches = [digest(batch) for batch in islice(iterator, 2)]
         dist.barrier()
-        clients = [(each.rank, each.ranks, each.group) for each in ask(address).clients]
+        clients = [(each.rank, each.ranks, each.group) for each in ask(service_of(store)).clients]
         dist.barrier()
         batches += [digest(batch) for batch in iterator]
         engine = made.stats()["engine"]
     return {"batches": batches, "clients": clients, "engine": engine, "started": services()}
 
 
-# ---- one of them, or the service, ends or stops in an epoch
+# ---- one of them, or the service, ends or stops
 
 
 def die() -> None:
@@ -267,36 +356,22 @@ def epoch(made: NeighborLoader, at: int, act: Callable[[], object] | None) -> di
             found["batches"].append(digest(batch))
             if step + 1 == at and act is not None:
                 act()
-    except (PeerError, HostServiceError) as error:
+    except (GNNDriveError, KeyboardInterrupt) as error:
         found["error"] = f"{type(error).__name__}: {error}"
-    except KeyboardInterrupt:
-        found["error"] = "KeyboardInterrupt"
     return found
 
 
-def one_dies(rank: Rank, store: str, victim: int, at: int, how: str) -> dict[str, Any]:
+def one_ends(rank: Rank, store: str, victim: int, at: int, how: str) -> dict[str, Any]:
     """One of two ranks ends in the middle of an epoch."""
     made = loader(store, **SMALL)
-    if rank.number != victim:
-        with made:
-            found = epoch(made, 0, None)
-        if how == "leave a child":
-            (rank.folder / "fifo").write_text("")  # the child goes on
-        return found
-    ways: dict[str, Callable[[], object]] = {
-        "kill": die, "os._exit": lambda: os._exit(3), "sys.exit": lambda: sys.exit(4),
-        "raise": lambda: 1 // 0, "leave a child": lambda: leave_child(rank),
-    }  # fmt: skip
-    return epoch(made, at, ways[how])
-
-
-def error_of(start: Callable[[], object]) -> str:
-    """The type of the error that `start` raises."""
-    try:
-        start()
-    except Exception as error:
-        return type(error).__name__
-    return ""
+    if rank.number == victim:
+        ways = {"kill": die, "sys.exit": lambda: sys.exit(4)}
+        return epoch(made, at, ways.get(how, lambda: leave_child(rank)))
+    with made:
+        found = epoch(made, 0, None)
+    if how == "leave a child":
+        (rank.folder / "fifo").write_text("")  # the child goes on
+    return found
 
 
 def leave_child(rank: Rank) -> None:
@@ -324,10 +399,8 @@ def service_dies(rank: Rank, store: str, at: int) -> dict[str, Any]:
 def interrupted(rank: Rank, store: str, at: int) -> dict[str, Any]:
     """Ctrl-C: all processes of the terminal's group get SIGINT in the middle of an epoch."""
     with loader(store, **SMALL) as made:
-        last = rank.world - 1
-        found = epoch(made, at, lambda: os.killpg(0, signal.SIGINT) if rank.number == last else 0)
-    found["batches"] = len(found["batches"])
-    return found
+        last = rank.number == rank.world - 1
+        return epoch(made, at, partial(os.killpg, 0, signal.SIGINT) if last else None)
 
 
 def stopped(rank: Rank, store: str, at: int, service: bool) -> dict[str, Any]:
@@ -352,35 +425,25 @@ def stopped(rank: Rank, store: str, at: int, service: bool) -> dict[str, Any]:
                 os.kill(target, signal.SIGSTOP)
 
 
-# ---- while ranks come together
-
-
-@contextmanager
-def dying_at(point: str) -> Any:
-    """This process dies at a point of coming together."""
-
-    def dying(*arguments: Any, **named: Any) -> None:
-        die()
-
-    after = {"start": (Listener, "start_service"), "connect": (Connection, "__init__")}
-    before = {
-        "plan": (host_service, "buffer_settings"), "welcome": (Connection, "wait"),
-        "use": (Runtime, "__init__"),
-    }  # fmt: skip
-    if point in before:
-        with patch.object(*before[point], dying):
-            yield
-        return
-    thing, name = after[point]
-    usual = getattr(thing, name)
-    with patch.object(thing, name, lambda *given: [usual(*given), die()]):
-        yield
+POINTS: Mapping[str, tuple[Any, str]] = {
+    "start": (Listener, "start_service"), "plan": (host_service, "buffer_settings"),
+    "connect": (Connection, "__init__"), "welcome": (Connection, "wait"),
+    "use": (Runtime, "__init__"),
+}  # fmt: skip
 
 
 def one_dies_early(rank: Rank, store: str, victim: int, point: str) -> str:
     """One rank dies while they come together; the error that this rank gets."""
+    thing, name = POINTS[point]
+    usual, after = getattr(thing, name), point in ("start", "connect")
+
+    def dying(*given: Any, **named: Any) -> None:
+        if after:
+            usual(*given, **named)
+        die()
+
     with loader(store) as made:
         if rank.number == victim:
-            with dying_at(point):
+            with patch.object(thing, name, dying):
                 list(made)
         return error_of(lambda: list(made))

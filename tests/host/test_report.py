@@ -23,12 +23,11 @@ REPORT = ServiceReport(
 async def test_what_is_promised_is_counted_and_given_back():
     budget, unlimited = Budget(100), Budget(None)
     await unlimited.take("a", "job a", 1 << 60)
-    assert unlimited.used == 1 << 60
     await budget.take("a", "job a", 60)
     await budget.take("b", "job b", 40)
-    assert budget.used == 100
-    budget.give("a")
-    budget.give("a")
+    assert (unlimited.used, budget.used) == (1 << 60, 100)
+    for _ in range(2):
+        budget.give("a")
     await budget.take("c", "job c", 60)
     budget.correct("c", 10)
     assert budget.used == 50
@@ -42,16 +41,12 @@ async def test_an_error_says_what_is_left_and_who_has_the_rest():
         await budget.take(2, "new", 10_001)
     said = "new needs 10 KB of the service, which has 10 KB of --memory 30 KB left: "
     assert f"{said}large has 15 KB, small has 5 KB. Give the loader less" in str(raised.value)
-    assert budget.used == 20_000
     await budget.take(2, "new", 10_000)
-
-
-async def test_an_error_is_short_with_many_users():
-    budget = Budget(1_000)
+    many = Budget(1_000)
     for number in range(NAMED_MAX + 2):
-        await budget.take(number, f"job {number}", 100 - number)
+        await many.take(number, f"job {number}", 100 - number)
     with pytest.raises(ConfigError, match=r"job 7 has 93 B, 2 others have 183 B\. Give"):
-        await budget.take("new", "new", 100)
+        await many.take("new", "new", 100)
 
 
 async def test_memory_that_is_being_freed_is_waited_for():
@@ -86,14 +81,7 @@ def sent(report: ServiceReport) -> Any:
     return json.loads(json.dumps(report.to_json()))
 
 
-def test_a_report_arrives_as_it_was():
-    assert ServiceReport.from_json(sent(REPORT)) == REPORT
-    unlimited = ServiceReport("/x", "ab", 5, True, None, 600, {}, 2.5, 0, ())
-    assert ServiceReport.from_json(sent(unlimited)) == unlimited
-    assert (REPORT.left, unlimited.left) == (400, None)
-
-
-def test_the_largest_page_fits_a_message():
+def test_the_largest_page_fits_a_message_and_arrives_as_it_was():
     client = ClientReport(1 << 31, "\N{SLEEPING FACE}" * 100, *[1 << 50] * 6, 1e-300 / 3)
     report = ServiceReport(
         "\udcff" * 4096, "f" * 64, 1 << 31, False, 1 << 60, 1 << 60, {"x" * 50: 1 << 60}, 1.0,
@@ -102,33 +90,26 @@ def test_the_largest_page_fits_a_message():
     message = Message(Kind.REPORT, text=report.to_json()).encode()
     assert len(message) <= MESSAGE_BYTES_MAX
     assert ServiceReport.from_json(Message.decode(message).text) == report
+    unlimited = ServiceReport("/x", "ab", 5, True, None, 600, {}, 2.5, 0, ())
+    assert ServiceReport.from_json(sent(unlimited)) == unlimited
+    assert (REPORT.left, unlimited.left) == (400, None)
 
 
-FINE = {"memory": (type(None),), "path": (str,), "identity": (str,), "time_s": (float,)}
-FINE |= {"draining": (bool,)}
+FINE = {"memory": type(None), "path": str, "identity": str, "time_s": float, "draining": bool}
 
 
-@pytest.mark.parametrize("name", [each for each in sent(REPORT) if each != "protocol"])
-def test_a_wrong_value_is_refused(name):
-    text = sent(REPORT)
-    wrong = [None, "1", -1.5, [1], {"a": "b"}, True]
-    wrong = [text | {name: each} for each in wrong if not isinstance(each, FINE.get(name, ()))]
-    if name != "memory":
-        wrong.append({key: value for key, value in text.items() if key != name})
+def test_a_wrong_value_is_refused():
+    text, wrong = sent(REPORT), []
+    for name in text.keys() - {"protocol"}:
+        values = [None, "1", -1.5, [1], {"a": "b"}, True]
+        wrong += [{name: each} for each in values if not isinstance(each, FINE.get(name, ()))]
+    for name in text["clients"][0]:
+        wrong.append({"clients": [text["clients"][0] | {name: None}]})
     for each in wrong:
         with pytest.raises(ProtocolError):
-            ServiceReport.from_json(each)
-
-
-@pytest.mark.parametrize("name", list(sent(REPORT)["clients"][0]))
-def test_a_wrong_value_of_a_client_is_refused(name):
-    text = sent(REPORT)
-    text["clients"][1][name] = None
+            ServiceReport.from_json(text | each)
+    del text["path"]
     with pytest.raises(ProtocolError):
         ServiceReport.from_json(text)
-
-
-def test_another_version_is_named():
-    for text in ({}, sent(REPORT) | {"protocol": 0}):
-        with pytest.raises(ConfigError, match="run both with one version of gnndrive"):
-            ServiceReport.from_json(text)
+    with pytest.raises(ConfigError, match="run both with one version of gnndrive"):
+        ServiceReport.from_json(text | {"protocol": 0})

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import gnndrive
-from gnndrive import ConfigError, HostServiceError, LinkNeighborLoader, StoreError
+from gnndrive import ConfigError, LinkNeighborLoader, StoreError
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.host import service
 from gnndrive.host.inquiry import ask
 from gnndrive.sampling.topologies.resident import Resident
+from tests.host.conftest import MEMORY, NODES
 from tests.host.processes.programs import digest
-from tests.host.served.conftest import MEMORY, NODES
 from tests.store.test_store_added import add
 
 ASKED_MAX = 10_000  # times that a service is asked until it has got a message
@@ -33,18 +33,17 @@ def item(plan: Any, what: str) -> Any:
     return next(line for line in plan.lines if line.what == what)
 
 
-async def test_batches_are_those_of_a_loader_without_a_service(serve, load, store):
-    serving = serve()
-    url, own = f"gnndrive://{serving.name}", load(store)
-    served = load(url)
-    assert digests(served) == digests(own)
-    assert [digest(batch) async for batch in served] == digests(own)
-    assert served.stats()["engine"] == "host service"
-    assert own.stats()["engine"] != "host service"
-    opened = gnndrive.connect(serving.name)
+async def test_batches_are_those_of_a_loader_without_a_service(serve, load, store, without_x):
+    for served, own in (
+        (load(f"gnndrive://{serve().name}"), load(store)),
+        (load(gnndrive.connect(serve(without_x).name)), load(without_x)),
+    ):
+        assert digests(served) == digests(own)
+        assert [digest(batch) async for batch in served] == digests(own)
+        assert served.stats()["engine"] == "host service" != own.stats()["engine"]
     links = {"batch_size": 64, "neg_sampling": "binary", "seed": 3, "buffer": "60KB"}
     with (
-        LinkNeighborLoader(opened, [3], **links) as of_service,
+        LinkNeighborLoader(gnndrive.connect(serve().name), [3], **links) as of_service,
         LinkNeighborLoader(store, [3], **links) as alone,
     ):
         assert digests(of_service) == digests(alone)
@@ -70,17 +69,14 @@ def test_nothing_is_left_of_a_loader_that_has_left(serve, load):
         while serving.service._tasks:
             await asyncio.wait(serving.service._tasks)
 
-    def groups():
-        found = serving.service._groups.values()
-        return [weakref.ref(each) for ranks in found for each in (ranks.group, ranks.buffer)]
-
     gc.collect()
     gc.disable()
     try:
         with load(gnndrive.connect(serving.name)) as loader:
             next(iter(loader))
-            left = serving.call(groups)
-            assert all(each() is not None for each in left)
+            [ranks] = serving.service._groups.values()
+            left = [weakref.ref(each) for each in (ranks.group, ranks.buffer)]
+            del ranks
         serving.call(closed)
         assert [each() for each in left] == [None, None]
     finally:
@@ -93,7 +89,7 @@ def test_the_graph_is_there_once(serve, load):
     loaders = [load(one), load(other), load(other, topology="mmap")]
     first, *others = [digests(islice(each, 2)) for each in loaders]
     assert others == [first, first]
-    assert list(serving.call(serving.service.make_report).graphs) == ["resident"]
+    assert list(ask(serving.address).graphs) == ["resident"]
     for each in loaders:
         assert item(each.plan(), "index pointers").host_bytes == 0
         assert item(each.plan(), "labels").host_bytes == 0
@@ -114,26 +110,16 @@ def test_a_job_may_use_the_graph_that_its_memory_is_too_small_for(serve, load, m
 # ---- tables that are not those that the service's store had when it was opened
 
 
-def test_a_store_without_features(serve, load, without_x):
-    served, own = load(gnndrive.connect(serve(without_x).name)), load(without_x)
-    assert digests(served) == digests(own)
-    assert served.stats()["engine"] == "host service"
-
-
 def test_a_store_whose_features_the_job_has_set(serve, load, store):
     opened, own = gnndrive.connect(serve().name), gnndrive.open(store.path)
     x = torch.arange(NODES * 5.0).view(NODES, 5)
     opened.x, own.x = x, x.clone()
     served = load(opened)
-    batch = next(iter(served))
-    assert torch.equal(batch.x, x[batch.n_id])
-    served.set_epoch(0)
     assert digests(served) == digests(load(own))
     assert served.stats()["engine"] == "host service"
 
 
-@pytest.mark.parametrize("width", [20, 24])
-def test_an_attribute_that_was_computed_again(serve, load, store, tmp_path, width):
+def test_an_attribute_that_was_computed_again(serve, load, store, tmp_path):
     copied = gnndrive.open(shutil.copytree(store.path, tmp_path / "copy.gnn"))
     first = torch.arange(NODES * 20.0).view(NODES, 20)
     serving = serve(gnndrive.open(copied.path))
@@ -141,17 +127,16 @@ def test_an_attribute_that_was_computed_again(serve, load, store, tmp_path, widt
     old, other = gnndrive.connect(serving.name), gnndrive.connect(serving.name)
     batches = iter(load(old, buffer="100KB"))
     next(batches)
-    again = -torch.arange(float(NODES * width)).view(NODES, width)
-    add(copied, again, run="1" * 16)
+    add(copied, -first, run="1" * 16)
     batch = next(iter(load(gnndrive.connect(serving.name), buffer="100KB")))
-    assert torch.equal(batch.h, again[batch.n_id])
+    assert torch.equal(batch.h, -first[batch.n_id])
     for batch in batches:  # an epoch that has begun goes on
         assert torch.equal(batch.h, first[batch.n_id])
     with pytest.raises(StoreError, match=r"nodes/h of .* was replaced since this process opened "):
         iter(load(other, buffer="100KB"))
     other.find_added()
     batch = next(iter(load(other, buffer="100KB")))
-    assert torch.equal(batch.h, again[batch.n_id])
+    assert torch.equal(batch.h, -first[batch.n_id])
 
 
 # ---- memory
@@ -161,11 +146,9 @@ def test_a_share_is_what_the_plan_says(serve, load):
     serving = serve()
     loader = load(gnndrive.connect(serving.name), memory="5MB", buffer=None)
     plan = loader.plan()
-    assert "service: this loader's share of the service; once: there for all" in str(plan)
     marks = {line.split()[0]: line for line in str(plan).splitlines()}
-    assert " service " in marks["staging"]
-    assert " process " in marks["queued"]
-    assert " once " in marks["labels"]
+    for what, whose in (("staging", "service"), ("queued", "process"), ("labels", "once")):
+        assert f" {whose} " in marks[what]
     next(iter(loader))
     report = ask(serving.address)
     (client,) = report.clients
@@ -190,16 +173,16 @@ def test_without_a_budget_a_job_takes_a_quarter_of_what_is_left(serve, load, sto
 
 def test_a_job_that_does_not_fit_is_refused(serve, load, store):
     opened = gnndrive.connect(serve(memory=6_000_000).name)
-    first = load(opened)
+    first, second = load(opened), load(opened)
     next(iter(first))
-    second = load(opened)
     with pytest.raises(ConfigError) as raised:
         iter(second)
-    text = str(raised.value)
-    assert "of --memory 6 MB left: " in text
-    assert "the graph with topology='resident' has" in text
-    assert f"has {first.plan().share_bytes / 1e6:.3g} MB" in text
-    assert ". Most of it is staging: give the loader less with io_depth=, end another one" in text
+    for said in (
+        "of --memory 6 MB left: ", "the graph with topology='resident' has",
+        f"has {first.plan().share_bytes / 1e6:.3g} MB",
+        ". Most of it is staging: give the loader less with io_depth=, end another one",
+    ):  # fmt: skip
+        assert said in str(raised.value)
     first.close()
     assert digests(second) == digests(load(store))  # what the first job had is left again
 
@@ -212,10 +195,10 @@ def test_a_graph_that_does_not_fit_is_refused(serve, load):
         iter(loader)
     remedy = '. Start the service with more --memory, or give the loader topology="direct"'
     assert str(raised.value).endswith(remedy)
+    assert ask(serving.address).used == 0
     direct = load(gnndrive.connect(serve(memory=share + 10).name), topology="direct")
     with pytest.raises(ConfigError, match=r"\. Start the service with more --memory$"):
         iter(direct)
-    assert ask(serving.address).used == 0
 
 
 # ---- what cannot go through the service
@@ -269,7 +252,7 @@ def test_a_service_that_must_and_cannot_is_refused(serve, load, monkeypatch):
     assert "service" not in str(load(opened, **dealt).plan())
 
 
-# ---- the status
+# ---- the status, and the end
 
 
 def test_a_report_counts_what_clients_do(serve, load, monkeypatch):
@@ -278,8 +261,7 @@ def test_a_report_counts_what_clients_do(serve, load, monkeypatch):
     one, other = load(opened), load(opened)
     count = len(digests(one))
     monkeypatch.setattr("sys.argv", [])  # as in a program that embeds Python
-    iterator = iter(other)
-    next(iterator)
+    next(iter(other))
     for _ in range(ASKED_MAX):  # the last batch may still be on its way back
         report = ask(serving.address)
         first, second = report.clients
@@ -287,15 +269,14 @@ def test_a_report_counts_what_clients_do(serve, load, monkeypatch):
             break
     assert (first.batches, first.nbytes) == (count, one.stats()["bytes_read"])
     assert (second.batches < count, second.name) == (True, "python")
-    assert (first.rank, first.ranks) == (0, 1)
+    assert (first.rank, first.ranks, report.total) == (0, 1, 2)
     assert first.group != second.group
-    assert report.total == 2
     one.close()
     assert [each.group for each in ask(serving.address).clients] == [second.group]
-    said = [text for text in serving.said if " has " in text]
-    assert len(said) == 3
-    assert f"has come, for {one.plan().share_bytes / 1e6:.3g} MB: " in said[0]
-    assert said[2].endswith(" has left")
+    *came, left = serving.said
+    assert len(came) == 2
+    assert f"has come, for {one.plan().share_bytes / 1e6:.3g} MB: " in came[0]
+    assert left.endswith(" has left")
 
 
 def test_many_clients_come_in_pages(serve, load, monkeypatch):
@@ -306,21 +287,6 @@ def test_many_clients_come_in_pages(serve, load, monkeypatch):
         next(iter(loader))
     report = ask(serving.address)
     assert len({client.group for client in report.clients}) == 5 == report.total
-
-
-# ---- the end
-
-
-def test_a_loader_says_that_its_service_has_ended(serve, load):
-    serving = serve()
-    loader = load(gnndrive.connect(serving.name))
-    iterator = iter(loader)
-    next(iterator)
-    serving.call(serving.service.aclose)
-    with pytest.raises(HostServiceError, match=f"gnndrive://{serving.name} is not running, has en"):
-        list(iterator)
-    with pytest.raises(HostServiceError, match="start it with gnndrive serve, and make a new loa"):
-        load(gnndrive.connect(serving.name))
 
 
 def test_a_draining_service_serves_those_that_are_here(serve, load):
@@ -339,6 +305,4 @@ def test_a_draining_service_serves_those_that_are_here(serve, load):
         iter(load(opened))
     assert not serving.service.ended.is_set()
     train.close()
-    del iterator
-    gc.collect()
     serving.call(serving.service.ended.wait)
