@@ -75,16 +75,6 @@ def test_a_batch_has_what_the_fanout_allows_or_as_many_nodes_as_given() -> None:
     assert (one, two) == (100, 190), "rows lie at random"
 
 
-def test_the_least_memory_of_a_sketch_is_named() -> None:
-    for more in ({}, {"ranks": 2, "shared": True}, {"topologies": ("direct",)}):
-        with pytest.raises(ConfigError, match="is too little for this loader") as caught:
-            sketch(memory=10**8, **more).planner()
-        named = parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
-        assert sketch(memory=named, **more).planner().plan().host_bytes <= named
-        with pytest.raises(ConfigError, match="too little"):
-            sketch(memory=int(0.998 * named), **more).planner()
-
-
 def test_a_sketch_without_a_budget_is_planned_with_the_default() -> None:
     plan = sketch(nodes=1_000, edges=9_000, memory=None).planner().plan()
     assert plan.holds_everything

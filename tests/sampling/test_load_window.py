@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common.errors import ClosedError, ConfigError, StoreError
-from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.disk import sequential_reader
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling import load_window as module
@@ -225,22 +223,6 @@ def test_a_static_node_twice(made):
     assert window.store_ids[one] == window.store_ids[other]
     assert window.to_local(window.store_ids[[other]].astype(np.int64)) == [one]
     assert arrays_of(window).indices.max() < window.num_nodes
-
-
-def test_c_refuses_more_codes_than_there_is_room_for_and_what_is_no_new_id():
-    lists = ffi.new("gd_filter *", {"room": 3, "lists": 1})
-    one = ffi.new("gd_codes *", {"nodes": 1})
-    assert lib.gd_filter_lists(lists, one, ffi.NULL, 4, 3, 1) == -errno.ENOSPC
-    ranges, first = np.array([5, 0]), np.zeros(1, np.int32)
-    codes = ffi.new("gd_codes *", {
-        "nodes": 5, "ranges": ffi.cast("gd_id_range *", ranges.ctypes.data),
-        "first": pointer(first), "shift": 3,
-    })  # fmt: skip
-    found = np.empty(5, np.int32)
-    assert lib.gd_locals(codes, pointer(np.arange(5)), 5, pointer(found)) == 0
-    assert found.tolist() == [0, 1, 2, 3, 4]
-    for bad in (-1, 5, 2**62):
-        assert lib.gd_locals(codes, pointer(np.array([bad])), 1, pointer(found)) == -errno.ERANGE
 
 
 # ---- the end of an epoch

@@ -186,16 +186,6 @@ def test_requests_that_are_refused_go_through_the_page_cache(trace, monkeypatch)
     assert_comes_back(trace, [drawn(i) for i in range(4)])
 
 
-def test_rows_out_of_range_change_nothing():
-    last, codes = np.full(4, NONE, np.uint16), np.zeros(2, np.uint16)
-    near = np.zeros(lib.GD_NEAR, np.int64)
-    for bad in (-1, 4):
-        ids = np.array([1, bad])
-        given = pointer(last), 4, pointer(ids), 2, 0, pointer(codes), pointer(near)
-        assert lib.gd_trace_codes(*given) == -errno.ERANGE
-    assert (last == NONE).all()
-
-
 def test_patched_codes():
     codes, ids = np.array([NONE, 3, NONE], np.uint16), np.array([2, 0, 1])
     later = np.array([7, NONE, 8], np.uint16)

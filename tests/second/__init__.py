@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import tempfile
-import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -34,8 +32,8 @@ from gnndrive.buffer.devices.base import (
 )
 from gnndrive.buffer.policies.base import Keys, Policy
 from gnndrive.common.array_pool import Allocate, empty_tensor, private_map
-from gnndrive.common.errors import ClosedError, ConfigError, StoreError
-from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import (
     FAILURE,
     EngineSettings,
@@ -49,18 +47,13 @@ from gnndrive.common.records import (
 )
 from gnndrive.disk.engines._shared import JobCounters, refuse_closed, refuse_long_extents, staging
 from gnndrive.disk.engines.base import Engine
-from gnndrive.disk.layouts.base import Layout, LayoutContext
+from gnndrive.disk.layouts._rows_file import RowsFile
+from gnndrive.disk.layouts.base import LayoutContext
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
-from gnndrive.sampling.samplers.base import (
-    Bounds,
-    Sampler,
-    SamplerContext,
-    checked_fanout,
-    most,
-    position_dtype,
-)
+from gnndrive.sampling.samplers._uniform import UniformDraws
+from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
@@ -114,138 +107,24 @@ class Dealt(Schedule):
             yield Window(batches, number, None, first, len(batches))
 
 
-# ---- a sampler in numpy
+# ---- a sampler
 
 
-class Runs(Sampler):
-    """Takes as many in-neighbours of a node as asked for, one behind the other from a place that
-    (key, node) determine, and goes on at the list's start behind its end."""
+class Runs(UniformDraws):
+    """Draws with another key, and does not know the limits of its samples."""
 
     name = "runs"
-
-    def __init__(self, context: SamplerContext) -> None:
-        self._fanout = checked_fanout(context.num_neighbors)
-        self._replace, self._empty = context.replace, context.empty
-        self._stopped = threading.Event()
+    shares_numbers = False
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:
-        return cls(context) if context.subgraphs is None else context.subgraphs()
+        if context.subgraphs is not None:
+            return context.subgraphs()
+        return cls(context.num_neighbors, context.replace, context.empty)
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
-        (topology,) = topologies
-        graph, frontier = _Graph(topology), np.array(seeds.node, np.int64)
-        graph.check_seeds(frontier)
-        none = np.empty(0, np.int64)
-        node, counts, positions, sources = frontier, [none], [none], [none]
-        found, edges = [], [len(frontier)]
-        for fanout in self._fanout:
-            self._refuse_stopped()
-            count, position = self._drawn(graph, frontier, fanout, key)
-            source = graph.sources(position)
-            distinct, first = np.unique(source, return_index=True)
-            fresh = ~np.isin(distinct, node)
-            frontier = distinct[fresh][np.argsort(first[fresh])]
-            node = np.concatenate([node, frontier])
-            for each, more in ((counts, count), (positions, position), (sources, source)):
-                each.append(more)
-            found.append(len(position))
-            edges.append(len(frontier))
-        self._refuse_stopped()
         used["samplers"] += 1
-        by_id = np.argsort(node, kind="stable")  # of equal seeds the first comes first
-        row = by_id[np.searchsorted(node, np.concatenate(sources), sorter=by_id)]
-        colptr = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
-        edge_dtype = position_dtype(topology.num_edges)
-        return Sample(
-            self._made(node, np.int64), self._made(row, np.int32), self._made(colptr, np.int32),
-            self._made(np.concatenate(positions), edge_dtype), tuple(edges), tuple(found),
-        )  # fmt: skip
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def bounds(
-        self, batch_size: int, nodes: Mapping[Any, int], edges: Mapping[Any, int],
-        degrees: Mapping[Any, Any] | None = None,
-    ) -> Bounds:  # fmt: skip
-        return most({None: batch_size}, {None: self._fanout}, nodes, edges, self._replace, degrees)
-
-    def _refuse_stopped(self) -> None:
-        if self._stopped.is_set():
-            raise ClosedError("the sampler was stopped: its loader or iterator was closed")
-
-    def _drawn(
-        self, graph: _Graph, targets: Int64Array, fanout: int, key: int
-    ) -> tuple[Int64Array, Int64Array]:
-        """How many edges were drawn for each target, and their CSC positions."""
-        begin, degree = graph.lists(targets)
-        count = degree if fanout < 0 else np.minimum(degree, fanout)
-        if self._replace and fanout >= 0:
-            count = np.where(degree > 0, fanout, 0)
-        start = _mixed(targets, key) % np.maximum(degree, 1).astype(np.uint64)
-        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        place += np.repeat(start.astype(np.int64), count)
-        return count, np.repeat(begin, count) + place % np.repeat(np.maximum(degree, 1), count)
-
-    def _made(self, values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
-        array = self._empty(len(values), dtype)
-        array[:] = values
-        return array
-
-
-def _mixed(node: Int64Array, key: int) -> npt.NDArray[np.uint64]:
-    """64 bits for each node."""
-    mixed = (node.astype(np.uint64) + np.uint64(key % (1 << 64))) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed ^ (mixed >> np.uint64(32))
-
-
-class _Graph:
-    """A topology's arrays as numpy arrays; keeps the topology alive."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._topology, self._csc = topology, topology.csc()
-        width = {4: np.uint32, 8: np.int64}[self._csc.indptr_bytes]
-        self._indptr = _array(self._csc.indptr, self._csc.nodes + 1, width)
-
-    def check_seeds(self, seeds: Int64Array) -> None:
-        for wrong in seeds[(seeds < 0) | (seeds >= self._csc.nodes)]:
-            raise ConfigError(f"seed {wrong} is not a node of {self._topology.path}")
-
-    def lists(self, targets: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Where the lists of nodes begin, and how long they are."""
-        begin = self._indptr[targets].astype(np.int64)
-        end = self._indptr[targets + 1].astype(np.int64)
-        self._refuse((begin < 0) | (begin > end) | (end > self._csc.edges), targets, "pointers of")
-        return begin, end - begin
-
-    def sources(self, position: Int64Array) -> Int64Array:
-        """The neighbours at these positions."""
-        csc = self._csc
-        if not len(position):
-            return np.empty(0, np.int64)
-        if csc.packed_bits:
-            packed = _array(csc.indices, -(-csc.edges * csc.packed_bits // 8) + 8, np.uint8)
-            bit = position * csc.packed_bits
-            eight = packed[(bit >> 3)[:, None] + np.arange(8)].view("<u8")[:, 0]
-            mask = np.uint64((1 << csc.packed_bits) - 1)
-            source = ((eight >> (bit & 7).astype(np.uint64)) & mask).astype(np.int64)
-        else:
-            width = {4: np.int32, 8: np.int64}[csc.index_bytes]
-            source = _array(csc.indices, csc.edges, width)[position].astype(np.int64)
-        self._refuse((source < 0) | (source >= csc.nodes), source, "a neighbour is")
-        return source
-
-    def _refuse(self, wrong: npt.NDArray[np.bool_], named: Int64Array, what: str) -> None:
-        for node in named[wrong]:
-            raise StoreError(f"{self._topology.path}: {what} node {node}: run `gnndrive verify`")
-
-
-def _array(address: Any, count: int, dtype: Any) -> npt.NDArray[Any]:
-    """An array over memory of the C core's."""
-    nbytes = count * np.dtype(dtype).itemsize
-    return np.frombuffer(ffi.buffer(ffi.cast("uint8_t *", address), nbytes), dtype)
+        return self.sample_nodes(seeds.node, key ^ 1, topologies[0])
 
 
 # ---- a topology
@@ -435,7 +314,7 @@ def _rows(count: int, row_bytes: int) -> Bytes:
 # ---- a derived layout
 
 
-class Reversed(Layout):
+class Reversed(RowsFile):
     """Row r of n lies where row n − 1 − r would, in a file that is made when the layout is, beside
     the store's folder or beside a file alone, and is removed with it.
 
@@ -446,24 +325,22 @@ class Reversed(Layout):
     made: ClassVar[list[str]] = []
 
     def __init__(self, context: LayoutContext) -> None:
-        if context.extent_bytes_max < 1 or context.gap_bytes_max < 0:
-            raise ConfigError("extent_bytes_max must be at least 1 and gap_bytes_max at least 0")
-        self._context, self._fd = context, -1
-        file = context.file
+        self._context, file = context, context.file
+        shape = (file.row_count, file.row_bytes)
         try:
-            with open(file.path, "rb") as source:
-                source.seek(file.data_offset)
-                content = source.read(file.row_count * file.row_bytes)
-        except OSError as error:
-            raise StoreError(f"{file.path} cannot be opened: {error.strerror}") from error
-        if len(content) != file.row_count * file.row_bytes:
-            raise StoreError(f"{file.path} became shorter than its rows: import the store again")
-        rows = np.frombuffer(content, np.uint8).reshape(file.row_count, file.row_bytes)
+            rows = np.memmap(file.path, np.uint8, "r", file.data_offset, shape)
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"{file.path} cannot be opened, or became shorter than its rows: {error}"
+            ) from error
         folder = Path(file.path if context.store is None else context.store.path).parent
-        number, self.path = tempfile.mkstemp(".reversed", dir=folder)
+        number, path = tempfile.mkstemp(".reversed", dir=folder)
         with os.fdopen(number, "wb") as target:
             target.write(rows[::-1].tobytes())
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        super().__init__(
+            replace(file, path=path, data_offset=0), context.extent_bytes_max,
+            context.gap_bytes_max, repeats=context.repeats,
+        )  # fmt: skip
         type(self).made.append(file.path)
 
     @classmethod
@@ -471,35 +348,16 @@ class Reversed(Layout):
         return cls(context)
 
     def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
-        if self._fd < 0:
-            raise ValueError(f"the layout {self.path} is closed")
-        file, context = self._context.file, self._context
-        wrong = rows[(rows < 0) | (rows >= file.row_count)]
-        if len(wrong):
-            raise ValueError(f"row {wrong[0]} of {file.path}, which has {file.row_count} rows")
         used["layouts"] += 1
-        reversed_rows = np.ascontiguousarray(file.row_count - 1 - rows, np.int64)
-        places = np.ascontiguousarray(places, np.int32)
-        geometry = ffi.new("gd_geometry *", {
-            "data_offset": 0, "row_bytes": file.row_bytes, "row_count": file.row_count,
-            "sector": 4096, "extent_bytes_max": context.extent_bytes_max,
-            "gap_bytes_max": context.gap_bytes_max,
-            "slots": ffi.cast("uint8_t *", landing.address), "slot_stride": landing.slot_stride,
-            "land_direct": int(landing.direct), "repeats": int(context.repeats),
-        })  # fmt: skip
-        asked, error = (pointer(reversed_rows), pointer(places), len(rows)), ffi.new("int *")
-        handle = lib.gd_reads_plan(geometry, *asked, error)
-        if handle == ffi.NULL:
-            if error[0] == -errno.ENOMEM:
-                raise MemoryError(f"no memory to plan {len(rows)} reads of {self.path}")
-            raise ValueError(f"a plan of {self.path} that cannot be: a row twice, or a wrong place")
-        return ReadJob(handle, self._fd, self.path, (self, landing))
+        wrong = rows[(rows < 0) | (rows >= self.file.row_count)]
+        if len(wrong):
+            raise ValueError(f"row {wrong[0]} of {self.path}, which has {self.file.row_count} rows")
+        return super().locate(self.file.row_count - 1 - rows, places, landing)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self.fd >= 0:
             os.unlink(self.path)
-            self._fd = -1
+        super().close()
 
 
 # ---- an engine

@@ -296,7 +296,7 @@ BROKEN: list[tuple[type[Sampler], Callable[[type[Sampler]], None], str]] = [
     (broken(sample=without_edges_of_error), what_cannot_be_is_an_error, "DID NOT RAISE"),
     (changed(row=lambda found: found.row.copy()),
      arrays_come_from_the_loaders_memory, "of its own"),
-    (broken(make=classmethod(lambda kind, context: kind(context))),
+    (broken(make=classmethod(lambda kind, given: kind(given.num_neighbors))),
      plain_sampling_leaves_all_else_to_the_context, "plain"),
 ]  # fmt: skip
 

@@ -60,14 +60,6 @@ def test_a_sample_is_that_of_brute_force(sampling, dtype, seeds):
         assert_contract(sample, indptr, indices, node, fanout, False)
 
 
-def test_of_equal_edges_the_first_is_taken():
-    indptr, indices = np.array([0, 600, 600, 600]), np.array([1, 2] * 300)
-    for batch in range(6):
-        (of,) = {*sample_of(Mmap(indptr, indices), [300], [0], batch).node[1:].tolist()}
-        some = sample_of(Mmap(indptr, indices), [299], [0], batch)
-        assert some.edge.tolist() == list(range(of - 1, 597 + of, 2))
-
-
 @pytest.mark.parametrize(
     ("sampling", "degree", "fanout"), [(LABOR, 40, 7), (SAMPLINGS[1], 300, 20)]
 )
@@ -126,23 +118,6 @@ def test_what_cannot_be_is_refused():
             Sampling(*given)
     with pytest.raises(ConfigError, match="replace=True out, or give sampling='neighbor'"):
         Uniform([3], True, sampling=LABOR)
-
-
-def test_c_refuses_contradictions():
-    scratch, topology = Scratch(), star(30)
-
-    def result(weights: tuple[int, int], **fields: Any) -> int:
-        shared = ffi.new("gd_shared *", (1, 2, *weights))
-        return scratch.sample(topology.csc(), [0], [3], shared=shared, **fields)
-
-    for wrong in ("replace", "disjoint", "node_type_count", "edge_type_count"):
-        fields = {wrong: 2 if wrong.endswith("count") else 1}
-        assert result((WEIGHT_ONE, 0), **fields) == -errno.EINVAL
-    for weights in ((-1, 0), (0, -1), (WEIGHT_ONE + 1, 0), (0, WEIGHT_ONE + 1)):
-        assert result(weights) == -errno.EINVAL
-    for weights in ((WEIGHT_ONE, WEIGHT_ONE), (0, 0)):
-        assert result(weights) == 0
-        assert len(scratch.sources()) == 3
 
 
 def test_a_damaged_list_is_an_error_even_if_it_is_not_taken():

@@ -8,7 +8,6 @@ The chi-square tests have fixed keys, so each gives the same number every time; 
 from __future__ import annotations
 
 import copy
-import errno
 import itertools
 import pickle
 from collections import Counter
@@ -140,33 +139,6 @@ def test_draws_of_neighbouring_nodes_and_keys_are_independent():
         assert stats.chi2_contingency(table).pvalue > 1 - QUANTILE
 
 
-@pytest.mark.parametrize(("fanout", "replace"), [(4, False), (4, True), (40, False)])
-def test_a_nodes_draw_does_not_depend_on_the_other_seeds_or_the_hop(fanout, replace):
-    indptr, indices = random_graph(500, 60, seed=4)
-    topology, sampler = Mmap(indptr, indices), Uniform([fanout, fanout], replace)
-
-    def drawn(seeds: list[int]) -> dict[int, list[int]]:
-        sample = sampler.sample_nodes(np.array(seeds), 77, topology)
-        by_node: dict[int, list[int]] = {}
-        for place in np.unique(sample.col).tolist():
-            by_node[int(sample.node[place])] = sample.edge[sample.col == place].tolist()
-        return by_node
-
-    one, many = drawn([8]), drawn([400, 3, 8, 77, 12])
-    common = one.keys() & many.keys()
-    assert 8 in common
-    assert len(common) > 2
-    assert all(one[node] == many[node] for node in common)
-
-
-def test_large_fanouts_from_a_hub():
-    sample = Uniform([100_000]).sample_nodes(np.array([0]), 5, star(150_000, np.int32))
-    assert len(np.unique(sample.edge)) == 100_000
-    halves = np.bincount(sample.edge // 1000, minlength=150)
-    expected = 100_000 / 150  # hypergeometric: 1000 * 2/3 * 1/3 is the variance, nearly
-    assert ((halves - expected) ** 2 / (1000 * 2 / 9)).sum() < stats.chi2.ppf(QUANTILE, 149)
-
-
 def test_batch_keys():
     keys = {batch_key(*part) for part in itertools.product((-1, 0, 1, 2**63), range(5), range(100))}
     assert len(keys) == 4 * 5 * 100
@@ -257,19 +229,6 @@ def test_more_edges_than_positions_can_count():
         with pytest.raises(ConfigError, match="lower batch_size"):
             Uniform([fanout], replace=True).sample_nodes(np.array([0]), 0, star(3))
     assert len(Uniform([2**62]).sample_nodes(np.array([0]), 0, star(3)).edge) == 3
-
-
-def test_c_refuses_a_bad_graph_and_bad_arguments():
-    for field, value in (("index_bytes", 2), ("nodes", -1), ("edges", -1), ("index_bytes", 0)):
-        topology = star(3)
-        setattr(topology.csc(), field, value)
-        with pytest.raises(OSError, match="EINVAL"):
-            Uniform([1]).sample_nodes(np.array([0]), 0, topology)
-    for fanout, more in (
-        ([2], {"count": -1}), ([2, -2], {}), ([2], {"hops": -1}), ([2], {"node_type_count": 0}),
-        ([2], {"edge_type_count": -1}),
-    ):  # fmt: skip
-        assert Scratch().sample(star(3).csc(), [0], fanout, **more) == -errno.EINVAL
 
 
 def test_mmap_refuses_arrays_that_are_no_csc_graph():

@@ -25,7 +25,7 @@ from gnndrive.sampling.topologies.base import GraphSize
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.testing.faults import NOISE, Faults
-from tests.sampling.samplers.graphs import Scratch, random_graph
+from tests.sampling.samplers.graphs import random_graph
 from tests.soak import product
 
 from .conftest import DATA_OFFSET, Graph, Opened
@@ -108,31 +108,6 @@ def test_neighbours_from_the_cache_are_not_read_from_disk(opened, on_disk):
         assert (stats["neighbours_cached"] > 0) == (cache > 0)
         read.append(stats["topology_bytes_read"])
     assert read[0] > read[1] > read[2] == 0
-
-
-def test_c_refuses_neighbours_that_it_does_not_wait_for():
-    indptr = np.array([0, 2, 2])
-    sampler, csc = Scratch(), make_csc(indptr, 2, None, 8)
-    scratch, given, wanted = sampler.handle, np.array([1, 1, 1]), ffi.new("gd_wanted *")
-
-    def resume(*counts: int) -> list[int]:
-        found = (lib.gd_sample_resume(scratch, ffi.from_buffer(given), each) for each in counts)
-        return [*map(int, found)]
-
-    lib.gd_sampler_wanted(scratch, wanted)
-    assert (resume(0), wanted.count) == ([-errno.EINVAL], 0)
-    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
-    lib.gd_sampler_wanted(scratch, wanted)
-    assert (wanted.count, wanted.edge[0], wanted.edge[1]) == (2, 0, 1)
-    assert (wanted.first, wanted.node[0], wanted.until[0]) == (0, 0, 2)
-    refused = -errno.EINVAL
-    assert resume(3, -1, 1, 1, 0) == [refused, refused, lib.GD_WANTS, 0, refused]
-    assert (lib.gd_sampler_nodes(scratch, 0), lib.gd_sampler_edges(scratch, 0)) == (2, 2)
-    for _ in range(2):  # a sample that is not finished, then a new one
-        assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
-    given[0] = 2
-    assert resume(2, 0) == [-errno.ERANGE, refused]
-    assert lib.gd_sampler_culprit(scratch, ffi.NULL) == 2
 
 
 # ---- combined fetches
