@@ -1,5 +1,5 @@
 """Codes of next uses at admission: Belady's rule with superbatches, by exhaustive search. And what
-an admission evicts: it is reported, and the tier is offered what is wanted again."""
+an admission reports of the rows that it evicts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,9 @@ from gnndrive.common.records import (
     FAILURE,
     Codes,
     Evicted,
-    Int32Array,
     Int64Array,
-    Landing,
     Stretch,
 )
-from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
-from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, write_told_rows
 from tests.soak import product
 
 NONE = lib.GD_NO_CODE
@@ -314,60 +309,3 @@ def test_nothing_is_reported_to_a_tier_that_takes_no_offers(policy):
     serve(table, ids(0, 1, 2, 3))
     table.announce(1, ids(0, 1, 2, 3))
     assert serve(table, ids(4, 5, 6, 7)) == []
-
-
-class Listening(Tier):
-    """Takes offers, and passes fetches on."""
-
-    name = "listening"
-    takes_offers = True
-
-    def __init__(self, below: Tier) -> None:
-        self.path, self.below, self.heard = below.path, below, list[Any]()
-
-    @classmethod
-    def make(cls, context: TierContext) -> Listening:
-        return cls(context.below)
-
-    def offer(self, evicted: Evicted) -> None:
-        self.heard.append(("offer", evicted.rows["row"].tolist()))
-
-    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        self.heard.append(("fetch", rows.tolist()))
-        return self.below.fetch(rows, places, landing)
-
-
-@product("device,part_rows", ["host", "simulated-cuda"], [2, 100])
-def test_rows_are_offered_before_others_are_fetched_into_their_slots(tmp_path, device, part_rows):
-    """Whole or in parts; once, even if a batch has no further row to fetch."""
-    file = write_told_rows(tmp_path / "x", 40, 64)
-
-    async def main():
-        scenario = Scenario(file, slots=4, policy=Belady(), device=device, part_rows=part_rows)
-        simulation = Simulation(scenario, seed=0)
-        buffer, table = simulation.buffer, simulation.table
-        table.tier = tier = Listening(table.tier)
-
-        async def visit(rows):
-            lease = await buffer.lease({"x": rows})
-            await lease.ready()
-            lease.release()
-
-        await visit(ids(0, 1, 2, 3))
-        buffer.announce(9, {"x": ids(0, 1, 2, 3)})
-        del tier.heard[:]
-        await visit(ids(4, 5, 6))
-        offered: list[int] = []
-        for kind, rows in tier.heard:
-            offered += rows if kind == "offer" else []
-            fetched = sum(len(each) for what, each in tier.heard if what == "fetch")
-            assert kind == "offer" or len(offered) >= len(rows)
-        assert tier.heard[0][0] == "offer"
-        assert (offered, fetched) == ([0, 1, 2], 3)
-        del tier.heard[:]
-        await visit(ids(4, 5, 6))
-        assert all(kind == "fetch" and not rows for kind, rows in tier.heard)
-        buffer.withdraw(9, {"x": ids(0, 1, 2, 3)})
-        await simulation.close()
-
-    run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ import pytest
 
 from gnndrive.buffer import place_table
 from gnndrive.buffer.place_table import PlaceHold, PlaceTable
+from gnndrive.buffer.refusal import raise_refusal
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError, StoreError
+from gnndrive.common.memory import parse_size
 from gnndrive.common.records import FAILURE, Stretch
 
 ROWS, PLACE_ROWS, PART_ROWS = 40, 6, 4
@@ -240,3 +243,20 @@ def test_more_slots_than_have_numbers_are_refused():
         make(1 << 31, 1, 0)
     with pytest.raises(ConfigError, match="less"):
         make(0, 2, 1 << 30)
+
+
+# ---- the smallest `buffer=` that the error for a batch too large names
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_ranks_with_buffers_of_their_own_need_one_each(buffers):
+    tables: Any = {"nodes/x": SimpleNamespace(slots=1_000, row_bytes=512, batch_rows_max=3_000)}
+    with pytest.raises(ConfigError, match="but a batch needs 1,250") as caught:
+        raise_refusal(tables, buffers, "nodes/x", -errno.ENOSPC, 250)
+    text = str(caught.value)
+    sizes = re.findall(r'buffer="(\w+)"| \((\w+) holds any batch\)', text)
+    named, any_batch = (parse_size(one or other, "buffer") for one, other in sizes)
+    for given, rows in ((named, 1_250), (any_batch, 3_000)):
+        assert given // buffers // 512 >= rows
+        assert (given - 1_000) // buffers // 512 < rows
+    assert (f"for all {buffers} ranks of this host" in text) is (buffers > 1)

@@ -121,24 +121,6 @@ async def test_a_batch_that_is_given_up_is_answered_once(rows, way, given, kind)
         assert simulation.table.available == 16
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@in_loop
-async def test_a_place_is_free_when_its_batch_has_ended(rows, fails):
-    async with two_ranks(rows) as (_, _, first, _):
-        first.announce(np.array([500]) if fails else WANTED, 0, place=0)
-        for step in range(1, PLACES):
-            first.announce(WANTED, step, place=step)
-        assert all(first.refused(Kind.ANNOUNCE, 9, place) for place in range(PLACES))
-        first.say(Kind.LEAVE, 3)
-        first.announce(WANTED, 9, place=3)
-        first.say(Kind.JOIN, 0)
-        await first.answer(Kind.FAILED if fails else Kind.READY)
-        if not fails:
-            assert first.refused(Kind.ANNOUNCE, 10, 0), "it holds the aliases"
-            first.say(Kind.RELEASE)
-        first.announce(WANTED, 10, place=0)
-
-
 @in_loop
 async def test_numbers_out_of_range_are_refused(rows):
     async with two_ranks(rows) as (_, _, first, _):
@@ -149,6 +131,9 @@ async def test_numbers_out_of_range_are_refused(rows):
             assert first.refused(Kind.ANNOUNCE, step, 0, epoch=epoch)
         first.arena._memory[PAGE : PAGE + 8].view(np.int64)[:] = 17
         assert first.refused(Kind.ANNOUNCE), "more rows than a place has room for"
+        first.announce(WANTED, 1)
+        assert first.refused(Kind.ANNOUNCE, 2), "the place holds another batch"
+        first.say(Kind.LEAVE, 1)
         first.say(Kind.END)
         first.announce(WANTED)
         assert first.refused(Kind.JOIN), "its turn has passed"

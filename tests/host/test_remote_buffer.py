@@ -148,26 +148,6 @@ async def test_a_batch_that_is_too_large_for_its_place_is_refused():
     assert service.sent() == [(ANNOUNCE, 0)]
 
 
-# ---- batches that are given up
-
-
-@pytest.mark.parametrize("joined", [False, True])
-@in_loop
-async def test_a_batch_without_a_place_is_given_up_without_a_word(joined):
-    service = Service(places=1)
-    service.announce(0, 1, 2)
-    tickets = [service.join(step) for step in range(2)]
-    service.sent()
-    if joined:
-        service.buffer.leave(tickets[1])
-    else:
-        service.buffer.withdraw(2, WANTED)
-    assert service.sent() == []
-    service.buffer.leave(tickets[0])
-    service.answer(Kind.LEFT, 0)
-    assert service.sent() == [(LEAVE, 0)] + ([] if joined else [(ANNOUNCE, 1), (JOIN, 1)])
-
-
 @in_loop
 async def test_a_lease_that_came_in_the_turn_of_the_cancellation_is_released():
     """Rule 10."""

@@ -9,37 +9,72 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-import gnndrive
 from gnndrive import ConfigError, HostServiceError, StoreError
 from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.host import acceptor, graphs, service
-from gnndrive.host.connection import Connection, connected
+from gnndrive.host.connection import Connection
 from gnndrive.host.group import Group
 from gnndrive.host.group_buffer import GroupBuffer
-from gnndrive.host.hello import NAME_MAX, Hello
+from gnndrive.host.hello import NAME_MAX, Hello, Welcome
 from gnndrive.host.inquiry import ask
-from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message
+from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
+from gnndrive.host.wire import abstract_name, new_socket
 from tests.forked import Program
 from tests.host.conftest import NODES, SETTINGS, SHARE, Serving
-from tests.host.processes.programs import digest
-from tests.host.strangers import Stranger, attack, of_one
+
+LIMIT_S = 60  # against a service that does not answer
 
 
-def welcome(serving: Serving, hello: Hello) -> Stranger:
-    """A client that has got its welcome."""
-    made = Stranger(serving.address)
-    made.enter(hello)
-    return made
+class Stranger:
+    """A client of a service that sends what it is told to; `fds` have arrived.
+
+    Args:
+        name: the service's.
+        hello: it says that, and gets its welcome.
+    """
+
+    def __init__(self, name: str, hello: Hello | None = None) -> None:
+        self.sock, self.fds = new_socket(), list[int]()
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(abstract_name(name))
+        if hello is not None:
+            self.say(Kind.HELLO, **hello.to_json())
+            message = self.receive()
+            assert message.kind is Kind.WELCOME, message.text
+            assert Welcome.from_json(message.text).slots == hello.buffer.slots
+
+    def say(self, kind: Kind, a: int = 0, **text: Any) -> bool:
+        """Send a message; False: the service has disconnected this client."""
+        try:
+            self.sock.send(Message(kind, a=a, text=text).encode())
+        except ConnectionError:
+            return False
+        return True
+
+    def receive(self) -> Message | None:
+        """The service's next message; None: it has disconnected this client."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.sock, MESSAGE_BYTES_MAX, 253)
+        except ConnectionError:
+            return None
+        self.fds += fds
+        return Message.decode(data) if data else None
+
+    def close(self) -> None:
+        """Leave without a word."""
+        self.sock.close()
+        while self.fds:
+            os.close(self.fds.pop())
 
 
 def gone(stranger: Stranger) -> bool:
@@ -67,7 +102,7 @@ def is_served(stranger: Stranger) -> bool:
 def test_the_last_client_ends_the_service_and_nothing_is_left(serve, hello):
     gc.collect()
     before, serving = memories(), serve(stays=False)
-    first, second = welcome(serving, hello), welcome(serving, of_one(hello))
+    first, second = (Stranger(serving.address, replace(hello, group=each)) for each in "ab")
     first.say(Kind.BYE)
     assert gone(first)
     assert not serving.service.ended.is_set()
@@ -79,7 +114,7 @@ def test_the_last_client_ends_the_service_and_nothing_is_left(serve, hello):
 
 def test_other_users_are_refused(serve, hello, monkeypatch):
     serving, user = serve(), os.geteuid()
-    honest = welcome(serving, hello)
+    honest = Stranger(serving.address, hello)
     with monkeypatch.context() as patched:
         patched.setattr(acceptor.os, "geteuid", lambda: user + 1)
         assert gone(Stranger(serving.address))
@@ -112,7 +147,7 @@ def test_accepting_goes_on_when_files_are_free_again(serve, hello, monkeypatch):
 
     serving = serve()
     monkeypatch.setattr(socket.socket, "accept", refusing)
-    welcome(serving, hello).close()
+    Stranger(serving.address, hello).close()
     assert len([text for text in serving.said if "Too many open files" in text]) == 3
 
 
@@ -124,8 +159,6 @@ def refusal(serving: Serving, asked: Hello) -> str:
     connection = Connection(serving.address, asked)
     with pytest.raises((ConfigError, HostServiceError, StoreError)) as raised:
         connection.wait()
-    assert ask(serving.address).used == 0
-    assert not ask(serving.address).clients
     return str(raised.value)
 
 
@@ -148,7 +181,10 @@ def refusal(serving: Serving, asked: Hello) -> str:
 def test_what_a_service_does_not_make(serve, hello, asked, said):
     own = {name: value for name, value in asked.items() if name in ("share", "topology")}
     buffer = replace(SETTINGS, **{name: asked[name] for name in asked if name not in own})
-    assert said in refusal(serve(), replace(hello, buffer=buffer, **own))
+    serving = serve()
+    assert said in refusal(serving, replace(hello, buffer=buffer, **own))
+    assert ask(serving.address).used == 0
+    assert not ask(serving.address).clients
 
 
 def test_the_services_limit_is_named(serve, hello, monkeypatch):
@@ -159,42 +195,65 @@ def test_the_services_limit_is_named(serve, hello, monkeypatch):
     assert "LimitNOFILE=" in said
 
 
-def test_names_are_safe_to_print(hello):
-    name = "a\n\x1b[31m\u202eb" + "é" * 200
-    read = Hello.from_json(replace(hello, name=name).to_json())
-    assert read == replace(hello, name="a??[31m?b" + "é" * (NAME_MAX - 9))
+def test_ranks_that_differ_or_come_too_late_are_refused(serve, hello):
+    serving, hello = serve(), replace(hello, ranks=(0, 1))
+    first = Stranger(serving.address, hello)
+    other = replace(hello, rank=1, buffer=replace(SETTINGS, extractors=2))
+    assert "loaders that differ: buffer's extractors is 2 and 1" in refusal(serving, other)
+    first.close()
+    assert "the other ranks of this loader have ended" in refusal(serving, hello)
+
+
+JUNK = (
+    0, -1, 1 << 31, 1 << 62, 1 << 80, True, None, 1.5, "", "\ud800", "../../etc/passwd", [], [0],
+    {}, {"x": 1}, "x" * 3000,
+)  # fmt: skip
+
+
+def test_any_hello_is_understood_or_refused(hello):
+    texts = hello.to_json()
+    whole = [texts | {name: junk} for name in texts for junk in JUNK]
+    whole += [
+        texts | {"buffer": texts["buffer"] | {name: value}}
+        for name in texts["buffer"]
+        for junk in JUNK
+        for value in (junk, [junk], [junk] * 2)
+    ]
+    understood = 0
+    for each in whole:
+        with suppress(ProtocolError, ConfigError):
+            assert Hello.from_json(each).to_json().keys() == texts.keys()
+            understood += 1
+    assert 50 < understood < len(whole) / 3
+    name = "a\n\x1b[31m\u202eb" + "é" * 200  # printed
+    assert Hello.from_json(texts | {"name": name}).name == "a??[31m?b" + "é" * (NAME_MAX - 9)
 
 
 # ---- who is disconnected
 
 
-def ends(sock: socket.socket, serving: Serving) -> None:
-    """Wait until a service has closed a connection, over which it may have sent something."""
-    with suppress(ConnectionError):
-        while sock.recv(MESSAGE_BYTES_MAX + 1):
-            pass
-    serving.call(lambda: None)  # until it has said why
-
-
 def test_who_asks_wrongly_or_does_not_read_is_disconnected(serve, hello):
     serving = serve()
-    client = welcome(serving, hello)
-    while client.say(Kind.ASK):
-        pass
-    client.close()
-    with connected(serving.address) as sock:
-        sock.send(Message(Kind.STATUS, a=1 << 62).encode())
-        assert Message.decode(sock.recv(MESSAGE_BYTES_MAX)).text["clients"] == []
-        sock.send(Message(Kind.STATUS, a=-1).encode())
-        ends(sock, serving)
-    with connected(serving.address) as sock:
-        with suppress(ConnectionError):
-            while True:
-                sock.send(Message(Kind.STATUS).encode())
-        ends(sock, serving)
-    reasons = ["does not read its messages", "it asks for client -1", "not read the last answer"]
+    early, asking = Stranger(serving.address), Stranger(serving.address)
+    early.say(Kind.JOIN)
+    assert gone(early)
+    with closing(Stranger(serving.address, hello)) as client:
+        while client.say(Kind.ASK):
+            pass
+    asking.say(Kind.STATUS, a=1 << 62)
+    assert asking.receive().text["clients"] == []
+    asking.say(Kind.STATUS, a=-1)
+    assert gone(asking)
+    with closing(Stranger(serving.address)) as client:
+        while client.say(Kind.STATUS):
+            pass
+    serving.call(lambda: None)  # until it has said why
+    reasons = [
+        "JOIN before a welcome", "does not read its messages", "it asks for client -1",
+        "not read the last answer",
+    ]  # fmt: skip
     said = [text for text in serving.said if "was disconnected" in text]
-    assert [reason in text for reason, text in zip(reasons, said, strict=True)] == [True] * 3
+    assert [reason in text for reason, text in zip(reasons, said, strict=True)] == [True] * 4
 
 
 def test_who_asks_neither_ends_nor_keeps_a_service_of_ranks(serve, hello):
@@ -202,14 +261,15 @@ def test_who_asks_neither_ends_nor_keeps_a_service_of_ranks(serve, hello):
     assert ask(serving.address).total == 0
     serving.call(lambda: None)
     assert not serving.service.ended.is_set()
-    with connected(serving.address) as sock:
-        sock.send(Message(Kind.STATUS).encode())
-        sock.recv(MESSAGE_BYTES_MAX)
-        client = welcome(serving, hello)
-        assert ask(serving.address).used == SHARE
-        assert not serving.service.ended.is_set()
-        client.close()
-        serving.call(serving.service.ended.wait)
+    asking = Stranger(serving.address)
+    asking.say(Kind.STATUS)
+    asking.receive()
+    client = Stranger(serving.address, hello)
+    assert ask(serving.address).used == SHARE
+    assert not serving.service.ended.is_set()
+    client.close()
+    serving.call(serving.service.ended.wait)
+    asking.close()
 
 
 def test_descriptors_that_clients_send_are_closed(serve, hello):
@@ -226,7 +286,7 @@ def test_descriptors_that_clients_send_are_closed(serve, hello):
 
 def test_an_error_of_the_service_ends_one_connection_and_is_loud(serve, hello, monkeypatch):
     serving = serve()
-    honest, other = welcome(serving, of_one(hello)), welcome(serving, hello)
+    honest, other = (Stranger(serving.address, replace(hello, group=each)) for each in "ab")
     with monkeypatch.context() as patched:
         patched.setattr(Group, "handle", Mock(side_effect=RuntimeError("a mistake")))
         other.say(Kind.ASK)
@@ -239,25 +299,10 @@ def test_an_error_of_the_service_ends_one_connection_and_is_loud(serve, hello, m
     serving.service.failures.clear()
 
 
-def test_an_honest_loader_beside_strangers(serve, load, store, hello, seeds):
-    serving, own = serve(memory=None), load(store)
-    loader = load(gnndrive.connect(serving.name))
-    (seed,) = seeds(1)
-    with ThreadPoolExecutor(1) as thread:
-        asked = serving.address, replace(hello, topology="resident"), seed, 40
-        attacked = thread.submit(attack, *asked)
-        while True:
-            assert [digest(batch) for batch in loader] == [digest(batch) for batch in own]
-            if attacked.done():
-                break
-    counted = attacked.result()
-    assert (counted["sent"] > 50, counted["welcome"] > 2) == (True, True)
-    assert sum("was disconnected: " in text for text in serving.said) > 5
-    client = welcome(serving, replace(of_one(hello), topology="resident"))
+def test_a_client_may_write_into_its_arena_alone(serve, hello):
+    client = Stranger(serve().address, replace(hello, topology="resident"))
     *others, arena = map(may_write, client.fds)
-    assert arena
-    assert others
-    assert not any(others)
+    assert (arena, set(others)) == (True, {False})
     client.close()
 
 
@@ -275,7 +320,7 @@ def may_write(fd: int) -> bool:
 
 def test_memory_is_freed_in_another_thread(serve, hello, monkeypatch):
     threads, serving = list[threading.Thread](), serve()
-    client = welcome(serving, hello)
+    client = Stranger(serving.address, hello)
 
     def recorded(usual):
         return lambda *given: [threads.append(threading.current_thread()), usual(*given)][1]
@@ -300,8 +345,8 @@ def test_what_is_read_too_late_is_freed(serve, hello, monkeypatch):
     monkeypatch.setattr(graphs, "publish", publish)
     serving = serve()
     clients = [Stranger(serving.address) for _ in range(2)]
-    for client in clients:
-        client.say(Kind.HELLO, **replace(of_one(hello), topology="resident").to_json())
+    for group, client in zip("ab", clients, strict=True):
+        client.say(Kind.HELLO, **replace(hello, group=group, topology="resident").to_json())
     begun.wait()
     serving.call(serving.service.aclose)
     assert serving.service.reading
@@ -314,20 +359,15 @@ def test_what_is_read_too_late_is_freed(serve, hello, monkeypatch):
 
 
 SERVING = """
-import sys, threading
+import sys
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.host import graphs
 from gnndrive.host.process import run
 from gnndrive.host.start import Listener
 
 def broken(buffer):
     raise AssertionError("a slot table breaks invariant 7")
 
-def publish(*given):
-    print("reading", flush=True)
-    threading.Event().wait()
-
-{}
+FeatureBuffer.verify = broken
 listener = Listener(sys.argv[1]).sock
 print("listening", flush=True)
 sys.exit(run(listener.detach(), sys.argv[2]))
@@ -335,32 +375,20 @@ sys.exit(run(listener.detach(), sys.argv[2]))
 
 
 @contextmanager
-def started(path: Path, change: str = "") -> Iterator[tuple[str, Program]]:
-    """The name of a service that is a process, in which `change` was executed, and the process."""
+def started(path: Path) -> Iterator[tuple[str, Program]]:
+    """The name of a service that is a process, whose buffers are broken, and the process."""
     name = f"test-{os.getpid()}-process"
-    with Program(SERVING.format(change), name, str(path)) as process:
+    with Program(SERVING, name, str(path)) as process:
         assert process.stdout.readline() == "listening\n"
         yield name, process
 
 
 def test_a_broken_invariant_is_in_the_exit_status_of_the_process(store, hello):
-    with started(store.path, "FeatureBuffer.verify = broken") as (name, process):
-        client = Stranger(name)
-        client.enter(hello)
-        client.close()
+    with started(store.path) as (name, process):
+        Stranger(name, hello).close()
         _, said = process.communicate()
     assert process.returncode == 1
     assert "invariant 7" in said
-
-
-def test_a_process_without_clients_does_not_read_on(store, hello):
-    with started(store.path, "graphs.publish = publish") as (name, process):
-        client = Stranger(name)
-        client.say(Kind.HELLO, **replace(hello, topology="resident").to_json())
-        assert process.stdout.readline() == "reading\n"
-        client.close()
-        assert process.communicate() == ("", "")
-    assert process.returncode == 0
 
 
 def test_a_store_that_is_not_there_is_one_line(tmp_path):

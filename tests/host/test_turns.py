@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterator
 
@@ -10,39 +9,8 @@ import pytest
 
 from gnndrive.host.messages import ProtocolError
 from gnndrive.host.turns import Turn, Turns
-from tests.host.spoken import in_loop
 
 RANKS, EPOCHS, STEPS = 3, 3, 4
-
-
-def join(turns: Turns[str], *batches: str) -> None:
-    """Join with batches, each as its epoch, step and rank: "012" is step 1 of rank 2."""
-    for name in batches:
-        epoch, step, rank = map(int, name)
-        turns.join(rank, epoch, step, name)
-
-
-VOIDS = {
-    "joined": lambda turns: join(turns, "000"),
-    "ended": lambda turns: turns.end_epoch(0, 0),
-    "dropped": lambda turns: turns.drop(0),
-    "skipped a step": lambda turns: join(turns, "050"),
-    "skipped an epoch": lambda turns: join(turns, "100"),
-}
-
-
-@pytest.mark.parametrize("void", VOIDS.values(), ids=VOIDS)
-@in_loop
-async def test_a_task_that_waits_for_a_turn_is_woken(void):
-    """When the turn comes, or when it is void."""
-    turns = Turns(range(2))
-    join(turns, "001")
-    waiting = asyncio.ensure_future(turns.arrival())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    void(turns)
-    await waiting
-    assert "001" in turns.peek(2)
 
 
 class Model:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -47,31 +48,25 @@ def test_devices_do_not_mix(gpus: FakeCuda) -> None:
         torch.ones(1).to("cuda:2")
 
 
-# ---- order
-
-
 @pytest.mark.parametrize("how", ["nothing", "event", "stream", "host", "query"])
 def test_two_streams_on_the_same_bytes_need_an_order(how: str) -> None:
     with fake_cuda() as gpus:
-        other = torch.cuda.Stream()
+        first, other = torch.cuda.current_stream(), torch.cuda.Stream()
         tensor = torch.zeros(8, device="cuda")
-        if how == "event":
-            other.wait_event(torch.cuda.current_stream().record_event())
-        elif how == "stream":
-            other.wait_stream(torch.cuda.current_stream())
-        elif how == "host":
-            torch.cuda.current_stream().synchronize()
-        elif how == "query":
-            event = torch.cuda.current_stream().record_event()
-            while not event.query():
-                pass
-        with torch.cuda.stream(other):
-            if how != "nothing":
-                tensor.add_(1)
-            else:
-                with found("neither waits for the other"):
-                    tensor.add_(1)
-        torch.cuda.current_stream().wait_stream(other)
+        event = first.record_event()
+        orders: dict[str, Callable[[], object]] = {
+            "event": lambda: other.wait_event(event),
+            "stream": lambda: other.wait_stream(first),
+            "host": first.synchronize,
+            "query": lambda: any(event.query() for _ in itertools.count()),
+        }
+        orders.get(how, lambda: None)()
+        with (
+            torch.cuda.stream(other),
+            found("neither waits") if how == "nothing" else nullcontext(),
+        ):
+            tensor.add_(1)
+        first.wait_stream(other)
         assert len(gpus.problems) == (how == "nothing")
         gpus.problems.clear()
 
@@ -120,20 +115,13 @@ def test_problems_are_raised_at_the_end() -> None:
         pass
 
 
-# ---- memory
-
-
 def test_too_much_is_refused(gpus: FakeCuda) -> None:
     kept = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
     del kept  # cached, and freed when another size needs it
     large = torch.empty((1 << 30) - 512, dtype=torch.uint8, device="cuda")
     with pytest.raises(torch.cuda.OutOfMemoryError, match="512 bytes is free"):
         torch.empty(1024, dtype=torch.uint8, device="cuda")
-    assert torch.empty(1024, device="cuda:1").sum() != 1
-    del large
-    torch.cuda.set_per_process_memory_fraction(1e-9)
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        torch.empty(1024, dtype=torch.uint8, device="cuda")
+    assert torch.empty(1024, device="cuda:1").sum() != len(large)
 
 
 def test_host_memory_is_registered_once(gpus: FakeCuda) -> None:
@@ -155,9 +143,6 @@ def test_memory_unmapped_while_it_is_registered_is_found() -> None:
         cudart.cudaHostRegister(address, len(block), 3)
         block.close()
         cudart.cudaHostUnregister(address)
-
-
-# ---- captures
 
 
 @pytest.mark.parametrize("mode", ["global", "relaxed"])

@@ -22,12 +22,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 
 import gnndrive
-from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import GNNDriveError, LateError
 from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection
@@ -52,23 +52,6 @@ PR_SET_CHILD_SUBREAPER = 36
 SMALL = {"batch_size": 2}  # 65 batches in an epoch
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A run of several ranks, all processes of which have ended.
-
-    Attributes:
-        results: what each rank's function returned; None: it did not return.
-        statuses: the exit status of each rank; −N: signal N has killed it.
-        orphans: the exit statuses of other processes that outlived their parents.
-        outputs: what each rank, and the processes that it started, have printed.
-    """
-
-    results: list[Any]
-    statuses: list[int]
-    orphans: list[int]
-    outputs: list[str]
-
-
 class Starter:
     """Runs ranks, until `close`."""
 
@@ -80,9 +63,16 @@ class Starter:
         self._process.communicate()
         self._process.__exit__(None, None, None)
 
-    def run(self, program: str, world: int, folder: Path, **arguments: Any) -> Ended:
+    def run(self, program: str, world: int, folder: Path, **arguments: Any) -> SimpleNamespace:
         """Run a function in each of `world` ranks, until all processes have ended; they leave in
-        `folder` what they print and return."""
+        `folder` what they print and return.
+
+        Returns:
+            results: what each rank's function returned; None: it did not return.
+            statuses: the exit status of each rank; −N: signal N has killed it.
+            orphans: the exit statuses of other processes that outlived their parents.
+            outputs: what each rank, and the processes that it started, have printed.
+        """
         asked = {"program": program, "world": world, "folder": str(folder), "given": arguments}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         if not select.select([self._process.stdout], [], [], LIMIT_S)[0]:
@@ -92,11 +82,10 @@ class Starter:
             raise AssertionError("\n".join(["the processes do not end", *outputs]))
         ended: Mapping[str, Any] = json.loads(self._process.stdout.readline())
         results = [folder / f"result-{rank}" for rank in range(world)]
-        return Ended(
-            [json.loads(path.read_text()) if path.exists() else None for path in results],
-            ended["ranks"],
-            ended["orphans"],
-            [(folder / f"output-{rank}").read_text() for rank in range(world)],
+        return SimpleNamespace(
+            results=[json.loads(path.read_text()) if path.exists() else None for path in results],
+            outputs=[(folder / f"output-{rank}").read_text() for rank in range(world)],
+            **ended,
         )
 
 
@@ -118,7 +107,8 @@ def main() -> None:
             os.setpgid(process, ranks[0])
         statuses = dict(_ended_children())
         others = [status for process, status in statuses.items() if process not in ranks]
-        print(json.dumps({"ranks": [statuses[each] for each in ranks], "orphans": others}))
+        ended = {"statuses": [statuses[each] for each in ranks], "orphans": others}
+        print(json.dumps(ended))
         sys.stdout.flush()
 
 
@@ -226,22 +216,13 @@ def services() -> list[int]:
     return [each.pid for each in children if "gnndrive.host" in each.cmdline()]
 
 
-def refused(start: Callable[[], object]) -> str:
-    """The message of the ConfigError that `start` raises."""
-    try:
-        start()
-    except ConfigError as error:
-        return str(error)
-    raise AssertionError("no error")
-
-
 def error_of(start: Callable[[], object]) -> str:
-    """The type of the error that `start` raises."""
+    """The type and the text of the error that `start` raises."""
     try:
         start()
     except Exception as error:
-        return type(error).__name__
-    return ""
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("no error")
 
 
 def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
@@ -287,7 +268,7 @@ def differing(rank: Rank, store: str, asked: list[list[Any]]) -> list[str]:
     for name, usual, of_last in asked:
         other = of_last if rank.number == rank.world - 1 else usual
         with loader(**{"store": store, name: other}) as made:
-            found.append(refused(partial(iter, made)))
+            found.append(error_of(partial(iter, made)))
             assert not made.stats(), "nothing was started"
     return found
 
@@ -309,19 +290,19 @@ def never_starting(rank: Rank, store: str, other: str) -> list[str]:
     with loader(store) as made:
         for executable in ("/nonexistent/python", "/bin/false", ""):
             with patch.object(sys, "executable", executable):
-                found.append(refused(lambda: iter(made)))
+                found.append(error_of(lambda: iter(made)))
         rank.everyone(None)
         if rank.number == 0:
             path.rename(moved)
             path.symlink_to(other)
         rank.everyone(None)
-        found.append(refused(lambda: iter(made)))
+        found.append(error_of(lambda: iter(made)))
         rank.everyone(None)
         if rank.number == 0:
             path.unlink()
             moved.rename(path)
         with patch.object(Connection, "wait", wait_with_few_files):
-            found.append(refused(lambda: iter(made)))
+            found.append(error_of(lambda: iter(made)))
         assert len(list(made)) == len(made)
     return found
 

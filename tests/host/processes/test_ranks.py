@@ -22,7 +22,7 @@ import gnndrive
 from gnndrive import ConfigError, Store
 from gnndrive.host.inquiry import ask
 from tests.host.processes import programs
-from tests.host.processes.programs import SMALL, Ended, Starter
+from tests.host.processes.programs import SMALL, Starter
 from tests.loader.hetero.graph import make_data
 from tests.soak import product
 
@@ -71,7 +71,7 @@ def dealt(whole: Sequence[str], world: int, done: int = 0) -> list[list[str]]:
     return [padded[rank::world] for rank in range(world)]
 
 
-def check_ended(ended: Ended, statuses: Sequence[int] = ()) -> None:
+def check_ended(ended: Any, statuses: Sequence[int] = ()) -> None:
     """Check how the ranks ended, and that they have said nothing."""
     assert ended.statuses == list(statuses or [0] * len(ended.results)), ended.outputs
     assert "".join(ended.outputs) == ""
@@ -145,7 +145,7 @@ def test_a_rank_with_other_arguments(starter, store, other, tmp_path):
     named = {"host_service": "whether the ranks of a host share a buffer", "store": "the store"}
     for text, (name, *_) in zip(ended.results[0], asked, strict=True):
         said = (f"{named.get(name, name)} is", "rank 0", "rank 1", "Give all ranks the same arg")
-        assert [each in text for each in said] == [True] * 4
+        assert [each in text for each in ("ConfigError: ", *said)] == [True] * 5
 
 
 def test_a_service_that_cannot_start(starter, store, other, tmp_path):
@@ -159,10 +159,11 @@ def test_a_service_that_cannot_start(starter, store, other, tmp_path):
     first, second = ended.results
     for reason, *texts in zip(reasons, first, second, strict=True):
         assert all(reason in text for text in texts)
+        assert all(text.startswith(("ConfigError: ", "LimitError: ")) for text in texts)
         own = reason in ("serves another store", "ulimit -n")
         assert own or all(SEPARATE in text for text in texts)
-    assert first[-1].startswith("rank 1 cannot start")
-    assert second[0].startswith("rank 0 cannot start")
+    assert first[-1].startswith("ConfigError: rank 1 cannot start")
+    assert second[0].startswith("ConfigError: rank 0 cannot start")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"ranks": None, "in_order": False}])
@@ -203,7 +204,7 @@ def test_the_service_dies(starter, store, tmp_path, whole):
     for found, rest in zip(ended.results, dealt(whole, 3), strict=True):
         assert found["error"].startswith("HostServiceError: the host service has ended, or was")
         assert found["batches"] == rest[: len(found["batches"])]
-        assert found["again"] == "HostServiceError"
+        assert found["again"].startswith("HostServiceError")
 
 
 def test_ctrl_c_ends_the_ranks_and_then_the_service(starter, store, tmp_path):
@@ -232,4 +233,5 @@ def test_a_rank_dies_while_they_come_together(starter, store, tmp_path, victim, 
     statuses[victim] = -9
     check_ended(ended, statuses)
     # Before all ranks are welcome, torch.distributed says that one is missing.
-    assert ended.results[1 - victim] == ("PeerError" if point == "use" else "RuntimeError")
+    expected = "PeerError: " if point == "use" else "RuntimeError: "
+    assert ended.results[1 - victim].startswith(expected)
