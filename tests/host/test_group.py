@@ -1,9 +1,12 @@
 """Each message to a group, at each point of a batch's way: done as documented, or refused, and then
-the other ranks go on. What the group answers: valid rows in the order of the turns, and errors."""
+the other ranks go on. What the group answers: valid rows in the order of the turns, and errors. And
+rule 15's order of batches: by epoch, step and rank, without the turns that are void."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from gnndrive.disk.engines.simulated import Faults
 from gnndrive.host.arena import COUNTERS, PAGE
 from gnndrive.host.error_text import error_from
 from gnndrive.host.messages import Kind, ProtocolError
+from gnndrive.host.turns import Turn, Turns
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import run
 from tests.host.spoken import (
@@ -155,20 +159,15 @@ async def test_the_tail_of_a_lease_is_released_from_its_end_on(rows):
 @in_loop
 async def test_orders_increase_with_the_turns(rows):
     """The last batch of an epoch comes before the first of the next, up to the largest numbers."""
-    last = (1 << 39) - 1
-    async with two_ranks(rows) as (_, _, first, second):
-        for at in ([(0, 0), (0, 1), (0, last), (1, 0)], [(6, 0), (6, last), (7, 0), (7, last)]):
-            for place, (epoch, step) in enumerate(at):
-                first.announce(WANTED, step, place, epoch)
-                second.announce(WANTED, step, place, epoch)
-            orders = [each.member.batches[turn].order for turn in at for each in (first, second)]
-            assert orders == sorted(set(orders))
-            for epoch, step in at:
-                first.say(Kind.LEAVE, step, epoch=epoch)
-                second.say(Kind.LEAVE, step, epoch=epoch)
-        first.announce(WANTED, last, 0, (1 << 22) - 1)
-        (batch,) = first.member.batches.values()
-        assert orders[-1] < batch.order < 2**62
+    last, orders = (1 << 39) - 1, list[int]()
+    async with two_ranks(rows) as (_, _, *both):
+        for turn in ((0, 0), (0, 1), (0, last), (1, 0), (6, last), (7, 0), ((1 << 22) - 1, last)):
+            for rank in both:
+                rank.announce(WANTED, turn[1], 0, turn[0])
+                orders.append(rank.member.batches[turn].order)
+                rank.say(Kind.LEAVE, turn[1], epoch=turn[0])
+    assert orders == sorted(set(orders))
+    assert orders[-1] < 2**62
 
 
 # ---- the ranks of a group
@@ -318,3 +317,90 @@ async def test_a_broken_buffer_is_an_error_at_all_ranks(rows):
         for rank in (first, second, SpokenRank(simulation, group, 2)):
             text = (await rank.answer(Kind.BROKEN)).text
             assert "the device is gone" in str(error_from(text))
+
+
+# ---- the order of turns
+
+RANKS, EPOCHS, STEPS = 3, 3, 4
+
+
+class Model:
+    """What every turn is, one by one, from all that has happened."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Turn, str] = {}
+        self.open = {
+            (epoch, step, rank)
+            for epoch in range(EPOCHS + 1)
+            for step in range(STEPS + 1)
+            for rank in range(RANKS)
+        }
+
+    def close(self, rank: int, below: tuple[int, int]) -> None:
+        """The turns of `rank` before (epoch, step) are void."""
+        self.open = {turn for turn in self.open if turn[2] != rank or turn[:2] >= below}
+
+    def ready(self) -> Iterator[str]:
+        for turn in sorted(self.open | self.waiting.keys()):
+            if turn in self.open:
+                return
+            yield self.waiting[turn]
+
+    @property
+    def awaited(self) -> int | None:
+        if next(self.ready(), None) is not None or not self.open:
+            return None
+        return min(self.open)[2]
+
+
+KINDS = ["join"] * 6 + ["take"] * 3 + ["remove", "end", "drop"]
+
+
+def test_the_order_is_that_of_a_brute_force_model(seeds):
+    for seed in seeds(60):
+        follow_the_model(random.Random(seed))
+
+
+def follow_the_model(draw: random.Random) -> None:
+    turns, model = Turns(range(RANKS)), Model()
+    for _ in range(40):
+        what = draw.choice(KINDS)
+        epoch, step, rank = draw.randrange(EPOCHS), draw.randrange(STEPS), draw.randrange(RANKS)
+        apply(turns, model, what, (epoch, step, rank))
+        ready = list(model.ready())
+        for most in (1, 2, 99):
+            assert turns.peek(most) == ready[:most]
+        assert turns.awaited == model.awaited
+        for each in model.waiting:
+            assert turns.has(each[2], *each[:2])
+        assert set(turns.ranks) == {turn[2] for turn in model.open}
+
+
+def apply(turns: Turns[str], model: Model, what: str, turn: Turn) -> None:
+    epoch, step, rank = turn
+    there = rank in turns.ranks
+    if what == "join":
+        name = f"{epoch}{step}{rank}"
+        if turn not in model.open:
+            with pytest.raises(ProtocolError):
+                turns.join(rank, epoch, step, name)
+            return
+        turns.join(rank, epoch, step, name)
+        model.close(rank, (epoch, step + 1))
+        model.waiting[turn] = name
+    elif what == "take":
+        count = min(len(list(model.ready())), step)
+        for name in turns.take_now(count):
+            first = min(model.waiting)
+            assert model.waiting.pop(first) == name
+    elif what == "remove" and turn in model.waiting:
+        turns.remove(rank, epoch, step)
+        assert not turns.has(rank, epoch, step)
+        del model.waiting[turn]
+    elif what == "end" and there:
+        turns.end_epoch(rank, epoch)
+        model.close(rank, (epoch + 1, 0))
+    elif what == "drop" and there:
+        turns.drop(rank)
+        model.open = {each for each in model.open if each[2] != rank}
+        model.waiting = {each: name for each, name in model.waiting.items() if each[2] != rank}

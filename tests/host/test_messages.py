@@ -1,11 +1,15 @@
-"""Messages survive the wire, and whatever is none is refused. Errors travel in them."""
+"""What travels between ranks and a service: messages, errors and reports, and row ids in an arena;
+whatever is none is refused. And what a service promises of its memory."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import struct
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +23,11 @@ from gnndrive.common.errors import (
     ReadError,
     StoreError,
 )
+from gnndrive.host.arena import COUNTERS, PAGE, Arena, ArenaShape
+from gnndrive.host.budget import NAMED_MAX, Budget
 from gnndrive.host.error_text import error_from, error_text
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, WITH_TEXT, Kind, Message, ProtocolError
+from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
 
 HEAD_BYTES = 32
 NUMBER = st.integers(-(2**63), 2**63 - 1)
@@ -133,3 +140,156 @@ def test_a_text_that_says_nothing_is_an_error_of_the_service():
         {"read": {"path": "p"}}, {"error": "SystemExit", "message": "m"},
     ):  # fmt: skip
         assert type(error_from(text)) is HostServiceError
+
+
+# ---- reports
+
+CLIENT = ClientReport(7, "train.py", 3, 1, 2, 1 << 40, 12, 1 << 41, 0.5)
+REPORT = ServiceReport(
+    "/data/x.gnn", "ab", 5, False, 1000, 600, {"resident": 90}, 2, 17, (CLIENT, CLIENT)
+)
+
+
+def sent(report: ServiceReport) -> Any:
+    return json.loads(json.dumps(report.to_json()))
+
+
+def test_the_largest_page_fits_a_message_and_arrives_as_it_was():
+    client = ClientReport(1 << 31, "\N{SLEEPING FACE}" * 100, *[1 << 50] * 6, 1e-300 / 3)
+    report = ServiceReport(
+        "\udcff" * 4096, "f" * 64, 1 << 31, False, 1 << 60, 1 << 60, {"x" * 50: 1 << 60}, 1.0,
+        1 << 31, (client,) * PAGE_CLIENTS,
+    )  # fmt: skip
+    message = Message(Kind.REPORT, text=report.to_json()).encode()
+    assert len(message) <= MESSAGE_BYTES_MAX
+    assert ServiceReport.from_json(Message.decode(message).text) == report
+    unlimited = ServiceReport("/x", "ab", 5, True, None, 600, {}, 2.5, 0, ())
+    assert ServiceReport.from_json(sent(unlimited)) == unlimited
+    assert (REPORT.left, unlimited.left) == (400, None)
+
+
+FINE = {"memory": type(None), "path": str, "identity": str, "time_s": float, "draining": bool}
+
+
+def test_a_wrong_value_is_refused():
+    text, wrong = sent(REPORT), []
+    for name in text.keys() - {"protocol"}:
+        values = [None, "1", -1.5, [1], {"a": "b"}, True]
+        wrong += [{name: each} for each in values if not isinstance(each, FINE.get(name, ()))]
+    for name in text["clients"][0]:
+        wrong.append({"clients": [text["clients"][0] | {name: None}]})
+    for each in wrong:
+        with pytest.raises(ProtocolError):
+            ServiceReport.from_json(text | each)
+    del text["path"]
+    with pytest.raises(ProtocolError):
+        ServiceReport.from_json(text)
+    with pytest.raises(ConfigError, match="run both with one version of gnndrive"):
+        ServiceReport.from_json(text | {"protocol": 0})
+
+
+# ---- a service's memory
+
+
+async def test_an_error_says_what_is_left_and_who_has_the_rest():
+    budget = Budget(30_000)
+    await budget.take(0, "small", 5_000)
+    await budget.take(1, "large", 15_000)
+    with pytest.raises(ConfigError) as raised:
+        await budget.take(2, "new", 10_001)
+    said = "new needs 10 KB of the service, which has 10 KB of --memory 30 KB left: "
+    assert f"{said}large has 15 KB, small has 5 KB. Give the loader less" in str(raised.value)
+    await budget.take(2, "new", 10_000)
+    many = Budget(1_000)
+    for number in range(NAMED_MAX + 2):
+        await many.take(number, f"job {number}", 100 - number)
+    with pytest.raises(ConfigError, match=r"job 7 has 93 B, 2 others have 183 B\. Give"):
+        await many.take("new", "new", 100)
+
+
+async def test_memory_that_is_being_freed_is_waited_for():
+    budget, freed = Budget(100), asyncio.Event()
+    await budget.take("a", "job a", 60)
+    await budget.take("b", "job b", 30)
+
+    async def free():
+        await freed.wait()
+        budget.give("a")
+
+    async def free_nothing():
+        budget.give("nobody")
+
+    budget.freed_by(asyncio.create_task(free()))
+    budget.freed_by(asyncio.create_task(free_nothing()))
+    await budget.take("c", "job c", 10)  # is left
+    waiting = asyncio.create_task(budget.take("d", "job d", 60))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    freed.set()
+    await waiting
+    with pytest.raises(ConfigError, match="job e needs 1 B"):
+        await budget.take("e", "job e", 1)
+    for _ in range(2):
+        budget.give("d")
+    assert budget.used == 40
+
+
+# ---- arenas
+
+SHAPES = [
+    ArenaShape(1, (0,)), ArenaShape(3, (7,)), ArenaShape(4, (5, 1, 600)), ArenaShape(2, ()),
+    ArenaShape(4, (5, 1, 600), wide=True), ArenaShape(3, (339, 339, 339)),
+]  # fmt: skip
+
+
+def arena_of(shape: ArenaShape, more: int = 0) -> Arena:
+    return Arena(shape, np.zeros(shape.nbytes + more, np.uint8))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_place_touches_another(shape):
+    """Write every number of every part once, and read all of them back; then aliases over ids."""
+    arena, draw = arena_of(shape), np.random.default_rng(0)
+    arena.counters[:] = np.arange(len(COUNTERS))
+    rows, aliases = {}, {}
+    ids = 2**63 - 1 if shape.wide else 2**31 - 1
+    for place in range(shape.places):
+        rows[place] = [draw.integers(0, ids, most) for most in shape.rows_max]
+        arena.write_rows(place, rows[place])
+    assert arena.counters.tolist() == list(range(len(COUNTERS)))
+    for place in range(shape.places):
+        for got, written in zip(arena.read_rows(place), rows[place], strict=True):
+            assert np.array_equal(got, written)
+        for table, most in enumerate(shape.rows_max):
+            aliases[place, table] = draw.integers(-(2**31), 2**31 - 1, most).astype(np.int32)
+            arena.alias(place, table, most)[:] = aliases[place, table]
+    for (place, table), alias in aliases.items():
+        assert np.array_equal(arena.alias(place, table, len(alias)), alias)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_id_that_no_table_can_have_becomes_none_at_all(wide):
+    """Not another row's, which it would be without its upper bits."""
+    arena = arena_of(ArenaShape(1, (5,), wide))
+    arena.write_rows(0, [np.array([3, -7, 2**31 - 1, 2**31, 2**40 + 3])])
+    (read,) = arena.read_rows(0)
+    large = [2**31, 2**40 + 3] if wide else [-1, -1]
+    assert read.tolist() == [3, -1, 2**31 - 1, *large]
+
+
+def test_rows_are_copied_and_their_counts_checked():
+    """The rank may change them."""
+    arena = arena_of(ArenaShape(2, (7, 3)), 2 * PAGE)
+    arena.write_rows(1, [np.arange(7), np.arange(3)])
+    arena.write_rows(1, [np.array([4, 2]), np.arange(0)])
+    read = arena.read_rows(1)
+    arena._memory[:] = 255
+    assert [each.tolist() for each in read] == [[4, 2], []]
+    arena.write_rows(1, read)
+    for table, count in ((0, -1), (1, 4), (0, 2**40), (1, -(2**63))):
+        counts = arena._counts(1)
+        counts[:] = 0
+        counts[table] = count
+        with pytest.raises(ProtocolError, match="at most"):
+            arena.read_rows(1)

@@ -7,6 +7,7 @@ import gc
 import mmap
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -23,6 +24,7 @@ from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.host import acceptor, graphs, service
 from gnndrive.host.connection import Connection
+from gnndrive.host.deferred import defer
 from gnndrive.host.group import Group
 from gnndrive.host.group_buffer import GroupBuffer
 from gnndrive.host.hello import NAME_MAX, Hello, Welcome
@@ -31,6 +33,7 @@ from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolErr
 from gnndrive.host.wire import abstract_name, new_socket
 from tests.forked import Program
 from tests.host.conftest import NODES, SETTINGS, SHARE, Serving
+from tests.test_import import imported_by
 
 LIMIT_S = 60  # against a service that does not answer
 
@@ -397,3 +400,53 @@ def test_a_store_that_is_not_there_is_one_line(tmp_path):
     assert process.returncode == 2
     assert said.startswith("the host service cannot open its store: ")
     assert said.count("\n") == 1
+
+
+# ---- a deferred module is imported at its first use; a service never uses PyTorch
+
+NAME = "gnndrive_deferred_example"
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    """The name of a package with a module `inside`."""
+    folder = tmp_path / NAME
+    folder.mkdir()
+    (folder / "__init__.py").write_text("VALUE = 5\n")
+    (folder / "inside.py").write_text("VALUE = 6\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in (NAME, f"{NAME}.inside"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return NAME
+
+
+def test_only_its_use_imports_a_deferred_module(example):
+    defer(example)
+    first = __import__(example)
+    assert first is __import__(example)
+    assert "VALUE" not in vars(first)
+    assert first.VALUE == 5
+    assert sys.modules[example] is not first
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="NOTHING"):
+            assert first.NOTHING
+    defer(example)
+    assert "VALUE" in vars(sys.modules[example]), "it is imported already"
+
+
+def test_a_name_of_it_or_a_module_inside_imports_it(example):
+    defer(example)
+    scope = {}
+    exec(f"import {example}.inside as inside\nfrom {example} import VALUE", scope)
+    assert (vars(scope["inside"])["VALUE"], scope["VALUE"]) == (6, 5)
+
+
+def test_the_host_service_starts_without_torch():
+    found = imported_by(
+        "from gnndrive.host.deferred import defer\n"
+        "defer('torch')\n"
+        "import gnndrive.host.process, sys\n"
+        "assert 'from_numpy' not in vars(sys.modules.pop('torch'))\n"
+    )
+    assert "numpy" in found
+    assert found.isdisjoint({"torch", "torch_geometric"})
