@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from torch_geometric.data import Data
 
-from gnndrive import NeighborLoader, Store
-from tests.loader.conftest import some_staging
+from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from tests.loader.ranks.conftest import as_rank
 from tests.loader.windows.stores import ARGUMENTS, make_graph, make_store
 
-__all__ = ["some_staging"]
+__all__ = ["as_rank"]
 
 Make = Callable[..., NeighborLoader]
 
@@ -31,11 +31,13 @@ def store(graph: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def make(store: Store) -> Iterator[Make]:
-    """Makes loaders over the store, or another as `data=`, and closes them after the test."""
+    """Makes loaders over the store, or another as `data=`, and closes them after the test; link
+    loaders if `edge_label_index=` is given."""
     with ExitStack() as opened:
 
         def one(**more: Any) -> NeighborLoader:
-            given = {"data": store, **ARGUMENTS, **more}
-            return opened.enter_context(NeighborLoader(**given))
+            kind: Any = LinkNeighborLoader if "edge_label_index" in more else NeighborLoader
+            made: NeighborLoader = kind(**{"data": store, **ARGUMENTS, **more})
+            return opened.enter_context(made)
 
         yield one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,20 @@ from torch_geometric.data import Data
 
 from gnndrive import Store
 from gnndrive.loader.megabatches import MegabatchSource
-from tests.loader.batches import assert_same
+from gnndrive.strategies import STRATEGIES
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
+    MARIUS,
     NODES,
     PARTS,
     STATIC,
     WINDOWS,
     check,
     inputs_of,
+    inside,
     make_graph,
     make_store,
+    windows_of,
     with_windows,
 )
 from tests.soak import product
@@ -35,14 +39,13 @@ SIZES = [
     {"megabatch": None, "buffer": "20KB", "static": 0.04},
     {"megabatch": None, "memory": "80MB", "passes": 2},
 ]
-MARIUS = {"strategy": "marius", "megabatch": 4}
 VARIANTS: list[dict[str, Any]] = [
     *SIZES,
     {"drop_last": True, "batch_size": 40, "passes": 2},
     {"num_neighbors": [], "batch_size": 5000},
     {"replace": True, "input_nodes": SOME},
     {"sampling": "labor", "batch_dependency": 4, "input_nodes": SOME[:3]},
-    MARIUS,
+    {"input_nodes": torch.empty(0, dtype=torch.int64), "shuffle": False},
     *(MARIUS | each for each in SIZES),
     MARIUS | {"static": 0.02, "drop_last": True, "batch_size": 40},
     # states that are left out, in any order
@@ -60,6 +63,7 @@ def test_batches_are_pieces_of_the_graph(make, graph, arguments):
         assert len(batches) == len(loader)
         for batch, window in with_windows(batches, loader, epoch):
             check(batch, graph, window if loader.in_order else None)
+            assert batch.batch_size <= loader.batch_size
         found = Counter(number for each in inputs_of(batches) for number in each)
         passes = arguments.get("passes", 1)
         if arguments.get("drop_last"):
@@ -67,7 +71,6 @@ def test_batches_are_pieces_of_the_graph(make, graph, arguments):
             assert max(found.values()) <= passes
         else:
             assert found == Counter(dict.fromkeys(inputs, passes))
-        assert max(len(each) for each in inputs_of(batches)) <= loader.batch_size
 
 
 def test_all_edges_inside_a_window_are_there(make: Make, graph: Data) -> None:
@@ -120,33 +123,22 @@ def test_each_window_is_loaded_once(make: Make) -> None:
     assert NODES + STATIC <= stats["rows_loaded"] <= EPOCHS * (NODES + STATIC)
 
 
-def test_a_mask_ids_and_input_ids(make: Make, graph: Data, store: Store) -> None:
-    mask = graph.train_mask
-    ids = mask.nonzero().reshape(-1)
-    for batch in make(input_nodes=mask):
-        check(batch, graph)
-        assert torch.equal(batch.input_id, batch.n_id[: batch.batch_size])
-        assert mask[batch.input_id].all()
-    by_ids, by_split = make(input_nodes=ids), make(input_nodes=store.split("train"))
+def test_input_ids(make: Make, graph: Data) -> None:
+    """A node that is given twice is there twice."""
+    ids = graph.train_mask.nonzero().reshape(-1)
+    by_mask = make(input_nodes=graph.train_mask)
     own = make(input_nodes=ids, input_id=torch.arange(len(ids)) * 7)
-    for one, split, other in zip(by_ids, by_split, own, strict=True):
-        assert torch.equal(ids[one.input_id], one.n_id[: one.batch_size])
+    for mask, one, other in zip(by_mask, make(input_nodes=ids), own, strict=True):
+        assert torch.equal(mask.input_id, mask.n_id[: mask.batch_size])
+        assert torch.equal(ids[one.input_id], mask.input_id)
         assert torch.equal(other.input_id, 7 * one.input_id)
-        assert torch.equal(other.n_id, one.n_id)
-        assert torch.equal(split.n_id, one.n_id)
-
-
-def test_nodes_given_twice_and_none(make: Make, graph: Data) -> None:
     twice = torch.cat([SOME, SOME.flip(0)])
     found = Counter[int]()
     for batch in make(input_nodes=twice):
         seeds = batch.n_id[: batch.num_sampled_nodes[0]]  # PyG has a seed once in a batch
         assert set(twice[batch.input_id].tolist()) == set(seeds.tolist())
-        assert torch.equal(batch.x, graph.x[batch.n_id])
         found.update(batch.input_id.tolist())
     assert found == Counter(range(len(twice)))
-    nothing = make(input_nodes=torch.empty(0, dtype=torch.int64), shuffle=False)
-    assert len(nothing) == 0 == len(list(nothing))
 
 
 @product(
@@ -164,28 +156,48 @@ def test_rows_of_all_types_and_sizes(make, dtype_width, device, tmp_path):
         check(batch, data, window)
 
 
-def test_a_transform_sees_whole_batches(make: Make, graph: Data) -> None:
-    def transform(batch: Data) -> Data:
-        check(batch, graph)
-        batch.x = batch.x * 2
-        return batch
-
-    plain = list(make())
-    for device in ("cpu", "simulated-cuda"):
-        for one, other in zip(make(transform=transform, device=device), plain, strict=True):
-            assert torch.equal(one.x, 2 * other.x)
-        for batch in make(feature_dtype=torch.float16, device=device):
-            assert torch.equal(batch.x, graph.x[batch.n_id].half())
+# ---- marius: partitions in memory give way one by one
 
 
-def test_two_loaders_at_once(make: Make) -> None:
-    """They share the partitions' files and nothing else."""
-    for one, other in zip(make(), make(), strict=True):
-        assert_same(one, other)
+def test_sequential_has_all_seeds_in_memory(make: Make, graph: Data) -> None:
+    part = make()._partitioned.part_of(np.arange(NODES))
+    nodes = torch.from_numpy(np.flatnonzero(np.isin(part, [2, 7])))
+    loader = make(**MARIUS, order="sequential", input_nodes=nodes)
+    groups = []
+    for epoch in range(4):
+        (window,) = windows_of(loader, epoch)
+        groups.append(tuple(window.partitions.tolist()))
+        batches = list(loader)
+        for batch in batches:
+            check(batch, graph, inside(loader, window))
+        seeds = torch.cat([each.input_id for each in batches])
+        assert seeds.sort().values.tolist() == list(range(len(nodes)))
+    assert all(len(each) == 4 and {2, 7} < set(each) for each in groups)
+    assert len(set(groups)) > 1
 
 
-def test_leaving_in_the_middle_and_beginning_again(make: Make) -> None:
-    alone, loader = make(), make()
-    for count in (1, 5, 12):
-        for one, other in zip(list(alone)[:count], loader, strict=False):
-            assert_same(one, other)
+def test_a_swap_loads_one_logical_partition(make: Make) -> None:
+    """Of the six, two are in memory; a window's rows are read before its batches, and once."""
+    loader = make(**MARIUS)
+    assert len(list(loader)) == len(loader)
+    sizes = np.diff(loader._partitioned.bounds)
+    windows = [set(each.partitions.tolist()) for each in windows_of(loader)]
+    new = [
+        sizes[sorted(after - before)].sum() for before, after in pairwise([set[int](), *windows])
+    ]
+    stats, plan = loader.stats(), loader.plan()
+    assert len(new) == stats["windows"] == 5
+    assert sum(new) == stats["rows_loaded"] == NODES
+    assert plan.tables[0].slots == np.sort(sizes)[::-1][:6].sum()
+    assert "two of 5 windows, each of 4 of 12 partitions, 2 of them in both" in str(plan)
+
+
+def test_slots_for_what_two_windows_have_in_common(make: Make) -> None:
+    """In the memory that two windows of hierbatching with two partitions need, marius has three of
+    its own, one of which gives way."""
+    slots = make(megabatch=2, static=0).plan().tables[0].slots
+    found = make(strategy="marius", megabatch=None, buffer=36 * slots)
+    found.plan()
+    sizes = found._megabatches[1].windows.sizes
+    assert (sizes.one, sizes.two, sizes.windows) == (3, 4, 10)
+    assert found._megabatches[1].windows.static == STRATEGIES["marius"].static == 0

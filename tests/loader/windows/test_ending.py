@@ -15,7 +15,7 @@ from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.disk.sequential_reader import SequentialReader
 from tests.loader.batches import assert_same
 from tests.loader.windows.conftest import Make
-from tests.loader.windows.stores import check, windows_of
+from tests.loader.windows.stores import check
 from tests.soak import product
 
 
@@ -25,18 +25,15 @@ class Loading:
     Attributes:
         begun: set while one is.
         slow: whether they are.
-        quick: how many stretches of lists are read first as ever: a window of one partition has
-            those of the static nodes and its own.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.slow, self.quick = threading.Event(), True, 0
+        self.begun, self.slow = threading.Event(), True
         loading = self
 
         class Slow(SequentialReader):
             def stretches(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
-                loading.quick -= 1
-                while loading.slow and loading.quick < 0:
+                while loading.slow:
                     loading.begun.set()
                     yield first, np.empty(0, np.int32)
                 yield from super().stretches(first, last)
@@ -86,22 +83,6 @@ def test_an_iterator_that_is_closed_or_dropped(make: Make, loading: Loading, dro
         assert_same(one, other)
 
 
-def test_closing_while_the_second_window_is_loaded(make: Make, loading: Loading) -> None:
-    """All batches of the first one are delivered before."""
-    loading.quick = 2
-    loader = make(megabatch=1)
-    first = windows_of(loader)[0]
-    iterator = iter(loader)
-    delivered = [next(iterator) for _ in range(first.count)]
-    loading.begun.wait()
-    loader.close()
-    with pytest.raises(ClosedError):
-        next(iterator)
-    loading.slow = False
-    for one, other in zip(delivered, make(megabatch=1), strict=False):
-        assert_same(one, other)
-
-
 def test_cancelling_an_awaited_batch(make: Make, loading: Loading) -> None:
     """The window goes on loading; the next call gets the same batch."""
 
@@ -119,9 +100,6 @@ def test_cancelling_an_awaited_batch(make: Make, loading: Loading) -> None:
         assert_same(one, other)
 
 
-# ---- several iterators
-
-
 @product("megabatch,device", [1, 12], ["cpu", "simulated-cuda"])
 def test_a_second_live_iterator_has_fewer_slots(make, graph, megabatch, device):
     """For one window, so its batches load some rows themselves. What was planned is enough."""
@@ -134,12 +112,16 @@ def test_a_second_live_iterator_has_fewer_slots(make, graph, megabatch, device):
         check(one, graph)
 
 
-def test_a_second_iterator_needs_memory(make: Make) -> None:
-    needed = make(memory="200MB").plan().total_bytes
-    loader = make(memory=needed)
+@pytest.mark.parametrize("device", ["cpu", "simulated-cuda"])
+def test_a_second_iterator_needs_memory(make: Make, device: str) -> None:
+    plan = make(device=device).plan()
+    name, needed = "memory", plan.total_bytes
+    if device != "cpu":
+        name, needed = "device_memory", plan.device_bytes
+    loader = make(device=device, **{name: needed})
     iterator = iter(loader)
-    with pytest.raises(ConfigError, match="a second live iterator needs"):
-        iter(loader)
+    with pytest.raises(ConfigError, match=rf"second live iterator.*{name}="):
+        next(iter(loader))
     assert len(list(iterator)) == len(loader)
-    both = make(memory=2 * needed)
+    both = make(device=device, **{name: 2 * needed})
     assert len(list(zip(both, both, strict=True))) == len(both)

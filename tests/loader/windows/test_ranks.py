@@ -14,12 +14,10 @@ from torch_geometric.data import Data
 from gnndrive import NeighborLoader
 from gnndrive.common.errors import ConfigError
 from tests.loader.batches import assert_same
-from tests.loader.ranks.conftest import AsRank, as_rank
+from tests.loader.ranks.conftest import AsRank
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import NODES, PARTS, check, windows_of, with_windows
 from tests.soak import product
-
-__all__ = ["as_rank"]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "a window each": {"megabatch": 4},
@@ -107,20 +105,20 @@ def test_another_number_of_ranks_is_refused(make, as_rank, before, after):
     assert list(resumed)
 
 
-def test_more_ranks_than_windows(make: Make, as_rank: AsRank) -> None:
-    as_rank(0, 3)
-    with pytest.raises(ConfigError, match=r"has 2 windows for 3 ranks.* a smaller megabatch= than"):
-        len(make(ranks=True, megabatch=6))
-    as_rank(0, PARTS + 1)
-    with pytest.raises(ConfigError, match=r"12 windows for 13 ranks.* partition the store into m"):
-        len(make(ranks=True, megabatch=None))
-
-
-def test_ranks_do_not_choose_for_themselves(make: Make, as_rank: AsRank) -> None:
-    """The memory that each finds, and the batches that it draws, may differ."""
-    as_rank(0, 2)
-    with pytest.raises(ConfigError, match=r"as large on all of them: give megabatch=\d+, which"):
-        len(make(ranks=True, megabatch=None, buffer="200KB"))
+@pytest.mark.parametrize(
+    ("world", "arguments", "said"),
+    [
+        (3, {"megabatch": 6}, r"has 2 windows for 3 ranks.* a smaller megabatch= than"),
+        (PARTS + 1, {}, r"12 windows for 13 ranks.* partition the store into m"),
+        # The memory that each finds, and the seconds that it measures, may differ.
+        (2, {"buffer": "200KB"}, r"as large on all of them: give megabatch=\d+, which"),
+        (2, {"megabatch": 2, "passes": "auto"}, "have to yield as many batches: give a number"),
+    ],
+)
+def test_what_ranks_cannot_have_is_refused(make, as_rank, world, arguments, said):
+    as_rank(0, world)
+    with pytest.raises(ConfigError, match=said):
+        len(make(ranks=True, **{"megabatch": None, **arguments}))
 
 
 def test_a_host_service_has_no_windows(make, as_rank, monkeypatch):
