@@ -85,13 +85,14 @@ def assert_contract(
     assert (len(of_hop), len(drawn_of_hop)) == (len(fanout) + 1, len(fanout))
     assert sum(of_hop) == len(node)
     assert sum(drawn_of_hop) == len(row) == len(col) == len(edge)
-    assert node[: len(seeds)].tolist() == list(seeds)
+    assert node[: len(seeds)].tolist() == list(seeds), "the seeds come first and in order"
     later = node[len(seeds) :].tolist()
     assert len(set(later) - set(seeds)) == len(later)
     first_place: dict[int, int] = {}
     for place, value in enumerate(node.tolist()):
         first_place.setdefault(value, place)
-    assert row.tolist() == [first_place[value] for value in indices[edge].tolist()]
+    places = [first_place.get(value) for value in indices[edge].tolist()]
+    assert row.tolist() == places, "an edge has another source"
     first, drawn, known = 0, 0, set(seeds)
     for hop, count in enumerate(fanout):
         last, end = first + of_hop[hop], drawn + drawn_of_hop[hop]

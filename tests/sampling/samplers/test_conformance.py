@@ -1,16 +1,13 @@
-"""What every sampler that draws must do, and that a sampler which does not is found.
-
-What PyG's users rely on beyond that is in `test_uniform.py`, for uniform sampling. A sampler that
-replays reads no graph, so its contract is another: `test_recorded.py`.
-"""
+"""What every sampler that draws must do, and that a sampler which does not is found; and sampling
+inside a window. A sampler that replays reads no graph: `test_recorded.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,19 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common import plugins
-from gnndrive.common.errors import ClosedError, ConfigError, StoreError
-from gnndrive.common.records import Int64Array, Sample, Seeds
-from gnndrive.sampling.samplers.base import (
-    Bounds,
-    Sampler,
-    SamplerContext,
-    batch_key,
-    position_dtype,
-)
+from gnndrive.common.errors import BatchTooLarge, ClosedError, ConfigError, StoreError
+from gnndrive.common.records import Sample, Seeds
+from gnndrive.sampling.load_window import load_window
+from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, batch_key
+from gnndrive.sampling.samplers.inside import Inside
+from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
-from tests.sampling.samplers.graphs import Index, Shared, graph_of_degrees, random_graph, star
-from tests.sampling.windows import Whole
+from tests.sampling.samplers.graphs import (
+    DEPENDENT,
+    Shared,
+    assert_contract,
+    graph_of_degrees,
+    random_graph,
+    star,
+)
+from tests.sampling.test_load_window import Whole, partitioned_graph, random_parts
 from tests.second import Runs
 
 # Samplers that draw from graphs of their own: a function makes theirs of a topology.
@@ -45,57 +46,24 @@ def made(kind: type[Sampler], num_neighbors: Any = (4, 3), **more: Any) -> Sampl
     return kind.make(SamplerContext(list(num_neighbors), **more))
 
 
-def sampled(sampler: Sampler, seeds: Sequence[int], key: int, topology: Topology) -> Sample:
+def drawn(sampler: Sampler, seeds: Any, key: int, topology: Topology) -> Sample:
     """A sample around node ids, as the pipeline asks for it."""
     node = np.array(seeds, np.int64)
     given = node.copy()
-    graph = GRAPHS.get(sampler.name, lambda whole: whole)(topology)
-    sample = sampler.sample(Seeds(0, given, given.copy()), key, [graph])
+    sample = sampler.sample(Seeds(0, given, given.copy()), key, [topology])
     assert np.array_equal(given, node), "the seeds were changed"
     assert isinstance(sample, Sample)
     return sample
 
 
+def sampled(sampler: Sampler, seeds: Any, key: int, topology: Topology) -> Sample:
+    """From a graph of the sampler's own kind."""
+    return drawn(sampler, seeds, key, GRAPHS.get(sampler.name, lambda whole: whole)(topology))
+
+
 def told(sample: Sample) -> tuple[Any, ...]:
-    """Everything that a sample says."""
     arrays = (sample.node, sample.row, sample.colptr, sample.edge)
     return (*(each.tolist() for each in arrays), sample.num_sampled_nodes, sample.num_sampled_edges)
-
-
-def assert_well_formed(
-    sample: Sample, seeds: Sequence[int], hops: int, indptr: Int64Array, indices: Index
-) -> None:
-    """Hold a sample against its graph and against what the pipeline makes of it."""
-    node, row, colptr, edge = sample.node, sample.row, sample.colptr, sample.edge
-    assert (node.dtype, row.dtype, colptr.dtype) == (np.int64, np.int32, np.int32)
-    assert edge.dtype == position_dtype(len(indices))
-    assert len(sample.num_sampled_nodes) == hops + 1
-    assert len(sample.num_sampled_edges) == hops
-    assert sum(sample.num_sampled_nodes) == len(node)
-    assert sum(sample.num_sampled_edges) == len(row) == len(edge)
-    assert sample.num_sampled_nodes[0] == len(seeds), "the seeds are miscounted"
-    assert node[: len(seeds)].tolist() == list(seeds), "the seeds come first and in order"
-    later = node[len(seeds) :].tolist()
-    assert len(set(later) - set(seeds)) == len(later), "a node comes twice"
-    assert colptr[0] == 0
-    assert colptr[-1] == len(row)
-    assert (np.diff(colptr) >= 0).all()
-    assert len(colptr) <= len(node) + 1
-    if len(row):
-        assert row.min() >= 0
-        assert row.max() < len(node)
-        assert edge.min() >= 0
-        assert edge.max() < len(indices)
-        assert np.array_equal(indices[edge], node[row]), "an edge has another source"
-        target = node[sample.col]
-        within = (indptr[target] <= edge) & (edge < indptr[target + 1])
-        assert within.all(), "an edge has another target"
-    reached = 0
-    for hop in range(hops):
-        reached += sample.num_sampled_nodes[hop]
-        drawn = sum(sample.num_sampled_edges[: hop + 1])
-        assert (sample.col[drawn:] >= reached).all(), "an edge is counted in a later hop"
-        assert (row[:drawn] < reached + sample.num_sampled_nodes[hop + 1]).all()
 
 
 # ---- the contract
@@ -110,7 +78,7 @@ def samples_are_pieces_of_the_graph(kind: type[Sampler]) -> None:
                 sampler = made(kind, fanout, replace=repeat)
                 for seeds in (range(40), [7, 7, 3, 299, 7], []):
                     sample = sampled(sampler, seeds, 5, topology)
-                    assert_well_formed(sample, list(seeds), len(fanout), indptr, indices)
+                    assert_contract(sample, indptr, indices, seeds, fanout, repeat)
 
 
 def a_sample_depends_on_its_key_alone(kind: type[Sampler]) -> None:
@@ -130,15 +98,6 @@ def a_sample_depends_on_its_key_alone(kind: type[Sampler]) -> None:
             assert got == expected[batch], "a sample differs from thread to thread or call to call"
 
 
-def another_key_is_another_sample(kind: type[Sampler]) -> None:
-    topology = star(300)
-    samples = {
-        tuple(sampled(made(kind, [3]), [0], batch_key(0, 0, batch), topology).edge.tolist())
-        for batch in range(30)
-    }
-    assert len(samples) > 20
-
-
 @st.composite
 def small_graphs(draw: st.DrawFn) -> tuple[list[int], int, list[int], list[int], bool]:
     """Degrees, a key, distinct seeds, a fanout and whether to replace."""
@@ -155,7 +114,7 @@ def a_sample_is_within_its_bounds(kind: type[Sampler], case: Any) -> None:
     sampler = made(kind, fanout, replace=repeat)
     bounds = sampler.bounds(len(seeds), {None: len(degrees)}, {None: len(indices)})
     sample = sampled(sampler, seeds, key, over_arrays(indptr, indices))
-    assert_well_formed(sample, seeds, len(fanout), indptr, indices)
+    assert_contract(sample, indptr, indices, seeds, fanout, repeat)
     assert len(sample.node) <= bounds.nodes[None] <= bounds.entries[None]
     assert len(sample.edge) <= bounds.edges[None]
 
@@ -219,34 +178,18 @@ def arrays_come_from_the_loaders_memory(kind: type[Sampler]) -> None:
     assert {each.ctypes.data for each in arrays} <= {*given}, "an array is of its own"
 
 
-def plain_sampling_leaves_all_else_to_the_context(kind: type[Sampler]) -> None:
-    other = SimpleNamespace()
-    context = SamplerContext([3], subgraphs=lambda: other)  # type: ignore[arg-type, return-value]
-    assert kind.make(context) is other, "it samples plainly"
-
-
 CONTRACT = (
     samples_are_pieces_of_the_graph,
     a_sample_depends_on_its_key_alone,
-    another_key_is_another_sample,
     stopping_ends_later_calls,
     stopping_ends_a_call_under_way,
     what_cannot_be_is_an_error,
     arrays_come_from_the_loaders_memory,
-    plain_sampling_leaves_all_else_to_the_context,
 )
 
 
-# `inside` leaves the rest to the context only if there are windows: see `test_inside.py`.
-PROMISES = [
-    pytest.param(sampler, check, id=f"{plugins.name_of(sampler)}-{check.__name__}")
-    for sampler in ALL
-    for check in CONTRACT
-    if (sampler, check) != ("inside", plain_sampling_leaves_all_else_to_the_context)
-]
-
-
-@pytest.mark.parametrize(("sampler", "check"), PROMISES)
+@pytest.mark.parametrize("check", CONTRACT)
+@pytest.mark.parametrize("sampler", ALL, ids=plugins.name_of)
 def test_a_sampler_keeps_its_contract(sampler, check):
     check(plugins.find("samplers", sampler))
 
@@ -287,8 +230,6 @@ BROKEN: list[tuple[type[Sampler], Callable[[type[Sampler]], None], str]] = [
     (changed(edge=lambda found: found.edge[::-1].copy()),
      samples_are_pieces_of_the_graph, "an edge has another"),
     (broken(sample=counting), a_sample_depends_on_its_key_alone, "differs from thread to thread"),
-    (broken(sample=lambda self, seeds, key, graphs: Runs.sample(self, seeds, 0, graphs)),
-     another_key_is_another_sample, "> 20"),
     (broken(bounds=lambda *_: Bounds({None: 2}, {None: 99}, {None: 2})),
      lambda kind: a_sample_is_within_its_bounds(kind, ([3] * 9, 1, [1, 2], [3], False)), "<= 2"),
     (broken(stop=lambda self: None), stopping_ends_later_calls, "DID NOT RAISE"),
@@ -296,8 +237,6 @@ BROKEN: list[tuple[type[Sampler], Callable[[type[Sampler]], None], str]] = [
     (broken(sample=without_edges_of_error), what_cannot_be_is_an_error, "DID NOT RAISE"),
     (changed(row=lambda found: found.row.copy()),
      arrays_come_from_the_loaders_memory, "of its own"),
-    (broken(make=classmethod(lambda kind, given: kind(given.num_neighbors))),
-     plain_sampling_leaves_all_else_to_the_context, "plain"),
 ]  # fmt: skip
 
 
@@ -305,3 +244,81 @@ BROKEN: list[tuple[type[Sampler], Callable[[type[Sampler]], None], str]] = [
 def test_a_broken_sampler_is_found(sampler, check, message):
     with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
         check(sampler)
+
+
+# ---- inside a window: ids are the store's, draws do not depend on the window's numbering
+
+NODES, PARTS = 600, 11
+GRAPH = random_graph(NODES, 14, seed=5)
+
+
+def in_partitions(folder: Path, seed: int = 1, parts: int = PARTS) -> Any:
+    """The graph in partitions, with 60 static nodes."""
+    folder.mkdir(exist_ok=True)
+    return partitioned_graph(folder, *GRAPH, random_parts(NODES, parts, seed), parts, 0.1)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_ids_positions_and_rows_are_the_stores(tmp_path, replace):
+    made = in_partitions(tmp_path)
+    targets = np.repeat(np.arange(NODES), np.diff(GRAPH[0]))
+    edges = 0
+    for partitions, k in (([1, 4, 5, 9], 30), ([2, 3], 60)):
+        graph = load_window(made, GRAPH[0], np.array(partitions, np.int32), k)
+        members = graph.store_ids[k:].astype(np.int64)
+        for batch in range(5):
+            seeds = np.random.default_rng(batch).choice(members, 25)  # some of them twice
+            sample = drawn(Inside([4, -1, 3], replace), seeds, batch, graph)
+            assert np.array_equal(GRAPH[1][sample.edge], sample.node[sample.row])
+            assert np.array_equal(targets[sample.edge], sample.node[sample.col])
+            assert np.isin(sample.node, graph.store_ids).all()
+            assert list(sample.rows or {}) == ["nodes/x"]
+            assert np.array_equal(made.order[sample.rows["nodes/x"]], sample.node)  # type: ignore
+            assert (sample.edge.dtype, sample.node.dtype) == (np.int32, np.int64)
+            assert not sample.numbered
+            edges += sample.num_edges
+    assert edges > 1_000
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_window_of_all_nodes_gives_the_batches_of_the_whole_graph(tmp_path, replace, seeds):
+    """Whatever its partitions are and however many static nodes it has."""
+    whole = over_arrays(*GRAPH)
+    for parts in (1, PARTS):
+        made = in_partitions(tmp_path / str(parts), parts, parts)
+        for k in (0, 1, 60):
+            graph = load_window(made, GRAPH[0], np.arange(parts, dtype=np.int32), k)
+            for seed in seeds(2):
+                node = np.random.default_rng(seed).integers(0, NODES, 30)
+                for options in (
+                    {"num_neighbors": [5, 4], "replace": replace},
+                    {"num_neighbors": [40, -1], "replace": replace},
+                    {"num_neighbors": [5, 4], "sampling": DEPENDENT},
+                ):
+                    one = drawn(Inside(**options), node, seed, graph)
+                    assert told(one) == told(drawn(Uniform(**options), node, seed, whole))
+
+
+def test_what_is_refused_or_left_to_the_context(tmp_path):
+    made = in_partitions(tmp_path)
+    graph = load_window(made, GRAPH[0], np.array([0, 1], np.int32), 10)
+    outside = int(np.setdiff1d(np.arange(NODES), graph.store_ids)[0])
+    with pytest.raises(StoreError, match=f"seed {outside} is not in the window"):
+        drawn(Inside([2]), [int(graph.store_ids[0]), outside], 0, graph)
+    with pytest.raises(ConfigError, match="draws inside windows, and papers is a whole graph"):
+        drawn(Inside([2]), [0], 0, over_arrays(*GRAPH, "papers"))
+    other: Any = object()
+    assert Inside.make(SamplerContext([2], subgraphs=lambda: other, window_nodes=9)) is other
+    with pytest.raises(ConfigError, match="inside windows, and the strategy has none"):
+        Inside.make(SamplerContext([2], subgraphs=lambda: other))
+
+
+def test_bounds_have_no_more_nodes_than_a_window_and_limits_are_the_contexts(tmp_path):
+    nodes, edges = {None: 1000}, {None: 10_000}
+    for window, expected in ((None, 1000), (5000, 1000), (300, 300)):
+        sampler = Inside.make(SamplerContext([10, 10], window_nodes=window))
+        assert sampler.bounds(100, nodes, edges).nodes == {None: expected}
+    graph = load_window(in_partitions(tmp_path), GRAPH[0], np.arange(PARTS, dtype=np.int32), 0)
+    limits = Bounds({None: 20}, {None: 100}, {None: 20})
+    with pytest.raises(BatchTooLarge):
+        drawn(Inside.make(SamplerContext([10, 10], limits=limits)), range(20), 0, graph)

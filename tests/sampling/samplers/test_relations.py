@@ -30,20 +30,19 @@ class Edges:
     indices: np.ndarray
     edge_time: np.ndarray | None = None
     node_time: np.ndarray | None = None
-    weight: np.ndarray | None = None
 
     def relation(self, fanout: list[int]) -> Relation:
         topology = Mmap(self.indptr, self.indices, "graph")
-        return Relation(
-            topology, np.array(fanout), self.source, self.target, self.node_time, self.edge_time,
-            self.weight,
-        )  # fmt: skip
+        ends = np.array(fanout), self.source, self.target
+        return Relation(topology, *ends, self.node_time, self.edge_time)
 
     def existing(self, node: int, time: int | None) -> list[int]:
+        """The positions of a node's in-edges that exist at `time`."""
         positions = range(self.indptr[node], self.indptr[node + 1])
         return [p for p in positions if time is None or self.since(p) <= time]
 
     def since(self, position: int) -> int:
+        """The time from which an edge exists."""
         if self.edge_time is not None:
             return int(self.edge_time[position])
         if self.node_time is not None:
@@ -65,21 +64,18 @@ def cases(draw: st.DrawFn) -> Case:
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     counts = draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
     kind = st.integers(0, len(counts) - 1)
+    times = draw(st.sampled_from(["none", "node", "edge"]))
+    node_time = [random.integers(0, 6, count) for count in counts]
     edges = []
     for source, target in draw(st.lists(st.tuples(kind, kind), max_size=4)):
         # Several may connect the same nodes.
-        indptr = np.concatenate([[0], np.cumsum(random.integers(0, 9, counts[target]))])
+        degrees = random.integers(0, 9, counts[target])
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
         dtype = [np.int32, np.int64][int(random.integers(2))]
         indices = random.integers(0, counts[source], indptr[-1]).astype(dtype)
-        edges.append(Edges(source, target, indptr.astype(np.int64), indices))
-    times = draw(st.sampled_from(["none", "node", "edge"]))
-    node_time = [random.integers(0, 6, count) for count in counts]
-    for each in edges:
-        if times == "node":
-            each.node_time = node_time[each.source]
-        elif times == "edge":
-            each.edge_time = random.integers(0, 6, len(each.indices))
-    disjoint = times != "none" or draw(st.booleans())
+        of_edges = random.integers(0, 6, len(indices)) if times == "edge" else None
+        of_nodes = node_time[source] if times == "node" else None
+        edges.append(Edges(source, target, indptr, indices, of_edges, of_nodes))
     hops = draw(st.integers(0, 3))
     fanout = st.lists(st.integers(-1, 4), min_size=hops, max_size=hops)
     seeds = []
@@ -87,9 +83,8 @@ def cases(draw: st.DrawFn) -> Case:
         node = np.array(draw(st.lists(st.integers(0, count - 1), max_size=4)), np.int64)
         time = random.integers(0, 7, len(node)) if times != "none" else None
         seeds.append(SeedGroup(node, number, time))
-    options = SamplingOptions(
-        draw(st.integers(0, 2**64 - 1)), draw(st.booleans()), disjoint, draw(st.booleans())
-    )
+    key, replace, latest = draw(st.tuples(st.integers(0, 2**64 - 1), st.booleans(), st.booleans()))
+    options = SamplingOptions(key, replace, times != "none" or draw(st.booleans()), latest)
     return Case(counts, edges, [draw(fanout) for _ in edges], seeds, options)
 
 
@@ -124,37 +119,33 @@ def sampled(case: Case, native: Native | None = None) -> Found:
 def check(case: Case, found: Found) -> None:
     """Check a sample against its case, hop by hop."""
     times = [t for s in case.seeds for t in ([None] * len(s.node) if s.time is None else s.time)]
-    expanded = [0] * len(case.counts)
+    expanded, tree = [0] * len(case.counts), 0
     reached = [len(group.node) for group in case.seeds]
-    tree = 0
     for kind, group in enumerate(case.seeds):
         trees = [tree + at if case.options.disjoint else 0 for at in range(len(group.node))]
-        first = list(zip(trees, group.node.tolist(), strict=True))
-        assert found.nodes[kind][: reached[kind]] == first
-        later = found.nodes[kind][reached[kind] :]
-        assert len(set(later) - set(first)) == len(later)
+        seeds = list(zip(trees, group.node.tolist(), strict=True))
+        assert found.nodes[kind][: len(seeds)] == seeds
+        later = found.nodes[kind][len(seeds) :]
+        assert len(set(later) - set(seeds)) == len(later)
         assert sum(found.nodes_per_hop[kind]) == len(found.nodes[kind])
         tree += len(group.node)
     used = [0] * len(case.edges)
-    hops = len(case.fanouts[0]) if case.fanouts else 0
-    for hop in range(hops):
-        ends = list(reached)
+    for hop in range(len(case.fanouts[0]) if case.fanouts else 0):
         for number, edges in enumerate(case.edges):
             first, used[number] = used[number], used[number] + found.edges_per_hop[number][hop]
-            drawn = defaultdict(list)
+            targets, drawn = range(expanded[edges.target], reached[edges.target]), defaultdict(list)
             for row, col, position in found.edges[number][first : used[number]]:
-                assert expanded[edges.target] <= col < reached[edges.target]
+                assert col in targets
                 source, target = found.nodes[edges.source][row], found.nodes[edges.target][col]
                 assert source == (target[0], int(edges.indices[position]))
                 drawn[col].append(position)
-            for col in range(expanded[edges.target], reached[edges.target]):
+            for col in targets:
                 of_tree, node = found.nodes[edges.target][col]
                 time = times[of_tree] if case.options.disjoint and times else None
                 fanout = case.fanouts[number][hop]
                 check_draw(edges, node, time, fanout, case.options, sorted(drawn[col]))
-        for kind in range(len(case.counts)):
-            ends[kind] += found.nodes_per_hop[kind][hop + 1]
-        expanded, reached = reached, ends
+        more = [per_hop[hop + 1] for per_hop in found.nodes_per_hop]
+        expanded, reached = reached, [*map(int.__add__, reached, more)]
     assert used == [len(edges) for edges in found.edges]
 
 
@@ -201,13 +192,14 @@ def test_one_node_and_edge_type_is_uniform_sampling(replace):
     assert list(columns) == sorted(columns), "results are in the order of hops"
 
 
-def test_a_nodes_draw_depends_on_key_edge_type_node_and_tree_only():
+@pytest.mark.parametrize(("fanout", "replace"), [(5, False), (5, True), (36, False)])
+def test_a_nodes_draw_depends_on_key_edge_type_node_and_tree_only(fanout, replace):
     indptr, indices = graph_of_degrees([40] * 6, seed=1)
 
     def drawn(seeds: list[int], key: int = 1, types: int = 1, disjoint: bool = False) -> Any:
         edges = [Edges(0, 0, indptr, indices)] * types
-        options = SamplingOptions(key, disjoint=disjoint)
-        found = sampled(Case([6], edges, [[5]] * types, [SeedGroup(np.array(seeds))], options))
+        options, group = SamplingOptions(key, replace, disjoint), SeedGroup(np.array(seeds))
+        found = sampled(Case([6], edges, [[fanout]] * types, [group], options))
         return [
             [[e for _, col, e in each if col == place] for place in range(len(seeds))]
             for each in found.edges
@@ -215,8 +207,8 @@ def test_a_nodes_draw_depends_on_key_edge_type_node_and_tree_only():
 
     (alone,) = drawn([3])
     assert drawn([1, 3])[0][1] == alone[0]
-    assert drawn([3], types=2)[0] == alone
-    assert drawn([3], types=2)[1] != alone
+    both = drawn([3], types=2)
+    assert both[0] == alone != both[1]
     assert drawn([3], key=2)[0] != alone
     (twice,) = drawn([3, 3], disjoint=True)
     assert twice[0] != twice[1]
@@ -283,36 +275,29 @@ def test_induced_edges_are_all_between_the_nodes(case):
 # ---- errors
 
 
-def refused(error: type[Exception], message: str, *given: Any) -> None:
-    with pytest.raises(error, match=message), Native().sampled(*given):
-        pass
-
-
-def test_attributes_that_cannot_be_are_refused():
-    options, seeds = SamplingOptions(0, disjoint=True), [SeedGroup(np.array([0]))]
-    for name, wrong in (
-        ("weight", np.ones(3)), ("edge_time", np.ones(5, int)), ("node_time", np.ones(4, int)),
-    ):  # fmt: skip
-        relation = Relation(star(4), np.array([1]), **{name: wrong})
-        refused(ConfigError, "a number for each", [relation], [5], seeds, options)
-    for bad in (-1.0, np.nan, np.inf):
-        with pytest.raises(ConfigError, match=r"position 2 is negative, infinite or no number"):
-            weighted([1.0, 1, bad, 1], 2)
-    relations = [Relation(star(3), np.array([1])), Relation(star(3), np.array([1, 2]))]
-    refused(ConfigError, "give all as many", relations, [4], [], SamplingOptions(0))
-
-
-def test_an_error_names_its_edge_type():
+def test_what_cannot_be_sampled_is_refused():
+    """An error names its edge type."""
+    one, two, options = np.array([1]), np.array([1, 2]), SamplingOptions(0)
+    of_node_0, trees = [SeedGroup(np.array([0]))], SamplingOptions(0, disjoint=True)
     bad = Mmap(np.array([0, 1]), np.array([7], np.int32), "author__writes__paper")
-    relations = [Relation(star(3), np.array([1])), Relation(bad, np.array([1]), 1, 1)]
-    message = r"author__writes__paper: a neighbour is node 7.*0 to 0"
-    seeds = [SeedGroup(np.array([0]), 1)]
-    refused(StoreError, message, relations, [4, 1], seeds, SamplingOptions(0))
-
-
-def test_more_trees_times_nodes_than_can_be_counted():
-    topology = Mmap(np.array([0, 0]), np.array([], np.int32), "graph")
-    topology.csc().nodes = 1 << 62
-    seeds, options = SeedGroup(np.zeros(4, np.int64)), SamplingOptions(0, disjoint=True)
-    relation = Relation(topology, np.array([1]))
-    refused(ConfigError, "lower batch_size", [relation], [1 << 62], [seeds], options)
+    huge = Mmap(np.array([0, 0]), np.array([], np.int32), "graph")
+    huge.csc().nodes = 1 << 62
+    wrong: list[tuple[str, Any]] = [
+        ("weight", np.ones(3)), ("edge_time", np.ones(5, int)), ("node_time", np.ones(4, int))
+    ]  # fmt: skip
+    for error, message, *arguments in (
+        *((ConfigError, "a number for each", [Relation(star(4), one, **{name: values})], [5],
+           of_node_0, trees) for name, values in wrong),
+        (ConfigError, "give all as many", [Relation(star(3), one), Relation(star(3), two)], [4], [],
+         options),
+        (StoreError, r"author__writes__paper: a neighbour is node 7.*0 to 0",
+         [Relation(star(3), one), Relation(bad, one, 1, 1)], [4, 1],
+         [SeedGroup(np.array([0]), 1)], options),
+        (ConfigError, "lower batch_size", [Relation(huge, one)], [1 << 62],
+         [SeedGroup(np.zeros(4, np.int64))], trees),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message), Native().sampled(*arguments):
+            pass
+    for weight in (-1.0, np.nan, np.inf):
+        with pytest.raises(ConfigError, match=r"position 2 is negative, infinite or no number"):
+            weighted([1.0, 1, weight, 1], 2)

@@ -1,5 +1,4 @@
-"""Uniform sampling: what PyG's users rely on; a node's draw depends on (key, node) only, and all
-outcomes are equally likely; limits; and what C refuses.
+"""Uniform sampling, and LABOR-0, which shares numbers: what is drawn, how often, and limits.
 
 The chi-square tests have fixed keys, so each gives the same number every time; the bound is the
 0.9999 quantile, which a sampler with a bias of a few per cent exceeds by far at these counts.
@@ -8,18 +7,24 @@ The chi-square tests have fixed keys, so each gives the same number every time; 
 from __future__ import annotations
 
 import copy
+import errno
 import itertools
+import math
 import pickle
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
+import gnndrive
 from gnndrive.common.errors import BatchTooLarge, ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.records import Sample
+from gnndrive.sampling import degrees as module
+from gnndrive.sampling.degrees import Degrees, degrees_of
+from gnndrive.sampling.labor import WEIGHT_ONE, Sampling, SharedNumbers
 from gnndrive.sampling.samplers._native import (
     Native,
     Relation,
@@ -29,33 +34,23 @@ from gnndrive.sampling.samplers._native import (
 )
 from gnndrive.sampling.samplers.base import Bounds, batch_key, most, position_dtype
 from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.mmap import Mmap
 from tests.sampling.samplers.graphs import (
+    LABOR,
     Scratch,
     assert_contract,
-    graph_of_degrees,
+    brute_force,
+    numbers_of,
     random_graph,
     star,
 )
+from tests.soak import product
 
 QUANTILE = 0.9999
 
 
 # ---- the contract
-
-
-@settings(max_examples=50)
-@given(data=st.data())
-def test_contract_on_small_graphs(data):
-    draw = data.draw
-    degrees = draw(st.lists(st.integers(0, 12), min_size=1, max_size=30))
-    seeds = draw(st.lists(st.integers(0, len(degrees) - 1), max_size=8))
-    key, dtype = draw(st.integers(0, 2**64 - 1)), draw(st.sampled_from([np.int32, np.int64]))
-    fanout, replace = draw(st.lists(st.integers(-1, 6), max_size=4)), draw(st.booleans())
-    indptr, indices = graph_of_degrees(degrees, key % 2**32, dtype)
-    sampler = Uniform(fanout, replace)
-    sample = sampler.sample_nodes(np.array(seeds, np.int64), key, Mmap(indptr, indices))
-    assert_contract(sample, indptr, indices, seeds, fanout, replace)
 
 
 def test_nodes_equal_in_their_low_32_bits_stay_apart():
@@ -241,3 +236,145 @@ def test_mmap_refuses_arrays_that_are_no_csc_graph():
     ):  # fmt: skip
         with pytest.raises(StoreError, match="graph"):
             Mmap(indptr, indices, "graph")
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 22])
+def test_the_most_edges_are_those_of_the_longest_lists(chunk, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    indptr, _ = random_graph(300, 6)
+    counted = Degrees(indptr)
+    longest = np.sort(np.diff(indptr))[::-1]
+    for nodes in (0, 1, 2, 17, 299, 300, 10_000):
+        for fanout in (-1, 0, 1, 5, 10**6):
+            each = longest if fanout < 0 else np.minimum(longest, fanout)
+            assert counted.edges_most(nodes, fanout) == each[:nodes].sum()
+            if fanout >= 0:
+                drawn = np.where(longest > 0, fanout, 0)[:nodes].sum()
+                assert counted.edges_most(nodes, fanout, replace=True) == drawn
+    assert Degrees(np.zeros(1, np.int64)).edges_most(5, -1) == 0
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_no_sample_is_larger_than_the_bounds_by_degrees(replace):
+    graph = random_graph(400, 5)
+    counted, topology = {None: Degrees(graph[0])}, over_arrays(*graph)
+    nodes, edges, longest = {None: 400}, {None: len(graph[1])}, np.diff(graph[0])
+    for fanout in ([-1], [3], [2, -1], [-1, 2], [4, 3, 2], [0], []):
+        sampler = Uniform(fanout, replace)
+        for size in (1, 7, 50):
+            bounds = sampler.bounds(size, nodes, edges, counted)
+            plain = sampler.bounds(size, nodes, edges)
+            assert bounds.nodes[None] <= plain.nodes[None]
+            assert bounds.edges[None] <= plain.edges[None]
+            for seeds in (np.argsort(-longest, kind="stable")[:size], np.arange(size)):
+                sample = sampler.sample_nodes(seeds.astype(np.int64), 3, topology)
+                assert sample.num_nodes <= bounds.nodes[None]
+                assert sample.num_edges <= bounds.edges[None]
+    hub = Uniform([-1]).bounds(1, nodes, edges, counted).edges[None]
+    assert hub == longest.max() < edges[None]
+
+
+def test_degrees_are_counted_once_for_each_store(tmp_path):
+    indptr, indices = random_graph(50, 3)
+    store = gnndrive.write_store(tmp_path / "a.gnn", indptr=indptr, indices=indices, nodes={})
+    assert degrees_of(store) is degrees_of(store)
+    assert degrees_of(store)[None].edges_most(50, -1) == len(indices)
+
+
+# ---- LABOR-0
+
+SAMPLINGS = [LABOR, Sampling("labor", 8), Sampling("labor", 1000)]
+
+
+def sample_of(
+    topology: Any, fanout: list[int], seeds: Any, batch: int, sampling: Sampling = LABOR
+) -> Sample:
+    sampler = Uniform(fanout, sampling=sampling)
+    return sampler.sample_nodes(np.array(seeds, np.int64), batch_key(1, 0, batch), topology)
+
+
+# ---- which neighbours are taken
+
+
+@product("sampling,dtype", SAMPLINGS, [np.int32, np.int64])
+def test_a_sample_is_that_of_brute_force(sampling, dtype, seeds):
+    """On a graph with duplicate edges, hubs, and nodes without neighbours."""
+    indptr, indices = random_graph(900, 40, seed=3, dtype=dtype)
+    assert np.diff(indptr).max() > 600  # a list that is read in three parts
+    topology = Mmap(indptr, indices)
+    node = [*np.argsort(-np.diff(indptr))[:4].tolist(), 5, 5, 17, 400]
+    fanouts = ([3, 2], [10, 10], [-1, 4], [0, 5], [300, 1])
+    for seed, fanout in itertools.product(seeds(1), fanouts):
+        sample = sample_of(topology, fanout, node, seed, sampling)
+        shared = sampling.numbers(batch_key(1, 0, seed))
+        nodes, edges = brute_force(shared, indptr, indices, node, fanout)
+        assert sample.node.tolist() == nodes
+        assert sample.edge.tolist() == edges
+        assert_contract(sample, indptr, indices, node, fanout, False)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "degree", "fanout"), [(LABOR, 40, 7), (SAMPLINGS[1], 300, 20)]
+)
+def test_each_neighbour_is_taken_equally_often(sampling, degree, fanout):
+    """In batches that lie so far apart that they share no numbers, at every distance from the
+    beginning of a group."""
+    batches, topology = 1000, star(degree)
+    counts = np.zeros(degree)
+    for at in range(batches):
+        batch = 2 * sampling.batch_dependency * at + at % sampling.batch_dependency
+        counts[sample_of(topology, [fanout], [0], batch, sampling).edge] += 1
+    share = fanout / degree
+    spread = ((counts - batches * share) ** 2).sum() / (batches * share * (1 - share))
+    assert spread * (degree - 1) / degree < stats.chi2.ppf(QUANTILE, degree - 1)
+
+
+def test_draws_are_the_same_on_all_machines():
+    """A change of these numbers would change the batches of all seeds."""
+    shared = Sampling("labor", 10).numbers(batch_key(7, 3, 24))
+    assert shared == SharedNumbers(0x8490C52F93C7DF65, 0xA3976447CDA0D08B, 868675383, 631129609)
+    sample = sample_of(star(50), [5], [0], 24, Sampling("labor", 10))
+    assert sample.edge.tolist() == [5, 11, 15, 30, 42]
+
+
+def test_weights_are_those_of_a_quarter_circle():
+    for step in range(1000):
+        shared = Sampling("labor", 1000).numbers(batch_key(0, 0, step))
+        angle = step / 1000 * math.pi / 2
+        expected = np.array([math.cos(angle), math.sin(angle)]) * WEIGHT_ONE
+        assert np.abs([shared.weight, shared.next_weight] - expected).max() < 0.51
+
+
+# ---- numbers of batches that depend on each other
+
+
+def test_numbers_move_slowly_and_stay_what_they_are():
+    """Consecutive batches order the nodes nearly alike, those of far groups independently."""
+    sampling, ids = Sampling("labor", 32), np.arange(3000)
+
+    orders = [numbers_of(sampling.numbers(batch_key(1, 0, batch)), ids) for batch in range(66)]
+    for batch in (0, 15, 31, 32, 63, 64):  # across the ends of groups, too
+        assert stats.spearmanr(orders[batch], orders[batch + 1]).statistic > 0.99
+    assert 0.5 < stats.spearmanr(orders[0], orders[16]).statistic < 0.8
+    assert abs(stats.spearmanr(orders[0], orders[64]).statistic) < 0.08
+
+
+# ---- what is refused
+
+
+def test_a_damaged_list_is_an_error_even_if_it_is_not_taken():
+    """In a window, where a neighbour's number is looked up."""
+    for bad in (-1, 6, 2**31 - 1):
+        csc, ids, scratch = ffi.new("gd_csc *"), np.arange(6), Scratch()
+        source = Mmap(np.array([0, 5, 5, 5, 5, 5, 5]), np.array([1, 2, bad, 4, 5], np.int32))
+        csc[0] = source.csc()[0]
+        csc.ids, csc.id_bytes = ffi.from_buffer(ids), 8
+        shared: Any = ffi.new("gd_shared *", (1, 0, WEIGHT_ONE, 0))
+        assert scratch.sample(csc, [0], [2], shared=shared) == -errno.ERANGE
+        assert lib.gd_sampler_culprit(scratch.handle, ffi.NULL) == bad
+
+
+def test_limits_end_a_sample():
+    limits = Bounds({None: 301}, {None: 40}, {None: 301})
+    with pytest.raises(BatchTooLarge):
+        Uniform([41], limits=limits, sampling=LABOR).sample_nodes(np.array([0]), 1, star(300))
