@@ -225,7 +225,6 @@ ROWS, SLOTS = 12, 4
 
 
 def offering(policy: Policy, foreseen: bool = False, takes: bool = True) -> SlotTable:
-    """A table over a tier that takes offers, or not."""
     tier: Any = SimpleNamespace(takes_offers=takes, ranked=(), rows_served=0)
     return SlotTable(ROWS, SLOTS, 8, NOTHING, tier, policy, foreseen=foreseen)
 

@@ -156,18 +156,15 @@ def window() -> Iterator[object]:
 
 
 def add(window: object, index: int, rows: list[int]) -> int:
-    ids = np.array(rows, np.int64)
-    return int(lib.gd_window_add(window, index, pointer(ids), len(ids)))
+    return int(lib.gd_window_add(window, index, ffi.new("int64_t[]", rows), len(rows)))
 
 
 def drop(window: object, index: int, rows: list[int]) -> int:
-    ids = np.array(rows, np.int64)
-    return int(lib.gd_window_drop(window, index, pointer(ids), len(ids)))
+    return int(lib.gd_window_drop(window, index, ffi.new("int64_t[]", rows), len(rows)))
 
 
 def together(window: object, indices: list[int]) -> int:
-    numbers = np.array(indices, np.int64)
-    return int(lib.gd_window_together(window, pointer(numbers), len(numbers)))
+    return int(lib.gd_window_together(window, ffi.new("int64_t[]", indices), len(indices)))
 
 
 def next_uses(window: object, rows: list[int]) -> list[int]:

@@ -41,14 +41,8 @@ happened: Counter[str] = Counter()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `probe` or `admit` answered; the lists are empty unless a batch was admitted.
-
-    Attributes:
-        code: 0 or -errno.
-        alias: the slot of each id.
-        pending: the slots that were not valid yet.
-        loads: (row, slot) of the rows that this lease must load.
-    """
+    """What `probe` or `admit` answered, with 0 or -errno: the slot of each id, those that were not
+    valid yet, and (row, slot) of the rows that this lease must load, if it was admitted."""
 
     code: int
     hits: int
@@ -67,16 +61,6 @@ class Answer:
             return (self.code,)
         numbers = (self.hits, self.waits, self.load_count, self.pending_count, self.deficit)
         return (self.code, *numbers)
-
-
-class Ranked:
-    """A gd_ranking whose cases are those of a window, without classes."""
-
-    def __init__(self, rows: int) -> None:
-        self.window: Any = ffi.gc(lib.gd_window_new(rows), lib.gd_window_free)
-        self.base: Any = ffi.new("int64_t[]", lib.GD_WINDOW_SETS)
-        self.mask: Any = ffi.new("uint8_t[]", lib.GD_WINDOW_SETS)
-        self.c: Any = ffi.new("gd_ranking *", (self.base, self.mask, ffi.NULL, self.window))
 
 
 class CoreTable:
@@ -99,9 +83,9 @@ class CoreTable:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending, slots = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(3))
         rows = ffi.new("int64_t[]", [GUARD] * (n + 1))
-        ranking = None if keys is None else self.ranking(ids, keys)
+        ranking = (ffi.NULL,) if keys is None else self.ranking(ids, keys)
         code = lib.gd_buffer_admit(
-            self.c, ffi.NULL if ranking is None else ranking.c, ffi.new("int64_t[]", ids),
+            self.c, ranking[0], ffi.new("int64_t[]", ids),
             ffi.NULL, n, alias, pending, rows, slots, ffi.NULL, a,
         )  # fmt: skip
         done = [count * (code == 0) for count in (n, a.pending, a.loads, a.loads)]
@@ -110,16 +94,17 @@ class CoreTable:
         loads = tuple(zip(kept[2], kept[3], strict=True))
         return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1], loads)
 
-    def ranking(self, ids: Sequence[int], keys: Sequence[int]) -> Ranked:
-        """A ranking that gives each row its last key; at most eight different keys, because its
-        window has a batch for the rows of each key."""
-        ranked, key_of = Ranked(self.rows), dict(zip(ids, keys, strict=True))
+    def ranking(self, ids: Sequence[int], keys: Sequence[int]) -> tuple[Any, ...]:
+        """A gd_ranking that gives each row its last key, and what it refers to; at most eight
+        different keys, because its window has a batch for the rows of each key."""
+        window = ffi.gc(lib.gd_window_new(self.rows), lib.gd_window_free)
+        base: Any = ffi.new("int64_t[]", lib.GD_WINDOW_SETS)
+        mask, key_of = ffi.new("uint8_t[]", lib.GD_WINDOW_SETS), dict(zip(ids, keys, strict=True))
         for place, key in enumerate(sorted(set(key_of.values()))):
             rows = [row for row, its in key_of.items() if its == key and 0 <= row < self.rows]
-            added = lib.gd_window_add(ranked.window, place, ffi.new("int64_t[]", rows), len(rows))
-            assert added == 0
-            ranked.base[1 << place] = key
-        return ranked
+            assert lib.gd_window_add(window, place, ffi.new("int64_t[]", rows), len(rows)) == 0
+            base[1 << place] = key
+        return ffi.new("gd_ranking *", (base, mask, ffi.NULL, window)), base, mask, window
 
     def commit(self, slots: Sequence[int]) -> int:
         return int(lib.gd_buffer_commit(self.c, ffi.new("int32_t[]", slots), len(slots)))
@@ -132,7 +117,7 @@ class CoreTable:
 
     def rekey(self, rows: Sequence[int], keys: Sequence[int]) -> int:
         ranking = self.ranking(rows, keys)
-        return int(lib.gd_buffer_rekey(self.c, ranking.c, ffi.new("int64_t[]", rows), len(rows)))
+        return int(lib.gd_buffer_rekey(self.c, ranking[0], ffi.new("int64_t[]", rows), len(rows)))
 
     def settled(self, pending: Sequence[int], position: int = 0) -> tuple[int, int]:
         """(0 or 1, the position it advanced to)."""
@@ -343,13 +328,10 @@ class Model:
 
 
 def some(draw: random.Random, slots: set[int]) -> list[int]:
-    """Some of `slots`, in any order."""
     return draw.sample(sorted(slots), draw.randint(0, min(len(slots), CHOICES_MAX)))
 
 
 class FeatureBuffer:
-    """One feature buffer, its model, and the leases that are alive."""
-
     def __init__(self, draw: random.Random) -> None:
         slots = draw.choice([8, 12, 5, 3, 1])
         self.draw, self.table, self.model = draw, CoreTable(ROWS, slots), Model(ROWS, slots)
@@ -369,7 +351,6 @@ class FeatureBuffer:
             self.same_as_the_model()
 
     def may(self, step: str) -> bool:
-        """Whether a step can be taken now."""
         if step in ("commit", "fail", "commit_all"):
             return bool(self.model.slots_in(LOADING))
         if step in ("admit", "admit_with_keys"):

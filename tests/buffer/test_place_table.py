@@ -33,7 +33,6 @@ def make(residents: int, places: int, place_rows: int = PLACE_ROWS) -> PlaceTabl
 
 
 def ended(landed: list[int], failed: dict[int, int]) -> Stretch:
-    """A stretch of slots that have landed, and of others with their errno."""
     failures = np.zeros(len(failed), FAILURE)
     failures["slot"], failures["error"] = list(failed), list(failed.values())
     failures["offset"] = 4096
@@ -63,8 +62,6 @@ class Residents:
 
 
 class Places:
-    """One place table, the batches that are in it, and its residents."""
-
     def __init__(self, draw: random.Random) -> None:
         self.draw, self.count, self.places = draw, draw.choice([0, 3, 17, ROWS]), draw.randint(1, 3)
         self.table = make(self.count, self.places)
@@ -98,7 +95,6 @@ class Places:
         self.batches.append(Batch(hold, len(rows), set(slots), set(slots)))
 
     def held(self) -> list[Batch]:
-        """The batches whose places are not free."""
         return [each for each in self.batches if each.entries or each.loading]
 
     def end_some(self, loading: set[int], fail_share: float) -> tuple[list[int], int]:

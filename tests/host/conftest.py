@@ -1,5 +1,4 @@
-"""Stores, services and loaders in this process, a hello, and a table whose rows tell their
-number."""
+"""Stores, services and loaders in this process, and a table whose rows tell their number."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,7 +68,6 @@ Serve = Callable[..., Serving]
 
 @pytest.fixture
 def serve(store: Store) -> Iterator[Serve]:
-    """Starts services, of `store` or another, and ends them after the test."""
     with ExitStack() as started:
 
         def one(data: Store = store, memory: int | None = MEMORY, **more: Any) -> Serving:
@@ -96,7 +93,6 @@ def load(serve: Serve) -> Iterator[Load]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Nodes with features and labels."""
     draw = torch.Generator().manual_seed(0)
     data = Data(
         x=torch.randn(NODES, 40, generator=draw),
@@ -123,8 +119,7 @@ def hello(store: Store) -> Hello:
 @pytest.fixture(scope="session")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
     """200 rows of 64 bytes, eight to a sector, that tell their number."""
-    path: Path = tmp_path_factory.mktemp("rows") / "x.bin"
-    return write_told_rows(path, 200, 64)
+    return write_told_rows(tmp_path_factory.mktemp("rows") / "x.bin", 200, 64)
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,6 @@ class SpokenRank:
         self._group.handle(self.member, Message(kind, epoch, step, a, b))
 
     def refused(self, kind: Kind, step: int = 0, a: int = 0, b: int = 0, epoch: int = 0) -> bool:
-        """Whether the group refuses a message."""
         try:
             self.say(kind, step, a, b, epoch)
         except ProtocolError:
@@ -47,17 +46,14 @@ class SpokenRank:
         return False
 
     def announce(self, rows: Int64Array, step: int = 0, place: int = 0, epoch: int = 0) -> None:
-        """Announce a batch that needs `rows`, int64 [n]."""
         self.arena.write_rows(place, [rows])
         self.say(Kind.ANNOUNCE, step, place, epoch=epoch)
 
     def ask_for(self, rows: Int64Array, step: int = 0, place: int = 0, epoch: int = 0) -> None:
-        """Announce a batch and join with it."""
         self.announce(rows, step, place, epoch)
         self.say(Kind.JOIN, step, epoch=epoch)
 
     def heard(self, kind: Kind, step: int = 0, epoch: int = 0) -> list[Message]:
-        """The messages of a kind about a batch."""
         about = kind, epoch, step
         return [each for each in self.got if (each.kind, each.epoch, each.step) == about]
 
@@ -78,7 +74,6 @@ class SpokenRank:
         assert np.array_equal(got.numpy(), told_rows(rows, file.row_bytes))
 
     async def load(self, rows: Int64Array, step: int = 0, epoch: int = 0) -> None:
-        """Announce a batch, join, wait for its rows, compare and release them."""
         place = PLACES - 1
         self.ask_for(rows, step, place, epoch)
         await self.answer(Kind.READY, step, epoch)

@@ -65,7 +65,6 @@ class Malicious:
         self._memory[at : at + 8].view(np.int64)[:] = value
 
     def send(self) -> None:
-        """Send one message, which the group may refuse with a ProtocolError."""
         honest = self._draw.random() < self._honesty
         message = self._honest() if honest else self._any()
         data = bytearray(message.encode())
@@ -93,7 +92,6 @@ class Malicious:
         return Message(kind, epoch, step, number(PLACES), number(ROWS_MAX + 1))
 
     def _honest(self) -> Message:
-        """What a rank could send now."""
         draw = self._draw
         not_joined = [key for key in self._places if key not in self._joined]
         if self._ready and draw.random() < 0.6:
@@ -122,7 +120,7 @@ class Malicious:
         return Message(Kind.ASK)
 
 
-def fuzz(rows: TableFile, seed: int, messages: int = MESSAGES) -> Counter[str]:
+def fuzz(rows: TableFile, seed: int) -> Counter[str]:
     """Send messages while an honest rank loads its epochs; returns what happened to them."""
     draw = random.Random(f"fuzz {seed}")
     scenario = Scenario(
@@ -139,18 +137,15 @@ def fuzz(rows: TableFile, seed: int, messages: int = MESSAGES) -> Counter[str]:
         number = seed % 2
         honest = Rank(simulation, group, number, 2, PLACES, RandomSampler)
         receive = honest.buffer.receive
-
-        def receive_others(message: Message) -> None:
-            """It goes on after the other rank's end, to see that its rows stay right."""
-            if message.kind is not Kind.PEER_LOST:
-                receive(message)
-
-        honest.answers = Link(random.Random(seed), receive_others)
+        # It goes on after the other rank's end, to see that its rows stay right.
+        honest.answers = Link(
+            random.Random(seed), lambda each: each.kind is Kind.PEER_LOST or receive(each)
+        )
         honest.member.send = honest.answers.send
         malicious = Malicious(draw, group, 1 - number, honesty)
 
         async def attack() -> None:
-            for _ in range(messages):
+            for _ in range(MESSAGES):
                 if draw.random() < 0.2:
                     malicious.change_arena(draw.randrange(PLACES))
                 try:

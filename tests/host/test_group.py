@@ -290,8 +290,6 @@ async def test_a_rank_asks_whom_it_waits_for(rows):
         first.ask_for(np.arange(32, 48), 1, place=1)
         await some_turns()
         assert awaited() == 1, "the turn after that"
-        first.say(Kind.END)
-        assert awaited() == 1
 
 
 @in_loop

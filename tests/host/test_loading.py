@@ -196,48 +196,34 @@ def test_a_graph_that_does_not_fit_is_refused(serve, load):
     remedy = '. Start the service with more --memory, or give the loader topology="direct"'
     assert str(raised.value).endswith(remedy)
     assert ask(serving.address).used == 0
-    direct = load(gnndrive.connect(serve(memory=share + 10).name), topology="direct")
-    with pytest.raises(ConfigError, match=r"\. Start the service with more --memory$"):
-        iter(direct)
 
 
 # ---- what cannot go through the service
 
 
-class OwnPolicy(LRU):
-    name = "own"
-
-
-class OwnTopology(Resident):
-    name = "own"
+OWN_POLICY, OWN_TOPOLOGY = (type("Own", (each,), {"name": "own"}) for each in (LRU, Resident))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "shares_graph"),
+    ("arguments", "shares_graph", "shares_buffer"),
     [
-        ({"host_service": False}, False),
-        ({"device": "simulated-cuda"}, True),
-        ({"in_order": False}, True),
-        ({"policy": OwnPolicy}, True),
+        ({"host_service": False}, False, False),
+        ({"device": "simulated-cuda"}, True, False),
+        ({"in_order": False}, True, False),
+        ({"policy": OWN_POLICY}, True, False),
+        ({"topology": OWN_TOPOLOGY}, False, True),
     ],
 )
-def test_other_loaders_have_a_buffer_of_their_own(serve, load, store, arguments, shares_graph):
+def test_other_loaders_share_less(serve, load, store, arguments, shares_graph, shares_buffer):
     serving = serve()
     with load(gnndrive.connect(serving.name), **arguments) as loader:
         assert sorted(digests(loader)) == sorted(digests(load(store)))
-        assert loader.stats()["engine"] != "host service"
+        assert (loader.stats()["engine"] == "host service") is shares_buffer
         report = ask(serving.address)
-        assert [client.share for client in report.clients] == [0] * shares_graph
         assert list(report.graphs) == ["resident"] * shares_graph
-
-
-def test_a_topology_of_ones_own_is_in_the_loaders_process(serve, load, store):
-    serving = serve()
-    loader = load(gnndrive.connect(serving.name), topology=OwnTopology)
-    assert digests(loader) == digests(load(store))
-    assert loader.stats()["engine"] == "host service"
-    assert not ask(serving.address).graphs
-    assert item(loader.plan(), "topology").copies == 1
+        shares = [client.share > 0 for client in report.clients]
+        assert shares == [shares_buffer] * (shares_graph or shares_buffer)
+        assert item(loader.plan(), "topology").copies == (not shares_graph)
 
 
 def test_a_service_that_must_and_cannot_is_refused(serve, load, monkeypatch):

@@ -39,12 +39,8 @@ LIMIT_S = 60  # against a service that does not answer
 
 
 class Stranger:
-    """A client of a service that sends what it is told to; `fds` have arrived.
-
-    Args:
-        name: the service's.
-        hello: it says that, and gets its welcome.
-    """
+    """A client of a service that sends what it is told to, and gets its welcome for `hello`; `fds`
+    have arrived."""
 
     def __init__(self, name: str, hello: Hello | None = None) -> None:
         self.sock, self.fds = new_socket(), list[int]()
@@ -74,7 +70,6 @@ class Stranger:
         return Message.decode(data) if data else None
 
     def close(self) -> None:
-        """Leave without a word."""
         self.sock.close()
         while self.fds:
             os.close(self.fds.pop())
@@ -158,7 +153,6 @@ def test_accepting_goes_on_when_files_are_free_again(serve, hello, monkeypatch):
 
 
 def refusal(serving: Serving, asked: Hello) -> str:
-    """Why a service refuses a client."""
     connection = Connection(serving.address, asked)
     with pytest.raises((ConfigError, HostServiceError, StoreError)) as raised:
         connection.wait()
@@ -310,7 +304,6 @@ def test_a_client_may_write_into_its_arena_alone(serve, hello):
 
 
 def may_write(fd: int) -> bool:
-    """Whether a memory can be mapped to write into it."""
     try:
         mmap.mmap(fd, 1, prot=mmap.PROT_WRITE | mmap.PROT_READ)
     except PermissionError:
@@ -409,7 +402,6 @@ NAME = "gnndrive_deferred_example"
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """The name of a package with a module `inside`."""
     folder = tmp_path / NAME
     folder.mkdir()
     (folder / "__init__.py").write_text("VALUE = 5\n")

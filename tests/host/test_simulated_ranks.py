@@ -26,7 +26,7 @@ from gnndrive.sampling.samplers.base import Sampler, batch_key
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_ranks import Barrier, Rank, SimulatedRanks
-from gnndrive.testing.simulation import Delivered, RandomSampler, Scenario
+from gnndrive.testing.simulation import RandomSampler, Scenario
 from tests.host.spoken import some_turns
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=4)
@@ -47,22 +47,17 @@ def expected(scenario: Scenario, seed: int, ranks: int, epoch: int = 0) -> list[
     return batches
 
 
-def got(batches: Iterable[Delivered]) -> Batches:
-    """The same of batches that were delivered; the simulation has checked their rows."""
-    return [(batch.index, batch.node.tolist()) for batch in batches]
+def check_first(rank: Rank, whole: list[Batches]) -> None:
+    """The simulation has checked the rows of these batches."""
+    delivered = [(batch.index, batch.node.tolist()) for batch in rank.delivered]
+    assert delivered == whole[rank.number][: len(delivered)]
 
 
 def check_all(ranks: Iterable[Rank], whole: list[Batches]) -> None:
-    """Check that each rank got all of its batches, and no error."""
     for rank in ranks:
         assert rank.error is None, rank.number
-        assert got(rank.delivered) == whole[rank.number]
-
-
-def check_first(rank: Rank, whole: list[Batches]) -> None:
-    """Check that what a rank got are its first batches."""
-    delivered = got(rank.delivered)
-    assert delivered == whole[rank.number][: len(delivered)]
+        check_first(rank, whole)
+        assert len(rank.delivered) == len(whole[rank.number])
 
 
 @asynccontextmanager
@@ -219,7 +214,6 @@ def run_with_mishaps(rows: TableFile, seed: int) -> Counter[str]:
                         check_end(rank, whole[rank.number], stops, dead)
 
     def check_end(rank: Rank, own: Batches, stops: list[int], dead: set[int]) -> None:
-        """Check that a rank's epoch ended where it should, with the right error."""
         count = len(rank.delivered)
         ends[type(rank.error).__name__ if rank.error or count == len(own) else "early"] += 1
         if isinstance(rank.error, PeerError):

@@ -66,7 +66,6 @@ def keys_of(policy: Policy, next_use: Int64Array) -> Int64Array:
 
 
 def ranks(kind: type[Policy]) -> bool:
-    """Whether the policy has keys."""
     return kind.looks_ahead or kind.score is not None
 
 

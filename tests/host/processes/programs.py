@@ -3,10 +3,8 @@
 The forking process has no threads, and has imported everything (tests/forked.py). Ranks have a
 group of torch.distributed over files, and a process group of the system for themselves, as those
 that a terminal starts. Each rank runs a function of this file, and has nothing of the host service
-left at its end.
-
-The forking process adopts the orphans of its ranks, that is host services whose rank has ended, so
-that it knows when everything that a run started has ended, and how.
+left at its end. The forking process adopts the orphans of its ranks, that is host services whose
+rank has ended, so that it knows when everything that a run started has ended, and how.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -68,10 +67,9 @@ class Starter:
         `folder` what they print and return.
 
         Returns:
-            results: what each rank's function returned; None: it did not return.
-            statuses: the exit status of each rank; −N: signal N has killed it.
-            orphans: the exit statuses of other processes that outlived their parents.
-            outputs: what each rank, and the processes that it started, have printed.
+            `results` and `outputs`: what each rank's function returned, or None, and printed.
+            `statuses`: the exit status of each rank; −N: signal N has killed it.
+            `orphans`: the exit statuses of other processes that outlived their parents.
         """
         asked = {"program": program, "world": world, "folder": str(folder), "given": arguments}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
@@ -93,7 +91,6 @@ class Starter:
 
 
 def main() -> None:
-    """Run ranks for a `Starter`, as often as it asks."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # ranks share this memory as long as no collection of theirs writes into it
     for line in sys.stdin:
@@ -108,8 +105,7 @@ def main() -> None:
         statuses = dict(_ended_children())
         others = [status for process, status in statuses.items() if process not in ranks]
         ended = {"statuses": [statuses[each] for each in ranks], "orphans": others}
-        print(json.dumps(ended))
-        sys.stdout.flush()
+        print(json.dumps(ended), flush=True)
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:
@@ -125,12 +121,9 @@ def _be_rank(rank: int, asked: Mapping[str, Any]) -> None:
     """Run a rank's function in this forked child, and exit as a script does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(asked["folder"])
-    output = os.open(folder / f"output-{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    for target, source in ((0, empty), (1, output), (2, output)):
-        os.dup2(source, target)
-    os.close(output)
-    os.close(empty)
+    with open(folder / f"output-{rank}", "ab") as output, open(os.devnull) as empty:
+        for target, source in ((0, empty), (1, output), (2, output)):
+            os.dup2(source.fileno(), target)
     try:
         result = _run(Rank(rank, asked["world"], folder), asked["program"], asked["given"])
         (folder / f"result-{rank}").write_text(json.dumps(result))
@@ -171,21 +164,19 @@ def _left_behind() -> list[str]:
 # ---- what ranks do
 
 
+@dataclass
 class Rank:
-    """This rank: its number of how many, and the folder of the run."""
-
-    def __init__(self, number: int, world: int, folder: Path) -> None:
-        self.number, self.world, self.folder = number, world, folder
+    number: int
+    world: int
+    folder: Path
 
     def everyone(self, told: Any) -> list[Any]:
-        """What all ranks tell, by rank."""
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, told)
         return found
 
 
 def loader(store: str | Store, links: bool = False, **arguments: Any) -> NeighborLoader:
-    """A loader whose ranks share what they can."""
     opened = gnndrive.open(store) if isinstance(store, str) else store
     given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "shuffle": True}
     given |= {"seed": 5, "buffer": "100KB", "ranks": True, "host_service": True}
@@ -217,7 +208,6 @@ def services() -> list[int]:
 
 
 def error_of(start: Callable[[], object]) -> str:
-    """The type and the text of the error that `start` raises."""
     try:
         start()
     except Exception as error:
@@ -325,7 +315,6 @@ def ranks_of_a_service(rank: Rank, name: str) -> dict[str, Any]:
 
 
 def die() -> None:
-    """End this process as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -343,7 +332,6 @@ def epoch(made: NeighborLoader, at: int, act: Callable[[], object] | None) -> di
 
 
 def one_ends(rank: Rank, store: str, victim: int, at: int, how: str) -> dict[str, Any]:
-    """One of two ranks ends in the middle of an epoch."""
     made = loader(store, **SMALL)
     if rank.number == victim:
         ways = {"kill": die, "sys.exit": lambda: sys.exit(4)}
@@ -365,8 +353,6 @@ def leave_child(rank: Rank) -> None:
 
 
 def service_dies(rank: Rank, store: str, at: int) -> dict[str, Any]:
-    """The first rank kills the service in the middle of an epoch."""
-
     def kill_service() -> None:
         [service] = services()
         os.kill(service, signal.SIGKILL)

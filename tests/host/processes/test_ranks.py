@@ -1,6 +1,5 @@
-"""Ranks that share a feature buffer yield one process's batches, bit for bit, however they go; what
-they cannot share is an error on all of them. Whatever ends or stops, the other ranks hear of it or
-go on, and nothing is left.
+"""Ranks that share a feature buffer yield one process's batches, bit for bit; what they cannot share
+is an error on all of them. Whatever ends or stops, the other ranks hear of it or go on.
 
 The host service checks the invariants of its feature buffer when it ends: an exit status of 0, and
 an output without reports, say that they hold. Every rank checks at its end that nothing is left.
@@ -53,12 +52,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def whole(store) -> list[str]:
-    """The batches of an epoch."""
     return alone(store, **SMALL)[0]
 
 
 def alone(store: Store, epochs: int = 1, **arguments: Any) -> list[list[str]]:
-    """What one process yields."""
     given: dict[str, Any] = {"ranks": None, "host_service": "auto", **arguments}
     with programs.loader(store, **given) as loader:
         return [[programs.digest(batch) for batch in loader] for _ in range(epochs)]
@@ -128,7 +125,6 @@ def test_ranks_of_a_service_by_hand(starter, store, serve, tmp_path):
 
 @pytest.fixture
 def other(tmp_path) -> str:
-    """The path of another store."""
     data = Data(x=torch.zeros(330, 8), edge_index=torch.zeros(2, 5, dtype=torch.int64))
     return str(gnndrive.from_data(data, tmp_path / "other.gnn").path)
 
