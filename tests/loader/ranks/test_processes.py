@@ -1,45 +1,201 @@
 """Real ranks: three processes, and then two, which go on from the state of the three.
 
-They are forked with the environment that torchrun gives, and make all checks of `checks.py`.
+They are forked with the environment that torchrun gives, and make all checks. The first rank prints
+the name of each check that all ranks have passed.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch_geometric.data import Data
 
 import gnndrive
+from gnndrive import ClosedError, ConfigError, NeighborLoader
 from tests import forked
-from tests.loader.ranks import checks
 
-NODES = 330  # 21 batches, the last of which is smaller; two ranks need a pad
+NODES, SIZE = 330, 16  # 21 batches, the last of which is smaller; two ranks need a pad
+SAVING_RANKS, SAVED_STEPS = 3, 2
+
+
+class Process:
+    """This rank, and loaders of the store."""
+
+    def __init__(self, store: str, folder: str) -> None:
+        self.store, self.folder = gnndrive.open(store), Path(folder)
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    @contextmanager
+    def loader(self, **arguments: Any) -> Iterator[NeighborLoader]:
+        given = {"batch_size": SIZE, "shuffle": True, "seed": 5, "buffer": "8MB"} | arguments
+        with NeighborLoader(self.store, [4, 3], **given) as loader:
+            yield loader
+
+    def digests(self, **arguments: Any) -> list[str]:
+        """A text for each batch of an epoch."""
+        with self.loader(**arguments) as loader:
+            return [digest(batch) for batch in loader]
+
+    def everyone(self, told: Any) -> list[Any]:
+        """What all ranks tell, by rank."""
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, told)
+        return found
+
+    def in_turn(self, told: list[str]) -> list[str]:
+        """The batches of all ranks, step by step."""
+        return [each for step in zip(*self.everyone(told), strict=True) for each in step]
+
+    def padded(self, whole: list[str], done: int = 0) -> list[str]:
+        """What ranks together yield of an epoch of which `done` batches are done."""
+        steps = -(-(len(whole) - done) // self.world)
+        return [whole[(done + at) % len(whole)] for at in range(steps * self.world)]
+
+
+def digest(batch: Any) -> str:
+    """A text that two batches share if their content is the same, bit for bit."""
+    names = ("x", "edge_index", "n_id", "e_id", "input_id")
+    return sha256(b"".join(batch[name].numpy().tobytes() for name in names)).hexdigest()
+
+
+def ranks_together_yield_one_processs_batches(process: Process) -> None:
+    whole = process.everyone(process.digests())[0]  # the first rank draws as one process does
+    assert process.in_turn(process.digests(ranks=True)) == process.padded(whole)
+
+
+def a_state_goes_on_with_other_ranks(process: Process) -> None:
+    """The first run saves one, after some steps of its three ranks; later runs load it."""
+    whole, file = process.everyone(process.digests())[0], process.folder / "state.json"
+    saved = process.everyone(file.exists())[0]
+    with process.loader(ranks=True) as loader:
+        if saved:
+            loader.load_state_dict(json.loads(file.read_text()))
+            rest = process.in_turn([digest(batch) for batch in loader])
+            assert rest == process.padded(whole, SAVED_STEPS * SAVING_RANKS)
+            return
+        assert process.world == SAVING_RANKS
+        assert len(list(islice(loader, SAVED_STEPS))) == SAVED_STEPS
+        state = loader.state_dict()
+        assert process.everyone(state) == [state] * process.world
+        if process.rank == process.world - 1:
+            file.write_text(json.dumps(state))
+
+
+def ranks_of_a_group_are_dealt_to(process: Process) -> None:
+    whole, group = process.everyone(process.digests())[0], dist.new_group([0, 1])
+    mine = process.digests(ranks=group) if process.rank < 2 else []
+    found = [each for step in zip(*process.everyone(mine)[:2], strict=True) for each in step]
+    assert found == (whole + whole[:1] if len(whole) % 2 else whole)
+
+
+def arguments_that_differ_are_an_error_on_every_rank(process: Process) -> None:
+    last = process.world - 1
+    with process.loader(ranks=True, seed=6 if process.rank == last else 5) as loader:
+        with pytest.raises(ConfigError, match=f"seed is 5 on ranks 0, 1 and 6 on rank {last}"):
+            iter(loader)
+        assert not loader.stats(), "nothing was started"
+
+
+def a_rank_that_cannot_begin_is_an_error_on_every_rank(process: Process) -> None:
+    """No rank waits for one whose loader is closed, at the first epoch and later, or whose
+    arguments cannot work; then all of them can begin."""
+    fails = process.rank == process.world - 1
+    for epochs in range(2):
+        with process.loader(ranks=True) as loader:
+            for _ in range(epochs):
+                assert list(loader)
+            if fails:
+                loader.close()
+            expected = ClosedError if fails else ConfigError
+            with pytest.raises(expected, match="this loader was closed") as caught:
+                iter(loader)
+            assert fails or str(caught.value).startswith(f"rank {process.world - 1} cannot start")
+    with process.loader(ranks=True) as loader:
+        loader.topology = "none such" if fails else "auto"
+        with pytest.raises(ConfigError, match="none such"):
+            iter(loader)
+        loader.topology = "auto"
+        assert len(list(loader)) == len(loader)
+    own = {"sampler": range(200), "shuffle": False} if fails else {}
+    with (
+        process.loader(ranks=True, **own) as loader,
+        pytest.raises(ConfigError, match="sampler= or batch_sampler= draws them here"),
+    ):
+        iter(loader)
+
+
+def a_loader_that_one_rank_makes_again_is_an_error_on_every_rank(process: Process) -> None:
+    """The ranks begin their first epoch together, so they make new loaders together too."""
+    with process.loader(ranks=True) as first, process.loader(ranks=True) as again:
+        assert list(first)
+        again.set_epoch(1)
+        made = again if process.rank == 0 else first
+        with pytest.raises(ConfigError, match="has begun an epoch before is False on rank 0 and"):
+            iter(made)
+
+
+CHECKS: tuple[Callable[[Process], None], ...] = (
+    ranks_together_yield_one_processs_batches,
+    a_state_goes_on_with_other_ranks,
+    ranks_of_a_group_are_dealt_to,
+    arguments_that_differ_are_an_error_on_every_rank,
+    a_rank_that_cannot_begin_is_an_error_on_every_rank,
+    a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,
+)
+
+
+def checks_of(world: int) -> tuple[Callable[[Process], None], ...]:
+    """All checks; two ranks make those for which their number matters."""
+    return CHECKS[:2] if world < SAVING_RANKS else CHECKS
+
+
+def main() -> None:
+    """Run the checks of a rank: `STORE FOLDER`."""
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    with NeighborLoader(gnndrive.open(sys.argv[1]), [2], ranks=True) as early:
+        dist.init_process_group(
+            "gloo", f"file://{sys.argv[2]}/group{world}", timedelta(minutes=2), world, rank
+        )
+        assert len(early) == -(-NODES // world), "made before there was a group"
+    process = Process(*sys.argv[1:])
+    for check in checks_of(world):
+        check(process)
+        dist.barrier()
+        if rank == 0:
+            print(check.__name__, flush=True)
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # torch's gloo threads may abort a process whose interpreter exits
 
 
 def test_ranks_in_processes(tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(NODES, (2, 4_000), generator=draw)
-    y = torch.randint(3, (NODES,), generator=draw)
-    data = Data(x=torch.randn(NODES, 8, generator=draw), y=y, edge_index=edges)
+    data = Data(x=torch.randn(NODES, 8, generator=draw), edge_index=edges)
     store = gnndrive.from_data(data, tmp_path / "ranks.gnn")
-    for world in (checks.SAVING_RANKS, 2):
-        names = [check.__name__ for check in checks.checks_of(world)]
+    program = "from tests.loader.ranks.test_processes import main; main()"
+    for world in (SAVING_RANKS, 2):
         with ExitStack() as running:
-            ranks = [
-                running.enter_context(
-                    forked.Program(
-                        "from tests.loader.ranks import checks; checks.main()",
-                        str(store.path), str(tmp_path),
-                        environment={
-                            "WORLD_SIZE": f"{world}", "LOCAL_WORLD_SIZE": f"{world}",
-                            "RANK": f"{rank}", "LOCAL_RANK": f"{rank}",
-                        },
-                    )
+            ranks = []
+            for rank in range(world):
+                said = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "RANK": rank}
+                environment = {name: str(each) for name, each in said.items()}
+                made = forked.Program(
+                    program, str(store.path), str(tmp_path), environment=environment
                 )
-                for rank in range(world)
-            ]  # fmt: skip
+                ranks.append(running.enter_context(made))
             ended = [each.communicate() for each in ranks]
-            assert ended[0][0].split() == names, ended
+            assert ended[0][0].split() == [check.__name__ for check in checks_of(world)], ended
             assert [each.returncode for each in ranks] == world * [0], ended

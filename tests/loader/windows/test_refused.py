@@ -37,7 +37,7 @@ def test_arguments_of_windows_are_for_strategies_with_windows(store):
     for strategy in ("gnndrive", "diskgnn"):
         with pytest.raises(ConfigError, match="order='x' is for a strategy that samples inside"):
             NeighborLoader(store, [3], strategy=strategy, order="x")
-    with pytest.raises(ConfigError, match="megabatch=.* is for a store"):
+    with pytest.raises(ConfigError, match=r"megabatch=.* is for a store"):
         NeighborLoader(make_graph(), [3], megabatch=3)
 
 
