@@ -45,7 +45,7 @@ def seconds(
 # ---- the model
 
 
-def test_distinct_rows_grow_with_the_batches_and_never_beyond_the_table() -> None:
+def test_distinct_rows_of_batches_and_the_batches_that_slots_hold() -> None:
     counts = [distinct_rows(TOGETHER, number / 2, ROWS) for number in range(400)]
     assert counts == sorted(counts)
     assert counts[0] == 0
@@ -55,6 +55,10 @@ def test_distinct_rows_grow_with_the_batches_and_never_beyond_the_table() -> Non
     assert counts[-1] <= ROWS
     assert distinct_rows((5,), 1e6, 5) == 5
     assert distinct_rows((0, 0), 3, 10) == 0
+    for slots in (1, 400_000, TOGETHER[0], 2_000_000, 4_200_000, 5_000_000):
+        held = batches_held(TOGETHER, slots, ROWS)
+        assert distinct_rows(TOGETHER, held, ROWS) == pytest.approx(slots, rel=1e-3)
+    assert batches_held(TOGETHER, ROWS, ROWS) == float("inf")
 
 
 def test_eight_batches_tell_of_a_hundred() -> None:
@@ -71,13 +75,6 @@ def test_eight_batches_tell_of_a_hundred() -> None:
         for batches in (12, 20, 40, 100):
             told = distinct_rows(counts[:8], batches, rows)
             assert told == pytest.approx(counts[batches - 1], rel=0.1)
-
-
-def test_the_batches_that_slots_hold_are_the_inverse() -> None:
-    for slots in (1, 400_000, TOGETHER[0], 2_000_000, 4_200_000, 5_000_000):
-        held = batches_held(TOGETHER, slots, ROWS)
-        assert distinct_rows(TOGETHER, held, ROWS) == pytest.approx(slots, rel=1e-3)
-    assert batches_held(TOGETHER, ROWS, ROWS) == float("inf")
 
 
 def test_a_pass_costs_a_request_a_row_at_most_and_the_whole_file_at_most() -> None:
@@ -107,22 +104,16 @@ def test_more_slots_longer_queues_and_larger_sweeps_cost_no_more() -> None:
         assert seconds(slots) <= seconds(slots, queues=(4, 4)) <= seconds(slots, queues=(2, 2))
         assert seconds(slots) <= seconds(slots, sweep=1) * 1.001
     assert seconds(ROWS) == max(DRAWN.sample_s, 2.5e-10 * TOGETHER[0] * ROW_BYTES)
-
-
-def test_a_neighbour_cache_of_everything_reads_nothing() -> None:
     choice = TopologyChoice("direct", "direct", 0, 10**12, has_ring=True)
     plan = Plan((), (TablePlan("nodes/x", ROWS, 2_000_000, ROW_BYTES, 830_000),), None, choice)
     cached = step_seconds(plan, Loading(DRAWN, SIZES, DISK, 2, (6, 4), None, True)).cost
     assert cached == seconds(2_000_000) < seconds(2_000_000, "direct")
 
 
-def test_ranks_with_buffers_of_their_own_share_the_disk() -> None:
+def test_ranks_share_the_disk_and_read_less_with_one_buffer() -> None:
     for ranks in (2, 3):
         assert seconds(1_953_125, ranks=ranks) == pytest.approx(ranks * seconds(1_953_125))
         assert seconds(ROWS, ranks=ranks) >= seconds(ROWS)
-
-
-def test_one_buffer_for_all_ranks_reads_less_than_a_part_for_each() -> None:
     for ranks in (2, 4):
         for slots in range(3_600_000, ROWS, 800_000):
             shared = seconds(slots, ranks=ranks, shared=True)
@@ -133,7 +124,7 @@ def test_one_buffer_for_all_ranks_reads_less_than_a_part_for_each() -> None:
 # ---- the choice
 
 
-def test_stages_that_the_user_gave_are_kept(request_for: Any) -> None:
+def test_stages_that_are_given_or_fit(request_for: Any) -> None:
     request = replace(request_for(10**7), samplers=3, training_queue=9)
     options = stage_options(request)
     assert {each.samplers for each in options} == {3}
@@ -143,9 +134,6 @@ def test_stages_that_the_user_gave_are_kept(request_for: Any) -> None:
     fixed = replace(request, extracting_queue=2)
     assert stage_options(fixed) == [StageCounts(3, 2, 9)]
     assert make_planner(fixed).stages == StageCounts(3, 2, 9)
-
-
-def test_scarce_memory_gets_fewer_samplers_and_shorter_queues(request_for: Any) -> None:
     least = least_memory(request_for(1))
     assert make_planner(request_for(least)).stages == StageCounts(1, 1, 1)
     options = [make_planner(request_for(least + more)).stages for more in (10**5, 5 * 10**5, 10**6)]
@@ -300,17 +288,11 @@ def test_impossible_choices_are_refused() -> None:
         with pytest.raises(ConfigError, match=said):
             choose(name, cache, None)
     assert choose("auto", "1GB", None).name == "resident"
-
-
-def test_a_loader_that_needs_the_indices_gets_them_in_memory_or_mapped() -> None:
     why = "it looks at whole lists"
     assert chosen(LEAST + INDICES, needs_indices=why) == "resident"
     assert chosen(LEAST, needs_indices=why) == "mmap"
     with pytest.raises(ConfigError, match=f"because {why}: give topology='mmap' or 'resident'"):
         choose("direct", None, LEAST, needs_indices=why)
-
-
-def test_the_last_topology_of_a_strategy_is_taken_if_none_suits() -> None:
     choice = choose_topology(("direct", "resident"), None, [SIZE], REQUIREMENTS, None, None)
     assert choice.name == "resident"
     choice = choose_topology(("direct",), None, [SIZE], REQUIREMENTS, None, None)

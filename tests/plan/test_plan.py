@@ -349,9 +349,6 @@ def test_a_shared_plan_counts_once_what_the_host_service_has() -> None:
     once = sum(line.nbytes for line in plan.lines if line.what in SHARED)
     assert plan.host_bytes == ranks * own + once <= memory
     assert ranks * plan.total_bytes - ranks < plan.host_bytes <= ranks * plan.total_bytes
-
-
-def test_a_shared_buffer_gets_what_the_other_items_of_all_ranks_leave() -> None:
     requirements = for_ranks(2, shared=True)
     least = make_plan(requirements, None, 100, RESIDENT)
     for slots in (51, 60, 999):
@@ -491,9 +488,6 @@ def test_the_graph_is_the_services_and_the_share_is_for_the_loader() -> None:
     assert alone.share_bytes == 0
     own = sum(line.nbytes for line in plan.lines if line.what not in (*SHARE, *GRAPH))
     assert plan.between_epochs_bytes < own == plan.host_bytes - plan.share_bytes <= 400_000
-
-
-def test_what_ranks_and_devices_have_in_the_service() -> None:
     found = marks(make_plan(served(3), 10**9, None, DIRECT))
     assert (found["feature buffer"], found["index pointers"]) == ("service", "once")
     assert found["queued samples"] == found["topology"] == "process × 3"

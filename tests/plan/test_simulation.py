@@ -94,9 +94,6 @@ def test_lru_loads_what_a_dict_loads(batches: list[Int64Array]):
     assert found.known
     # The slot table stamps rows as batches are released, the dict as they are admitted.
     assert found.loads == pytest.approx(lru_loads(batches, slots, filled + 1), rel=0.03)
-
-
-def test_more_knowledge_of_later_batches_loads_less(batches: list[Int64Array]):
     trace = trace_of(batches, ROWS)
     found = [run(trace, "belady", 1_500, window).hit_share for window in (2, 8, ALL_AHEAD)]
     assert found == sorted(found)
@@ -250,13 +247,18 @@ def test_batches_are_drawn_until_they_have_asked_for_each_row_several_times(make
     assert loader._assembly().drawing(for_plan=False).traces(request_of(loader)) == {}
 
 
-def test_large_batches_are_fewer():
+def test_large_batches_are_fewer_also_if_they_grow(make: Make, monkeypatch: pytest.MonkeyPatch):
     for rows, edges, batches in (
         (100, 50, 128), (100, 1 << 17, 64), (100, 1 << 20, 40), (1_000, 1 << 20, 32),
         (1, 1, 1024), (100, 1 << 22, 16), (100, 1 << 30, 1),
     ):  # fmt: skip
         found = sampled_trace._how_many({"nodes/x": rows}, {"nodes/x": 1_000}, edges)
         assert found == batches, (rows, edges)
+    monkeypatch.setattr("gnndrive.loader.drawing.load_trace", lambda store, key: None)
+    monkeypatch.setattr(sampled_trace, "IDS_MAX", 300)
+    assert 0 < drawn(make).size(0, 32) <= 300
+    monkeypatch.setattr(sampled_trace, "EDGES_MAX", 300)
+    assert len(drawn(make)) < 10
 
 
 def test_it_says_when_the_batches_have_filled_a_buffer_and_bring_no_new_rows():
@@ -297,14 +299,6 @@ def test_what_was_kept_is_the_trace_and_damage_is_none(make):
         ([[]] * (sampled_trace.BATCHES_MAX + 1), []),
     ):  # fmt: skip
         assert SampledTrace.from_array(as_array(batches, kept), TABLE) is None
-
-
-def test_batches_that_grow_are_limited_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gnndrive.loader.drawing.load_trace", lambda store, key: None)
-    monkeypatch.setattr(sampled_trace, "IDS_MAX", 300)
-    assert 0 < drawn(make).size(0, 32) <= 300
-    monkeypatch.setattr(sampled_trace, "EDGES_MAX", 300)
-    assert len(drawn(make)) < 10
 
 
 # ---- how fast this machine computes: the same batches admitted to a slot table everywhere
@@ -385,6 +379,8 @@ def test_a_larger_batch_raises_the_planned_size_for_good() -> None:
     assert known.larger == bounds(2_000, 8_000, 700)
     beyond = known.with_larger(bounds(12_000, 100, 5))  # seeds given twice
     assert beyond.planned(MOST).nodes == {None: 12_000}
+    assert doubled(bounds(0, 600)) == bounds(1_024, 1_200)
+    assert doubled(MOST).nodes[None] == 2 * MOST.nodes[None]
 
 
 def test_what_json_held_is_the_same() -> None:
@@ -405,15 +401,13 @@ def test_what_json_held_is_the_same() -> None:
 
 
 def test_a_sample_within_the_limits_passes_and_a_larger_one_does_not() -> None:
+    """Disjoint trees are counted by entries and by distinct nodes."""
     limits = bounds(20, 30, 10)
     check_size(sample(20, 30, 10), limits)
     for nodes, edges, expanded in ((21, 30, 10), (20, 31, 10), (20, 30, 11)):
         with pytest.raises(BatchTooLarge) as caught:
             check_size(sample(nodes, edges, expanded), limits)
         assert caught.value.size == bounds(nodes, edges, expanded)
-
-
-def test_disjoint_trees_are_counted_by_entries_and_by_distinct_nodes() -> None:
     node = np.array([1, 2, 2, 3])
     output = SimpleNamespace(
         row=torch.zeros(5, dtype=torch.int64), batch=torch.tensor([0, 0, 1, 1])
@@ -426,8 +420,3 @@ def test_disjoint_trees_are_counted_by_entries_and_by_distinct_nodes() -> None:
         nodes, entries, edges = ({None: each[0]} for each in limits)
         with pytest.raises(BatchTooLarge):
             check_size(subgraph, Bounds(nodes, edges, entries))
-
-
-def test_limits_grow_beyond_the_bounds() -> None:
-    assert doubled(bounds(0, 600)) == bounds(1_024, 1_200)
-    assert doubled(MOST).nodes[None] == 2 * MOST.nodes[None]

@@ -59,9 +59,6 @@ def test_batches_keep_their_windows_and_are_numbered_by_who_deals_them():
     assert [(seeds.index, seeds.number) for _, seeds in found] == [
         (place - 2, 3 * place + 1) for place in range(2, 7)
     ]
-
-
-def test_no_more_windows_are_drawn_than_a_rank_needs():
     left = windows(10, 1)
     assert [seeds.number for _, seeds in deal(left, 10, 0, 0, 4, True)] == [0, 4]
     assert next(iter(next(left).batches)).index == 5

@@ -94,12 +94,19 @@ def offsets(degree: int, fanout: int, keys: int, nodes: int, replace: bool) -> n
     return np.concatenate(drawn).reshape(keys * nodes, fanout) % degree
 
 
-def test_pairs_out_of_five_are_equally_likely():
+def test_pairs_are_equally_likely():
+    """That are drawn, or left out of a large fanout."""
     drawn = np.sort(offsets(5, 2, 4, 500, replace=False), axis=1)
     counted = Counter(map(tuple, drawn.tolist()))
     pairs = list(itertools.combinations(range(5), 2))
     assert set(counted) == set(pairs)
     assert_uniform(np.array([counted[pair] for pair in pairs]))
+    drawn = offsets(36, 34, 10, 1000, replace=False)
+    left = np.ones((len(drawn), 36), bool)
+    np.put_along_axis(left, drawn, False, axis=1)
+    one, other = np.nonzero(left)[1].reshape(-1, 2).T
+    counts = np.bincount(36 * one + other, minlength=36**2).reshape(36, 36)
+    assert_uniform(counts[np.triu_indices(36, 1)])
 
 
 @pytest.mark.parametrize(("degree", "fanout"), [(11, 10), (40, 3), (100, 32), (100, 33), (90, 80)])
@@ -107,15 +114,6 @@ def test_each_edge_is_equally_likely_without_replacement(degree, fanout):
     drawn = offsets(degree, fanout, 4, 2000, replace=False)
     assert (np.diff(np.sort(drawn, axis=1)) > 0).all()
     assert_uniform(np.bincount(drawn.ravel(), minlength=degree))
-
-
-def test_pairs_left_out_of_a_large_fanout_are_equally_likely():
-    drawn = offsets(36, 34, 10, 1000, replace=False)
-    left = np.ones((len(drawn), 36), bool)
-    np.put_along_axis(left, drawn, False, axis=1)
-    one, other = np.nonzero(left)[1].reshape(-1, 2).T
-    counts = np.bincount(36 * one + other, minlength=36**2).reshape(36, 36)
-    assert_uniform(counts[np.triu_indices(36, 1)])
 
 
 @pytest.mark.parametrize("degree", [7, 1000])
@@ -162,9 +160,6 @@ def test_bounds_for_the_plan():
     ):
         found = most({None: 1000}, {None: fanout}, {None: nodes}, {None: edges}, repeat)
         assert (found.nodes[None], found.edges[None]) == expected
-
-
-def test_bounds_by_type():
     writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
     nodes, edges = {"author": 50, "paper": 1000}, {writes: 400, cites: 9000}
     for seeds, of_writes, of_cites, expected in (
@@ -208,9 +203,6 @@ def test_each_type_has_its_own_limits():
     for few in (([0, 0], [0, 900]), ([0, len(found) - 257], [0, 0])):
         with pytest.raises(BatchTooLarge), Native(*few).sampled(*rest):
             pass
-
-
-def test_scratch_grows_with_the_limits_only():
     size = limits(827_000, 930_000)
     assert scratch_bytes(size) < scratch_bytes(size, limited=False) < 2 * scratch_bytes(size)
     assert scratch_bytes(size) < min(scratch_bytes(size, disjoint=True), 45e6)

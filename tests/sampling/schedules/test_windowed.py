@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,13 @@ from gnndrive.sampling.schedules._windowed import cut, epoch_length, least
 from gnndrive.sampling.schedules.base import InputNodes, ScheduleContext, WindowSizes
 from gnndrive.sampling.schedules.marius import Marius
 from gnndrive.sampling.schedules.megabatch import Megabatch
-from tests.sampling.schedules.parts import Parts, batches, edges_between, parts_of
+from tests.sampling.schedules.test_conformance import (
+    Parts,
+    assert_memory,
+    batches,
+    edges_between,
+    parts_of,
+)
 from tests.soak import product
 
 NODES = 120
@@ -160,15 +165,7 @@ def test_the_order_takes_no_more_memory_than_it_says(order, parts_most_logical, 
         logical=None if order in (None, "beta") else logical,
     )  # fmt: skip
     kind: Any = Megabatch if order is None else Marius
-    schedule = kind.make(made)
-    tracemalloc.start()
-    try:
-        for window in islice(schedule.windows(0), 2):
-            next(iter(window.batches))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak <= schedule.order_bytes + (1 << 16)
+    assert_memory(kind.make(made))
 
 
 # ---- cutting
@@ -268,17 +265,6 @@ def context(partitioned: Parts, megabatch: int, size: int = 7, count: int = 100)
     )
 
 
-def test_each_pass_and_each_epoch_has_another_order():
-    schedule = Megabatch.make(replace(context(Parts.spread(16), 16), passes=3))
-    orders = set()
-    for epoch in range(3):
-        (window,) = schedule.windows(epoch)
-        ids = [at for each in window.batches for at in each.input_id.tolist()]
-        orders |= {tuple(ids[at : at + 100]) for at in range(0, 300, 100)}
-    assert len(orders) == 9
-    assert {tuple(sorted(each)) for each in orders} == {tuple(range(100))}
-
-
 def test_an_epoch_equals_that_of_the_version_before():
     """If it changes, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is restored
     from a saved state would continue in another order."""
@@ -291,18 +277,19 @@ def test_an_epoch_equals_that_of_the_version_before():
     assert (VERSION, found) == (3, [([1, 3], [[3, 1], [5, 7]]), ([0, 2], [[4, 6], [2, 0]])])
 
 
-def test_groups_are_drawn_anew_in_each_epoch_or_come_in_order():
-    schedule = Megabatch.make(context(Parts.spread(16), 4))
-    found = [
-        frozenset(tuple(parts_of(each)) for each in schedule.windows(epoch)) for epoch in (0, 1, 2)
-    ]
-    assert len(set(found)) == 3
-    assert all({part for group in each for part in group} == set(range(16)) for each in found)
+def test_groups_and_orders_are_drawn_anew_in_each_epoch_and_pass_or_come_in_order():
+    groups, orders = set(), set()
+    for epoch in range(3):
+        windows = Megabatch.make(context(Parts.spread(16), 4)).windows(epoch)
+        groups.add(frozenset(tuple(parts_of(each)) for each in windows))
+        (window,) = Megabatch.make(replace(context(Parts.spread(16), 16), passes=3)).windows(epoch)
+        ids = [at for each in window.batches for at in each.input_id.tolist()]
+        orders |= {tuple(ids[at : at + 100]) for at in range(0, 300, 100)}
+    assert (len(groups), len(orders)) == (3, 9)
+    assert all({part for group in each for part in group} == set(range(16)) for each in groups)
+    assert {tuple(sorted(each)) for each in orders} == {tuple(range(100))}
     schedule = Megabatch.make(replace(context(Parts.spread(10), 4), shuffle=False))
     assert [parts_of(each) for each in schedule.windows(5)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
-
-
-def test_a_group_without_seeds_is_not_loaded():
     partitioned = Parts(8, np.arange(NODES_200, dtype=np.int32) % 3)
     schedule = Megabatch.make(replace(context(partitioned, 2), shuffle=False))
     found = [(each.number, parts_of(each)) for each in schedule.windows(0)]
@@ -319,23 +306,6 @@ def test_the_sizes_of_mega_batches():
                 assert (others == sizes) == (fewer >= sizes.megabatch)
         fewest = Megabatch.make(replace(made, megabatch=None)).window_sizes
         assert (fewest.one, fewest.megabatch) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"megabatch": 0}, r"megabatch=0: give the number .* from 1 to 16"),
-        ({"megabatch": 17}, r"megabatch=17: give the number .* from 1 to 16"),
-        ({"order": "dispersed"}, r"order='dispersed': .* leave order= out, or .*\"marius\""),
-        ({"partitioned": None}, "'megabatch' needs a partitioned store.*gnndrive partition"),
-        ({"batch_size": None}, "'megabatch' needs batch_size="),
-        ({"passes": 0}, "passes=0"),
-        ({"world": 5}, r"4 windows for 5 ranks.* smaller megabatch= than 4"),
-    ],
-)
-def test_what_mega_batches_cannot_do_is_refused(wrong, message):
-    with pytest.raises(ConfigError, match=message):
-        Megabatch.make(replace(context(Parts.spread(16), 4), **wrong))
 
 
 # ---- orders of partitions
@@ -443,27 +413,19 @@ def test_one_logical_partition_gives_way_to_another(made, world):
     assert windows == schedule._windows_max
 
 
-@pytest.mark.parametrize(
-    ("parts", "most", "order", "logical", "expected"),
-    [
-        (64, 16, None, None, (8, 2, 7)),
-        (64, 16, "dispersed", 64, (64, 16, 49)),
-        (64, 15, "dispersed", None, (10, 2, 9)),
-        (64, 1, "dispersed", None, (64, 1, 64)),
-        (5, 4, "dispersed", 3, (3, 2, 2)),
-        (1, 1, "dispersed", None, (1, 1, 1)),
-        (64, 16, "comet", None, (8, 2, 28)),
-        (32, 8, "comet", 32, (32, 8, 79)),
-        (32, 8, "beta", None, (32, 8, 79)),
-        (1, 1, "beta", None, (1, 1, 1)),
-    ],
-)
-def test_logical_partitions(parts, most, order, logical, expected):
-    schedule = Marius.make(of_order(order, parts, most, logical=logical))
-    assert (schedule._logical, schedule._resident, schedule._windows_max) == expected
-    assert schedule._sizes.sum() == parts
-    assert len(schedule) == epoch_length(100, 7, expected[2], False)
-    assert not schedule._partitioned.asked
+def test_logical_partitions():
+    for parts, most, order, logical, *expected in (
+        (64, 16, None, None, 8, 2, 7), (64, 16, "dispersed", 64, 64, 16, 49),
+        (64, 15, "dispersed", None, 10, 2, 9), (64, 1, "dispersed", None, 64, 1, 64),
+        (5, 4, "dispersed", 3, 3, 2, 2), (1, 1, "dispersed", None, 1, 1, 1),
+        (64, 16, "comet", None, 8, 2, 28), (32, 8, "comet", 32, 32, 8, 79),
+        (32, 8, "beta", None, 32, 8, 79), (1, 1, "beta", None, 1, 1, 1),
+    ):  # fmt: skip
+        schedule = Marius.make(of_order(order, parts, most, logical=logical))
+        assert [schedule._logical, schedule._resident, schedule._windows_max] == expected
+        assert schedule._sizes.sum() == parts
+        assert len(schedule) == epoch_length(100, 7, expected[2], False)
+        assert not schedule._partitioned.asked
 
 
 @product("order,parts", ["dispersed", "sequential", "comet", "beta"], [1, 2, 5, 8, 20, 5, 20, 6])
@@ -568,23 +530,6 @@ def test_edges_between_two_partitions_come_together(order):
     )
 
 
-def test_edges_come_in_any_state_that_has_both_partitions(seeds):
-    """Of the three states of two partitions out of three, two have partition 0; each is as likely,
-    and 5 standard deviations in 150 epochs are 31."""
-    ends = np.array([(source, target) for source in range(3) for target in range(3)]).T.copy()
-    made = replace(
-        of_edges(3, 2, order="beta"), inputs=edges_between(*ends),
-        partitioned=Parts(3, np.arange(3, dtype=np.int32)),
-    )  # fmt: skip
-    first = 0
-    for epoch in seeds(150):
-        windows = [each for each in Marius.make(made).windows(epoch) if 0 in parts_of(each)]
-        has_loop = [any(0 in batch.input_id for batch in each.batches) for each in windows]
-        assert sorted(has_loop) == [False, True]
-        first += has_loop[0]
-    assert abs(first - 75) < 31
-
-
 def test_unshuffled_epochs_have_the_states_of_the_first():
     for made in (of_nodes(20, 7), of_edges(20, 7)):
         shuffled, unshuffled = Marius.make(made), Marius.make(replace(made, shuffle=False))
@@ -594,21 +539,28 @@ def test_unshuffled_epochs_have_the_states_of_the_first():
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("kind", "made", "message"),
     [
-        (of_nodes(16, 4, order="comet"), "'comet' is not .* seed nodes: give 'dispersed' or"),
-        (of_edges(16, 4, order="dispersed"), "'dispersed' is not .* seed edges: give 'comet' or"),
-        (of_nodes(16, 17), r"megabatch=17: give the number .* from 1 to 16"),
-        (of_nodes(16, 4, logical=17), "logical=17: give the number .* from 1 to 16"),
-        (of_nodes(16, 4, logical=3), "megabatch=4: .*'dispersed' needs 1 of 3 .* megabatch=6 or"),
-        (of_edges(16, 4, logical=7), "megabatch=4: .*'comet' needs 2 of 7 .* megabatch=6 or more,"),
-        (of_edges(16, 1, order="beta"), "'beta' needs 2 of 16 .*: give megabatch=2 or more$"),
-        (of_edges(16, 4, order="beta", logical=8), "logical=8: .*joins no partitions.*'comet'"),
-        (of_edges(5000, 4), "5,000 partitions, .* 4,096: partition it into fewer"),
-        (of_nodes(16, 4, order="sequential", world=2), "which 2 ranks cannot share.*'dispersed'"),
-        (of_nodes(16, 4, world=8), "7 windows for 8 ranks"),
+        (Marius, of_nodes(16, 4, order="comet"), "'comet' is not .* nodes: give 'dispersed' or"),
+        (Marius, of_edges(16, 4, order="dispersed"), "'dispersed' is not .* edges: give 'comet'"),
+        (Marius, of_nodes(16, 17), r"megabatch=17: give the number .* from 1 to 16"),
+        (Marius, of_nodes(16, 4, logical=17), "logical=17: give the number .* from 1 to 16"),
+        (Marius, of_nodes(16, 4, logical=3), "'dispersed' needs 1 of 3 .* megabatch=6 or"),
+        (Marius, of_edges(16, 4, logical=7), "'comet' needs 2 of 7 .* megabatch=6 or more,"),
+        (Marius, of_edges(16, 1, order="beta"), "'beta' needs 2 of 16 .*: give megabatch=2"),
+        (Marius, of_edges(16, 4, order="beta", logical=8), "joins no partitions.*'comet'"),
+        (Marius, of_edges(5000, 4), "5,000 partitions, .* 4,096: partition it into fewer"),
+        (Marius, of_nodes(16, 4, order="sequential", world=2), "2 ranks cannot share.*'dispersed'"),
+        (Marius, of_nodes(16, 4, world=8), "7 windows for 8 ranks"),
+        (Megabatch, of_nodes(16, 0), r"megabatch=0: give the number .* from 1 to 16"),
+        (Megabatch, of_nodes(16, 17), r"megabatch=17: give the number .* from 1 to 16"),
+        (Megabatch, of_nodes(16, 4, order="dispersed"), "leave order= out, or .*marius"),
+        (Megabatch, of_nodes(16, 4, partitioned=None), "a partitioned store.*gnndrive partition"),
+        (Megabatch, replace(of_nodes(16, 4), batch_size=None), "'megabatch' needs batch_size="),
+        (Megabatch, of_nodes(16, 4, passes=0), "passes=0"),
+        (Megabatch, of_nodes(16, 4, world=5), r"4 windows for 5 ranks.* smaller megabatch= than 4"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused(made, message):
+def test_what_cannot_work_is_refused(kind, made, message):
     with pytest.raises(ConfigError, match=message):
-        Marius.make(made)
+        kind.make(made)

@@ -526,17 +526,6 @@ def test_a_cache_smaller_than_its_address_table_is_refused(on_disk):
     assert make_cache(graph, _neighbours.least_bytes(GraphSize(10_000, 1, 8))).nodes < 200
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_out_degrees_skip_indices_that_are_no_nodes(dtype):
-    indices = np.array([0, 3, -1, 3, 4, np.iinfo(dtype).max, np.iinfo(dtype).min] * 20, dtype)
-    counts = np.zeros(4, np.uint32)
-    lib.gd_count_out_degrees(
-        ffi.from_buffer(indices), indices.itemsize, len(indices), 4,
-        ffi.from_buffer("uint32_t[]", counts),
-    )  # fmt: skip
-    assert counts.tolist() == [20, 0, 0, 40]
-
-
 def test_neighbours_from_the_cache_are_not_read_from_disk(opened, on_disk):
     graph = on_disk(*random_graph(2000, 20, seed=1, dtype=np.int32))
     read = []
