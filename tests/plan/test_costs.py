@@ -99,33 +99,6 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of 100 rows of 64 bytes, of which 40 are read, and its record."""
-    monkeypatch.setattr(packed, "processors", lambda: 2)
-    asked = list[tuple[float, ...]]()
-
-    def read_seconds(*given: float) -> float:
-        asked.append(given)
-        return 0.5
-
-    planner: Any = SimpleNamespace(
-        sizes=SimpleNamespace(record_bytes=300),
-        _rows=lambda: 100.0,
-        _bytes=lambda hot: (40 * 64.0, 10 * 64.0, 20 * 64.0, 10 * 64.0) if hot else (100 * 64.0,),
-        _read_seconds=read_seconds,
-    )
-    plan: Any = SimpleNamespace(tables=[SimpleNamespace(name="a", residents=1, kept=2)])
-    seconds, hits = PackedPlanner.batch_seconds(planner, plan, 2.0)
-    read_bytes = 40 * 64 + 300
-    assert asked == [(read_bytes, 10 * 64, 10 * 64, 100 * 64)]
-    computing = copy_seconds(100, 6_400) + HAND_OVER_S + LAND_BYTE_S * read_bytes
-    assert seconds == {
-        "disk": 0.5,
-        "gather": pytest.approx(2 * copy_seconds(100, 6_400)),
-        "hand-over": pytest.approx(2 * HAND_OVER_S),
-        "processors": pytest.approx(2 * computing / 2),
-    }
-    assert hits == pytest.approx(0.6)
 
 
 def test_several_ranks_use_the_processors_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,32 +10,26 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.buffer.devices.base import (
-    Device,
-    DeviceContext,
-    Fence,
-    SlotMemory,
-    already_done,
-    no_callback,
-)
+from gnndrive.buffer.devices._staged import Driver, Staged, StagedMemory
+from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.buffer.policies.base import Keys, Policy
-from gnndrive.common.array_pool import Allocate, empty_tensor, private_map
+from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import (
-    FAILURE,
     EngineSettings,
     Int32Array,
     Int64Array,
@@ -58,6 +52,7 @@ from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
 
+PORTIONS, PORTION_ROWS = 2, 48
 Bytes = npt.NDArray[np.uint8]
 used: Counter[str] = Counter()
 """By kind, how often its second implementation did its work. Threads may lose a count."""
@@ -181,134 +176,97 @@ class Pairs(Policy):
 
 # ---- a device in host memory behind one copying thread, as a GPU is behind one stream
 
-PORTIONS = 2
-PORTION_ROWS = 48
 
-
-@dataclass(eq=False)
-class Portion:
-    """Staging, uint8 [rows, row_bytes], and the slots whose rows land there."""
-
-    rows: Bytes
-    slots: Int32Array
-
-
-class Copies(ThreadPoolExecutor):
-    """The copying thread: copies are made in the order in which they are asked for."""
+class Copies(Driver):
+    """A copying thread: copies are made in the order in which they are asked for."""
 
     def __init__(self) -> None:
-        super().__init__(1, thread_name_prefix="copier")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="copier")
 
-    def wait(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it was closed, and that waited
-            self.submit(lambda: None).result()
+    def pinned(self, nbytes: int) -> Bytes:
+        return np.frombuffer(private_map(nbytes), np.uint8)[:nbytes]
 
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        return torch.from_numpy(self.pinned(nbytes))
 
-class CopiedMemory(SlotMemory):
-    """Slots that only the copying thread touches. A gather has only begun when it returns, and what
-    uses its rows, or their slots, must wait for it."""
+    def scatter(self, into: torch.Tensor, staging: Bytes, moves: Int32Array) -> Future[None]:
+        return self._move(torch.from_numpy(staging), into, moves)
 
-    def __init__(self, copies: Copies, slots: int, row_bytes: int, empty: Allocate) -> None:
-        self._copies, self._empty, self._row_bytes = copies, empty, row_bytes
-        self.landing_rows_max = min(slots, PORTION_ROWS)
-        self.closed = False
-        try:
-            self._slots = _rows(slots, row_bytes)
-            portions = [_rows(self.landing_rows_max, row_bytes) for _ in range(PORTIONS)]
-        except MemoryError as error:
-            raise ConfigError(
-                f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
-                f"({error}): ask for less with buffer= or memory="
-            ) from error
-        self._free = deque(Portion(rows, np.empty(0, np.int32)) for rows in portions)
+    def copy_out(self, rows: torch.Tensor, into: Bytes, moves: Int32Array) -> Future[None]:
+        raise NotImplementedError
 
-    def landing(self, slots: Int32Array) -> Landing | None:
-        if not self._free:
-            return None
-        portion = self._free.popleft()
-        portion.slots = slots.copy()
-        return Landing(
-            portion.rows.ctypes.data, self._row_bytes, False, portion,
-            np.arange(len(slots), dtype=np.int32), partial(self._free.append, portion),
-        )  # fmt: skip
-
-    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
-        portion: Portion = landing.owner
-        slots = portion.slots[stretch.slots]
-        if len(slots):
-            await _ended(self._copies.submit(self._put, portion, stretch.slots, slots))
-        failures = np.array(stretch.failures, FAILURE)
-        failures["slot"] = portion.slots[failures["slot"]]
-        return Stretch(slots, failures)
-
-    def _put(self, portion: Portion, places: Int32Array, slots: Int32Array) -> None:
-        self._slots[slots] = portion.rows[places]
-
-    def gather(
-        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = no_callback,
-    ) -> tuple[torch.Tensor, Fence]:  # fmt: skip
-        rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
-        if not len(alias):
-            return rows, already_done
+    def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Future[None]]:
         used["devices"] += 1
-        return rows, partial(_ended, self._copies.submit(self._pick, alias.copy(), rows))
+        out = torch.empty((len(alias), rows.shape[1]), dtype=torch.uint8)
+        moves = np.stack([alias, np.arange(len(alias), dtype=np.int32)])
+        return out, self._move(rows, out, moves)
 
-    def _pick(self, alias: Int32Array, rows: torch.Tensor) -> None:
-        into = rows.reshape(len(alias), -1).view(torch.uint8).numpy()
-        np.take(self._slots, alias, axis=0, out=into)
+    def _move(self, rows: torch.Tensor, into: torch.Tensor, moves: Int32Array) -> Future[None]:
+        def move() -> None:
+            into.numpy()[moves[1]] = rows.numpy()[moves[0]]
+
+        return self._thread.submit(move)
+
+    def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        self.synchronize()
+        return list(tensors)
+
+    def computing(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    async def wait(self, event: Future[None]) -> None:
+        """Cancelling the wait does not cancel the copy."""
+        await asyncio.shield(asyncio.wrap_future(event))
+
+    def hand_over(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.synchronize()
+
+    def unpin(self, memory: Bytes) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was closed, and that waited
+            self._thread.submit(lambda: None).result()
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+
+class CopiedMemory(StagedMemory):
+    closed = False
+
+    def victims(self, places: int) -> None:
+        """Slots in host memory are that memory."""
 
     def close(self) -> None:
         self.closed = True
-        self._slots = _rows(0, self._row_bytes)
-        self._free.clear()
+        super().close()
 
 
-class Copier(Device):
+class Copier(Staged):
     """Host memory behind a thread; batches stay on the host. `memories`: all that it allocated."""
 
     name = "copier"
     portions = PORTIONS
+    pinned_per_byte = 0
 
-    def __init__(self, context: DeviceContext) -> None:
-        self._copies, self._empty = Copies(), context.empty
+    def __init__(self) -> None:
+        self.driver = Copies()
+        self._copies = SimpleNamespace(wait=self.driver.synchronize)
         self.memories: list[CopiedMemory] = []
 
     @classmethod
     def make(cls, context: DeviceContext) -> Self:
-        return cls(context)
+        return cls()
 
     def allocate(self, slots: int, row_bytes: int) -> CopiedMemory:
-        self.memories.append(CopiedMemory(self._copies, slots, row_bytes, self._empty))
+        rows = min(slots, PORTION_ROWS)
+        self.memories.append(CopiedMemory(self.driver, slots, row_bytes, PORTIONS, rows))
         return self.memories[-1]
 
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
-        return PORTIONS * (min(rows, PORTION_ROWS) * row_bytes + 4096)
-
-    def deliver(
-        self, batch: Any, there: Collection[torch.Tensor],
-        finish: Callable[[Any], Any] = lambda batch: batch,
-    ) -> Any:  # fmt: skip
-        self._copies.wait()
-        return finish(batch)
-
-    def hand_over(self, batch: Any) -> None:
-        self._copies.wait()
-
-    def close(self) -> None:
-        self._copies.shutdown()
-
-
-async def _ended(copied: Future[None]) -> None:
-    """Wait for a copy; cancelling the wait does not cancel the copy."""
-    await asyncio.shield(asyncio.wrap_future(copied))
-
-
-def _rows(count: int, row_bytes: int) -> Bytes:
-    """Page-aligned memory, uint8 [count, row_bytes]."""
-    memory = np.frombuffer(private_map(count * row_bytes), np.uint8)
-    return memory[: count * row_bytes].reshape(count, row_bytes)
+        return PORTIONS * (min(rows, PORTION_ROWS) * (row_bytes + 8) + 4096)
 
 
 # ---- a derived layout
