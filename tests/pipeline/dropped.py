@@ -23,7 +23,7 @@ from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import Int32Array, Landing, Stretch
 from gnndrive.disk.tiers import _victims
 from gnndrive.disk.tiers._victims import Victims
-from gnndrive.host.turns import Turn, Turns
+from gnndrive.host.turns import Turns
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
 from gnndrive.pipeline import run as epoch_run
@@ -36,13 +36,13 @@ Patch = pytest.MonkeyPatch
 
 def drop_order_of_tickets(patch: Patch) -> None:
     """1: samples go to extractors in any order, while the user gets batches in order."""
-    made = Epoch.__post_init__
+    feeding = epoch_run.extract_stage
 
-    def unordered(epoch: Epoch) -> None:
-        made(epoch)
+    async def unordered(epoch: Any) -> None:
         epoch.extracting.ordered = False
+        await feeding(epoch)
 
-    patch.setattr(Epoch, "__post_init__", unordered)
+    patch.setattr(epoch_run, "extract_stage", unordered)
 
 
 def drop_ticket_in_the_same_step(patch: Patch) -> None:
@@ -68,11 +68,13 @@ def drop_windows(patch: Patch) -> None:
     """2: places are taken when work is finished, so a full queue refuses the oldest batch."""
 
     def reserve_now(channel: Channel[Any], count: int = 1) -> int:
-        channel.reserved += 1
-        return channel.reserved - 1
+        channel.reserved += count
+        return channel.reserved - count
 
-    async def reserve(channel: Channel[Any]) -> int:
-        return reserve_now(channel)
+    async def reserve(channel: Channel[Any], count: int = 1) -> int:
+        if channel._total is not None:
+            raise ChannelEnded
+        return reserve_now(channel, count)
 
     async def room(channel: Channel[Any]) -> None:
         while channel.bound is not None and len(channel) >= channel.bound:
@@ -88,19 +90,10 @@ def drop_windows(patch: Patch) -> None:
         await epoch.extracting.arrival()
         return 1
 
-    patch.setattr(Channel, "reserve", reserve_until_end(reserve))
+    patch.setattr(Channel, "reserve", reserve)
     patch.setattr(Channel, "reserve_now", reserve_now)
     patch.setattr(extract, "_next_sweep_size", alone)
     patch.setattr(extract, "_extract_one", extract_late)
-
-
-def reserve_until_end(reserve: Any) -> Any:
-    async def reserving(channel: Channel[Any], count: int = 1) -> int:
-        if channel._total is not None:
-            raise ChannelEnded
-        return min([int(await reserve(channel)) for _ in range(count)])
-
-    return reserving
 
 
 def drop_all_or_none(patch: Patch) -> None:
@@ -148,11 +141,10 @@ def drop_first_come_first_served(patch: Patch) -> None:
 def drop_retry_on_completion(patch: Patch) -> None:
     """4: the head of the queue is tried at releases only, not when a late read frees a slot."""
 
-    def silently(buffer: FeatureBuffer) -> None:
-        for lease in list(buffer.watchers):
-            lease.wake_if_settled()
-
-    patch.setattr(FeatureBuffer, "_rows_settled", silently)
+    patch.setattr(
+        FeatureBuffer, "_rows_settled",
+        lambda buffer: [lease.wake_if_settled() for lease in list(buffer.watchers)],
+    )  # fmt: skip
 
 
 def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
@@ -226,22 +218,21 @@ def drop_valid_after_commit(patch: Patch) -> None:
 def drop_failures_reach_waiters(patch: Patch) -> None:
     """8: a failed completion is ignored."""
     commit = SlotTable.commit
-
-    def ignoring(table: SlotTable, stretch: Stretch) -> None:
-        commit(table, Stretch(stretch.slots))
-
-    patch.setattr(SlotTable, "commit", ignoring)
+    patch.setattr(SlotTable, "commit", lambda table, given: commit(table, Stretch(given.slots)))
 
 
 def drop_failed_rows_stay_invalid(patch: Patch) -> None:
     """8: a failed row is marked valid all the same."""
-    commit = SlotTable.commit
+    _commit_failures(patch, SlotTable)
 
-    def careless(table: SlotTable, stretch: Stretch) -> None:
-        failed = stretch.failures["slot"]
-        commit(table, Stretch(np.concatenate([stretch.slots, failed])))
 
-    patch.setattr(SlotTable, "commit", careless)
+def _commit_failures(patch: Patch, kind: Any) -> None:
+    commit = kind.commit
+
+    def careless(table: Any, stretch: Stretch) -> None:
+        commit(table, Stretch(np.concatenate([stretch.slots, stretch.failures["slot"]])))
+
+    patch.setattr(kind, "commit", careless)
 
 
 def drop_release_behind_the_gather(patch: Patch) -> None:
@@ -293,44 +284,35 @@ def drop_staging_after_slots(patch: Patch) -> None:
 def drop_a_portion_for_each_part(patch: Patch) -> None:
     """11: a fetch takes its portions of staging one by one and starts when it has all of them."""
 
-    class Collecting:
-        """The parts of one hold, and the portions that they have so far."""
+    # Of each hold: the table, its parts, and the portions that they have so far.
+    collecting: dict[FetchQueue, list[tuple[SlotTable, list[Any], list[Landing]]]] = {}
 
-        def __init__(self, table: SlotTable, parts: list[Any]) -> None:
-            self.table, self.parts, self.landings = table, parts, list[Landing]()
-
-        @property
-        def complete(self) -> bool:
-            return len(self.landings) == len(self.parts)
-
-        def take_one(self) -> bool:
-            """Take a portion for the next part; False if all are in use."""
-            landing = self.table.memory.landing(self.parts[len(self.landings)][1])
-            if landing is not None:
-                self.landings.append(landing)
-            return landing is not None
-
-    collecting: dict[FetchQueue, list[Collecting]] = {}
+    def take_one(table: SlotTable, parts: list[Any], landings: list[Landing]) -> bool:
+        landing = table.memory.landing(parts[len(landings)][1])
+        landings.extend([] if landing is None else [landing])
+        return landing is not None
 
     def begin(queue: FetchQueue, hold: SlotHold) -> None:
         assert hold.loads is not None
         rows, slots = hold.loads
         most = hold.table.memory.landing_rows_max or max(len(rows), 1)
         cuts = [slice(start, start + most) for start in range(0, len(rows), most)]
-        fetch = Collecting(hold.table, [(rows[cut], slots[cut]) for cut in cuts])
+        fetch = hold.table, [(rows[cut], slots[cut]) for cut in cuts], list[Landing]()
         hold.loads = None
-        fetch.take_one()
+        take_one(*fetch)
         collecting.setdefault(queue, []).append(fetch)
         asyncio.get_running_loop().call_soon(start_complete, queue)
 
     def start_complete(queue: FetchQueue) -> None:
-        for fetch in list(collecting.get(queue, [])):
-            while not fetch.complete and fetch.take_one():
+        fetches, collecting[queue] = collecting.get(queue, []), []
+        for table, parts, landings in fetches:
+            while len(landings) < len(parts) and take_one(table, parts, landings):
                 pass
-            if fetch.complete:
-                collecting[queue].remove(fetch)
-                for landing, part in zip(fetch.landings, fetch.parts, strict=True):
-                    queue._start_fetch(fetch.table, landing, part)
+            if len(landings) < len(parts):
+                collecting[queue].append((table, parts, landings))
+                continue
+            for landing, part in zip(landings, parts, strict=True):
+                queue._start_fetch(table, landing, part)
 
     patch.setattr(FetchQueue, "begin", begin)
     patch.setattr(FetchQueue, "_start_waiting", start_complete)
@@ -351,11 +333,7 @@ def drop_buffer_of_its_own(patch: Patch) -> None:
 
 def drop_drain_before_free(patch: Patch) -> None:
     """13: memory is freed without waiting for the reads."""
-
-    async def at_once(buffer: FeatureBuffer) -> None:
-        return
-
-    patch.setattr(FeatureBuffer, "drain", at_once)
+    patch.setattr(FeatureBuffer, "drain", no_wait)
 
 
 def drop_errors_in_turn(patch: Patch) -> None:
@@ -375,29 +353,18 @@ def drop_errors_in_turn(patch: Patch) -> None:
 def drop_turns_of_ranks(patch: Patch) -> None:
     """15: batches of several ranks are admitted in the order in which they join."""
     join = Turns.join
-    arrived: dict[Turns[Any], list[tuple[Turn, Any]]] = {}
+    arrived: dict[Turns[Any], list[Any]] = {}
 
     def joining(turns: Turns[Any], rank: int, epoch: int, step: int, item: Any) -> None:
         join(turns, rank, epoch, step, item)
-        arrived.setdefault(turns, []).append(((epoch, step, rank), item))
-
-    def waiting(turns: Turns[Any]) -> list[tuple[Turn, Any]]:
-        return [
-            (turn, item) for turn, item in arrived.get(turns, ()) if turns.has(turn[2], *turn[:2])
-        ]
+        arrived.setdefault(turns, []).append(item)
 
     def peek(turns: Turns[Any], most: int) -> list[Any]:
-        return [item for _, item in waiting(turns)[:most]]
-
-    def take_now(turns: Turns[Any], count: int = 1) -> list[Any]:
-        taken = waiting(turns)[:count]
-        for turn, _ in taken:
-            turns.remove(turn[2], *turn[:2])
-        return [item for _, item in taken]
+        waiting = {id(item) for each in turns._waiting.values() for _, item in each}
+        return [item for item in arrived.get(turns, ()) if id(item) in waiting][:most]
 
     patch.setattr(Turns, "join", joining)
     patch.setattr(Turns, "peek", peek)
-    patch.setattr(Turns, "take_now", take_now)
 
 
 # ---- places for whole batches
@@ -420,19 +387,13 @@ def drop_batches_wait_for_residents(patch: Patch) -> None:
 
 def drop_failures_reach_the_batch(patch: Patch) -> None:
     """8: a failed row counts as read."""
-    commit = PlaceTable.commit
-
-    def careless(table: PlaceTable, stretch: Stretch) -> None:
-        failed = stretch.failures["slot"]
-        commit(table, Stretch(np.concatenate([stretch.slots, failed])))
-
-    patch.setattr(PlaceTable, "commit", careless)
+    _commit_failures(patch, PlaceTable)
 
 
 # ---- waits for copies on a device
 
 
-async def no_wait(event: Any) -> None:
+async def no_wait(*events: Any) -> None:
     """Goes on before the event has fired."""
 
 
@@ -478,11 +439,7 @@ def drop_staging_behind_the_scatter(patch: Patch) -> None:
 
 def drop_release_behind_the_gathers_copy(patch: Patch) -> None:
     """A lease is released as soon as its gather was begun."""
-
-    async def at_once(lease: Lease) -> None:
-        return
-
-    patch.setattr(Lease, "gathered", at_once)
+    patch.setattr(Lease, "gathered", no_wait)
 
 
 def drop_cleanup_behind_the_gathers_copy(patch: Patch) -> None:
@@ -506,8 +463,9 @@ def drop_copy_out_before_the_scatter(patch: Patch) -> None:
 
     def copy_out(driver: SimulatedDriver, slots: Any, into: Any, moves: Int32Array) -> Any:
         with patch.context() as meanwhile:
-            elsewhere = lambda self, stream, work: begin(self, COMPUTE, work)  # noqa: E731
-            meanwhile.setattr(SimulatedDriver, "_begin", elsewhere)
+            meanwhile.setattr(
+                SimulatedDriver, "_begin", lambda self, stream, work: begin(self, COMPUTE, work)
+            )
             return begin_copy_out(driver, slots, into, moves)
 
     patch.setattr(SimulatedDriver, "copy_out", copy_out)
@@ -531,10 +489,7 @@ def drop_valid_behind_the_copy_out(patch: Patch) -> None:
     copy_out = Victims._copy_out
 
     async def hasty(tier: Victims, ended: Any, places: Int32Array) -> None:
-        async def already() -> None:
-            return
-
-        await copy_out(tier, already, places)
+        await copy_out(tier, no_wait, places)
 
     patch.setattr(Victims, "_copy_out", hasty)
 

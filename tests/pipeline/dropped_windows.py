@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gnndrive.pipeline.windows import WindowKeeper, _Held
+from tests.pipeline.dropped import no_wait
 
 Patch = pytest.MonkeyPatch
 
@@ -30,8 +31,4 @@ def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
 
 def drop_waiting_for_the_older_window(patch: Patch) -> None:
     """18: the batches of a window that lacks rows are sampled beside those of the older one."""
-
-    async def at_once(keeper: WindowKeeper, held: _Held) -> None:
-        return
-
-    patch.setattr(WindowKeeper, "_wait_for_rows", at_once)
+    patch.setattr(WindowKeeper, "_wait_for_rows", no_wait)

@@ -1,16 +1,11 @@
-"""Admission of batches, one by one, in sweeps and in parts: what fails, leaves or is cancelled.
-
-The caller gets the error, every slot comes back, and the next lease works. Rows that an admission
-granted but that no fetch was started for must fail at once, or they would be loading for ever.
-Batches are admitted from three places: `lease` itself, a release, and a fetch that lands.
-"""
+"""Admission of batches, one by one, in sweeps and in parts: the caller gets an error, every slot
+comes back, and the next lease works."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from itertools import count
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -35,9 +30,10 @@ from tests.pipeline.tight import (
     ids,
     in_virtual_loop,
     loads,
+    short_of_memory,
     simulation_of,
     use,
-)
+)  # fmt: skip
 
 PARTS = pytest.mark.parametrize("part_rows", [2, 100])  # many, and none
 NOT_IN_PARTS = 100
@@ -60,45 +56,26 @@ async def test_a_fetch_refused_in_lease(rows):
         await use(simulation, await simulation.buffer.lease({"x": ids(0, 16)}), ids(0, 16))
 
 
+@pytest.mark.parametrize("loading", [False, True], ids=["in a release", "when another lands"])
 @in_virtual_loop
-async def test_a_fetch_refused_in_a_release(rows):
-    """The release succeeds; the waiting batch gets the error, and the next one is admitted."""
+async def test_a_fetch_refused_later(rows, loading):
+    """The waiting batch gets the error, and the next one is admitted. The slots of a lease that was
+    released while it was loading become free when its reads end."""
     async with simulation_of(rows, NOT_IN_PARTS) as simulation:
         simulation.table.tier = Refusing(simulation.table.tier, rows=[20])
         first = await simulation.buffer.lease({"x": ids(0, 16)})
+        if loading:
+            first.release()
         waiting = [
             asyncio.ensure_future(simulation.buffer.lease({"x": asked}))
             for asked in (ids(16, 32), ids(32, 48))
         ]
-        await use(simulation, first, ids(0, 16))
+        if not loading:
+            await use(simulation, first, ids(0, 16))
         with pytest.raises(MemoryError):
             await waiting[0]
         await use(simulation, await waiting[1], ids(32, 48))
-
-
-@in_virtual_loop
-async def test_a_fetch_refused_when_another_lands(rows):
-    """Slots of a released lease become free when their reads end; the batch that waits for them
-    gets the error, and the fetch that has landed is not affected."""
-    async with simulation_of(rows, NOT_IN_PARTS) as simulation:
-        simulation.table.tier = Refusing(simulation.table.tier, rows=[20])
-        (await simulation.buffer.lease({"x": ids(0, 16)})).release()
-        with pytest.raises(MemoryError):
-            await simulation.buffer.lease({"x": ids(16, 32)})
-        await use(simulation, await simulation.buffer.lease({"x": ids(32, 48)}), ids(32, 48))
         simulation.buffer.raise_if_broken()
-
-
-def short_of_memory(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: range) -> None:
-    """Make the calls of `owner.name` with these numbers raise MemoryError."""
-    made, numbers = getattr(owner, name), count()
-
-    def short(*given: Any) -> Any:
-        if next(numbers) in calls:
-            raise MemoryError("no memory to land in")
-        return made(*given)
-
-    monkeypatch.setattr(owner, name, short)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -169,8 +146,7 @@ async def test_batches_that_do_not_fit_together_are_admitted_one_by_one(rows, to
         granted = [ticket.granted.done() for ticket in tickets]
         assert granted == [True] * (together - 1) + [False]
         for one, ticket in zip(wanted, tickets, strict=True):
-            lease = await simulation.buffer.granted(ticket)
-            await use(simulation, lease, one)
+            await use(simulation, await simulation.buffer.granted(ticket), one)
 
 
 @PARTS
@@ -188,9 +164,8 @@ async def test_a_refused_batch_does_not_fail_the_others(rows, bad, error, part_r
             if number == 1:
                 with pytest.raises(error):
                     await simulation.buffer.granted(ticket)
-                continue
-            lease = await simulation.buffer.granted(ticket)
-            await use(simulation, lease, one)
+            else:
+                await use(simulation, await simulation.buffer.granted(ticket), one)
 
 
 @PARTS
@@ -212,12 +187,12 @@ async def test_the_missing_share(rows, part_rows):
 
 
 @PARTS
-@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("gone", [[0], [1], [0, 1]])
 @pytest.mark.parametrize("how", ["left", "cancelled", "cancelled at the release"])
 @in_virtual_loop
-async def test_one_batch_of_a_waiting_sweep_is_given_up(rows, gone, how, part_rows):
-    """The others do not wait for its rows. A cancelled batch is still in the queue when the head of
-    its sweep is tried again."""
+async def test_batches_of_a_waiting_sweep_are_given_up(rows, gone, how, part_rows):
+    """The others do not wait for their rows. A cancelled batch is still in the queue when the head
+    of its sweep is tried again."""
     async with simulation_of(rows, part_rows) as simulation:
         buffer = simulation.buffer
         first = await buffer.lease({"x": ids(0, 12)})
@@ -226,20 +201,23 @@ async def test_one_batch_of_a_waiting_sweep_is_given_up(rows, gone, how, part_ro
         behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
         await first.ready()
         assert (loads(simulation) > 12) is (part_rows == 2), "it has begun"
-        if how == "left":
-            buffer.leave(tickets[gone])
-        elif how == "cancelled":
-            waiting = asyncio.ensure_future(buffer.granted(tickets[gone]))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        else:
-            tickets[gone].granted.cancel()
+        for ticket in [tickets[number] for number in gone]:
+            if how == "left":
+                buffer.leave(ticket)
+            elif how == "cancelled":
+                waiting = asyncio.ensure_future(buffer.granted(ticket))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            else:
+                ticket.granted.cancel()
         assert not behind.done()
         await use(simulation, first, ids(0, 12))
         if how == "cancelled at the release":
-            buffer.leave(tickets[gone])
-        await use(simulation, await buffer.granted(tickets[1 - gone]), wanted[1 - gone])
+            for number in gone:
+                buffer.leave(tickets[number])
+        for number in {0, 1} - set(gone):
+            await use(simulation, await buffer.granted(tickets[number]), wanted[number])
         await use(simulation, await behind, ids(40, 56))
 
 
@@ -268,20 +246,6 @@ async def test_when_a_ticket_leaves_the_next_is_tried_at_once(rows, part_rows):
 
 
 @in_virtual_loop
-async def test_the_head_reads_before_all_its_slots_are_there(rows):
-    async with simulation_of(rows) as simulation:
-        buffer = simulation.buffer
-        first = await buffer.lease({"x": ids(0, 10)})
-        wanted = np.concatenate([ids(4, 10), ids(20, 30)])
-        (ticket,) = buffer.join([(None, {"x": wanted})])
-        assert not ticket.granted.done()
-        assert 10 < loads(simulation) <= SLOTS
-        await use(simulation, first, ids(0, 10))
-        await use(simulation, await buffer.granted(ticket), wanted)
-        assert loads(simulation) == 20
-
-
-@in_virtual_loop
 async def test_no_part_evicts_rows_that_another_part_needs(rows):
     """Rows 40 … 47 are the oldest on standby and the last of the needed rows in the file."""
     async with simulation_of(rows) as simulation:
@@ -293,40 +257,6 @@ async def test_no_part_evicts_rows_that_another_part_needs(rows):
         await use(simulation, first, ids(0, 8))
         await use(simulation, await buffer.granted(ticket), wanted)
         assert loads(simulation) == 24
-
-
-@in_virtual_loop
-async def test_repeated_rows_and_rows_that_another_batch_is_loading(rows):
-    for part_rows in (1, 2, 3, 100):
-        async with simulation_of(rows, part_rows) as simulation:
-            buffer = simulation.buffer
-            first = await buffer.lease({"x": ids(0, 12)})
-            wanted = [np.array([3, 20, 3, 21, 20]), np.array([21, 22, 23, 24, 5, 25, 26])]
-            tickets = buffer.join([(None, {"x": one}) for one in wanted])
-            await use(simulation, first, ids(0, 12))
-            for one, ticket in zip(wanted, tickets, strict=True):
-                await use(simulation, await buffer.granted(ticket), one)
-            assert loads(simulation) == 19
-            stats = simulation.table.stats()
-            assert stats["hits"] + stats["waits"] + stats["repeats"] == 5
-
-
-@in_virtual_loop
-async def test_all_batches_of_a_sweep_are_given_up_meanwhile(rows):
-    """The next batch gets the slots they held; no more is read for them."""
-    async with simulation_of(rows) as simulation:
-        buffer = simulation.buffer
-        first = await buffer.lease({"x": ids(0, 12)})
-        tickets = buffer.join([(None, {"x": one}) for one in (ids(20, 28), ids(28, 36))])
-        behind = asyncio.ensure_future(buffer.lease({"x": np.array([20, 40])}))
-        await asyncio.sleep(0)
-        begun = loads(simulation)
-        assert 12 < begun <= SLOTS
-        for ticket in tickets:
-            buffer.leave(ticket)
-        await use(simulation, await behind, np.array([20, 40]))
-        await use(simulation, first, ids(0, 12))
-        assert loads(simulation) <= begun + 2
 
 
 @pytest.mark.parametrize("passed", [0, 1, 2, 3])
@@ -351,9 +281,10 @@ async def test_a_part_whose_fetch_raises(rows, passed, gone):
         await use(simulation, await buffer.lease({"x": ids(40, 56)}), ids(40, 56))
 
 
-@pytest.mark.parametrize("passed", [0, 1, 2])
+@pytest.mark.parametrize(("passed", "cancelled"), [(0, False), (1, False), (2, False), (1, True)])
 @in_virtual_loop
-async def test_the_error_of_a_parts_fetch_reaches_its_batch(rows, passed):
+async def test_the_error_of_a_parts_fetch_reaches_its_batch(rows, passed, cancelled):
+    """Unless it was cancelled: then it is still in the queue when the part is tried."""
     async with simulation_of(rows) as simulation:
         buffer = simulation.buffer
         first = await buffer.lease({"x": ids(0, 14)})
@@ -361,26 +292,14 @@ async def test_the_error_of_a_parts_fetch_reaches_its_batch(rows, passed):
         simulation.table.tier = Refusing(simulation.table.tier, call=passed)
         (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
         behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
+        if cancelled:
+            ticket.granted.cancel()
         await use(simulation, first, ids(0, 14))
-        with pytest.raises(MemoryError, match="no memory for the reads"):
-            await buffer.granted(ticket)
-        await use(simulation, await behind, ids(40, 56))
-
-
-@in_virtual_loop
-async def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows):
-    """The cancelled batch is still in the queue when the part is tried; the next one keeps its
-    place."""
-    async with simulation_of(rows) as simulation:
-        buffer = simulation.buffer
-        first = await buffer.lease({"x": ids(0, 14)})
-        await first.ready()
-        simulation.table.tier = Refusing(simulation.table.tier, call=1)
-        (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
-        behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
-        ticket.granted.cancel()
-        first.release()  # the part that fails
-        buffer.leave(ticket)
+        if cancelled:
+            buffer.leave(ticket)
+        else:
+            with pytest.raises(MemoryError, match="no memory for the reads"):
+                await buffer.granted(ticket)
         await use(simulation, await behind, ids(40, 56))
 
 
@@ -470,64 +389,26 @@ async def test_a_lease_of_both(rows, part_rows, takes, tight):
         lease.release()
 
 
-@pytest.mark.parametrize("part_rows", [2, 100])
-@pytest.mark.parametrize(
-    ("two", "error"), [(ids(0, SLOTS + 1), ConfigError), (np.array([1, 10**6]), IndexError)]
-)
-@in_virtual_loop
-async def test_a_table_that_cannot_hold_its_rows(rows, part_rows, two, error):
-    async with two_tables(rows, part_rows) as (_, buffer):
-        first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
-        (ticket,) = buffer.join([(None, {"one": ids(20, 34), "two": two})])
-        with pytest.raises(error):
-            await buffer.granted(ticket)
-        await first.ready()
-        first.release()
-
-
-def refuse_once(
-    patch: pytest.MonkeyPatch, owner: Any, name: str, refused: Callable[[Any], bool]
-) -> None:
-    """Make the first call of `owner.name` raise MemoryError for which `refused` is true."""
-    made, left = getattr(owner, name), [MemoryError("no memory for two")]
-
-    def short(mine: Any, *given: Any) -> Any:
-        if left and refused(mine):
-            raise left.pop()
-        return made(mine, *given)
-
-    patch.setattr(owner, name, short)
-
-
-@pytest.mark.parametrize("what", ["divide", "hold"])
-@in_virtual_loop
-async def test_memory_that_is_short_for_parts(rows, monkeypatch, what):
-    """When they are made, or behind the last: what the parts of both tables hold is released once,
-    though one has made its hold."""
-    calls = count()
-    async with two_tables(rows) as (_, buffer):
-        first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
-        refused = lambda _: what == "divide" or next(calls) > 0  # noqa: E731
-        refuse_once(monkeypatch, _TableAdmission, what, refused)
-        (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
-        await first.ready()
-        first.release()
-        with pytest.raises(MemoryError, match="for two"):
-            await buffer.granted(ticket)
-
-
 @PARTS
-@pytest.mark.parametrize(("owner", "what"), [(SlotTable, "admit"), (SlotHold, "split")])
+@pytest.mark.parametrize(
+    ("owner", "what", "call"),
+    [(SlotTable, "admit", 1), (SlotHold, "split", 1), (_TableAdmission, "divide", 0),
+     (_TableAdmission, "hold", 1)],
+)  # fmt: skip
 @in_virtual_loop
-async def test_memory_that_is_short_for_the_second_table(rows, monkeypatch, part_rows, owner, what):
-    """In its admission or its holds: the first table's slots are released, and the next batch is
-    admitted."""
+async def test_memory_that_is_short_for_a_table(rows, monkeypatch, part_rows, owner, what, call):
+    """When it is admitted, whole or by parts, or when holds are made behind the last part: what
+    both tables hold is released once, and the next batch is admitted."""
     async with two_tables(rows, part_rows) as (_, buffer):
-        second = buffer.tables["two"]
-        refuse_once(monkeypatch, owner, what, lambda mine: getattr(mine, "table", mine) is second)
-        wanted = {"one": ids(20, 34), "two": ids(30, 44)}
-        with pytest.raises(MemoryError, match="for two"):
-            await buffer.lease(wanted)
-        lease = await buffer.lease({name: ids(0, SLOTS) for name in wanted})
+        first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+        await first.ready()
+        with monkeypatch.context() as patch:
+            short_of_memory(patch, owner, what, range(call, call + 1))
+            (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
+            first.release()
+            refused = part_rows == 2 or owner is not _TableAdmission
+            with pytest.raises(MemoryError) if refused else nullcontext():
+                (await buffer.granted(ticket)).release()
+        lease = await buffer.lease({"one": ids(0, SLOTS), "two": ids(0, SLOTS)})
         await lease.ready()
         lease.release()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,7 +26,7 @@ from gnndrive.pipeline.batch_times import (
     BatchTimes,
     EpochTimes,
     split_wait,
-)
+)  # fmt: skip
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.output_queue import OutputEnded
 from gnndrive.pipeline.run import run_epoch
@@ -51,20 +53,15 @@ class Kept:
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, list[int], int]] = []
-        self.ended = 0
+        self.end = Mock()
 
     def batch(self, times: BatchTimes, end: int) -> None:
-        """See `BatchEvents.batch`."""
         self.batches.append((times.index, [*times.marks[: times.reached + 1]], end))
 
-    def end(self) -> None:
-        """See `BatchEvents.end`."""
-        self.ended += 1
 
-
-def record(*marks: int) -> BatchTimes:
-    """A record with the given marks."""
-    clock = iter(marks)
+def record(*marks: int, more: Sequence[int] = ()) -> BatchTimes:
+    """A record with the given marks; its clock shows `more` after them."""
+    clock = iter([*marks, *more])
     times = BatchTimes(0, StageTimes(lambda: next(clock)))
     for mark in range(1, len(marks)):
         times.mark(mark)
@@ -72,12 +69,6 @@ def record(*marks: int) -> BatchTimes:
 
 
 # ---- one record
-
-
-def test_spans_touch_and_add_up_to_the_latency():
-    times = record(5, 7, 10, 20, 21, 30, 33, 40, 41, 50)
-    assert [times.span(stage) for stage in range(len(STAGES))] == [2, 3, 10, 1, 9, 3, 7, 1, 9]
-    assert sum(times.span(stage) for stage in range(len(STAGES))) == 50 - 5
 
 
 def test_a_mark_that_was_left_out_is_made_with_the_next_one():
@@ -96,24 +87,9 @@ def test_a_mark_that_was_left_out_is_made_with_the_next_one():
     assert stages.present == [0] * len(STAGES)
 
 
-class Overtaken:
-    """A lock that another thread has had, just before the first one got it."""
-
-    def __init__(self, other: Callable[[], None]) -> None:
-        self._others, self._lock = [other], threading.RLock()
-
-    def __enter__(self) -> None:
-        if self._others:
-            self._others.pop()()
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
 @pytest.mark.parametrize("then", ["mark", "end"])
 @pytest.mark.parametrize("first", ["last mark", "end"])
-def test_a_record_ends_once_though_two_threads_end_it(first, then):
+def test_a_record_ends_once_though_two_threads_end_it(monkeypatch, first, then):
     stages = StageTimes(Ticking())
     times = BatchTimes(0, stages)
     times.mark(JOINED)
@@ -122,7 +98,17 @@ def test_a_record_ends_once_though_two_threads_end_it(first, then):
         "last mark": lambda: times.mark(ASKED),
         "end": times.end,
     }
-    stages.lock = cast(Any, Overtaken(calls[first]))
+    lock, others = threading.RLock(), [calls[first]]
+
+    @contextmanager
+    def overtaken() -> Iterator[None]:
+        """A lock that another thread has had, just before the first one got it."""
+        if others:
+            others.pop()()
+        with lock:
+            yield
+
+    monkeypatch.setattr(type(stages), "lock", property(lambda _: overtaken()), raising=False)
     calls[then]()
     assert times.reached == (JOINED if first == "end" else ASKED)
     assert stages.present == [0] * len(STAGES)
@@ -131,8 +117,8 @@ def test_a_record_ends_once_though_two_threads_end_it(first, then):
 # ---- the split
 
 
-def causes(waits: list[int]) -> dict[str, int]:
-    return {name: ns for name, ns in zip(CAUSES, waits, strict=True) if ns}
+def causes(*wait: Any) -> dict[str, int]:
+    return {name: ns for name, ns in zip(CAUSES, split_wait(*wait), strict=True) if ns}
 
 
 MARKS = (100, 110, 130, 200, 250, 400, 410, 480, 490)  # drawn … taken
@@ -152,31 +138,28 @@ MARKS = (100, 110, 130, 200, 250, 400, 410, 480, 490)  # drawn … taken
     ],
 )
 def test_a_wait_is_divided_by_the_stages(begin, end, expected):
-    assert causes(split_wait(record(*MARKS), begin, end, ())) == expected
+    assert causes(record(*MARKS), begin, end, ()) == expected
 
 
 def test_what_is_read_meanwhile_counts_as_disk():
     """In the extracting queue while any rows are read; in other stages what the batch reads."""
     reads = [(120, 150), (170, 300)]
-    found = causes(split_wait(record(*MARKS), 100, 250, reads))
+    found = causes(record(*MARKS), 100, 250, reads)
     assert found == {"sampling": 50, "disk": 50, "slots": 50}
     times = record(*MARKS)
     times.disk = [(100, 105), (103, 108), (190, 240)]
-    found = causes(split_wait(times, 100, 250, ()))
+    found = causes(times, 100, 250, ())
     assert found == {"disk": 8 + 50, "sampling": 100 - 8 - 10, "slots": 10}
-    clock = iter([0, 1, 2, 10, 30, 40])
-    times = BatchTimes(0, StageTimes(lambda: next(clock)))
-    for mark in (SAMPLING, SAMPLED, JOINED):
-        times.mark(mark)
+    times = record(0, 1, 2, 10, more=(30, 40))
     times.granted_at_once()  # it has its slots
-    assert causes(split_wait(times, 10, 35, ())) == {"disk": 25}
+    assert causes(times, 10, 35, ()) == {"disk": 25}
 
 
 def test_the_newest_stage_lasts_until_the_end_of_the_wait():
     stages = ((1, "sampling"), (3, "sampling"), (4, "slots"), (5, "disk"), (6, "gather"))
     for reached, name in stages:
-        assert causes(split_wait(record(*MARKS[:reached]), 500, 600, ())) == {name: 100}
-    assert causes(split_wait(None, 500, 600, ())) == {"gather": 100}
+        assert causes(record(*MARKS[:reached]), 500, 600, ()) == {name: 100}
+    assert causes(None, 500, 600, ()) == {"gather": 100}
 
 
 def test_the_parts_of_any_wait_add_up(seeds):
@@ -201,17 +184,22 @@ def test_the_parts_of_any_wait_add_up(seeds):
 def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked_for():
     clock, kept = Ticking(), Kept()
     times = EpochTimes(StageTimes(clock), kept)
-    one = times.begin(0)
-    for mark in range(SAMPLING, TAKEN + 1):
-        one.mark(mark)
-    times.took(one)
-    counts = [each.count for each in times.stages.histograms]
-    assert counts == [1] * TAKEN + [0]
+    one = take_one(times)
+    assert [each.count for each in times.stages.histograms] == [1] * TAKEN + [0]
     assert not kept.batches
     asked = times.asked()
     assert [each.count for each in times.stages.histograms] == [1] * len(STAGES)
     assert kept.batches == [(0, one.marks, asked)]
     assert one.marks[ASKED] == asked
+
+
+def take_one(times: EpochTimes, index: int = 0) -> BatchTimes:
+    """A batch that goes through all stages up to the user."""
+    one = times.begin(index)
+    for mark in range(SAMPLING, TAKEN + 1):
+        one.mark(mark)
+    times.took(one)
+    return one
 
 
 def test_seeds_that_are_drawn_again_begin_a_new_record():
@@ -227,11 +215,9 @@ def test_seeds_that_are_drawn_again_begin_a_new_record():
 def test_the_end_gives_up_what_is_left_and_ends_the_users_step():
     kept = Kept()
     times = EpochTimes(StageTimes(Ticking()), kept)
-    taken, left = times.begin(0), times.begin(1)
-    for mark in range(SAMPLING, TAKEN + 1):
-        taken.mark(mark)
+    left = times.begin(1)
     left.mark(JOINED)
-    times.took(taken)
+    take_one(times)
     times.end()
     times.end()
     assert times.stages.present == [0] * len(STAGES)
@@ -258,21 +244,6 @@ PATHS: dict[str, dict[str, Any]] = {
 }
 
 
-async def user(simulation: Simulation, times: EpochTimes, epoch: Any, limit: int) -> None:
-    """Take batches as `BatchIterator` does."""
-    for _ in range(limit):
-        started = times.asked()
-        try:
-            batch = await epoch.output.aget()
-            times.took(epoch.output.taken)
-            simulation.check(batch)
-        except OutputEnded:
-            return
-        finally:
-            times.waited(started)
-        await asyncio.sleep(0)
-
-
 def measured(scenario: Scenario, seed: int, limit: int = 1_000) -> tuple[Kept, StageTimes]:
     """What a user's iterator reports."""
 
@@ -281,8 +252,16 @@ def measured(scenario: Scenario, seed: int, limit: int = 1_000) -> tuple[Kept, S
         simulation.counters.times.clock = Ticking(seed)
         epoch = simulation.epoch()
         times = epoch.times = EpochTimes(simulation.counters.times, kept)
-        running = asyncio.get_running_loop().create_task(run_epoch(epoch))
-        await user(simulation, times, epoch, limit)
+        running = asyncio.ensure_future(run_epoch(epoch))
+        with suppress(OutputEnded):
+            for _ in range(limit):  # as `BatchIterator` does
+                started = times.asked()
+                try:
+                    simulation.check(await epoch.output.aget())
+                    times.took(epoch.output.taken)
+                finally:
+                    times.waited(started)
+                await asyncio.sleep(0)
         epoch.output.abandon()
         running.cancel()
         await asyncio.wait([running])
@@ -320,4 +299,4 @@ def test_an_epoch_that_is_cancelled_leaves_no_batch_in_a_stage(rows, seeds, path
         kept, stages = measured(scenario, seed, limit)
         assert len(kept.batches) == limit
         assert stages.present == [0] * len(STAGES)
-        assert kept.ended == 1
+        kept.end.assert_called_once_with()

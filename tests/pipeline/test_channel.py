@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from gnndrive.pipeline.channel import Channel, ChannelEnded
-from gnndrive.testing.loop import Deadlock, run
 from tests.pipeline.tight import in_virtual_loop
 
 
@@ -73,11 +72,3 @@ async def test_a_cancelled_taker_loses_nothing():
     channel.put(0, 0)  # wakes both; the first is cancelled before it looks
     first.cancel()
     assert await second == 0
-
-
-def test_taking_what_is_never_put_is_a_deadlock():
-    async def main() -> None:
-        await Channel[int](1).take()
-
-    with pytest.raises(Deadlock):
-        run(main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+import functools
 
 import numpy as np
 import pytest
@@ -11,17 +11,13 @@ from gnndrive.buffer.policies.base import NO_USE, Keys, Policy
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.common.records import Int64Array
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import tight
 from tests.pipeline.tight import SLOTS, ids, in_virtual_loop
 
-
-def simulation_of(
-    rows: TableFile, part_rows: int = 4, policy: Policy | None = None
-) -> AbstractAsyncContextManager[Simulation]:
-    return tight.simulation_of(rows, part_rows, policy=policy or Belady())
+simulation_of = functools.partial(tight.simulation_of, part_rows=4, policy=Belady())
 
 
 async def visit(simulation: Simulation, index: int | None, wanted: Int64Array) -> int:
@@ -45,18 +41,6 @@ async def test_a_batch_announced_late_keeps_rows_on_standby(rows):
         simulation.buffer.announce(2, {"x": ids(16, 24)})
         assert await visit(simulation, 2, ids(16, 24)) == 8
         assert await visit(simulation, 3, ids(0, 8)) == 0
-
-
-@in_virtual_loop
-async def test_a_withdrawn_batch_keeps_no_rows(rows):
-    async with simulation_of(rows) as simulation:
-        await visit(simulation, None, ids(0, 8))
-        await visit(simulation, None, ids(8, 16))
-        simulation.buffer.announce(7, {"x": ids(0, 8)})
-        simulation.buffer.withdraw(7, {"x": ids(0, 8)})
-        await visit(simulation, None, ids(16, 24))
-        await visit(simulation, None, ids(24, 32))
-        assert await visit(simulation, None, ids(16, 24)) == 0, "LRU order again"
 
 
 class Asked(Belady):
@@ -91,40 +75,33 @@ async def test_keys_are_asked_again_when_announcements_change(rows):
     await simulation.close()
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["head", "behind"])
+@pytest.mark.parametrize("how", ["withdrawn", "refused", "left", "left behind another"])
 @in_virtual_loop
-async def test_a_batch_that_leaves_the_queue_keeps_no_rows(rows, early):
-    """It waited for slots when its epoch ended early; the next epoch's indices start at 0."""
+async def test_a_batch_that_does_not_come_keeps_no_rows(rows, how):
+    """Such as one that waited for slots when its epoch ended early; the next epoch's indices start
+    at 0."""
     async with simulation_of(rows, part_rows=100) as simulation:  # nothing by parts
         buffer = simulation.buffer
         await visit(simulation, None, ids(0, 8))
         held = await buffer.lease({"x": ids(8, 16)})
         await held.ready()
-        wanted = [ids(32, 48)] * early + [np.concatenate([ids(0, 8), ids(16, 20)])]
-        for index, one in enumerate(wanted):
-            buffer.announce(index, {"x": one})
-        tickets = [buffer.join([(i, {"x": one})])[0] for i, one in enumerate(wanted)]
-        for ticket in reversed(tickets):
-            assert not ticket.granted.done()
-            buffer.leave(ticket)
+        more = ids(100, 109 if how == "refused" else 104)
+        batches = [ids(32, 48)] * ("behind" in how) + [np.concatenate([ids(0, 8), more])]
+        wanted = [(index, {"x": one}) for index, one in enumerate(batches)]
+        for each in wanted:
+            buffer.announce(*each)
+        if how == "withdrawn":
+            buffer.withdraw(*wanted[0])
+        else:
+            for ticket in reversed([buffer.join([each])[0] for each in wanted]):
+                assert ticket.granted.done() is (how == "refused")
+                buffer.leave(ticket)
+        if how == "refused":
+            with pytest.raises(ConfigError):
+                await buffer.granted(ticket)
         held.release()
         await visit(simulation, None, ids(16, 24))
-        assert await visit(simulation, None, ids(8, 16)) == 0
-
-
-@in_virtual_loop
-async def test_a_refused_batch_keeps_no_rows(rows):
-    async with simulation_of(rows) as simulation:
-        buffer = simulation.buffer
-        await visit(simulation, None, ids(0, 8))
-        wanted = {"x": np.concatenate([ids(0, 8), ids(100, 109)])}
-        buffer.announce(0, wanted)
-        (ticket,) = buffer.join([(0, wanted)])
-        with pytest.raises(ConfigError):
-            await buffer.granted(ticket)
-        await visit(simulation, None, ids(8, 16))
-        await visit(simulation, None, ids(16, 24))
-        assert await visit(simulation, None, ids(8, 16)) == 0
+        assert await visit(simulation, None, ids(8, 16)) == 0, "rows 0 … 7 leave first"
 
 
 @in_virtual_loop
@@ -151,30 +128,14 @@ async def test_the_window_counts_what_fits_together(rows, monkeypatch, announced
         twice = np.concatenate([ids(8, 12), ids(8, 12)])
         batches = [ids(0, 10), twice, ids(10, 17), ids(6, SLOTS)]
         wanted = [(index, {"x": one}) for index, one in enumerate(batches)]
-        for index, one in wanted if announced else ():
-            buffer.announce(index, one)
+        for each in wanted if announced else ():
+            buffer.announce(*each)
         assert buffer.fits_together(wanted[:2])
         assert not buffer.fits_together(wanted[:3])
         assert buffer.fits_together([wanted[0], wanted[1], wanted[3]])
         assert bool(joined) is not announced
-        for index, one in wanted if announced else ():
-            buffer.withdraw(index, one)
-
-
-@in_virtual_loop
-async def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows):
-    """The batch behind it gets the place."""
-    policy = Asked()
-    simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
-    wanted = {index: {"x": ids(0, 8)} for index in range(10)}
-    wanted[8] = {"x": ids(199, 201)}
-    for index, one in wanted.items():
-        simulation.buffer.announce(index, one)
-    simulation.buffer.withdraw(0, wanted[0])
-    assert policy.known == {1, 2, 3, 4, 5, 6, 7, 9, NO_USE}
-    for index in range(1, 10):
-        simulation.buffer.withdraw(index, wanted[index])
-    await simulation.close()
+        for each in wanted if announced else ():
+            buffer.withdraw(*each)
 
 
 @in_virtual_loop

@@ -7,19 +7,16 @@ a change of what is simulated may need others.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 
-from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import TableFile
 from gnndrive.testing.loop import Deadlock
-from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import dropped, dropped_windows, scenarios
 from tests.pipeline.conftest import use_device_of
-from tests.pipeline.tight import in_virtual_loop
+from tests.soak import Seeds
 
 Patch = pytest.MonkeyPatch
 
@@ -117,53 +114,32 @@ FEW_BLOCKS = Rule(11, lambda patch: None, scenarios.few_staging_blocks_end_well,
 WHOLE = {(rule.scenario, rule.table, *rule.given.values()): rule for rule in [*RULES, FEW_BLOCKS]}
 
 
-LEASES = (
-    scenarios.cancelled_leases_come_back, scenarios.cancelled_leases_among_many_slots,
-    scenarios.granted_and_cancelled_in_one_turn, scenarios.leases_share_staging,
-    scenarios.closing_waits_for_the_kernel,
-)  # fmt: skip
-WINDOWS = scenarios.windows_end_well, scenarios.windows_in_any_order
-COPIES = (
-    scenarios.many_batches, scenarios.broken_off, scenarios.victims_of_few_slots,
-    scenarios.victims_back_at_once,
-)  # fmt: skip
+def whole(count: int, *chosen: Callable[..., None]) -> Callable[..., None]:
+    """A test of `count` seeds of each case of these scenarios that no earlier test has."""
+    taken = [WHOLE.pop(key) for key in list(WHOLE) if not chosen or key[0] in chosen]
 
+    @pytest.mark.parametrize("rule", taken, ids=lambda rule: rule.scenario.__name__)
+    def test(rule: Rule, request: pytest.FixtureRequest, seeds: Seeds) -> None:
+        for seed in seeds(count):
+            rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
 
-def whole(*chosen: Callable[..., None]) -> pytest.MarkDecorator:
-    """The cases of these scenarios; of the others, if none is given."""
-    special = (*LEASES, *WINDOWS, *COPIES)
-    rules = [
-        rule for rule in WHOLE.values()
-        if (rule.scenario in chosen if chosen else rule.scenario not in special)
-    ]  # fmt: skip
-    return pytest.mark.parametrize("rule", rules, ids=lambda rule: rule.scenario.__name__)
+    return test
 
 
 # Apart, because a soak runs each test as often as any other.
-
-
-@whole()
-def test_epochs_with_all_rules_end_well(rule, request, seeds):
-    for seed in seeds(2):
-        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
-
-
-@whole(*LEASES)
-def test_leases_with_all_rules_end_well(rule, request, seeds):
-    for seed in seeds(8):
-        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
-
-
-@whole(*WINDOWS)
-def test_windows_with_all_rules_end_well(rule, request, seeds):
-    for seed in seeds(2):
-        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
-
-
-@whole(*COPIES)
-def test_copies_with_all_waits_end_well(rule, request, seeds):
-    for seed in seeds(4):
-        rule.scenario(request.getfixturevalue(rule.table), seed, **rule.given)
+test_leases_with_all_rules_end_well = whole(
+    8, scenarios.cancelled_leases_come_back, scenarios.cancelled_leases_among_many_slots,
+    scenarios.granted_and_cancelled_in_one_turn, scenarios.leases_share_staging,
+    scenarios.closing_waits_for_the_kernel,
+)  # fmt: skip
+test_windows_with_all_rules_end_well = whole(
+    2, scenarios.windows_end_well, scenarios.windows_in_any_order
+)
+test_copies_with_all_waits_end_well = whole(
+    4, scenarios.many_batches, scenarios.broken_off, scenarios.victims_of_few_slots,
+    scenarios.victims_back_at_once,
+)  # fmt: skip
+test_epochs_with_all_rules_end_well = whole(2)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.number}-{rule.drop.__name__}")
@@ -218,19 +194,3 @@ def test_every_way_to_drop_a_rule_is_tried():
         if name.startswith("drop_")
     }  # fmt: skip
     assert defined == {rule.drop.__name__ for rule in RULES}
-
-
-@in_virtual_loop
-async def test_an_extent_larger_than_the_staging_is_refused(rows):
-    """11: no extent is larger than what staging can ever hold."""
-    simulation = Simulation(Scenario(rows), 0)
-    simulation.layout.extent_bytes_max = 1 << 20
-    simulation.engine._settings = replace(simulation.engine._settings, block_bytes=512)
-    with pytest.raises(ConfigError, match="block_bytes"):
-        simulation.engine.read(
-            simulation.layout.locate(
-                np.arange(64),
-                np.arange(64, dtype=np.int32) % 16,
-                simulation.table.memory.landing(np.zeros(16, np.int32)),
-            )
-        )

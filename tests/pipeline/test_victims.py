@@ -6,9 +6,8 @@ rows may be scattered into these slots meanwhile. test_rules.py takes the waits 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Int64Array, NextUses, TableFile
-from gnndrive.disk.tiers import _victims
 from gnndrive.disk.tiers._victims import Victims
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, simulate
+from tests.pipeline.dropped import slow_copies_back
 from tests.pipeline.scenarios import (
     AHEAD,
     SLOW,
@@ -36,22 +35,19 @@ from tests.pipeline.scenarios import (
     victims_back_at_once,
     victims_of_few_slots,
 )
-from tests.pipeline.tight import in_virtual_loop
+from tests.pipeline.tight import in_virtual_loop, short_of_memory
 
-Patch = pytest.MonkeyPatch
 RULES = pytest.mark.parametrize("rule", ["victim", "victim-queues"])
 
 
 @pytest.fixture(autouse=True)
-def counted(monkeypatch: Patch) -> Counter[str]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The counters of simulations, whose victim tables are verified at their end."""
     close, counts = Simulation.close, Counter[str]()
 
     async def verified(simulation: Simulation) -> None:
-        tier = simulation.table.tier
-        assert isinstance(tier, Victims)
         await simulation.buffer.drain()
-        tier.verify()
+        tier_of(simulation).verify()
         counts.update(simulation.table.stats())
         await close(simulation)
 
@@ -60,19 +56,10 @@ def counted(monkeypatch: Patch) -> Counter[str]:
 
 
 @RULES
-def test_rows_may_come_back_while_they_are_copied_out(rows, seeds, rule, counted, monkeypatch):
+def test_rows_may_come_back_while_they_are_copied_out(rows, seeds, rule, counted):
     """Each row that leaves is wanted, and is served without a read."""
-    arriving = list[int]()
-    copy_back = Victims._copy_back
-
-    async def listened(tier: Victims, before: Any, *places: Any) -> None:
-        arriving.append(len(before or ()))
-        await copy_back(tier, before, *places)
-
-    monkeypatch.setattr(Victims, "_copy_back", listened)
     for seed in seeds(6):
         victims_back_at_once(rows, seed, rule)
-    assert any(arriving)
     assert counted["loads"] - counted["served"] == 48 * 6, "a row was read twice"
 
 
@@ -81,27 +68,12 @@ def test_rows_may_come_back_while_they_are_copied_out(rows, seeds, rule, counted
 def test_with_all_waits_all_ends_well(rows, seeds, rule, what, counted, monkeypatch):
     """A device that copies little at once, as without CuPy, drops rows; memory for every second
     copy is refused, and its places are free again; a thread copies back some turns later."""
-    copy_out, begin, calls = SimulatedDriver.copy_out, _victims.begin_copy, iter(range(1 << 30))
-
-    def refusing(driver: SimulatedDriver, *given: Any) -> Any:
-        if next(calls) % 2:
-            raise MemoryError("none is left")
-        return copy_out(driver, *given)
-
-    def later(*given: Any) -> asyncio.Future[None]:
-        async def copied() -> None:
-            for _ in range(12):
-                await asyncio.sleep(0)
-            begin(*given)
-
-        return asyncio.ensure_future(copied())
-
     if what == "little room":
         monkeypatch.setattr(SimulatedDriver, "copy_out_bytes_max", 3 * rows.row_bytes)
     elif what == "no memory":
-        monkeypatch.setattr(SimulatedDriver, "copy_out", refusing)
+        short_of_memory(monkeypatch, SimulatedDriver, "copy_out", range(1, 10**6, 2))
     elif what == "slow copies":
-        monkeypatch.setattr(_victims, "begin_copy", later)
+        slow_copies_back(monkeypatch)
     for seed in seeds(3):
         victims_of_few_slots(rows, seed, rule)
     assert counted["served"] > 0
@@ -132,24 +104,34 @@ def test_an_epoch_that_is_broken_off_and_the_next(rows, seeds, rule, counted):
     assert counted["served"] > 0
 
 
+HALVES = {"x": np.arange(16)}, {"x": np.arange(16, 32)}
+
+
+def tier_of(simulation: Simulation) -> Victims:
+    assert isinstance(simulation.table.tier, Victims)
+    return simulation.table.tier
+
+
+async def take(simulation: Simulation, wanted: dict[str, Int64Array]) -> None:
+    lease = await simulation.buffer.lease(wanted)
+    try:
+        await lease.ready()
+    finally:
+        lease.release()
+
+
 @in_virtual_loop
 async def test_closing_waits_for_copies_out(rows):
     """Of rows that nothing fetches any more; the memory is freed after them (rule 13)."""
     simulation = Simulation(Scenario(rows, slots=16, **victims()), 1)
-    buffer, driver = simulation.buffer, simulation.device.driver
-    first, other = np.arange(16), np.arange(16, 32)
-    for wanted in (first, other):
-        lease = await buffer.lease({"x": wanted})
-        await lease.ready()
-        lease.release()
-        buffer.announce(len(wanted), {"x": first}) if wanted is first else None
-    tier = simulation.table.tier
-    assert isinstance(tier, Victims)
-    memory = tier._memory
-    assert memory is not None
-    kept = memory.rows
-    pinned = driver.pinned_bytes
-    buffer.withdraw(16, {"x": first})
+    buffer, driver, tier = simulation.buffer, simulation.device.driver, tier_of(simulation)
+    first, other = HALVES
+    await take(simulation, first)
+    buffer.announce(16, first)
+    await take(simulation, other)
+    kept: Any = tier._memory
+    kept, pinned = kept.rows, driver.pinned_bytes
+    buffer.withdraw(16, first)
     await buffer.drain()
     await tier.aclose()
     assert not tier._copies_out
@@ -185,28 +167,15 @@ def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, monkeypat
 
     async def main() -> None:
         simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
-        buffer = simulation.buffer
-        first, other = ({"x": part} for part in np.split(np.arange(32), 2))
-        lease = await buffer.lease(first)
-        await lease.ready()
-        lease.release()
+        buffer, tier = simulation.buffer, tier_of(simulation)
+        first, other = HALVES
+        await take(simulation, first)
         buffer.announce(3, first)
-        outcome = []
-        for wanted in (other, first):
-            try:
-                lease = await buffer.lease(wanted)
-                try:
-                    await lease.ready()
-                finally:
-                    lease.release()
-                outcome.append("served")
-            except RuntimeError as error:
-                outcome.append(str(error))
         # Without a copy the first lease is refused, and the rows of the second are read.
-        assert outcome == (["served", "the device is gone"] if late else ["the device is gone"] * 2)
+        for wanted, refused in ((other, not late), (first, True)):
+            with pytest.raises(RuntimeError, match="is gone") if refused else nullcontext():
+                await take(simulation, wanted)
         buffer.withdraw(3, first)
-        tier = simulation.table.tier
-        assert isinstance(tier, Victims)
         await buffer.drain()
         await tier.aclose()
         assert not tier._copies_out
@@ -218,21 +187,17 @@ def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, monkeypat
 @in_virtual_loop
 async def test_a_copy_that_is_cancelled_from_outside_counts_as_failed(rows):
     simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
-    buffer, tier = simulation.buffer, simulation.table.tier
-    assert isinstance(tier, Victims)
-    first, other = ({"x": part} for part in np.split(np.arange(32), 2))
-    lease = await buffer.lease(first)
-    await lease.ready()
-    lease.release()
+    buffer, tier = simulation.buffer, tier_of(simulation)
+    first, other = HALVES
+    await take(simulation, first)
     buffer.announce(3, first)
     lease = await buffer.lease(other)
     for task in tier._copies_out:
         task.cancel()
     await lease.ready()
     lease.release()
-    lease = await buffer.lease(first)
     with pytest.raises(ClosedError, match="a copy was cancelled"):
-        await lease.ready()
+        await take(simulation, first)
     await buffer.drain()
     await tier.aclose()
 
@@ -248,26 +213,24 @@ def part(number: int) -> Int64Array:
 
 
 class Bench:
-    """A buffer of `slots` slots above a victim buffer; made inside the loop that it runs in."""
+    """A buffer with slots for one part above a victim buffer of some parts; made inside the loop
+    that it runs in."""
 
-    def __init__(
-        self, rows: TableFile, slots: int, victims: int, rule: str = "victim",
-        foreseen: bool = False,
-    ) -> None:  # fmt: skip
-        scenario = Scenario(
-            rows, slots=slots, policy=Belady(), device="simulated-cuda", tiers=(rule, "disk"),
-            victims=victims,
+    def __init__(self, rows: TableFile, parts: int, rule: str, foreseen: bool) -> None:
+        scenario = Scenario(rows, slots=PART, **victims(rule, parts * PART))
+        self.simulation, self.tier = (made := Simulation(scenario, 0)), tier_of(made)
+        table = made.table = SlotTable(
+            rows.row_count, PART, rows.row_bytes, made.table.memory, self.tier, Belady(),
+            foreseen=foreseen,
         )  # fmt: skip
-        self.simulation = Simulation(scenario, 0)
+        self.buffer = made.buffer = FeatureBuffer({"x": table})
         if foreseen:
-            made = self.simulation.table
-            self.simulation.table = SlotTable(
-                made.rows, slots, made.row_bytes, made.memory, made.tier, Belady(), foreseen=True
-            )
-            self.simulation.buffer = FeatureBuffer({"x": self.simulation.table})
-        self.buffer = self.simulation.buffer
-        assert isinstance(self.simulation.table.tier, Victims)
-        self.tier = self.simulation.table.tier
+            self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        nothing = np.full(self.simulation.table.rows, lib.GD_NO_CODE, np.uint16)
+        self.buffer.foresee(0, 0, None)
+        self.buffer.foresee(0, 100, {"x": nothing})
 
     async def visit(self, rows: Int64Array, index: int | None = None) -> int:
         """Lease, check and release; returns how many rows were read from the disk."""
@@ -278,6 +241,14 @@ class Bench:
         lease.release()
         return int(table.stats()["loads"] - tier.rows_served - before)
 
+    async def next_batch(self, index: int, number: int, code: int) -> int:
+        """Visit with a batch whose rows are needed next by the batch with this code."""
+        near = np.zeros(lib.GD_NEAR, np.int64)
+        near[0] = PART
+        uses = NextUses(np.full(PART, code, np.uint16), near)
+        self.buffer.announce(index, {"x": part(number)}, {"x": uses})
+        return await self.visit(part(number), index)
+
     @property
     def kept(self) -> list[int]:
         """The parts of which the victim buffer has rows."""
@@ -285,54 +256,33 @@ class Bench:
         return sorted({r // PART for r in rows if lib.gd_buffer_slot_of(self.tier.table, r) >= 0})
 
 
-async def leave(bench: Bench, numbers: Sequence[int], by: int) -> None:
-    """Have parts enter the buffer, and another part drive them out."""
-    for number in numbers:
-        await bench.visit(part(number))
-    for each in range(len(numbers)):
-        await bench.visit(part(by + each))
-
-
-@pytest.mark.parametrize(("rule", "left"), [("victim", [1, 2]), ("victim-queues", [0, 1])])
+@pytest.mark.parametrize(
+    ("rule", "late", "left"),
+    [("victim", False, [1, 2]), ("victim-queues", False, [0, 1]), ("victim", True, [0, 2])],
+)
 @in_virtual_loop
-async def test_rows_of_a_batch_that_will_not_come_are_given_up_first(rows, rule, left):
-    """In one order; queues keep them until the batch has passed."""
-    bench = Bench(rows, slots=PART, victims=2 * PART, rule=rule)
-    for number, index in ((0, 5), (1, 6), (2, 7)):
+async def test_rows_that_no_batch_or_the_last_one_needs_are_given_up_first(rows, rule, late, left):
+    """In one order; queues keep them until the batch has passed. The batch of part 0 is withdrawn,
+    or one that needs it sooner than the others is announced `late`."""
+    bench = Bench(rows, 2, rule, foreseen=False)
+    batches = {50: 0, 60: 1, 40 if late else 70: 2}
+    for index, number in batches.items():
         bench.buffer.announce(index, {"x": part(number)})
-    await leave(bench, (0,), by=10)
-    await leave(bench, (1,), by=11)
+    for number in (0, 10, 1, 11):
+        await bench.visit(part(number))
     assert bench.kept == [0, 1]
-    bench.buffer.withdraw(5, {"x": part(0)})
-    await leave(bench, (2,), by=12)
+    if late:
+        bench.buffer.announce(30, {"x": part(0)})
+        batches[30] = 0
+    else:
+        bench.buffer.withdraw(50, {"x": part(batches.pop(50))})
+    for number in (2, 12):
+        await bench.visit(part(number))
     assert bench.kept == left
     assert await bench.visit(part(left[1])) == 0
-    for number, index in ((1, 6), (2, 7)):
-        bench.buffer.withdraw(index, {"x": part(number)})
+    for index in sorted(batches):
+        bench.buffer.withdraw(index, {"x": part(batches[index])})
     await bench.simulation.close()
-
-
-@in_virtual_loop
-async def test_a_batch_that_is_announced_late_raises_the_keys_of_its_rows(rows):
-    """It comes before the batch that was known to need them."""
-    bench = Bench(rows, slots=PART, victims=2 * PART)
-    for number, index in ((0, 9), (1, 8), (2, 7)):
-        bench.buffer.announce(index, {"x": part(number)})
-    await leave(bench, (0,), by=10)
-    await leave(bench, (1,), by=11)
-    bench.buffer.announce(6, {"x": part(0)})
-    await leave(bench, (2,), by=12)
-    assert bench.kept == [0, 2], "row 0 would have been needed last"
-    for index, number in ((6, 0), (7, 2), (8, 1), (9, 0)):
-        bench.buffer.withdraw(index, {"x": part(number)})
-    await bench.simulation.close()
-
-
-def uses(code: int) -> NextUses:
-    """All rows of a part are needed next by the batch with this code."""
-    near = np.zeros(lib.GD_NEAR, np.int64)
-    near[0] = PART
-    return NextUses(np.full(PART, code, np.uint16), near)
 
 
 @RULES
@@ -340,45 +290,29 @@ def uses(code: int) -> NextUses:
 async def test_codes_tell_next_uses_far_beyond_the_window(rows, rule):
     """Twenty parts in turn through slots for one: each is read once, because the victim buffer has
     room for all. In the next epoch the next uses are unknown until it is sampled."""
-    bench = Bench(rows, slots=PART, victims=20 * PART, rule=rule, foreseen=True)
-    buffer, count = bench.buffer, 50
-    nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
+    bench, count = Bench(rows, 20, rule, foreseen=True), 50
     for epoch in range(2):
-        buffer.foresee(0, 0, None)
-        buffer.foresee(0, count, {"x": nothing})
         reads = 0
         for index in range(count):
             code = index + 20 if index + 20 < count else lib.GD_NO_CODE
-            wanted = {"x": part(index % 20)}
-            buffer.announce(index, wanted, {"x": uses(code)})
-            reads += await bench.visit(wanted["x"], index)
+            reads += await bench.next_batch(index, index % 20, code)
         assert reads == 20 * PART, epoch
         assert bench.kept == []
+        bench.begin_epoch()
     await bench.simulation.close()
 
 
 @in_virtual_loop
 async def test_rows_whose_next_use_is_forgotten_are_given_up_first(rows):
-    bench = Bench(rows, slots=PART, victims=2 * PART, foreseen=True)
-    buffer = bench.buffer
-    nothing = np.full(rows.row_count, lib.GD_NO_CODE, np.uint16)
-
-    async def visit(index: int, number: int, code: int) -> int:
-        wanted = {"x": part(number)}
-        buffer.announce(index, wanted, {"x": uses(code)})
-        return await bench.visit(wanted["x"], index)
-
-    buffer.foresee(0, 0, None)
-    buffer.foresee(0, 100, {"x": nothing})
+    bench = Bench(rows, 2, "victim", foreseen=True)
     for index, (number, code) in enumerate([(0, 50), (1, 40), (2, lib.GD_NO_CODE)]):
-        await visit(index, number, code)
+        await bench.next_batch(index, number, code)
     assert bench.kept == [0, 1]
-    buffer.foresee(0, 0, None)  # another epoch
-    buffer.foresee(0, 100, {"x": nothing})
-    await visit(0, 3, 90)
-    await visit(1, 1, lib.GD_NO_CODE)  # part 3 takes the place of one of the two
+    bench.begin_epoch()
+    await bench.next_batch(0, 3, 90)
+    await bench.next_batch(1, 1, lib.GD_NO_CODE)  # part 3 takes the place of one of the two
     assert 3 in bench.kept
-    await visit(2, 4, 80)
-    await visit(3, 5, lib.GD_NO_CODE)
+    await bench.next_batch(2, 4, 80)
+    await bench.next_batch(3, 5, lib.GD_NO_CODE)
     assert bench.kept == [3, 4]
     await bench.simulation.close()

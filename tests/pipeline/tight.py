@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.policies.base import Policy
@@ -56,6 +58,18 @@ async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:
     lease.release()
 
 
+def short_of_memory(patch: pytest.MonkeyPatch, owner: Any, name: str, calls: range) -> None:
+    """Make the calls of `owner.name` with these numbers raise MemoryError."""
+    made, numbers = getattr(owner, name), count()
+
+    def short(*given: Any) -> Any:
+        if next(numbers) in calls:
+            raise MemoryError("no memory")
+        return made(*given)
+
+    patch.setattr(owner, name, short)
+
+
 def loads(simulation: Simulation) -> int:
     return int(simulation.table.stats()["loads"])
 
@@ -67,9 +81,8 @@ class Refusing(Tier):
     name = "refusing"
 
     def __init__(
-        self, below: Tier, rows: Collection[int] = (), call: int = -1,
-        error: Exception | None = None,
-    ) -> None:  # fmt: skip
+        self, below: Tier, rows: Collection[int] = (), call: int = -1, error: Any = None
+    ) -> None:
         self.below, self.path, self.left = below, below.path, call
         self.refused, self.error = set(rows), error or MemoryError("no memory for the reads")
 
