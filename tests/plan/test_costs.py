@@ -15,7 +15,7 @@ import gnndrive.plan.drawn as drawn_batches
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import Sample, Seeds, TopologyChoice
-from gnndrive.plan import packed, strategy_costs
+from gnndrive.plan import strategy_costs
 from gnndrive.plan.computing import (
     ADMIT_ROW_S,
     BESIDE,
@@ -29,7 +29,6 @@ from gnndrive.plan.computing import (
     processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
-from gnndrive.plan.packed import PackedPlanner
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.prediction import (
     NOT_OVERLAPPED,
@@ -99,8 +98,6 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-
-
 def test_several_ranks_use_the_processors_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -165,27 +162,23 @@ def compared(given: Sketch, cluster: Cluster) -> list[Layout]:
 # ---- memory of graphs that are not there
 
 
-@pytest.mark.parametrize(
-    ("nodes", "edges", "figures"),
-    [
+def test_memory_of_large_graphs():
+    """GB of index pointers, packed indices, mapping table and look-ahead."""
+    for nodes, edges, figures in (
         (111_059_956, 1_615_685_872, (0.444, 5.453, 0.444, 0.111)),
         (10**10, 10**11, (80.0, 425.0, 40.0, 10.0)),
-    ],
-    ids=["papers100M", "ten billion"],
-)
-def test_memory_of_large_graphs(nodes, edges, figures):
-    """GB of index pointers, packed indices, mapping table and look-ahead."""
-    given = sketch(nodes=nodes, edges=edges, memory=10**12, ranks=2, shared=True)
-    plan = given.planner().plan()
-    names = ("index pointers", "topology", "mapping table", "look-ahead")
-    found = [item(plan, name).host_bytes / 1e9 for name in names]
-    assert found == pytest.approx(figures, rel=2e-3)
-    assert plan.host_bytes <= 10**12
-    pointers, indices = 8 * (nodes + 1), (4 if nodes < 2**31 else 8) * edges
-    assert given.store_bytes == nodes * 512 + pointers + indices
+    ):
+        given = sketch(nodes=nodes, edges=edges, memory=10**12, ranks=2, shared=True)
+        plan = given.planner().plan()
+        names = ("index pointers", "topology", "mapping table", "look-ahead")
+        found = [item(plan, name).host_bytes / 1e9 for name in names]
+        assert found == pytest.approx(figures, rel=2e-3)
+        assert plan.host_bytes <= 10**12
+        pointers, indices = 8 * (nodes + 1), (4 if nodes < 2**31 else 8) * edges
+        assert given.store_bytes == nodes * 512 + pointers + indices
 
 
-def test_a_batch_has_what_the_fanout_allows_or_as_many_nodes_as_given() -> None:
+def test_a_sketch_has_the_batches_and_the_budget_that_are_given() -> None:
     most = sketch(batch_nodes=None).bounds()
     assert most.nodes[None] == 1_000 * (1 + 10 + 100 + 1_000)
     assert most.edges[None] == 1_000 * (10 + 100 + 1_000)
@@ -199,9 +192,6 @@ def test_a_batch_has_what_the_fanout_allows_or_as_many_nodes_as_given() -> None:
         sketch(fanout=(-2,)).bounds()
     one, two, *_ = sketch(nodes=1_000, batch_nodes=100).drawn().together["nodes/x"]
     assert (one, two) == (100, 190), "rows lie at random"
-
-
-def test_a_sketch_without_a_budget_is_planned_with_the_default() -> None:
     plan = sketch(nodes=1_000, edges=9_000, memory=None).planner().plan()
     assert plan.holds_everything
     named = sketch(memory=None, topologies=("mmap",), topology_asked=True, nodes=1_000).planner()
@@ -228,7 +218,7 @@ def test_shards_read_as_much_and_send_what_is_not_their_own() -> None:
     assert shards.disk_bytes == given.store_bytes - features + -(-features // hosts)
 
 
-def test_exchange_sends_all_rows_of_other_hosts_and_reads_each_once() -> None:
+def test_exchange_sends_all_rows_of_other_hosts_or_says_why_not() -> None:
     hosts, ranks = 4, 2
     resident: Any = {"topologies": ("resident",), "topology_asked": True}
     given = sketch(ranks=ranks, shared=True, memory=12 * 10**9, **resident)
@@ -240,9 +230,6 @@ def test_exchange_sends_all_rows_of_other_hosts_and_reads_each_once() -> None:
     assert exchange.memory_bytes <= 12 * 10**9
     assert full.known["gather"] * 1.75 == pytest.approx(exchange.known["gather"])
     assert exchange.known["disk"] < shards.known["disk"]
-
-
-def test_exchange_without_room_for_arriving_rows_says_so() -> None:
     small = sketch(nodes=1_000_000, edges=9_000_000, memory=10**6)
     with pytest.raises(ConfigError) as caught:
         small.planner()

@@ -37,18 +37,10 @@ ITEMS = [
     "look-ahead", "row classes",
 ]  # fmt: skip
 REQUIREMENTS = Requirements(
-    tables=(TableRequirements("nodes/x", 1_000, 100, 50),),
-    batch_nodes_max=50,
-    batch_edges_max=60,
-    attribute_bytes=8 * 50 + 4 * 60,
-    position_bytes=8,
-    batches_queued=10,
-    batches_extracted=4,
-    samplers=4,
-    seed_bytes=800,
-    staging_bytes=65_536,
-    index_pointer_bytes=8_008,
-)
+    tables=(TableRequirements("nodes/x", 1_000, 100, 50),), batch_nodes_max=50, batch_edges_max=60,
+    attribute_bytes=8 * 50 + 4 * 60, position_bytes=8, batches_queued=10, batches_extracted=4,
+    samplers=4, seed_bytes=800, staging_bytes=65_536, index_pointer_bytes=8_008,
+)  # fmt: skip
 
 
 def item(plan: Plan, what: str) -> PlanItem:
@@ -504,19 +496,14 @@ def test_the_default_is_a_quarter_of_what_the_service_has_left(monkeypatch):
     assert make_plan(served(left=40 * 138), None, None, RESIDENT).slots == 10
 
 
-@pytest.mark.parametrize(
-    ("served_graph", "room"),
-    [
-        (Served(None), 1 << 62),
-        (Served(5_000), 2_000),
-        (Served(5_000, frozenset({"direct"})), 2_000),
-        (Served(0, frozenset({"resident"})), 1 << 62),
-    ],
-)
-def test_there_is_as_much_room_for_the_graph_as_the_service_has(served_graph, room):
-    requirements = replace(served(), served=served_graph)
-    question = make_question(None, (), requirements, 3_000, None)
-    assert for_rank(question, Resident, requirements).room(1.5) == room
-    assert for_rank(question, Direct, requirements).room(1.5) == question.room(1.5)
-    own = replace(requirements, shared_graph=False)
-    assert for_rank(question, Resident, own).room(1.5) == question.room(1.5)
+def test_there_is_as_much_room_for_the_graph_as_the_service_has():
+    for left, has, expected in (
+        (None, (), 1 << 62), (5_000, (), 2_000), (5_000, ("direct",), 2_000),
+        (0, ("resident",), 1 << 62),
+    ):  # fmt: skip
+        requirements = replace(served(), served=Served(left, frozenset(has)))
+        question = make_question(None, (), requirements, 3_000, None)
+        assert for_rank(question, Resident, requirements).room(1.5) == expected
+        own = replace(requirements, shared_graph=False)
+        for kind, needed in ((Direct, requirements), (Resident, own)):
+            assert for_rank(question, kind, needed).room(1.5) == question.room(1.5)

@@ -234,8 +234,30 @@ def test_a_row_is_kept_in_each_batch_or_in_none(make: Make, monkeypatch: pytest.
         assert np.array_equal(sampled.kept[sampled[index]], expected[kept[expected]])
 
 
-def test_batches_are_drawn_until_they_have_asked_for_each_row_several_times(make):
-    """Those of later epochs follow."""
+def test_large_batches_are_fewer_also_if_they_grow(make: Make, monkeypatch: pytest.MonkeyPatch):
+    for rows, edges, batches in (
+        (100, 50, 128), (100, 1 << 17, 64), (100, 1 << 20, 40), (1_000, 1 << 20, 32),
+        (1, 1, 1024), (100, 1 << 22, 16), (100, 1 << 30, 1),
+    ):  # fmt: skip
+        found = sampled_trace._how_many({"nodes/x": rows}, {"nodes/x": 1_000}, edges)
+        assert found == batches, (rows, edges)
+    monkeypatch.setattr("gnndrive.loader.drawing.load_trace", lambda store, key: None)
+    monkeypatch.setattr("gnndrive.loader.drawing.save_trace", lambda *given: None)
+    monkeypatch.setattr(sampled_trace, "IDS_MAX", 300)
+    assert 0 < drawn(make).size(0, 32) <= 300
+    monkeypatch.setattr(sampled_trace, "EDGES_MAX", 300)
+    assert len(drawn(make)) < 10
+
+
+def test_batches_are_drawn_until_they_have_filled_a_buffer_and_bring_no_new_rows(make):
+    ids = np.array([0, 1, 1, 2, 0, 3, 4])
+    trace = SampledTrace(9, 0, np.arange(5), ids, np.array([0, 2, 4, 7]), np.array([2, 2, 3]))
+    assert [trace.filled(slots) for slots in (1, 2, 3, 4, 5, 6)] == [1, 1, 2, 3, 3, None]
+    ids, ends = np.tile(np.arange(3), 8), np.arange(0, 25, 3)
+    wanted = np.full(8, 3)
+    assert SampledTrace(9, 0, np.arange(3), ids, ends, wanted).settled
+    ids[-1], kept = 3, np.arange(4)
+    assert not SampledTrace(9, 0, kept, ids, ends, wanted).settled
     trace = drawn(make)
     assert trace.table_rows == TABLE
     assert len(trace) == sampled_trace.LONG  # more than `PASSES` passes
@@ -245,31 +267,6 @@ def test_batches_are_drawn_until_they_have_asked_for_each_row_several_times(make
     assert len({few[index].tobytes() for index in range(len(few))}) == len(few)
     loader = make(input_nodes=[])
     assert loader._assembly().drawing(for_plan=False).traces(request_of(loader)) == {}
-
-
-def test_large_batches_are_fewer_also_if_they_grow(make: Make, monkeypatch: pytest.MonkeyPatch):
-    for rows, edges, batches in (
-        (100, 50, 128), (100, 1 << 17, 64), (100, 1 << 20, 40), (1_000, 1 << 20, 32),
-        (1, 1, 1024), (100, 1 << 22, 16), (100, 1 << 30, 1),
-    ):  # fmt: skip
-        found = sampled_trace._how_many({"nodes/x": rows}, {"nodes/x": 1_000}, edges)
-        assert found == batches, (rows, edges)
-    monkeypatch.setattr("gnndrive.loader.drawing.load_trace", lambda store, key: None)
-    monkeypatch.setattr(sampled_trace, "IDS_MAX", 300)
-    assert 0 < drawn(make).size(0, 32) <= 300
-    monkeypatch.setattr(sampled_trace, "EDGES_MAX", 300)
-    assert len(drawn(make)) < 10
-
-
-def test_it_says_when_the_batches_have_filled_a_buffer_and_bring_no_new_rows():
-    ids = np.array([0, 1, 1, 2, 0, 3, 4])
-    trace = SampledTrace(9, 0, np.arange(5), ids, np.array([0, 2, 4, 7]), np.array([2, 2, 3]))
-    assert [trace.filled(slots) for slots in (1, 2, 3, 4, 5, 6)] == [1, 1, 2, 3, 3, None]
-    ids, ends = np.tile(np.arange(3), 8), np.arange(0, 25, 3)
-    wanted = np.full(8, 3)
-    assert SampledTrace(9, 0, np.arange(3), ids, ends, wanted).settled
-    ids[-1], kept = 3, np.arange(4)
-    assert not SampledTrace(9, 0, kept, ids, ends, wanted).settled
 
 
 def test_what_was_kept_is_the_trace_and_damage_is_none(make):
@@ -359,9 +356,6 @@ def test_the_planned_size_is_the_largest_drawn_and_a_margin() -> None:
     assert 510 < planned.expanded < planned.nodes[None]
     assert drawn_sizes(1_000, 1_000).planned(MOST).nodes[None] == 1_000 * (1 + MARGIN_OF_FEW)
     assert drawn_sizes(9_990, 9_000, 9_500, 9_700).planned(MOST).nodes == {None: 10_000}
-
-
-def test_a_small_type_has_room_beside_a_large_one() -> None:
     sizes = tuple(
         Bounds({"a": 10_000, "b": 0}, {("a", "to", "b"): 5}, {"a": 10_000, "b": 0})
         for _ in range(8)
@@ -370,9 +364,6 @@ def test_a_small_type_has_room_beside_a_large_one() -> None:
     planned = DrawnBatches(sizes, {}, 1.0, 0.1).planned(most)
     assert planned.nodes == {"a": 10_100, "b": 30}
     assert planned.edges == {("a", "to", "b"): 6}
-
-
-def test_a_larger_batch_raises_the_planned_size_for_good() -> None:
     known = drawn_sizes(1_000, 1_000, 1_000, 1_000).with_larger(bounds(2_000, 3_000, 700))
     assert known.planned(MOST).nodes == {None: round(2_000 * (1 + GROWTH))}
     known = known.with_larger(bounds(1_900, 8_000, 600))

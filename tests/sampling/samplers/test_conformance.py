@@ -299,7 +299,7 @@ def test_a_window_of_all_nodes_gives_the_batches_of_the_whole_graph(tmp_path, re
                     assert told(one) == told(drawn(Uniform(**options), node, seed, whole))
 
 
-def test_what_is_refused_or_left_to_the_context(tmp_path):
+def test_what_is_refused_bounded_or_left_to_the_context(tmp_path):
     made = in_partitions(tmp_path)
     graph = load_window(made, GRAPH[0], np.array([0, 1], np.int32), 10)
     outside = int(np.setdiff1d(np.arange(NODES), graph.store_ids)[0])
@@ -311,9 +311,6 @@ def test_what_is_refused_or_left_to_the_context(tmp_path):
     assert Inside.make(SamplerContext([2], subgraphs=lambda: other, window_nodes=9)) is other
     with pytest.raises(ConfigError, match="inside windows, and the strategy has none"):
         Inside.make(SamplerContext([2], subgraphs=lambda: other))
-
-
-def test_bounds_have_no_more_nodes_than_a_window_and_limits_are_the_contexts(tmp_path):
     nodes, edges = {None: 1000}, {None: 10_000}
     for window, expected in ((None, 1000), (5000, 1000), (300, 300)):
         sampler = Inside.make(SamplerContext([10, 10], window_nodes=window))

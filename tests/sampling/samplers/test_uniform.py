@@ -53,7 +53,7 @@ QUANTILE = 0.9999
 # ---- the contract
 
 
-def test_nodes_equal_in_their_low_32_bits_stay_apart():
+def test_nodes_equal_in_their_low_32_bits_stay_apart_and_positions_have_any_width():
     """Three thousand ids, so that some collide in the hash table, and each of them twice."""
     wide = 5 + np.tile(np.arange(3000, dtype=np.int64) << 32, 2)
     indptr = np.array([0, len(wide)], np.int64)  # enough, because only node 0 is expanded
@@ -62,9 +62,6 @@ def test_nodes_equal_in_their_low_32_bits_stay_apart():
     assert scratch.sample(graph, [0], [-1]) == 0
     assert lib.gd_sampler_nodes(scratch.handle, 0) == 3001
     np.testing.assert_array_equal(scratch.sources(), wide)
-
-
-def test_positions_take_the_width_that_the_graph_needs():
     assert (position_dtype(2**31 - 1), position_dtype(2**31)) == (np.int32, np.int64)
     topology, scratch, null = star(40), Scratch(), ffi.NULL
     assert scratch.sample(topology.csc(), [0], [7], key=3) == 0
@@ -321,15 +318,12 @@ def test_each_neighbour_is_taken_equally_often(sampling, degree, fanout):
     assert spread * (degree - 1) / degree < stats.chi2.ppf(QUANTILE, degree - 1)
 
 
-def test_draws_are_the_same_on_all_machines():
+def test_numbers_are_the_same_on_all_machines_and_weights_those_of_a_quarter_circle():
     """A change of these numbers would change the batches of all seeds."""
     shared = Sampling("labor", 10).numbers(batch_key(7, 3, 24))
     assert shared == SharedNumbers(0x8490C52F93C7DF65, 0xA3976447CDA0D08B, 868675383, 631129609)
     sample = sample_of(star(50), [5], [0], 24, Sampling("labor", 10))
     assert sample.edge.tolist() == [5, 11, 15, 30, 42]
-
-
-def test_weights_are_those_of_a_quarter_circle():
     for step in range(1000):
         shared = Sampling("labor", 1000).numbers(batch_key(0, 0, step))
         angle = step / 1000 * math.pi / 2
@@ -354,8 +348,8 @@ def test_numbers_move_slowly_and_stay_what_they_are():
 # ---- what is refused
 
 
-def test_a_damaged_list_is_an_error_even_if_it_is_not_taken():
-    """In a window, where a neighbour's number is looked up."""
+def test_damage_and_limits_end_a_sample_with_shared_numbers():
+    """Damage also in a list that is not taken, and in a window, where numbers are looked up."""
     for bad in (-1, 6, 2**31 - 1):
         csc, ids, scratch = ffi.new("gd_csc *"), np.arange(6), Scratch()
         source = Mmap(np.array([0, 5, 5, 5, 5, 5, 5]), np.array([1, 2, bad, 4, 5], np.int32))
@@ -364,9 +358,6 @@ def test_a_damaged_list_is_an_error_even_if_it_is_not_taken():
         shared: Any = ffi.new("gd_shared *", (1, 0, WEIGHT_ONE, 0))
         assert scratch.sample(csc, [0], [2], shared=shared) == -errno.ERANGE
         assert lib.gd_sampler_culprit(scratch.handle, ffi.NULL) == bad
-
-
-def test_limits_end_a_sample():
     limits = Bounds({None: 301}, {None: 40}, {None: 301})
     with pytest.raises(BatchTooLarge):
         Uniform([41], limits=limits, sampling=LABOR).sample_nodes(np.array([0]), 1, star(300))
