@@ -38,7 +38,6 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def driver(way: str) -> Iterator[TorchDriver]:
-    """The current GPU's driver."""
     made = TorchDriver(torch.device("cuda"), way)
     assert made.way == way
     yield made

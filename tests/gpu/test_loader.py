@@ -48,7 +48,6 @@ def on_gpu(batch: Data) -> Data:
 
 
 def epochs(make: Make, **given: Any) -> list[list[Data]]:
-    """Two epochs' batches, in host memory."""
     loader = make(**({"shuffle": True, "seed": 3, "engine": "threads"} | given))
     host = loader.device == "cpu"
     return [[batch if host else on_gpu(batch) for batch in loader] for _ in range(2)]
@@ -174,9 +173,6 @@ def test_loading_never_synchronizes(make: Make, data: Data, monkeypatch) -> None
         torch.cuda.set_sync_debug_mode("default")
     for batch in batches:
         check(on_gpu(batch), data)
-
-
-# ---- training
 
 
 def losses(batches: Callable[[], Any], classes: int) -> list[float]:

@@ -225,9 +225,6 @@ def test_a_launch_warns_of_nothing(filled: Filled) -> None:
             filled.driver.synchronize()
 
 
-# ---- pinned memory
-
-
 def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
     driver: TorchDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,9 +237,6 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
         driver.pinned(4096)  # it is registered already
     assert torch.ones(3, device="cuda").sum().item() == 3
     assert len(kept) == 4096
-
-
-# ---- CuPy that is there and does not work
 
 
 def test_a_kernel_that_cannot_be_made_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:

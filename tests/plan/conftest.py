@@ -22,8 +22,6 @@ def request_of(loader: NeighborLoader) -> PlanRequest:
 
 @pytest.fixture
 def request_for(make: Make) -> Any:
-    """A request with drawn batches, for a budget in bytes."""
-
     def made(memory: int, **arguments: Any) -> PlanRequest:
         given: dict[str, Any] = {"io_depth": 1, "buffer": None, "batch_size": 1} | arguments
         request = request_of(make((4, 3), memory=memory, **given))

@@ -42,9 +42,6 @@ def seconds(
     return step_seconds(plan, Loading(DRAWN, SIZES, DISK, samplers, queues, sweep, True)).cost
 
 
-# ---- the model
-
-
 def test_distinct_rows_of_batches_and_the_batches_that_slots_hold() -> None:
     counts = [distinct_rows(TOGETHER, number / 2, ROWS) for number in range(400)]
     assert counts == sorted(counts)

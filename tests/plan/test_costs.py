@@ -15,7 +15,7 @@ import gnndrive.plan.drawn as drawn_batches
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import Sample, Seeds, TopologyChoice
-from gnndrive.plan import strategy_costs
+from gnndrive.plan import packed, strategy_costs
 from gnndrive.plan.computing import (
     ADMIT_ROW_S,
     BESIDE,
@@ -29,6 +29,7 @@ from gnndrive.plan.computing import (
     processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
+from gnndrive.plan.packed import PackedPlanner
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.prediction import (
     NOT_OVERLAPPED,
@@ -87,15 +88,31 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     sample_s = BESIDE * 0.01
     land_s = 2 * LAND_BYTE_S * 60 * 64
     computing = sample_s + admit_s + gather_s + land_s + 2 * HAND_OVER_S
-    assert found == {
-        "disk": pytest.approx(121 * 1e-3 / 2, rel=1e-3),
-        "sampling": pytest.approx(sample_s / 2),
-        "admission": pytest.approx(admit_s),
-        "gather": pytest.approx(gather_s),
-        "hand-over": pytest.approx(2 * HAND_OVER_S),
-        "processors": pytest.approx(computing / 2),
-        "records": 0.25,
-    }
+    assert found.pop("disk") == pytest.approx(121 * 1e-3 / 2, rel=1e-3)
+    assert found == pytest.approx({
+        "sampling": sample_s / 2, "admission": admit_s, "gather": gather_s,
+        "hand-over": 2 * HAND_OVER_S, "processors": computing / 2, "records": 0.25,
+    })  # fmt: skip
+
+
+def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 100 rows of 64 bytes, of which 40 are read, and its record."""
+    monkeypatch.setattr(packed, "processors", lambda: 2)
+    asked = list[tuple[float, ...]]()
+    planner: Any = SimpleNamespace(
+        sizes=SimpleNamespace(record_bytes=300), _rows=lambda: 100.0,
+        _bytes=lambda hot: (2_560.0, 640.0, 1_280.0, 640.0) if hot else (6_400.0,),
+        _read_seconds=lambda *given: asked.append(given) or 0.5,
+    )  # fmt: skip
+    plan: Any = SimpleNamespace(tables=[SimpleNamespace(name="a", residents=1, kept=2)])
+    seconds, hits = PackedPlanner.batch_seconds(planner, plan, 2.0)
+    assert asked == [(2_560 + 300, 640, 640, 6_400)]
+    copied = copy_seconds(100, 6_400)
+    computing = copied + HAND_OVER_S + LAND_BYTE_S * (2_560 + 300)
+    assert seconds == pytest.approx(
+        {"disk": 0.5, "gather": 2 * copied, "hand-over": 2 * HAND_OVER_S, "processors": computing}
+    )
+    assert hits == pytest.approx(0.6)
 
 
 def test_several_ranks_use_the_processors_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +214,6 @@ def test_a_sketch_has_the_batches_and_the_budget_that_are_given() -> None:
     named = sketch(memory=None, topologies=("mmap",), topology_asked=True, nodes=1_000).planner()
     assert named.topology.name == "mmap"
     assert sketch(nodes=1_000, memory=None, buffer=51_200).planner().plan().slots == 100
-
-
-# ---- several hosts
 
 
 def test_shards_read_as_much_and_send_what_is_not_their_own() -> None:

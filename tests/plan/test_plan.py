@@ -54,9 +54,6 @@ def size_in(error: BaseException, pattern: str) -> int:
     return parse_size(match[1], "size")
 
 
-# ---- the plan
-
-
 def test_each_use_of_memory_has_its_item_and_no_batch_is_larger(make: Make, store: Store) -> None:
     loader = make(buffer=100 * ROW_BYTES, io_depth=8, batch_size=2)
     plan, rows, edges = loader.plan(), 2 + 8 + 24, 8 + 24
@@ -80,9 +77,6 @@ def test_each_use_of_memory_has_its_item_and_no_batch_is_larger(make: Make, stor
     assert [row.split("  ")[0] for row in text] == [*ITEMS, "total"]
     assert text[-1].endswith("of memory=40 MB")
     assert "400 rows, because the whole table fits" in text[0]
-
-
-# ---- budgets
 
 
 def test_the_buffer_gets_what_the_other_items_leave() -> None:
@@ -145,11 +139,7 @@ def test_sizes() -> None:
     assert [*map(format_size, counts)] == ["0 B", "999 B", "1 KB", "1.28 GB", "5e+03 TB"]
 
 
-# ---- stats
-
-
 def test_stats_add_up(make: Make) -> None:
-    """Over iterators and epochs, and after closing."""
     loader = make(buffer="40KB", seed=2)
     batches = [batch for both in zip(loader, loader, strict=True) for batch in both]
     stats = loader.stats()
@@ -242,7 +232,6 @@ MEMORY = 1 << 20
 
 
 def victims(memory: int | None = MEMORY, base: Requirements = AUTO, **changed: Any) -> Any:
-    """How many rows each table's victim buffer has, and the plan."""
     plan = make_plan(replace(base, **changed), memory, None)
     return [table.victims for table in plan.tables], plan
 
@@ -306,9 +295,6 @@ def nbytes(plan: Plan) -> dict[str, int]:
     return {line.what: line.nbytes for line in plan.lines}
 
 
-# ---- each rank has its own
-
-
 def test_own_buffers_are_planned_as_one_rank_with_its_part_of_the_budget() -> None:
     ranks = 3
     for memory in (700_000, 749_865):
@@ -366,9 +352,6 @@ def test_what_ranks_share_and_have_each() -> None:
         assert ("  shared  " if once else "  each × 4  ") in text
 
 
-# ---- the choice
-
-
 @product(
     "arguments,shared",
     [{}, {"topology": "direct"}, {"samplers": 4}, {"buffer": "12KB"}],
@@ -395,9 +378,6 @@ def test_the_least_memory_of_ranks_is_the_least(request_for, arguments, shared):
     assert least < ranks * of_one if shared else abs(least - ranks * of_one) < 0.001 * least
 
 
-# ---- the default
-
-
 @pytest.mark.parametrize(
     ("world", "ranks", "share"), [("4", 1, 0.25), ("4", 4, 1), ("4", 2, 0.5), ("", 4, 1)]
 )
@@ -416,9 +396,6 @@ def test_the_default_is_divided_once(monkeypatch, world, ranks, share):
         if ranks > 1:
             with pytest.raises(ConfigError, match=message):
                 make_plan(for_ranks(ranks), None, buffer)
-
-
-# ---- further iterators, devices
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -167,8 +167,6 @@ NONE = HOT[:0]
 
 
 class Rows(list[Int64Array]):
-    """A trace of given batches."""
-
     rows = 30
 
     def size(self, first: int, last: int) -> int:

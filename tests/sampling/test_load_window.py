@@ -99,7 +99,6 @@ def assert_window(
 
 
 def arrays_of(graph: WindowGraph) -> SimpleNamespace:
-    """The index pointers and indices that C sees."""
     return SimpleNamespace(indptr=graph._indptr, indices=graph._indices)
 
 
@@ -116,7 +115,6 @@ class Whole(WindowGraph):
         self._whole = topology
 
     def csc(self) -> Any:
-        """See `Topology.csc`."""
         return self._whole.csc()
 
 
@@ -139,14 +137,10 @@ def made(tmp_path):
 
 
 def windows() -> Iterator[tuple[np.ndarray, int]]:
-    """Partitions and numbers of static nodes."""
     random = np.random.default_rng(8)
     for count in (0, 1, 2, 5, PARTS - 1, PARTS):
         for k in (0, 1, 20, STATIC):
             yield np.sort(random.permutation(PARTS)[:count]).astype(np.int32), k
-
-
-# ---- against brute force
 
 
 @product("dtype,pointers,blocks", ["int32", "int64"], [np.uint32, np.int64], [1, 8, 1 << 16])
@@ -243,9 +237,6 @@ def test_only_the_windows_lists_are_read(made, monkeypatch):
     ]
 
 
-# ---- what is refused
-
-
 def test_windows_that_there_are_not(made):
     for partitions in ([3, 1], [2, 2], [-1, 3], [0, PARTS]):
         with pytest.raises(ConfigError, match=f"ascending numbers from 0 to {PARTS - 1}"):
@@ -312,9 +303,6 @@ def test_an_order_or_index_pointers_that_cannot_be(made):
     for indptr[NODES // 2] in (-5, 2**40):
         with pytest.raises(StoreError, match="the index pointers of the store are damaged"):
             load_window(made, indptr, ALL, 0)
-
-
-# ---- the end of an epoch
 
 
 def test_a_stop_ends_the_loading(made, monkeypatch):

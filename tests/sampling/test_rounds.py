@@ -89,14 +89,6 @@ def test_a_participant_that_left_is_not_waited_for(threads, carry):
     assert carry.together == [["a", "b"], ["b"]]
 
 
-def test_a_request_without_other_participants_does_not_wait(carry):
-    combined: CombinedFetch[str] = CombinedFetch()
-    combined.fetch(FILE, "a", carry.stop, carry)
-    combined.join()
-    combined.fetch(FILE, "b", carry.stop, carry)
-    assert carry.together == [["a"], ["b"]]
-
-
 def test_only_requests_to_the_same_source_are_combined(threads, carry):
     """No request is lost when one sample is at one edge type and another at the next."""
     other = object()

@@ -36,7 +36,6 @@ def drawn(index: int, edge_dtype: Any = np.int32, nodes: int = 40) -> tuple[Seed
 
 
 def told(batch: tuple[Seeds, Sample]) -> list[Any]:
-    """Everything that a batch says."""
     values = [getattr(each, name) for each in batch for name in each.__slots__]
     arrays = (isinstance(each, np.ndarray) for each in values)
     return [
@@ -117,7 +116,6 @@ def test_a_file_without_a_name_that_gives_its_blocks_back(trace, tmp_path):
 
 
 def failing(number: int, after: int = 0, write: Any = os.pwrite) -> Callable[..., int]:
-    """A `pwrite` that fails after so many calls."""
     calls = count()
 
     def fail(*arguments: Any) -> int:

@@ -58,9 +58,6 @@ used: Counter[str] = Counter()
 """By kind, how often its second implementation did its work. Threads may lose a count."""
 
 
-# ---- a schedule
-
-
 class Dealt(Schedule):
     """Batch b of n gets every n-th input from the b-th on, so that sizes differ by one at most; a
     window has two batches."""
@@ -102,9 +99,6 @@ class Dealt(Schedule):
             yield Window(batches, number, None, first, len(batches))
 
 
-# ---- a sampler
-
-
 class Runs(UniformDraws):
     """Draws with another key, and does not know the limits of its samples."""
 
@@ -120,9 +114,6 @@ class Runs(UniformDraws):
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
         used["samplers"] += 1
         return self.sample_nodes(seeds.node, key ^ 1, topologies[0])
-
-
-# ---- a topology
 
 
 class Widened(Topology):
@@ -157,9 +148,6 @@ class Widened(Topology):
     def csc(self) -> Any:
         used["topologies"] += 1
         return self._csc
-
-
-# ---- a policy
 
 
 class Pairs(Policy):
@@ -269,9 +257,6 @@ class Copier(Staged):
         return PORTIONS * (min(rows, PORTION_ROWS) * (row_bytes + 8) + 4096)
 
 
-# ---- a derived layout
-
-
 class Reversed(RowsFile):
     """Row r of n lies where row n − 1 − r would, in a file that is made when the layout is, beside
     the store's folder or beside a file alone, and is removed with it.
@@ -316,9 +301,6 @@ class Reversed(RowsFile):
         if self.fd >= 0:
             os.unlink(self.path)
         super().close()
-
-
-# ---- an engine
 
 
 class OneThread(Engine):
@@ -382,8 +364,6 @@ class OneThread(Engine):
     def stats(self) -> dict[str, int]:
         return self._counters.with_active(self._active)
 
-
-# ---- a tier above another
 
 KEPT_ROWS = 96
 

@@ -135,7 +135,6 @@ class Shared(Uniform):
 
 
 def bits_of(key: int, ids: Int64Array) -> npt.NDArray[np.uint64]:
-    """64 random bits of each node."""
     x = np.uint64(key) + ids.astype(np.uint64) * GOLDEN
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -143,8 +142,6 @@ def bits_of(key: int, ids: Int64Array) -> npt.NDArray[np.uint64]:
 
 
 def numbers_of(shared: SharedNumbers, ids: Int64Array) -> npt.NDArray[np.uint64]:
-    """The number of each node."""
-
     def nearly_normal(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         return bits.view(np.uint16).reshape(-1, 4).sum(1, dtype=np.uint64)
 
@@ -158,7 +155,6 @@ def brute_force(
     shared: SharedNumbers, indptr: Int64Array, indices: npt.NDArray[Any], seeds: Sequence[int],
     fanout: Sequence[int],
 ) -> tuple[list[int], list[int]]:  # fmt: skip
-    """The nodes and the CSC positions of the edges of a sample."""
     nodes, edges, known, frontier = list(seeds), list[int](), set(seeds), list(seeds)
     number = numbers_of(shared, np.arange(len(indptr) - 1))
     for count in fanout:

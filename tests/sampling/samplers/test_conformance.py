@@ -42,7 +42,6 @@ ALL = [each for each in (*plugins.names("samplers"), Runs, Shared) if each not i
 
 
 def made(kind: type[Sampler], num_neighbors: Any = (4, 3), **more: Any) -> Sampler:
-    """A sampler of that kind for a graph of one type."""
     return kind.make(SamplerContext(list(num_neighbors), **more))
 
 
@@ -57,16 +56,12 @@ def drawn(sampler: Sampler, seeds: Any, key: int, topology: Topology) -> Sample:
 
 
 def sampled(sampler: Sampler, seeds: Any, key: int, topology: Topology) -> Sample:
-    """From a graph of the sampler's own kind."""
     return drawn(sampler, seeds, key, GRAPHS.get(sampler.name, lambda whole: whole)(topology))
 
 
 def told(sample: Sample) -> tuple[Any, ...]:
     arrays = (sample.node, sample.row, sample.colptr, sample.edge)
     return (*(each.tolist() for each in arrays), sample.num_sampled_nodes, sample.num_sampled_edges)
-
-
-# ---- the contract
 
 
 def samples_are_pieces_of_the_graph(kind: type[Sampler]) -> None:
@@ -108,7 +103,6 @@ def small_graphs(draw: st.DrawFn) -> tuple[list[int], int, list[int], list[int],
 
 
 def a_sample_is_within_its_bounds(kind: type[Sampler], case: Any) -> None:
-    """The plan counts memory for so many."""
     degrees, key, seeds, fanout, repeat = case
     indptr, indices = graph_of_degrees(degrees, key % 2**32)
     sampler = made(kind, fanout, replace=repeat)
@@ -202,8 +196,6 @@ def broken(**methods: Callable[..., Any]) -> type[Sampler]:
 
 
 def changed(**change: Callable[[Sample], Any]) -> type[Sampler]:
-    """A sampler that changes attributes of its samples."""
-
     def sample(*given: Any) -> Sample:
         found = Runs.sample(*given)
         return replace(found, **{name: changed(found) for name, changed in change.items()})
@@ -212,7 +204,6 @@ def changed(**change: Callable[[Sample], Any]) -> type[Sampler]:
 
 
 def counting(self: Any, seeds: Seeds, key: int, graphs: Any) -> Sample:
-    """Draws from how often it was called."""
     self.calls += 1
     return Runs.sample(self, seeds, key + self.calls, graphs)
 
@@ -253,7 +244,6 @@ GRAPH = random_graph(NODES, 14, seed=5)
 
 
 def in_partitions(folder: Path, seed: int = 1, parts: int = PARTS) -> Any:
-    """The graph in partitions, with 60 static nodes."""
     folder.mkdir(exist_ok=True)
     return partitioned_graph(folder, *GRAPH, random_parts(NODES, parts, seed), parts, 0.1)
 

@@ -37,7 +37,6 @@ def pack(tmp_path_factory):
 
 
 def seeds_of(number: int, index: int = 0) -> Seeds:
-    """Seeds as the recorded schedule names them."""
     none = np.empty(0, np.int64)
     return Seeds(index, none, none, lambda: number)
 

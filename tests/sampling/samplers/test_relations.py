@@ -22,8 +22,6 @@ from tests.sampling.samplers.graphs import graph_of_degrees, random_graph, star
 
 @dataclass
 class Edges:
-    """The edges of one type, as lists of (position, source) by target."""
-
     source: int
     target: int
     indptr: np.ndarray
@@ -117,7 +115,6 @@ def sampled(case: Case, native: Native | None = None) -> Found:
 
 
 def check(case: Case, found: Found) -> None:
-    """Check a sample against its case, hop by hop."""
     times = [t for s in case.seeds for t in ([None] * len(s.node) if s.time is None else s.time)]
     expanded, tree = [0] * len(case.counts), 0
     reached = [len(group.node) for group in case.seeds]
@@ -215,9 +212,6 @@ def test_a_nodes_draw_depends_on_key_edge_type_node_and_tree_only(fanout, replac
     assert drawn([3, 1], disjoint=True)[0][0] == twice[0]
 
 
-# ---- weights
-
-
 def weighted(weight: Any, k: int, nodes: int = 1, replace: bool = False) -> Any:
     """The edges that are drawn for each of so many nodes with edges of these weights."""
     degree = len(weight)
@@ -248,9 +242,6 @@ def test_edges_of_weight_zero_come_only_with_all_edges():
     assert weighted([0.0, 0, 0], 2, replace=True) == [[]]
 
 
-# ---- induced subgraphs
-
-
 @settings(max_examples=25)
 @given(cases())
 def test_induced_edges_are_all_between_the_nodes(case):
@@ -270,9 +261,6 @@ def test_induced_edges_are_all_between_the_nodes(case):
             if (source := int(edges.indices[position])) in place
         ]
         assert found.edges[number] == expected
-
-
-# ---- errors
 
 
 def test_what_cannot_be_sampled_is_refused():

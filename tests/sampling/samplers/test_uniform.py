@@ -50,9 +50,6 @@ from tests.soak import product
 QUANTILE = 0.9999
 
 
-# ---- the contract
-
-
 def test_nodes_equal_in_their_low_32_bits_stay_apart_and_positions_have_any_width():
     """Three thousand ids, so that some collide in the hash table, and each of them twice."""
     wide = 5 + np.tile(np.arange(3000, dtype=np.int64) << 32, 2)
@@ -70,9 +67,6 @@ def test_nodes_equal_in_their_low_32_bits_stay_apart_and_positions_have_any_widt
         lib.gd_sampler_drawn(scratch.handle, 0, null, null, pointer(edge), edge.itemsize, null)
     assert narrow.tolist() == wide.tolist()
     assert len(set(wide.tolist()) & set(range(40))) == 7
-
-
-# ---- draws
 
 
 def assert_uniform(counts: np.ndarray) -> None:
@@ -173,7 +167,6 @@ def limits(nodes: int, edges: int) -> Bounds:
 
 
 def test_a_sample_within_its_limits_is_the_same_and_a_larger_one_is_given_up():
-    """Then the sampler can be used again."""
     graph, seeds = Mmap(*random_graph(20_000, 20)), np.arange(900)
     sample = Uniform([5, 5]).sample_nodes(seeds, 1, graph)
     nodes, edges = sample.num_nodes, sample.num_edges
@@ -203,9 +196,6 @@ def test_each_type_has_its_own_limits():
     size = limits(827_000, 930_000)
     assert scratch_bytes(size) < scratch_bytes(size, limited=False) < 2 * scratch_bytes(size)
     assert scratch_bytes(size) < min(scratch_bytes(size, disjoint=True), 45e6)
-
-
-# ---- errors and stops
 
 
 def test_more_edges_than_positions_can_count():
@@ -282,12 +272,8 @@ def sample_of(
     return sampler.sample_nodes(np.array(seeds, np.int64), batch_key(1, 0, batch), topology)
 
 
-# ---- which neighbours are taken
-
-
 @product("sampling,dtype", SAMPLINGS, [np.int32, np.int64])
 def test_a_sample_is_that_of_brute_force(sampling, dtype, seeds):
-    """On a graph with duplicate edges, hubs, and nodes without neighbours."""
     indptr, indices = random_graph(900, 40, seed=3, dtype=dtype)
     assert np.diff(indptr).max() > 600  # a list that is read in three parts
     topology = Mmap(indptr, indices)
@@ -331,9 +317,6 @@ def test_numbers_are_the_same_on_all_machines_and_weights_those_of_a_quarter_cir
         assert np.abs([shared.weight, shared.next_weight] - expected).max() < 0.51
 
 
-# ---- numbers of batches that depend on each other
-
-
 def test_numbers_move_slowly_and_stay_what_they_are():
     """Consecutive batches order the nodes nearly alike, those of far groups independently."""
     sampling, ids = Sampling("labor", 32), np.arange(3000)
@@ -343,9 +326,6 @@ def test_numbers_move_slowly_and_stay_what_they_are():
         assert stats.spearmanr(orders[batch], orders[batch + 1]).statistic > 0.99
     assert 0.5 < stats.spearmanr(orders[0], orders[16]).statistic < 0.8
     assert abs(stats.spearmanr(orders[0], orders[64]).statistic) < 0.08
-
-
-# ---- what is refused
 
 
 def test_damage_and_limits_end_a_sample_with_shared_numbers():

@@ -68,8 +68,6 @@ def _spread(count: int, nodes: int) -> Int32Array:
 
 
 def edges_between(source: Int64Array, target: Int64Array) -> InputEdges:
-    """Input edges with these ends."""
-
     def ends(at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return torch.from_numpy(source)[at], torch.from_numpy(target)[at], at
 
@@ -77,7 +75,6 @@ def edges_between(source: Int64Array, target: Int64Array) -> InputEdges:
 
 
 def parts_of(window: Window) -> list[int]:
-    """The partitions of a window."""
     assert window.partitions is not None
     assert window.partitions.dtype == np.int32
     found: list[int] = window.partitions.tolist()
@@ -147,11 +144,7 @@ def positions(seeds: Seeds) -> list[Any]:
 
 
 def order(schedule: Schedule, epoch: int = 0) -> list[Any]:
-    """The positions of an epoch, batch after batch."""
     return [at for seeds in batches(schedule.windows(epoch)) for at in positions(seeds)]
-
-
-# ---- the contract
 
 
 def each_input_comes_once(kind: type[Schedule]) -> None:
@@ -176,7 +169,6 @@ def each_input_comes_once(kind: type[Schedule]) -> None:
 
 
 def seeds_are_those_of_the_inputs(kind: type[Schedule]) -> None:
-    """Nodes, at positions or not, or edges."""
     ids, time = torch.randperm(50) + 1000, torch.arange(50)
     for by_position in (False, True):
         drawn = batches(made(kind, InputNodes(50, ids, by_position, time), 7).windows(0))
@@ -263,17 +255,13 @@ def test_a_schedule_keeps_its_contract(schedule, check):
 # ---- a broken one is found
 
 
-def broken(change: Callable[[list[Window]], list[Window]]) -> type[Schedule]:
-    """A schedule whose windows are changed."""
-
-    class Broken(Dealt):
-        def windows(self, epoch: int) -> Iterator[Window]:
-            return iter(change(list(super().windows(epoch))))
-
-    return Broken
+def broken(change: Callable[[list[Window]], list[Window]]) -> Any:
+    return type("Broken", (Dealt,), {
+        "windows": lambda *given: iter(change(list(Dealt.windows(*given))))
+    })  # fmt: skip
 
 
-def each_batch(change: Callable[[int, Seeds], Seeds]) -> type[Schedule]:
+def each_batch(change: Callable[[int, Seeds], Seeds]) -> Any:
     return broken(lambda dealt: [
         replace(each, batches=[change(at, seeds) for at, seeds in enumerate(each.batches)])
         for each in dealt
@@ -290,14 +278,7 @@ class Stateful(Dealt):
         return super().windows(epoch + self.asked // 2)
 
 
-class Unsparing(Dealt):
-    """Says nothing of the memory that its order takes."""
-
-    order_bytes = 0
-
-
 def of_another(change: Callable[[ScheduleContext], dict[str, Any]]) -> Any:
-    """A schedule for another context than it is given."""
     return type("Other", (Dealt,), {
         "make": classmethod(lambda kind, context: Dealt.make(replace(context, **change(context))))
     })  # fmt: skip
@@ -311,17 +292,14 @@ def of_another(change: Callable[[ScheduleContext], dict[str, Any]]) -> Any:
         (broken(lambda dealt: dealt[:-1]), each_input_comes_once, "a wrong length"),
         (each_batch(lambda at, seeds: replace(seeds, index=at)),
          each_input_comes_once, "wrong numbers"),
-        (broken(lambda dealt: [replace(each, count=1) for each in dealt]),
-         each_input_comes_once, "count of a window"),
-        (broken(lambda dealt: [replace(each, first=0) for each in dealt]),
-         each_input_comes_once, "number of a window"),
         (of_another(lambda given: {"batch_size": 2 * (given.batch_size or 0)}),
          each_input_comes_once, "too large a batch"),
         (of_another(lambda _: {"drop_last": False}), each_input_comes_once, "than whole ones"),
         (Stateful, an_order_depends_on_seed_and_epoch, "another order the second time"),
         (of_another(lambda _: {"seed": 0}), an_order_depends_on_seed_and_epoch,
          "epochs or seeds share an order"),
-        (Unsparing, an_order_takes_no_more_memory_than_it_says, "more memory than it says"),
+        (type("Unsparing", (Dealt,), {"order_bytes": 0}),
+         an_order_takes_no_more_memory_than_it_says, "more memory than it says"),
     ],
 )  # fmt: skip
 def test_a_broken_schedule_is_found(schedule, check, message):
@@ -406,9 +384,6 @@ def test_a_batch_samplers_batch():
         assert [seeds.node.tolist() for seeds in window.batches] == [[50, 30]]
 
 
-# ---- shuffled
-
-
 def shuffled(count: int, size: int, seed: int = 3, drop_last: bool = False) -> Shuffled:
     return Shuffled(InputNodes(count), size, True, drop_last, seed)
 
@@ -466,8 +441,6 @@ def test_orders_of_more_than_an_int32_can_count(core):
     core.gd_shuffle(address, 8, 1 << 40, 5, first, 3, pointer(last))
     assert sorted(last - first) == [0, 1, 2]
 
-
-# ---- recorded
 
 BATCHES, EPOCHS = 11, 3
 

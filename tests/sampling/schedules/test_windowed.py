@@ -38,9 +38,6 @@ from tests.soak import product
 NODES = 120
 
 
-# ---- whole epochs
-
-
 def made_from(data: Any, order: str | None) -> tuple[Any, ScheduleContext]:
     """A schedule and a context that works for it, of seeds that lie anywhere."""
     draw = data.draw
@@ -69,7 +66,6 @@ def made_from(data: Any, order: str | None) -> tuple[Any, ScheduleContext]:
 
 
 def partitions_of(partitioned: Any, seeds: Seeds) -> set[int]:
-    """The partitions that the seeds of a batch lie in."""
     if not seeds.of_edges:
         return set(partitioned.part_of(seeds.node).tolist())
     assert seeds.given is not None
@@ -168,9 +164,6 @@ def test_the_order_takes_no_more_memory_than_it_says(order, parts_most_logical, 
     assert_memory(kind.make(made))
 
 
-# ---- cutting
-
-
 WINDOWS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 
 
@@ -201,9 +194,6 @@ def test_windows_are_cut_as_evenly_as_their_batches_allow(
     for own, count in zip(whole, counts, strict=True):
         assert 0 <= count <= own
         assert count == own or max(counts) <= count + 1
-
-
-# ---- the inputs by partition
 
 
 def brute_force(keys: list[int]) -> list[tuple[int, list[int]]]:
@@ -400,7 +390,6 @@ def of_order(order: str, *how: Any, **more: Any) -> ScheduleContext:
     [3, 1, 3],
 )  # fmt: skip
 def test_one_logical_partition_gives_way_to_another(made, world):
-    """On every rank."""
     schedule = Marius.make(made)
     most = int(schedule._sizes[0])
     windows = 0

@@ -75,8 +75,6 @@ class Graph:
 
 
 class Opened(Adjacency):
-    """An adjacency of one type, whose engine runs."""
-
     @property
     def topology(self) -> Topology:
         return self.topologies[0]
@@ -88,8 +86,6 @@ class Opened(Adjacency):
 
 @pytest.fixture
 def on_disk(tmp_path):
-    """A function that writes a graph's indices to a file."""
-
     def write(indptr: np.ndarray, indices: np.ndarray) -> Graph:
         path = tmp_path / f"indices{len(list(tmp_path.iterdir()))}.npy"
         path.write_bytes(bytes(DATA_OFFSET) + indices.tobytes())
@@ -150,7 +146,6 @@ def test_every_topology_is_tested_here():
 
 @pytest.fixture(params=WAYS)
 def way(request, opened, monkeypatch):
-    """Opens a graph as one of the topologies."""
     if "small" in request.param:
         monkeypatch.setattr(Direct, "missing_max", 97)
         monkeypatch.setattr(Direct, "wanted_max", 301)
@@ -355,23 +350,12 @@ def test_files_that_cannot_be_read(opened, on_disk, monkeypatch, name, cache):
 # ---- a broken one is found
 
 
-def broken(change: Callable[[Any], None]) -> type[Widened]:
-    """A topology that changes what it has read."""
+def broken(change: Callable[[Any], None]) -> Any:
+    def make(self: Any, context: Any) -> None:
+        Widened.__init__(self, context)
+        change(self)
 
-    class Broken(Widened):
-        def __init__(self, context: Any) -> None:
-            super().__init__(context)
-            change(self)
-
-    return Broken
-
-
-class Modest(Widened):
-    """Plans less memory than it takes."""
-
-    @classmethod
-    def plan(cls, question: TopologyQuestion) -> Any:
-        return replace(super().plan(question), nbytes=1000)
+    return type("Broken", (Widened,), {"__init__": make})
 
 
 def turn(topology: Any) -> None:
@@ -389,12 +373,15 @@ def smooth(topology: Any) -> None:
 
 def test_a_broken_topology_is_found(opened, on_disk):
     """Positions name other edges; what cannot be is taken for something else."""
+    modest: Any = type("Modest", (Widened,), {
+        "plan": classmethod(lambda _, question: replace(Widened.plan(question), nbytes=1000))
+    })  # fmt: skip
     for kind, message, check in (
         (broken(turn), "not equal", lambda way: samples_equal_those_from_memory(
             way, on_disk, 0, GRAPHS["a power law"])),
         (broken(mend), "NOT RAISE", lambda way: a_neighbour_out_of_range(way, on_disk)),
         (broken(smooth), "NOT RAISE", lambda way: damaged_index_pointers(way, on_disk)),
-        (Modest, "more than", lambda _: holds_as_much_as_planned(opened, on_disk, Modest)),
+        (modest, "more than", lambda _: holds_as_much_as_planned(opened, on_disk, modest)),
     ):  # fmt: skip
         with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
             check(lambda graph, kind=kind: opened(graph, kind))
@@ -582,7 +569,6 @@ def test_samples_drawn_together_equal_those_drawn_alone_and_read_less(
 
 
 def test_a_bad_sector_fails_only_the_samples_that_need_it(opened, on_disk, seeds):
-    """Whether they are drawn alone or together."""
     indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
     graph, memory, sampler = on_disk(indptr, indices), Mmap(indptr, indices), Uniform([-1])
     sector = int(indptr[210]) // 128
@@ -641,8 +627,6 @@ NODES = np.arange(0, 3000, 10)
 
 
 def in_loop(one: Opened, function: Callable[[Any], Any]) -> Any:
-    """Call a function with the engine, in the engine's thread."""
-
     async def call() -> Any:
         return function(one._engine)
 
