@@ -2,14 +2,17 @@
 
 A process that imports PyTorch and gnndrive takes three seconds, so one for all tests of a worker
 does that, and each program runs in a fork of it, as `python -c` would run it: at the top level of
-`__main__`, with no other thread, and with Ctrl-C on. A program that needs another environment, or
-that is about what is imported, needs a process from the start.
+`__main__`, with no other thread, and with Ctrl-C on. `interpreter` does the same for what starts
+`sys.executable`. A program that needs another environment from its start, or that is about what is
+imported, needs a process of its own.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,6 +20,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -105,6 +109,39 @@ def run(code: str, *arguments: str, told: str = "") -> subprocess.CompletedProce
         return subprocess.CompletedProcess(code, program.returncode, out, errors)
 
 
+INTERPRETER = """#!{python} -IS
+import json, os, signal, socket, sys
+asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+asking.connect({address!r})
+files = [each for each in range(64) if os.path.exists(f"/dev/fd/{{each}}")]
+files.remove(asking.fileno())
+told, status = os.pipe()
+asked = {{"argv": sys.argv, "cwd": os.getcwd(), "environment": dict(os.environ), "files": files}}
+socket.send_fds(asking, [json.dumps(asked).encode()], [status, *files])
+for each in (status, *files):
+    os.close(each)
+told = os.fdopen(told)
+child = int(told.readline())
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: os.kill(child, number))
+ended = int(told.readline())
+if ended < 0:
+    signal.signal(-ended, signal.SIG_DFL)
+    os.kill(os.getpid(), -ended)
+os._exit(ended)
+"""
+
+
+def interpreter(folder: Path) -> str:
+    """Write an executable into `folder` which runs what `python FILE` and `python -m MODULE` do in
+    a fork, and passes Ctrl-C and SIGTERM on."""
+    _socket()
+    path = folder / "python"
+    path.write_text(INTERPRETER.format(python=sys.executable, address=_address(os.getpid())))
+    path.chmod(0o755)
+    return str(path)
+
+
 def stop() -> None:
     """End the process that forks, if there is one."""
     while _forking:
@@ -123,11 +160,17 @@ def _socket() -> socket.socket:
                 [sys.executable, "-c", code], env=environment, cwd=ROOT, pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
+        assert ours.recv(16) == b"ready"
         _forking.append((process, ours))
     return _forking[0][1]
 
 
 # ---- the process that forks
+
+
+def _address(tests: int) -> str:
+    """Where the fork server of the process `tests` listens for interpreters."""
+    return f"\0gnndrive-tests-{tests}"
 
 
 def serve(number: int) -> str:
@@ -141,13 +184,22 @@ def serve(number: int) -> str:
     gc.freeze()  # programs share this memory as long as no collection of theirs writes into it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    theirs = socket.socket(fileno=number)
+    tests = socket.socket(fileno=number)
+    interpreters = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    interpreters.bind(_address(os.getppid()))
+    interpreters.listen()
+    tests.send(b"ready")
     while True:
-        message, files, _, _ = socket.recv_fds(theirs, ASKED_BYTES_MAX, 4)
-        if not message:
+        asking, *_ = select.select([tests, interpreters], [], [])[0]
+        theirs = tests if asking is tests else interpreters.accept()[0]
+        message, files, _, _ = socket.recv_fds(theirs, ASKED_BYTES_MAX, 64)
+        if theirs is not tests:
+            theirs.close()
+        elif not message:
             os._exit(0)
         if not os.fork():
-            theirs.close()
+            tests.close()
+            interpreters.close()
             return _program(json.loads(message), *files)
         for each in files:
             os.close(each)
@@ -160,14 +212,25 @@ def _program(asked: Mapping[str, Any], status: int, *streams: int) -> str:
     if child:
         _tell_its_end(child, status, streams)
     os.close(status)
-    for number, each in enumerate(streams):
+    given = [fcntl.fcntl(each, fcntl.F_DUPFD, 1000) for each in streams]  # above all that follow
+    for each in streams:
+        os.close(each)
+    for number, each in zip(asked.get("files", (0, 1, 2)), given, strict=True):
         os.dup2(each, number)
         os.close(each)
-    sys.argv[:] = asked["argv"]
     os.environ.clear()
     os.environ.update(asked["environment"])
-    code: str = asked["code"]
-    return code
+    if "code" in asked:
+        sys.argv[:] = asked["argv"]
+        code: str = asked["code"]
+        return code
+    os.chdir(asked["cwd"])
+    sys.executable, *arguments = [each for each in asked["argv"] if each != "-u"]
+    sys.argv[:] = arguments
+    if arguments[0] != "-m":
+        return "import runpy, sys; runpy.run_path(sys.argv[0], run_name='__main__')"
+    del sys.argv[0]
+    return "import runpy, sys; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 
 
 def _tell_its_end(child: int, status: int, streams: tuple[int, ...]) -> NoReturn:

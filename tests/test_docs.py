@@ -16,6 +16,7 @@ import pytest
 
 import gnndrive
 from gnndrive.common import plugins
+from tests import forked
 from tests.project_files import ROOT, files, named
 from tests.test_tidy import KINDS
 
@@ -39,9 +40,10 @@ BETWEEN = "…"
 )  # Lightning's, of its own checkpoints and of a model without validation
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
-    """In one namespace; a snippet with a title is a file's content."""
+    """In one namespace; a snippet with a title is a file's content. The processes that a page
+    starts are forked."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for processes that a page starts elsewhere
+    monkeypatch.setattr("sys.executable", forked.interpreter(tmp_path))
     text = page.read_text(encoding="utf-8")
     head = r"^```python(?: title=\"([^\"]+)\")?\n(.*?)^```$"
     snippets = re.findall(head, text, re.MULTILINE | re.DOTALL)
