@@ -26,12 +26,6 @@ from tests.cli.conftest import RANDOM, SMALL, Command
 COMMAND = ("bench", "strategies")
 OWN = 300_000_000  # what a process takes in the runner that only looks like one
 PLAIN = {PYG_PLUS, "gnndrive", "ginex", "ali+pg", "lsm-gnn"}
-KEYS = {
-    "strategy", "paper", "command", "seconds_per_batch", "rounds", "first_batch_s",
-    "nodes_per_batch", "edges_per_batch", "rows_loaded_per_batch", "requests_per_batch",
-    "bytes_read_per_batch", "hit_share", "peak_bytes", "same_batches", "note", "predicted_s",
-    "bound_by", "failed",
-}  # fmt: skip
 
 
 def named(found: Any) -> dict[str, Any]:
@@ -57,29 +51,24 @@ def test_all_strategies_run_side_by_side(gnndrive, store, tmp_path, monkeypatch)
     words = ("--batches", "2", "--warm-up", "1", "--rounds", "1", "--memory", "8GB", "--no-limit")
     made = ("--json", "--png", tmp_path / "all.png")
     ended = gnndrive(*COMMAND, store, *SMALL, *words, *made)
-    assert ended.code == 0, ended.err
-    assert "round 1 of 1: 100 %" in ended.err
-    found = json.loads(ended.out[ended.out.index("{\n") :])
-    runs = named(found)
-    assert (found["kind"], found["store"]) == ("strategies", str(store))
-    assert {"gnndrive", "command", "date", "machine"} < found.keys()
+    assert (ended.code, "round 1 of 1: 100 %" in ended.err) == (0, True), ended.err
+    content = ended.out[ended.out.index("{\n") :]
+    found = json.loads(content)
+    runs, section = named(found), found["strategies"]
     assert runs.keys() == {PYG_PLUS, *STRATEGIES}
     for name, each in runs.items():
-        assert each.keys() >= KEYS
-        assert each["failed"] is None, each
-        assert each["same_batches"] == (name in PLAIN)
-        assert each["seconds_per_batch"] > 0
+        assert (each["failed"], each["same_batches"]) == (None, name in PLAIN), each
         assert each["rounds"] == [each["seconds_per_batch"]]
         assert each["nodes_per_batch"] > 100
-        assert each["edges_per_batch"] > 0
-        assert each["peak_bytes"] > 0
+        assert each["edges_per_batch"] * each["peak_bytes"] * each["seconds_per_batch"] > 0
     assert len({runs[name]["nodes_per_batch"] for name in PLAIN}) == 1
     assert "recorded" in runs["diskgnn"]["note"]
     assert "inside windows" in runs["hierbatching"]["note"]
     assert "superbatch=2" in runs["ginex"]["note"]
-    section = found["strategies"]
     assert section["loading_bytes"] == 8 * 10**9 - section["process_bytes"] > 0
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    (tmp_path / "run.json").write_text(content)
+    assert gnndrive("report", tmp_path / "run.json", "-o", tmp_path / "a.html").code == 0
 
 
 # ---- a runner that only looks like one
@@ -132,15 +121,16 @@ def test_rounds_are_taken_in_turn_with_medians(gnndrive, planted, fake):
     assert [each.loader for each in fake.asked] == 3 * ["pyg+", "gnndrive"]
     assert {(each.split, each.seed, each.batches) for each in fake.asked} == {("train", 5, 4)}
     run = named(found)["gnndrive"]
-    assert (run["seconds_per_batch"], run["rounds"]) == (2.0, [1.0, 4.0, 2.0])
-    assert (run["nodes_per_batch"], run["edges_per_batch"], run["hit_share"]) == (25, 75, 0.6)
-    assert (run["rows_loaded_per_batch"], run["requests_per_batch"]) == (10, 5)
-    assert run["bytes_read_per_batch"] == 2e6
+    wanted = {
+        "seconds_per_batch": 2.0, "rounds": [1.0, 4.0, 2.0], "nodes_per_batch": 25,
+        "edges_per_batch": 75, "hit_share": 0.6, "rows_loaded_per_batch": 10,
+        "requests_per_batch": 5, "bytes_read_per_batch": 2e6,
+    }  # fmt: skip
+    assert run.items() >= wanted.items()
     memory = {each.loader: each.arguments.get("memory") for each in fake.asked}
     assert memory == {"pyg+": None, "gnndrive": 10**9 - OWN}
     fake.answers.clear()
     again = shlex.split(run["command"])
-    assert again[:3] == ["gnndrive", "bench", "strategies"]
     assert gnndrive(*again[1:], "--json").json["strategies"]["runs"][0]["strategy"] == "gnndrive"
 
 
@@ -148,15 +138,13 @@ def test_the_table_says_what_was_measured(gnndrive, planted, fake):
     fake.answers = {"gnndrive": {"seconds": 2.0}, "ginex": "killed", "pyg+": {"counters": {}}}
     words = ("--strategies", "pyg+,gnndrive,ginex", "--memory", "1GB", "--rounds", "1")
     ended = gnndrive(*COMMAND, planted, *SMALL, *words, "--no-limit", "--batches", "4")
-    assert ended.code == 0
     lines = {line.split()[0]: line.split() for line in ended.out.splitlines() if line}
     assert lines["pyg+"][:4] == ["pyg+", "2", "(2–2)", "1.00"]
     assert lines["gnndrive"][:4] == ["gnndrive", "0.5", "(0.5–0.5)", "4.00"]
     assert (lines["gnndrive"][-1], lines["pyg+"][-5:-3]) == ("yes", ["–", "–"])
     assert " ".join(lines["ginex:"]) == "ginex: killed"
-    assert "memory=700 MB" in ended.out
-    assert "no memory limit: --no-limit" in ended.out
-    assert "behind 10 that warm up" in ended.out
+    for said in ("memory=700 MB", "no memory limit: --no-limit", "behind 10 that warm up"):
+        assert said in ended.out
 
 
 def test_a_strategy_that_fails_does_not_end_the_rest(gnndrive, planted, fake, tmp_path):
@@ -166,13 +154,12 @@ def test_a_strategy_that_fails_does_not_end_the_rest(gnndrive, planted, fake, tm
     assert runs["ginex"]["failed"] == "in round 2: killed"
     assert runs["ginex"]["seconds_per_batch"] is None
     assert (runs["lsm-gnn"]["failed"], len(runs["lsm-gnn"]["rounds"])) == (None, 3)
-    assert [each.loader for each in fake.asked].count("gnndrive") == 1
-    assert [each.loader for each in fake.asked].count("ginex") == 2
+    asked = [each.loader for each in fake.asked]
+    assert (asked.count("gnndrive"), asked.count("ginex")) == (1, 2)
     words = ("--strategies", "gnndrive", "--png", tmp_path / "none.png")
     ended = gnndrive(*COMMAND, planted, *SMALL, *words)
-    assert ended.code == 2  # none has ended
+    assert (ended.code, list(tmp_path.iterdir())) == (2, [])  # none has ended
     assert "gnndrive: memory=1 B is too little" in ended.out
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_missing_is_listed_with_the_command_that_makes_it(gnndrive, store, fake):
@@ -181,8 +168,7 @@ def test_what_is_missing_is_listed_with_the_command_that_makes_it(gnndrive, stor
     assert lacking.keys() == {"diskgnn", "hierbatching", "marius"}
     assert {each.loader for each in fake.asked} == PLAIN
     for name in ("hierbatching", "marius", "diskgnn"):
-        _, command = lacking[name].split(": ", 1)
-        assert gnndrive(*shlex.split(command)[1:]).code == 0
+        assert gnndrive(*shlex.split(lacking[name].split(": ", 1)[1])[1:]).code == 0
     fake.asked.clear()
     runs = named(bench(gnndrive, store, "--rounds", "1"))
     assert not any(each["failed"] for each in runs.values())
@@ -225,33 +211,23 @@ def test_what_is_no_steady_state_is_said(gnndrive, planted, fake, answer, said):
 
 def test_windows_that_were_loaded_meanwhile_are_said(gnndrive, store, fake):
     gnndrive("partition", store, *RANDOM)
-    levels = ("a window keeps 61% of the edges to its nodes; a batch has about 40 nodes",)
-    for counters, said in (
-        ({"windows": 2, "window_load_s": 3.0}, "2.0 windows"),
-        ({}, "no window"),
-    ):
-        fake.answers["hierbatching"] = {"counters": counters, "levels": levels}
+    levels = ("a window keeps 61% of the edges",)
+    for loads, said in (({"windows": 2, "window_load_s": 3.0}, "2.0 windows"), ({}, "no window")):
+        fake.answers["hierbatching"] = {"counters": loads, "levels": levels}
         run = named(bench(gnndrive, store, "--strategies", "hierbatching"))["hierbatching"]
         assert run["same_batches"] is None  # there are none to compare with
-        note = run["note"]
-        assert "a window keeps 61% of the edges" in note
-        assert "compare accuracy before seconds" in note
-        assert said in note
+        for each in (said, *levels, "compare accuracy before seconds"):
+            assert each in run["note"]
 
 
-def test_predictions_stand_beside_what_was_measured(planted, fake, capsys, monkeypatch):
-    choices = strategy_runs.parse_choices("pyg+,gnndrive")
-    asked = strategy_runs.Comparison(
-        planted, choices, None, (3, 2), 100, None, limited=False, batches=4
-    )
+def test_predictions_stand_beside_what_was_measured(gnndrive, planted, fake, monkeypatch):
     predicted = {"gnndrive": Prediction(1.5, "disk")}
     monkeypatch.setattr(bench_strategies, "predictions_of", lambda *args: predicted)
-    bench_strategies.run(asked, {}, {}, as_json=True)
-    runs = named(json.loads(capsys.readouterr().out))
+    words = ("--strategies", "pyg+,gnndrive", "--no-limit", "--batches", "4")
+    runs = named(bench(gnndrive, planted, *words))
     assert (runs["gnndrive"]["predicted_s"], runs["gnndrive"]["bound_by"]) == (1.5, "disk")
     assert (runs["pyg+"]["predicted_s"], runs["pyg+"]["bound_by"]) == (None, None)
-    bench_strategies.run(asked, {}, {})
-    assert "1.5 by disk" in capsys.readouterr().out
+    assert "1.5 by disk" in gnndrive(*COMMAND, planted, *SMALL, *words).out
 
 
 # ---- what is asked for
@@ -269,29 +245,8 @@ def test_arguments_of_one_strategy_follow_its_name(gnndrive, planted, fake):
     ]
 
 
-@pytest.mark.parametrize(("batches", "warm_up"), [(1, 10), (2, 10), (4, 10), (8, 10), (24, 10),
-                                                  (32, 10), (33, 42), (200, 170)])  # fmt: skip
-def test_the_timed_batches_are_a_superbatch(batches, warm_up):
-    assert strategy_runs.aligned_warm_up(batches) == warm_up
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--strategies", "gnndrive,none"), "'none' is none of pyg+, gnndrive, ginex"),
-        (("--strategies", "ginex,gnndrive,ginex"), "names ginex twice"),
-        (("--strategies", "ginex:phase=apart"), "'phase=apart' is no argument"),
-        (("--strategies", "ginex:phases"), "'phases' is no argument"),
-        (("--split", "none"), "--split none is none of the splits"),
-        (("--memory", "300MB"), "nothing is left for loading: give more"),
-        (("--memory", "lots"), "is no size"),
-        (("--fanout", "a"), "give a whole number for each hop"),
-        (("--png", "none/at/all.png"), "give a file in a folder that is there"),
-    ],
-)
-def test_mistakes_are_refused_before_anything_runs(gnndrive, planted, fake, words, said):
-    assert said in gnndrive(*COMMAND, planted, *words).refusal
-    assert not fake.asked
+def test_the_timed_batches_are_a_superbatch():
+    assert [strategy_runs.aligned_warm_up(n) for n in (1, 8, 32, 33, 200)] == [10, 10, 10, 42, 170]
 
 
 def test_a_limit_that_cannot_be_set_is_said(gnndrive, planted, fake, monkeypatch):
@@ -303,8 +258,8 @@ def test_a_limit_that_cannot_be_set_is_said(gnndrive, planted, fake, monkeypatch
         yield answer
 
     monkeypatch.setattr(bench_strategies, "memory_limit", limited)
+    words = ("--strategies", "pyg+", "--memory", "1GB", "--rounds", "1", "--limit")
     for answer in ((None, "no memory limit: there are no groups"), (group, "1 GB of memory")):
-        words = ("--strategies", "pyg+", "--memory", "1GB", "--rounds", "1", "--limit")
         out = gnndrive(*COMMAND, planted, *words).out
         assert answer[1] in out
         assert ("may hold the whole store" in out) == (answer[0] is None)

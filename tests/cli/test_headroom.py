@@ -9,6 +9,7 @@ from gnndrive.cli.commands import headroom as command
 from gnndrive.cli.measure import headroom
 from gnndrive.cli.measure.headroom import LINES, Measured, Run
 from gnndrive.cli.measure.verdict import FIRST_WORDS
+from gnndrive.store import write_store
 from gnndrive.store.generate import planted_communities
 from tests.cli.conftest import SMALL
 
@@ -18,7 +19,7 @@ STEP = ("--step-ms", 1, "--warm-up", 2)
 BUFFER = ("--buffer", "60KB")
 
 
-def test_the_lines_and_the_verdict_as_json(gnndrive, store):
+def test_the_lines_and_the_verdict(gnndrive, store):
     said = gnndrive(*BENCH, store, *FEW, *BUFFER, "--rounds", 2, "--json").json
     assert (said["kind"], said["store"]) == ("headroom", str(store))
     content = said["headroom"]
@@ -26,53 +27,37 @@ def test_the_lines_and_the_verdict_as_json(gnndrive, store):
     real = content["lines"][0]["seconds_per_batch"]
     for line in content["lines"]:
         assert len(line["rounds"]) == 2
-        assert line["seconds_per_batch"] > 0
         assert line["times"] == pytest.approx(real / line["seconds_per_batch"])
-    assert content["batches"] == 3
+    assert (content["batches"], content["notes"]) == (3, [])
     assert 2 <= content["warm_up"] <= 34
     assert 0 < content["hit_share"] < 1
     assert content["twice_the_buffer"]["how"] == "measured"
-    assert len(content["twice_the_buffer"]["rounds"]) == 2
     assert content["verdict"].startswith(FIRST_WORDS)
-    assert content["notes"] == []
-
-
-def test_the_same_as_text(gnndrive, store):
-    ended = gnndrive(*BENCH, store, *FEW, *STEP, *BUFFER)
-    assert ended.code == 0, ended.err
-    head, _, *rows, verdict = ended.out.splitlines()
+    head, _, *rows, verdict = gnndrive(*BENCH, store, *FEW, *STEP, *BUFFER).out.splitlines()
     assert "3 batches behind 2, medians of 1 rounds" in head
     assert [row.split("  ")[1] for row in rows] == [command.NAMES[f] for f in (*LINES, "buffer")]
     assert verdict.startswith(FIRST_WORDS)
-    assert "round 1/1: the disk: " in ended.err
 
 
 @pytest.mark.parametrize(
     ("more", "twice"),
     [
         (("--strategy", "ginex", "--topology", "direct", "--sampling", "labor", *BUFFER), True),
-        (("--strategy", "auto", *BUFFER), True),
-        (("--memory", "64MB"), False),
+        (("--memory", "80MB", "--strategy", "diskgnn"), False),
     ],
 )
 def test_other_loaders_are_measured(gnndrive, store, more, twice):
+    if "diskgnn" in more:
+        assert gnndrive("pack", store, *SMALL, *more[:2]).code == 0
     ended = gnndrive(*BENCH, store, *FEW, *STEP, *more, "--json")
     assert ended.code == 0, ended.err
-    assert ("twice_the_buffer" in ended.json["headroom"]) == twice
-
-
-def test_packs_are_replayed_without_a_disk(gnndrive, store):
-    assert gnndrive("pack", store, *SMALL, "--memory", "80MB").code == 0
-    words = (*FEW, *STEP, "--memory", "80MB", "--strategy", "diskgnn", "--json")
-    ended = gnndrive(*BENCH, store, *words)
-    assert ended.code == 0, ended.err
-    assert len(ended.json["headroom"]["lines"]) == len(LINES)
+    content = ended.json["headroom"]
+    assert (len(content["lines"]), "twice_the_buffer" in content) == (len(LINES), twice)
 
 
 def test_samples_that_do_not_fit_make_fewer_batches(gnndrive, store, monkeypatch):
     monkeypatch.setattr(headroom, "available_memory", lambda: 4 * 200_000)
     ended = gnndrive(*BENCH, store, *FEW, *STEP, "--batches", 16, *BUFFER, "--json")
-    assert ended.code == 0, ended.err
     content = ended.json["headroom"]
     assert 1 <= content["batches"] < 16
     assert "the samples that are kept may take 25% of the available memory" in content["notes"][0]
@@ -90,34 +75,11 @@ def test_an_adjacency_without_room_in_the_page_cache_is_said(gnndrive, store, mo
     assert "samples are replayed, too" in ended.json["headroom"]["notes"][0]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--step-ms", 1, "--model", "gcn"), "leave out --model and --hidden"),
-        (("--step-ms", 1, "--hidden", 8), "leave out --model and --hidden"),
-        (("--fanout", "a"), "give a whole number for each hop"),
-        (("--strategy", "diskgnn"), "gnndrive pack"),
-        (("--buffer", "1KB"), 'give it at least buffer="'),
-        (("--engine", "simulator"), "no engine is called 'simulator'"),
-    ],
-)
-def test_mistakes_are_named(gnndrive, store, words, message):
-    assert message in gnndrive(*BENCH, store, *words).refusal
-
-
-@pytest.mark.parametrize("option", [("--batches", 0), ("--rounds", 0), ("--step-ms", -1)])
-def test_numbers_out_of_range_are_refused(gnndrive, store, option):
-    assert gnndrive(*BENCH, store, *option).code == 2
-
-
 def test_stores_without_classes_or_training_nodes(gnndrive, tmp_path):
     path = tmp_path / "plain.gnn"
-    (tmp_path / "edges.csv").write_text("0,1\n1,2\n2,0\n")
-    np.save(tmp_path / "x.npy", np.ones((3, 4), np.float32))
-    words = ("--edges", tmp_path / "edges.csv", "--features", tmp_path / "x.npy")
-    assert gnndrive("import", path, *words).code == 0
+    x = np.ones((3, 4), np.float32)
+    write_store(path, indptr=range(4), indices=[1, 2, 0], nodes={"x": x})
     assert "--step-ms" in gnndrive(*BENCH, path, *FEW).refusal
-    assert gnndrive(*BENCH, path, *FEW, "--step-ms", 0).code == 0
     path = tmp_path / "none.gnn"
     planted_communities(path, 200, 4, 2, degree=4, fractions={"train": 0.0, "val": 0.5})
     error = gnndrive(*BENCH, path, *FEW, "--step-ms", 1).err
@@ -135,8 +97,3 @@ def test_the_median_of_the_rounds_and_the_shares_of_the_real_runs():
     assert found.slots_share == pytest.approx(1.5 / 10)
     del stats["wait_slots_s"]
     assert Measured(runs, 2, 1, None, []).headroom().slots_share is None
-
-
-def test_a_training_run_ends_with_its_verdict(gnndrive, store):
-    said = gnndrive("train", store, *SMALL, "--epochs", 1, "--json").json
-    assert said["verdict"].startswith(FIRST_WORDS)

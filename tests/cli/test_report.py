@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import QUICK, SMALL
-from tests.cli.report.html.conftest import Shown, pictures
+from tests.cli.report.html.conftest import Shown
 from tests.cli.report.html.samples import headroom_run, train_run
 
 
@@ -27,42 +27,35 @@ def test_the_page_of_a_training_and_a_plan(gnndrive, planted, tmp_path):
     plan.write_text(gnndrive("plan", *words, "--json").out)
     ended = gnndrive("report", train, plan, "-o", out)
     assert (ended.code, ended.out, ended.err) == (0, f"{out}\n", "")
-    content = out.read_text()
-    shown = Shown(content).text.replace("\xa0", " ")
+    shown = Shown(out.read_text()).text.replace("\xa0", " ")
     for text in (
         "Run 1, train.json: Training on", "Run 2, plan.json: A plan on", str(planted), "hits",
         f"gnndrive train {planted} --fanout 3,2", "val accuracy", "for reads in flight",
         "a batch, from 8 batches drawn from the store", "of the 60 MB given",
     ):  # fmt: skip
         assert text in shown
-    assert len(pictures(content)) >= 2 * 3
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
 
 
-def test_a_page_replaces_an_older_one(gnndrive, run, tmp_path, monkeypatch):
+def test_a_page_replaces_an_older_one_but_no_run(gnndrive, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert gnndrive("report", run).out == "report.html\n"
-    first = Path("report.html").read_text()
     run.write_text(json.dumps(headroom_run()))
     assert gnndrive("report", run).code == 0
-    assert "Where time can be gained" in Path("report.html").read_text() != first
-
-
-def test_a_run_is_not_replaced_by_its_page(gnndrive, run, tmp_path):
-    link = tmp_path / "report.html"
-    link.hardlink_to(run)
-    for out in (run, link):
-        error = gnndrive("report", run, "-o", out).refusal
-        assert "is one of the runs: give another name" in error
-    assert json.loads(run.read_text()) == train_run()
+    out = Path("report.html")
+    assert "Where time can be gained" in out.read_text()
+    out.unlink()
+    out.hardlink_to(run)
+    for each in (run, out):
+        assert (
+            "is one of the runs: give another name" in gnndrive("report", run, "-o", each).refusal
+        )
+    assert json.loads(run.read_text()) == headroom_run()
 
 
 def test_a_page_that_cannot_be_written_is_named(gnndrive, run, tmp_path, monkeypatch):
     assert "is no file: give a file's name" in gnndrive("report", run, "-o", tmp_path).refusal
-    error = gnndrive("report", run, "-o", tmp_path / "no" / "a.html").refusal
-    assert "No such file or directory): give a file in" in error
     assert "none.json cannot be read" in gnndrive("report", tmp_path / "none.json").refusal
-    assert gnndrive("report").code == 2
     out = tmp_path / "a.html"
     out.write_text("older")
 

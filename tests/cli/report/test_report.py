@@ -1,15 +1,27 @@
-"""The final report against a golden text; the live line with and without a terminal."""
+"""What a run prints at its end and while it goes on, and what its RUN.json holds."""
 
 import io
 import json
 from collections.abc import Iterable
+from datetime import datetime
 
 import psutil
 import pytest
 from rich.console import Console
 
-from gnndrive.cli.report import LiveLine, as_json, derived, final_report, peak_memory_bytes
+import gnndrive as gd
+from gnndrive.cli.commands import run_record
+from gnndrive.cli.commands.run_record import INTERVALS_MAX, RunRecord
+from gnndrive.cli.report import (
+    LiveLine,
+    as_json,
+    derived,
+    final_report,
+    peak_memory_bytes,
+    run_envelope,
+)
 from gnndrive.cli.report.live import clock
+from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.report.text import mib, si
 
 STATS = {
@@ -31,28 +43,18 @@ train: 196 batches in 65.2 s (0.333 s each), engine=uring
   test accuracy : 0.941"""
 
 
-def test_final_report_is_the_golden_text():
-    text = final_report(
-        STATS, title="train", results={"test accuracy": "0.941"}, peak_memory=812 << 20
-    )
-    assert text == GOLDEN
-
-
-def test_a_report_of_empty_stats_divides_by_no_zero():
-    text = final_report({}, peak_memory=1 << 20)
-    assert text.startswith("gnndrive: 0 batches in 0.0 s (0.000 s each), engine=none")
+def test_the_final_report_as_text_and_as_json():
+    given = {"title": "train", "results": {"test accuracy": "0.941"}}
+    assert final_report(STATS, **given, peak_memory=812 << 20) == GOLDEN
+    assert final_report({}, peak_memory=1).startswith("gnndrive: 0 batches in 0.0 s (0.000 s each)")
     assert set(derived({}).values()) == {0.0}
-
-
-def test_json_holds_counters_rates_and_extras():
     report = json.loads(as_json(STATS, peak_memory=7, accuracy={"test": 0.941}))
-    assert report["rows"] == STATS["rows"]
-    assert report["hit_rate"] == pytest.approx(0.452, abs=1e-3)
-    assert report["wanted_rate"] == pytest.approx(0.0961, abs=1e-4)
-    assert report["peak_memory_bytes"] == 7
-    assert report["accuracy"] == {"test": 0.941}
+    assert (report["hit_rate"], report["wanted_rate"]) == pytest.approx((0.452, 0.0961), abs=1e-3)
+    assert (report["peak_memory_bytes"], report["accuracy"]) == (7, {"test": 0.941})
     with pytest.raises(ValueError, match="JSON"):
         as_json(STATS, loss=float("nan"))
+    # the kernel updates the peak a little late
+    assert peak_memory_bytes() >= 0.9 * psutil.Process().memory_info().rss
 
 
 @pytest.mark.parametrize(
@@ -67,11 +69,7 @@ def test_numbers(write, texts):
     assert {number: write(number) for number in texts} == texts
 
 
-def test_peak_memory_is_at_least_the_memory_held_now():
-    peak = peak_memory_bytes()
-    held = psutil.Process().memory_info().rss
-    assert peak >= 0.9 * held  # the kernel updates the peak a little late
-    assert peak_memory_bytes() >= peak
+# ---- the live line
 
 
 def at(batch: int) -> dict[str, float]:
@@ -93,17 +91,19 @@ def drawn(line: LiveLine, batches: Iterable[int]) -> None:
 def test_without_a_terminal_every_nth_line_and_the_last_are_printed():
     out = io.StringIO()
     drawn(LiveLine(25, label="epoch 1/3", every=10, console=Console(file=out)), range(1, 26))
-    lines = out.getvalue().splitlines()
     steady = "s4 x6 t2  2.0 k rows/s  1.0 k IOPS  2.0 MiB/s  hit 25.0 %"
-    assert lines == [
+    assert out.getvalue().splitlines() == [
         f"epoch 1/3 10/25  {steady}  loss 0.100  ETA 0:08",
         f"epoch 1/3 20/25  {steady}  loss 0.050  ETA 0:02",
         f"epoch 1/3 25/25  {steady}  loss 0.040  ETA 0:00",
     ]
+    later = LiveLine(10, label="epoch 2/2", since=at(100), console=Console(file=out))
+    later.update(5, at(105))
+    assert later.line(5, at(105)) == f"epoch 2/2 5/10  {steady}  ETA 0:02"
 
 
 def test_a_terminal_gets_one_line_that_is_drawn_over_itself():
-    out = io.StringIO()
+    out, narrow = io.StringIO(), io.StringIO()
     console = Console(file=out, force_terminal=True, width=120)
 
     def batches():
@@ -112,34 +112,78 @@ def test_a_terminal_gets_one_line_that_is_drawn_over_itself():
 
     with pytest.raises(KeyboardInterrupt):
         drawn(LiveLine(6, label="epoch 1/1", console=console), batches())
-    assert out.getvalue().count("epoch 1/1 6/6") >= 1
-    assert "\x1b[2K" in out.getvalue()  # erased and drawn again
+    # erased and drawn again; the cursor is shown again
+    for text in ("epoch 1/1 6/6", "\x1b[2K", "\x1b[?25h"):
+        assert text in out.getvalue()
     assert out.getvalue().count("\n") <= 2
-    assert "\x1b[?25h" in out.getvalue()  # the cursor is shown again
-    narrow = io.StringIO()
     drawn(LiveLine(2, console=Console(file=narrow, force_terminal=True, width=30)), range(1, 3))
     assert "…" in narrow.getvalue()
 
 
-def test_rates_are_averages_of_the_last_seconds():
+def test_rates_are_of_the_last_seconds_and_hits_of_the_rows_extracted():
     line = LiveLine(100, console=Console(file=io.StringIO()))
     for batch in range(1, 41):
         line.update(batch, at(batch))
     slow = dict(at(40), elapsed_s=at(40)["elapsed_s"] + 5, rows=41_000)
     line.update(41, slow)
     assert " 200 rows/s" in line.line(41, slow)
-
-
-def test_hits_are_a_share_of_the_rows_extracted_not_of_those_delivered():
     line = LiveLine(10, console=Console(file=io.StringIO()))
     ahead = at(2) | {"rows_hit": 3000, "rows_waited": 0, "rows_loaded": 1000}
     line.update(2, ahead)
     assert "hit 75.0 %" in line.line(2, ahead)
 
 
-def test_a_later_epoch_counts_from_its_own_start():
-    line = LiveLine(10, label="epoch 2/2", since=at(100), console=Console(file=io.StringIO()))
-    line.update(5, at(105))
-    assert line.line(5, at(105)) == (
-        "epoch 2/2 5/10  s4 x6 t2  2.0 k rows/s  1.0 k IOPS  2.0 MiB/s  hit 25.0 %  ETA 0:02"
-    )
+# ---- RUN.json
+
+
+def test_the_envelope_says_what_ran_when_and_where():
+    with typed(["plan", "my store"]):
+        envelope = run_envelope("plan")
+    assert (envelope["gnndrive"], envelope["kind"]) == (gd.__version__, "plan")
+    assert envelope["command"] == "gnndrive plan 'my store'"
+    assert datetime.fromisoformat(envelope["date"]).tzinfo is not None
+    assert envelope["machine"]["memory_bytes"] > 1 << 20
+    assert json.loads(json.dumps(envelope)) == envelope
+
+
+def interval(number: int) -> dict[str, float]:
+    return {
+        "elapsed_s": number + 1.0, "interval_s": 1.0, "batches": 2.0, "batches_per_s": 2.0,
+        "bytes_read": 100.0, "wait_disk_s": 0.25, "extracting_queue": float(number % 2),
+        "read_s_p50": 0.1, "read_s_p99": 0.2,
+    }  # fmt: skip
+
+
+def test_intervals_of_loaders_follow_each_other_and_many_become_fewer():
+    record = RunRecord()
+    for earlier in (0.0, 60.0):
+        tell = record.arguments(earlier)["on_stats"]
+        tell(interval(0))
+        tell(interval(1))
+    assert [each["elapsed_s"] for each in record.intervals] == [1, 2, 61, 62]
+    assert record.sections() == {"intervals": record.intervals}
+    record, count = RunRecord(), 3 * INTERVALS_MAX
+    tell = record.arguments(0.0)["on_stats"]
+    for number in range(count):
+        tell(interval(number))
+    kept = record.intervals
+    assert INTERVALS_MAX / 2 < len(kept) <= INTERVALS_MAX
+    for name in ("interval_s", "batches", "bytes_read", "wait_disk_s"):
+        assert sum(each[name] for each in kept) == count * interval(0)[name]
+    ends = [each["elapsed_s"] for each in kept]
+    assert (ends, ends[-1], kept[0]["extracting_queue"]) == (sorted(ends), count, 0.5)
+    assert "read_s_p50" in kept[-1]
+    assert not {"read_s_p50", "read_s_p99", "batches_per_s"} & set(kept[0])
+
+
+def test_stages_are_those_of_the_last_loader(monkeypatch):
+    class Loader:
+        def __init__(self, name):
+            self.plan = lambda: name
+            self.stage_stats = lambda: {"read": {"p50_s": len(name)}}
+
+    monkeypatch.setattr(run_record, "plan_section", lambda plan: {"text": plan})
+    record = RunRecord()
+    for name in ("a", "bc"):
+        record.keep(Loader(name))
+    assert record.sections() == {"plan": {"text": "bc"}, "stages": {"read": {"p50_s": 2}}}

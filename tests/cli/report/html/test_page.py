@@ -1,10 +1,17 @@
-"""What the page of `gnndrive report` shows of runs of each kind, and that it needs nothing else."""
+"""The page of `gnndrive report`: the numbers of runs of each kind, without markup from them."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import pytest
 
+from gnndrive.cli.report.html import page, read_run
+from gnndrive.cli.report.html.drawing import ASCENT, DESCENT, NARROW, SIZE, WIDE, text_width
+from gnndrive.cli.report.html.style import DARK, LIGHT, stylesheet
+from gnndrive.common.errors import ConfigError
 from tests.cli.report.html.conftest import Shown, pictures
 from tests.cli.report.html.samples import RUNS, envelope, headroom_run, strategies_run, train_run
 
@@ -20,7 +27,7 @@ SHOWN = {
         "none: the feature buffer's slots are in host memory themselves", "live batches (device)",
         "now: 820 MB, 84 %", "Twice the buffer (1.64 GB): 97.5 % hits instead of 84.5 %; a batch "
         "takes 27 % less time.", "gnndrive (this run)", "loading a batch",
-        "writes 1.3 GB of samples to disk",
+        "writes 1.3 GB of samples to disk", "the thick border is where",
         "gnndrive train /data/P10M.gnn --memory 3GB --epochs 2 --json",
     ],
     "plan": ["A plan on", "staging", "for reads in flight", "As the command prints it"],
@@ -49,13 +56,16 @@ def sections(content: str) -> list[str | None]:
     return [attributes["id"] for tag, attributes in Shown(content).tags if tag == "section"]
 
 
+def text_of(content: str) -> str:
+    return Shown(content).text.replace("\xa0", " ")
+
+
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_is_shown(page_of, kind):
     content = page_of(RUNS[kind]())
-    shown = Shown(content).text.replace("\xa0", " ")
+    shown = text_of(content)
     assert [text for text in SHOWN[kind] if text not in shown] == []
     assert sections(content) == SECTIONS[kind]
-    assert content.count("Made by <code>gnndrive") == len(SECTIONS[kind])
     assert page_of(RUNS[kind]()) == content
     assert "default-src 'none'" in content  # it needs nothing from elsewhere
     tags = Shown(content).tags
@@ -69,16 +79,12 @@ def test_several_runs_are_one_page_in_the_order_of_the_sections(page_of):
     assert sections(content) == [
         "pipeline", "timeline", "memory", "curve", "strategies", "headroom", "choice",
     ]  # fmt: skip
-    shown = Shown(content).texts
-    heads = [text for text in shown if text.startswith("Run ")]
-    assert heads[:2] == [
-        "Run 1, run1.json: Comparison of strategies on", "Run 2, run2.json: Training on",
-    ]  # fmt: skip
+    heads = [text for text in Shown(content).texts if text.startswith("Run ")]
+    assert heads[0] == "Run 1, run1.json: Comparison of strategies on"
     assert heads[4:6] == ["Run 2, run2.json", "Run 4, run4.json"]
     names = [attributes["id"] for _, attributes in Shown(content).tags if "id" in attributes]
     assert len(names) == len(set(names))
-    used = set(re.findall(r'(?:url\(|href=")#([\w-]+)', content))
-    assert used <= set(names)
+    assert set(re.findall(r'(?:url\(|href=")#([\w-]+)', content)) <= set(names)
 
 
 def test_what_is_not_in_a_run_is_left_out(page_of):
@@ -88,33 +94,29 @@ def test_what_is_not_in_a_run_is_left_out(page_of):
                  "wait_slots_s"):  # fmt: skip
         del run[name]
     content = page_of(run)
-    shown = Shown(content).text
     assert sections(content) == ["pipeline"]
-    assert "134 ms a batch" in shown  # sample_s by samples, where there are no percentiles
-    assert "p50 13" not in shown
-    assert "you waited" not in shown
-    assert "<nav" not in content
+    assert "134 ms a batch" in text_of(content)  # sample_s by samples, without percentiles
+    assert not re.search("p50 13|you waited|<nav", content)
+    run = {**envelope("train", "train x"), "batches": 0, "elapsed_s": 0, "rows": 0, "rows_hit": 0,
+           "intervals": [{"interval_s": 0, "batches": 1}]}  # fmt: skip
+    assert sections(page_of(run)) == ["pipeline"]
 
 
-@pytest.mark.parametrize(("read", "says"), [(34e9, "9.1 %"), (3.5e9, "88.8 %"), (3.0e9, "100.0 %")])
-def test_rows_that_were_in_the_buffer_are_no_share_of_the_bytes_read(page_of, read, says):
-    shown = Shown(page_of(train_run() | {"bytes_read": read})).text.replace("\xa0", " ")
-    assert re.search(rf"^{re.escape(says)} of the bytes", shown, re.M)
-
-
-@pytest.mark.parametrize(("elapsed_s", "most"), [(176.4, True), (909.0, True), (911.0, False)])
-def test_no_border_is_thick_where_the_verdict_is_the_training_step(page_of, elapsed_s, most):
-    content = page_of(train_run() | {"elapsed_s": elapsed_s, "wait_disk_s": 73.9})
-    assert ('class="box stage most"' in content) == most
-    assert ("the thick border is where" in Shown(content).text) == most
-
-
-@pytest.mark.parametrize(("batches", "last"), [(196, False), (392, True)])
-def test_percentiles_of_the_last_epoch_say_so(page_of, batches, last):
-    run = train_run() | {"batches": batches}
-    said = "The percentiles are of the last epoch."
-    assert (said in Shown(page_of(run)).text) == last
-    assert said not in Shown(page_of(run | {"epochs": run["epochs"][:1]})).text
+@pytest.mark.parametrize(
+    ("change", "says", "shown"),
+    [
+        ({"bytes_read": 34e9}, "\n9.1 % of the bytes", True),
+        ({"bytes_read": 3.0e9}, "\n100.0 % of the bytes", True),  # no share of more than was read
+        ({"elapsed_s": 909.0, "wait_disk_s": 73.9}, "the thick border is where", True),
+        ({"elapsed_s": 911.0, "wait_disk_s": 73.9}, "the thick border is where", False),
+        ({"batches": 196}, "The percentiles are of the last epoch.", False),
+        ({"batches": 392}, "The percentiles are of the last epoch.", True),
+        ({"batches": 392, "epochs": []}, "The percentiles are of the last epoch.", False),
+        ({"verdict": "you wait for it."}, "\nYou wait for it.", True),
+    ],
+)
+def test_what_depends_on_one_number(page_of, change, says, shown):
+    assert (says in text_of(page_of(train_run() | change))) == shown
 
 
 def test_the_reason_of_a_strategy_that_cannot_run_is_short(page_of):
@@ -125,54 +127,20 @@ def test_the_reason_of_a_strategy_that_cannot_run_is_short(page_of):
     texts = Shown(page_of(run)).texts
     assert texts.count(note) == 2
     assert texts.count("needs a pack in P10M.gnn: it has none.") == 1
-    assert "What each strategy would take" in texts
-    assert not [text for text in texts if text.startswith("The choice of")]
 
 
-def test_a_verdict_begins_with_a_capital_letter(page_of):
-    assert "You wait for it." in Shown(page_of(train_run() | {"verdict": "you wait for it."})).texts
-
-
-def test_a_run_of_no_batches_divides_by_no_zero(page_of):
-    run = {**envelope("train", "train x"), "batches": 0, "elapsed_s": 0, "rows": 0, "rows_hit": 0,
-           "intervals": [{"interval_s": 0, "batches": 1}]}  # fmt: skip
-    assert sections(page_of(run)) == ["pipeline"]
-
-
-def test_numbers_are_in_a_table_behind_each_picture(page_of):
-    content = page_of(train_run())
+def test_numbers_are_in_a_table_behind_each_picture_and_many_intervals_drawn_together(page_of):
+    one = {"batches": 4.0, "interval_s": 2.0, "training_queue": 1.0, "wait_disk_s": 0.5}
+    two = one | {"batches": 8.0, "training_queue": 3.0}
+    content = page_of(train_run() | {"intervals": [one, two] * 120})
     for name in SECTIONS["train"][:-1]:
         inside = content.split(f'<section id="{name}">')[1].split("</section>")[0]
         assert "<details><summary>The numbers</summary>" in inside
-        assert inside.count("<svg") == 2
-    table = content.split('<section id="timeline">')[1].split("<tbody>")[1].split("</tbody>")[0]
-    assert table.count("<tr>") == 17
-
-
-def test_many_intervals_are_drawn_together(page_of):
-    one = {"batches": 4.0, "interval_s": 2.0, "training_queue": 1.0, "wait_disk_s": 0.5}
-    two = one | {"batches": 8.0, "training_queue": 3.0}
-    run = train_run() | {"intervals": [one, two] * 120}
-    content = page_of(run)
     assert "240 intervals are drawn as 120." in content
-    row = Shown(content.split('<section id="timeline">')[1].split("<tbody>")[1].split("</tr>")[0]
-                .replace("<tr>", "")).texts  # fmt: skip
-    assert row[:2] == ["0.0–4.0", "3"]
-    assert row[5] == "2.00"
-    assert row[7] == "1 s (25.0 %)"
-
-
-def test_pictures_can_be_read_aloud(page_of):
-    found = pictures(page_of(*(run() for run in RUNS.values())))
-    assert len(found) == 2 * 7  # each in two widths
-    for picture in found:
-        assert picture.get("role") == "img"
-        title, about = (picture.find(tag) for tag in ("title", "desc"))
-        assert title is not None
-        assert about is not None
-        assert f"{title.get('id')} {about.get('id')}" == picture.get("aria-labelledby")
-        assert title.text
-        assert about.text
+    table = content.split('<section id="timeline">')[1].split("<tbody>")[1].split("</tbody>")[0]
+    assert table.count("<tr>") == 120
+    row = Shown(table.split("</tr>")[0].replace("<tr>", "")).texts
+    assert (row[:2], row[5], row[7]) == (["0.0–4.0", "3"], "2.00", "1 s (25.0 %)")
 
 
 def evil(value: Any) -> Any:
@@ -183,19 +151,164 @@ def evil(value: Any) -> Any:
         return {name: each if name in kept else evil(each) for name, each in value.items()}
     if isinstance(value, list):
         return [evil(each) for each in value]
-    return (
-        f"{value}\"'><script>alert(1)</script>&lt;\x00\ud800" if isinstance(value, str) else value
-    )
+    made = f"{value}\"'><script>alert(1)</script>&lt;\x00\ud800"
+    return made if isinstance(value, str) else value
 
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_no_text_of_a_run_becomes_markup(page_of, kind):
     plain, content = page_of(RUNS[kind]()), page_of(evil(RUNS[kind]()))
-    assert "<script" not in content
-    assert "\x00" not in content
     assert content.encode()  # no half of a character
-    pictures(content)
+    assert not re.search("<script|\x00", content)
     names = [[tag for tag, _ in Shown(each).tags if tag not in ("text", "rect")]
              for each in (plain, content)]  # fmt: skip
     assert names[0] == names[1]
     assert "<script>alert(1)</script>" in Shown(content).text
+
+
+# ---- files that are no runs, and values that are not what they have to be
+
+DEEP = b'{"gnndrive": "1", "plan": ' + b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (DEEP, "is no JSON"),
+        (b"[1, 2]", "not of a run of gnndrive"),
+        (b'{"gnndrive": 1, "batches": 2}', "not of a run of gnndrive"),
+        (b'{"gnndrive": "0.1.0", "kind": "train", "plan": null}', "has nothing to show"),
+        (None, "has more than 64 MiB"),
+    ],
+)
+def test_what_is_no_run_is_refused(tmp_path, content, said):
+    path = Path("/dev/zero") if content is None else tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{path}.* {said}"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("run", "place", "value", "said"),
+    [
+        (train_run, "elapsed_s", "long", r"elapsed_s is 'long', and has to be a number"),
+        (train_run, "elapsed_s", True, r"elapsed_s is True"),
+        (train_run, "rows", float("nan"), r"rows is nan, and has to be a number from 0"),
+        (train_run, "rows", -1, r"rows is -1"),
+        (train_run, "rows", 10**400, r"rows is 1000.*…, and has to be a number from 0"),
+        (train_run, "stages.read", 3, r"stages\.read is 3, and has to be an object"),
+        (train_run, "stages.read.p50_s", "x", r"stages\.read\.p50_s is 'x'"),
+        (train_run, "intervals", {}, r"intervals is \{\}, and has to be a list"),
+        (train_run, "intervals.3", 7, r"intervals is .*, and has to be a list of objects"),
+        (train_run, "intervals.3.interval_s", None, r"intervals\[3\]\.interval_s is missing"),
+        (train_run, "plan.items.1.bytes", None, r"plan\.items\[1\]\.bytes is missing"),
+        (train_run, "plan.items.1.why", 5, r"plan\.items\[1\]\.why is 5.* a text"),
+        (train_run, "miss_ratio.points.0.hit_share", "?", r"points\[0\]\.hit_share is"),
+        (train_run, "choice.0.seconds_per_batch", "?", r"choice\[0\]\.seconds_per_batch is"),
+        (strategies_run, "strategies.runs.0.seconds_per_batch", None, r"is missing"),
+        (strategies_run, "strategies.runs.0.rounds.1", "?", r"rounds\.1 is '\?'"),
+        (headroom_run, "headroom.lines.0.seconds_per_batch", None, r"is missing"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(tmp_path, run, place, value, said):
+    content = inside = run()
+    *above, last = (int(name) if name.isdigit() else name for name in place.split("."))
+    for name in above:
+        inside = inside[name]
+    inside[last] = value
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=f"^{path}: .*{said}.* as the command wrote it$"):
+        page([path], [read_run(path)])
+
+
+# ---- no text overlaps another or leaves its figure (.ci/report_in_browser.py asks a browser)
+
+Box = tuple[float, float, float, float, str]
+LONG = "a-very-long-name-of-a-strategy-that-somebody-has-registered-for-a-test 数据加载器" * 3
+
+
+def boxes(picture: Element) -> list[Box]:
+    """(left, top, right, bottom, text) of each text, from a table of the widths of a wide font."""
+    found = []
+    for element in picture.iter("text"):
+        text, kind = element.text or "", (element.get("class") or "").split()
+        width = text_width(text, bold=bool({"bold", "accent"} & set(kind)))
+        x, y = float(element.get("x", "0")), float(element.get("y", "0"))
+        left = x - width * {"end": 1.0, "middle": 0.5}.get(element.get("text-anchor", ""), 0)
+        found.append((left, y - ASCENT * SIZE, left + width, y + DESCENT * SIZE, text))
+    return found
+
+
+def findings(picture: Element) -> list[str]:
+    """Texts that overlap, that leave the picture, or that leave the box in which they begin."""
+    _, _, width, height = map(float, picture.get("viewBox", "").split())
+    frames = [(-0.5, 0.0, width, height - 0.5)]
+    for rect in picture.iter("rect"):
+        if (rect.get("class") or "").startswith("box"):
+            x, y, *size = (float(rect.get(name, "0")) for name in ("x", "y", "width", "height"))
+            frames.append((x, y, x + size[0], y + size[1]))
+    texts, wrong = boxes(picture), []
+    for number, (left, top, right, bottom, text) in enumerate(texts):
+        wrong += [
+            f"outside: {text}"
+            for x, y, end, low in frames
+            if (x <= left < end and y <= top < low and (right > end + 0.5 or bottom > low + 0.5))
+            or not (-0.5 <= left < width and 0 <= top < height)
+        ]
+        wrong += [
+            f"overlap: {text} | {other}"
+            for a, b, c, d, other in texts[number + 1 :]
+            if left < c and a < right and top < d and b < bottom
+        ]
+    return wrong
+
+
+def longer(value: Any) -> Any:
+    """The same with long texts and large numbers."""
+    if isinstance(value, dict):
+        return {name: longer(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [longer(each) for each in value]
+    if isinstance(value, str):
+        return f"{value} {LONG}"
+    return value * 1_234.567 if isinstance(value, float | int) and value is not True else value
+
+
+@pytest.mark.parametrize("change", [lambda run: run, longer], ids=["usual", "long"])
+@pytest.mark.parametrize("kind", RUNS)
+def test_texts_do_not_overlap(page_of, kind, change):
+    run = RUNS[kind]()
+    found = pictures(page_of(change(run) | {name: run[name] for name in ("date", "machine")}))
+    widths = {picture.get("viewBox", "").split()[2] for picture in found}
+    assert widths == {str(WIDE), str(NARROW)}
+    assert [finding for picture in found for finding in findings(picture)] == []
+    for picture in found:  # a reader reads it aloud
+        title, about = (picture.find(tag) for tag in ("title", "desc"))
+        assert picture.get("role") == "img"
+        assert f"{title.get('id')} {about.get('id')}" == picture.get("aria-labelledby")
+
+
+# ---- colours can be told apart, in the light and in the dark
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(map(float.__mul__, linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+def test_texts_and_lines_can_be_seen(colours):
+    def contrast(*names):
+        low, high = sorted(luminance(colours[name]) for name in names)
+        return (high + 0.05) / (low + 0.05)
+
+    for name in ("text", "muted", "accent"):
+        assert min(contrast(name, ground) for ground in ("page", "card", "raised")) >= 4.5, name
+    assert min(contrast(name, "card") for name in ("c1", "c2", "c3", "c4")) >= 3
+    assert set(re.findall(r"var\(--(\w+)\)", stylesheet())) == set(colours)

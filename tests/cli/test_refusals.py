@@ -1,0 +1,132 @@
+"""What a command line cannot mean is refused by one line that names it, before anything runs."""
+
+import pytest
+import torch
+
+from gnndrive.cli.commands import strategy_runs
+from gnndrive.cli.commands.loading import NOTHING, Loaded
+from tests.cli.conftest import RANDOM, SKETCH, SMALL
+
+QUICK = ("--epochs", "1", "--hidden", "4")
+OF_DEVICES = {
+    ("--device", "cuda:1"): "device='cuda:1': this torch",
+    ("--device", "gpu"): "device='gpu' is not a torch device",
+    ("--device-memory", "1GB"): "device_memory= is for a GPU",
+}
+OF_WINDOWS = [("--partitioned", "default"), ("--megabatch", 2), ("--passes", 2), ("--static", 0.1)]
+FANOUT = ("--fanout", "a"), "give a whole number for each hop"
+REFUSED = {
+    ("train", "STORE", *QUICK): [
+        (("--fanout", "10;10"), "10,10"),
+        (("--fanout", "-2"), "-1"),
+        (("--buffer", "lots"), "8GB"),
+        (("--engine", "steam"), "threads, uring"),
+        (("--strategy", "ginx"), "ginx"),
+        (("--packed", "a"), "strategy='diskgnn'"),
+        (("--lr", "0"), "positive"),
+        (("--resume", "/nowhere/model.pt"), "/nowhere/model.pt"),
+        (("--checkpoint", "/dev/null/model.pt"), "cannot be written"),
+        (("--trace", "a.txt"), "whose name ends in .json"),
+        (("--trace", "/nowhere/a.json"), "cannot be written"),
+        *OF_DEVICES.items(),
+        *((option, "is for a strategy that samples ins") for option in OF_WINDOWS),
+    ],
+    ("plan", "STORE"): [
+        *OF_DEVICES.items(),
+        (("--seeds", "10"), "--seeds is for a store that is not there"),
+        (("--batch-dependency", "4"), "give sampling='labor', or leave it out"),
+    ],
+    ("plan",): [
+        ((), "give a STORE, or --nodes, --edges and --row-bytes"),
+        (("--nodes", "1M", "--edges", "2M"), "--row-bytes is missing"),
+        (("--nodes", "many", "--edges", "2M"), "--nodes many: give a whole number"),
+        *(
+            ((*SKETCH[:6], *option), f"{option[0]} needs a STORE")
+            for option in (*OF_WINDOWS, ("--sampling", "labor"), ("--device", "cuda"))
+        ),
+    ],
+    ("plan", *SKETCH): [
+        (("--hosts", "2"), "--hosts 2: say what they send each other with --net"),
+        (("--net", "10Gbit"), "--net is what hosts send each other: give --hosts"),
+        (("--hosts", "2", "--net", "10Gb"), "--net 10Gb: give a rate such as 10Gbit"),
+        (("--topology", "cloud"), "direct, mmap, resident"),
+        (("--memory", "1MB"), "give at least memory="),
+        (("--memory", "lots"), "--memory='lots' is no size"),
+    ],
+    ("pack", "STORE", *SMALL): [
+        (("--disk", "1KB"), "allow more with disk="),
+        (("--fanout", "3;2"), "separated by commas"),
+        (("--input", "nothing"), "it has: "),
+        (("--out", "/nowhere/pack"), "make the folder"),
+    ],
+    ("partition", "STORE", *RANDOM): [
+        (("--method", "mets"), "one of auto, metis, ldg, random nor"),
+        (("--memory", "1KB"), "give at least"),
+        (("--static", "2"), "from 0 to 1"),
+        (("--name", "a/b"), "name='a/b'"),
+    ],
+    ("bench", "io"): [
+        ((), "--filename FILE"),
+        (("--filename", "BLOCKS", "--rows", "x"), "--filename FILE"),
+        (("--filename", "BLOCKS", "--share", "0.5"), "--rows STORE"),
+        (("--filename", "BLOCKS", "--bs", "4ki"), "write 512, 4k, 1m or 2g"),
+        (("--filename", "gone"), "cannot be read"),
+        (("--rows", "gone"), "is not a store"),
+    ],
+    ("bench", "headroom", "STORE"): [
+        FANOUT,
+        (("--step-ms", 1, "--model", "gcn"), "leave out --model and --hidden"),
+        (("--step-ms", 1, "--hidden", 8), "leave out --model and --hidden"),
+        (("--strategy", "diskgnn"), "gnndrive pack"),
+        (("--buffer", "1KB"), 'give it at least buffer="'),
+        (("--engine", "simulator"), "no engine is called 'simulator'"),
+    ],
+    ("bench", "strategies", "STORE"): [
+        FANOUT,
+        (("--strategies", "gnndrive,none"), "'none' is none of pyg+, gnndrive, ginex"),
+        (("--strategies", "ginex,gnndrive,ginex"), "names ginex twice"),
+        (("--strategies", "ginex:phase=apart"), "'phase=apart' is no argument"),
+        (("--strategies", "ginex:phases"), "'phases' is no argument"),
+        (("--split", "none"), "--split none is none of the splits"),
+        (("--memory", "300MB"), "nothing is left for loading: give more"),
+        (("--memory", "lots"), "is no size"),
+        (("--png", "none/at/all.png"), "give a file in a folder that is there"),
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize("command", REFUSED, ids=lambda words: "-".join(words[:2]))
+def test_what_a_command_cannot_do_is_one_line(gnndrive, store, tmp_path, monkeypatch, command):
+    def loads_nothing(given, *_):
+        assert given.loader == NOTHING
+        return Loaded(peak_bytes=300_000_000)
+
+    monkeypatch.setattr(strategy_runs, "run_loading", loads_nothing)
+    blocks = tmp_path / "blocks.bin"
+    blocks.write_bytes(bytes(1 << 14))
+    places = {"STORE": store, "BLOCKS": blocks}
+    for words, said in REFUSED[command]:
+        error = gnndrive(*(places.get(word, word) for word in (*command, *words))).refusal
+        assert said in " ".join(error.split()), words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("steam",),
+        ("train", "STORE", "--model", "resnet"),
+        ("train", "STORE", "--batch-size", "0"),
+        ("train", "STORE", "--steam"),
+        ("bench", "headroom", "STORE", "--batches", "0"),
+        ("bench", "headroom", "STORE", "--rounds", "0"),
+        ("bench", "headroom", "STORE", "--step-ms", "-1"),
+    ],
+)
+def test_unknown_words_and_numbers_out_of_range_are_refused(gnndrive, planted, words):
+    ended = gnndrive(*(planted if word == "STORE" else word for word in words))
+    assert (ended.code, words[-2 if len(words) > 3 else -1] in ended.err) == (2, True)
