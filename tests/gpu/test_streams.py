@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-import warnings
 from typing import Any
 
 import numpy as np
@@ -212,17 +211,6 @@ def test_any_switch_moves_the_same_rows(way: str, options: MoveOptions) -> None:
         driver.synchronize()
         assert np.array_equal(out.cpu().numpy(), expected[alias]), row_bytes
     driver.close()
-
-
-def test_a_launch_warns_of_nothing(filled: Filled) -> None:
-    """CuPy does without what it says is deprecated."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            filled.refill()
-            filled.driver.synchronize()
-            filled.gather()
-            filled.driver.synchronize()
 
 
 def test_memory_that_cannot_be_pinned_leaves_no_error_behind(

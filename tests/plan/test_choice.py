@@ -191,6 +191,7 @@ def chosen(*given: Any, **more: Any) -> str:
 
 
 def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() -> None:
+    """Without a budget it is resident or mmap."""
     assert chosen(LEAST + INDICES) == "resident"
     assert chosen(LEAST + INDICES - 1) == "direct"
     asked = 400_000 * 512
@@ -199,9 +200,15 @@ def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() 
     assert chosen(least + INDICES - 1, asked) == "direct"
     whole_table = SIZE.nodes * slot_bytes(REQUIREMENTS)[0]
     assert chosen(rest_bytes(REQUIREMENTS) + whole_table + INDICES, 10**12) == "resident"
+    assert chosen(None) == chosen(None, buffer=10**9) == "resident"
+    for edges, name in ((666_000_000, "resident"), (667_000_000, "mmap")):
+        assert chosen(None, size=replace(SIZE, edges=edges)) == name
+    for name in PREFERRED:
+        for memory in (None, LEAST, 10**10):
+            assert choose(name, None, memory).name == name, "the user names it"
 
 
-def test_ranks_that_share_need_memory_for_one_copy_of_the_indices() -> None:
+def test_ranks_that_share_have_one_copy_of_the_indices_and_a_neighbour_cache_each() -> None:
     for ranks in (2, 4):
         own = replace(REQUIREMENTS, ranks=ranks)
         shared = replace(own, shared=True)
@@ -212,8 +219,6 @@ def test_ranks_that_share_need_memory_for_one_copy_of_the_indices() -> None:
                 found = choose_topology(PREFERRED, None, [SIZE], given, memory - less, None)
                 assert found.name == expected
 
-
-def test_each_rank_has_a_neighbour_cache_of_its_own() -> None:
     def direct(ranks: int, shared: bool, memory: int) -> TopologyChoice:
         requirements = replace(REQUIREMENTS, ranks=ranks, shared=shared)
         return choose_topology(("direct",), None, [SIZE], requirements, memory, None, True)
@@ -228,28 +233,6 @@ def test_each_rank_has_a_neighbour_cache_of_its_own() -> None:
     assert plan.slots == BATCH_ROWS
 
 
-def test_auto_without_a_budget_is_resident_or_mmap() -> None:
-    assert chosen(None) == chosen(None, buffer=10**9) == "resident"
-    for edges, name in ((666_000_000, "resident"), (667_000_000, "mmap")):
-        assert chosen(None, size=replace(SIZE, edges=edges)) == name
-    for name in PREFERRED:
-        for memory in (None, LEAST, 10**10):
-            assert choose(name, None, memory).name == name, "the user names it"
-
-
-def test_the_plan_says_which_and_why() -> None:
-    for memory, name in ((LEAST + INDICES, "resident"), (LEAST + 10**8, "direct")):
-        choice = choose("auto", None, memory)
-        plan = make_plan(REQUIREMENTS, memory, None, choice)
-        (item,) = [item for item in plan.lines if item.what == "topology"]
-        assert item.why == choice.why
-        assert choice.why.startswith(f"{name}, because ")
-        assert item.nbytes == choice.nbytes
-        assert plan.total_bytes <= memory
-        assert plan.slots >= (1.5 if name == "resident" else 1) * BATCH_ROWS
-        assert plan.topology is choice
-
-
 def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
     def cache(memory: int | None, asked: str | int | None = None) -> int:
         return choose("direct", asked, memory).cache_bytes
@@ -261,10 +244,6 @@ def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
     assert cache(10**12) == _neighbours.most_bytes(SIZE)
     assert cache(LEAST, "100MB") == cache(None, 100_000_000) == 100_000_000
     assert cache(LEAST, 0) == cache(LEAST, "0") == 0
-
-
-def test_building_a_cache_needs_no_more_than_the_plan_counts() -> None:
-    """Out-degrees are freed before the mapping table is allocated."""
     for edges in (1, 10**6, 10**9):
         for nodes in (1, 10**6, 10**9):
             size = GraphSize(nodes, edges, 4)

@@ -301,8 +301,8 @@ def test_what_was_kept_is_the_trace_and_damage_is_none(make):
 POLICY = STRATEGIES["gnndrive"].policy
 
 
-def test_the_batches_of_the_pace() -> None:
-    """They are the same everywhere; rows are found, loaded and given up."""
+def test_the_pace_is_that_of_the_fastest_run_and_found_once(monkeypatch) -> None:
+    """Its batches are the same everywhere; rows are found, loaded and given up."""
     batches, again = PaceTrace(), PaceTrace()
     for index in range(pace.BATCHES):
         ids = batches[index]
@@ -312,9 +312,6 @@ def test_the_batches_of_the_pace() -> None:
     sums = replay(Run(POLICY, 1, SLOTS), batches, NO_STORE, None).after(0)
     assert sums["wanted"] == batches.size(0, pace.BATCHES)
     assert SLOTS < sums["loads"] < sums["wanted"] / 2
-
-
-def test_the_pace_is_that_of_the_fastest_run_and_found_once(monkeypatch):
     assert RUNS == 3
     clock = iter((7.0, 10.0, 10.5, 12.5, 13.0, 18.0))
     monkeypatch.setattr(pace, "thread_time", lambda: next(clock))

@@ -102,13 +102,10 @@ def test_only_requests_to_the_same_source_are_combined(threads, carry):
     assert together[0] in ("ab", "C")
 
 
-def test_an_error_is_raised_in_each_participant(threads, carry):
+def test_an_error_is_raised_in_each_participant_and_keeps_no_request_alive(threads, carry):
+    """A request may hold megabytes, which must be freed without the garbage collector."""
     carry.error = MemoryError("no")
     assert start(threads, CombinedFetch(), TWO, carry)() == [carry.error] * 2
-
-
-def test_an_error_keeps_no_request_alive(carry):
-    """A request may hold megabytes, which must be freed without the garbage collector."""
 
     class Large(str): ...
 

@@ -223,7 +223,6 @@ BROKEN: list[tuple[type[Sampler], Callable[[type[Sampler]], None], str]] = [
     (broken(sample=counting), a_sample_depends_on_its_key_alone, "differs from thread to thread"),
     (broken(bounds=lambda *_: Bounds({None: 2}, {None: 99}, {None: 2})),
      lambda kind: a_sample_is_within_its_bounds(kind, ([3] * 9, 1, [1, 2], [3], False)), "<= 2"),
-    (broken(stop=lambda self: None), stopping_ends_later_calls, "DID NOT RAISE"),
     (broken(stop=lambda self: None), stopping_ends_a_call_under_way, "DID NOT RAISE"),
     (broken(sample=without_edges_of_error), what_cannot_be_is_an_error, "DID NOT RAISE"),
     (changed(row=lambda found: found.row.copy()),

@@ -198,14 +198,11 @@ def test_each_type_has_its_own_limits():
     assert scratch_bytes(size) < min(scratch_bytes(size, disjoint=True), 45e6)
 
 
-def test_more_edges_than_positions_can_count():
+def test_what_cannot_be_counted_or_read_is_refused():
     for fanout in (2**31, 2**62):
         with pytest.raises(ConfigError, match="lower batch_size"):
             Uniform([fanout], replace=True).sample_nodes(np.array([0]), 0, star(3))
     assert len(Uniform([2**62]).sample_nodes(np.array([0]), 0, star(3)).edge) == 3
-
-
-def test_mmap_refuses_arrays_that_are_no_csc_graph():
     two, ends = np.zeros(2, np.int32), np.array([0, 2])
     for indptr, indices in (
         (np.zeros(0, np.int64), two[:0]), (np.array([0, 3]), two), (np.array([1, 2]), two),

@@ -313,7 +313,7 @@ def states(make: Make, count: int, resident: int, seed: int) -> list[set[int]]:
     return found
 
 
-def test_beta_has_any_two_partitions_meet_and_swaps_as_its_formula_says(seeds):
+def test_beta_has_any_two_partitions_meet_and_dispersed_reads_each_once(seeds):
     for seed in seeds(1):
         for count, resident in ((c, r) for c, r in [*SIZES, (32, 8)] if r > 1):
             found = states(beta, count, resident, seed)
@@ -326,9 +326,6 @@ def test_beta_has_any_two_partitions_meet_and_swaps_as_its_formula_says(seeds):
             assert met.all(), (count, resident)
     # Counted by hand.
     assert (beta_swaps(32, 8), beta_swaps(6, 3), beta_swaps(1, 1)) == (78, 7, 0)
-
-
-def test_dispersed_reads_each_partition_once(seeds):
     for seed in seeds(1):
         for count, resident in SIZES:
             found = states(dispersed, count, resident, seed)
