@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
+from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policies.base import Keys
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common.records import EngineSettings, Int64Array, TableFile
@@ -74,6 +75,23 @@ async def run_one(
     return delivered, error
 
 
+async def lease_once(
+    simulation: Simulation, wanted: dict[str, Int64Array], index: int | None = None,
+    buffer: FeatureBuffer | None = None,
+) -> None:  # fmt: skip
+    """Lease rows of tables, check what a user gets, release."""
+    buffer = buffer or simulation.buffer
+    lease = await buffer.granted(buffer.join([(index, wanted)])[0])
+    try:
+        await lease.ready()
+        for name, node in wanted.items():
+            rows = lease.gather(name, torch.uint8, (simulation.scenario.file.row_bytes,))
+            simulation.check(Delivered(index or 0, node, rows))
+        await lease.gathered()
+    finally:
+        lease.release()
+
+
 def epoch_ends_well(rows: TableFile, seed: int, **given: Any) -> None:
     scenario = Scenario(rows, faults=SLOW, batches=16, **given)
     assert [batch.index for batch in simulate(scenario, seed)] == list(range(16))
@@ -125,14 +143,7 @@ def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24, **gi
 
         async def use(start: int) -> None:
             ids = (start + 2 * np.arange(16, dtype=np.int64)) % 200
-            lease = await simulation.buffer.lease({"x": ids})
-            try:
-                await lease.ready()
-                row = lease.gather("x", torch.uint8, (rows.row_bytes,))
-                simulation.check(Delivered(0, ids, row))
-                await lease.gathered()
-            finally:
-                lease.release()
+            await lease_once(simulation, {"x": ids})
 
         users = [asyncio.ensure_future(use(start)) for start in (0, 16, 33, 6)]
         for _ in range(seed % TURNS):
@@ -163,15 +174,8 @@ def leases_share_staging(rows: TableFile, seed: int) -> None:
         portions = simulation.device.portions  # 2, 3 or 4
         simulation.table.memory.landing_rows_max = 3
 
-        async def use(ids: Int64Array) -> None:
-            lease = await simulation.buffer.lease({"x": ids})
-            await lease.ready()
-            simulation.check(Delivered(0, ids, lease.gather("x", torch.uint8, (rows.row_bytes,))))
-            await lease.gathered()
-            lease.release()
-
         parts = np.split(np.arange(144, dtype=np.int64), 2 * portions)
-        await asyncio.gather(*map(use, parts))
+        await asyncio.gather(*(lease_once(simulation, {"x": part}) for part in parts))
         await simulation.close()
 
     run(main())
@@ -363,17 +367,11 @@ def victims_back_at_once(rows: TableFile, seed: int, rule: str = "victim") -> No
         for index in range(len(order)):
             buffer.announce(index, {"x": parts[order[index]]})
 
-        async def use(index: int) -> None:
-            wanted = {"x": parts[order[index]]}
-            lease = await buffer.granted(buffer.join([(index, wanted)])[0])
-            await lease.ready()
-            got = lease.gather("x", torch.uint8, (rows.row_bytes,))
-            simulation.check(Delivered(index, wanted["x"], got))
-            await lease.gathered()
-            lease.release()
-
         for first in range(0, len(order), 2):
-            await asyncio.gather(*map(use, range(len(order))[first : first + 2]))
+            await asyncio.gather(*(
+                lease_once(simulation, {"x": parts[order[index]]}, index)
+                for index in range(len(order))[first : first + 2]
+            ))  # fmt: skip
         await simulation.close()
 
     run(main())

@@ -37,7 +37,6 @@ from tests.pipeline.tight import (
 
 PARTS = pytest.mark.parametrize("part_rows", [2, 100])  # many, and none
 NOT_IN_PARTS = 100
-ROWS_OF_A_READ = 8
 
 
 # ---- a fetch that is refused
@@ -123,19 +122,6 @@ async def test_no_memory_to_land_in_for_rows_that_wait_for_staging(rows, monkeyp
 # ---- sweeps
 
 
-@in_virtual_loop
-async def test_a_sweep_is_one_pass(rows):
-    """Two batches need every other row of the same sectors: each sector is read once."""
-    async with simulation_of(rows, 64, slots=64) as simulation:
-        wanted = [ids(0, 64, 2), ids(1, 64, 2)]
-        tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
-        leases = [await simulation.buffer.granted(ticket) for ticket in tickets]
-        for one, lease in zip(wanted, leases, strict=True):
-            await use(simulation, lease, one)
-        assert simulation.engine.stats()["requests"] == 64 / ROWS_OF_A_READ / 8  # 4,096 bytes each
-        assert simulation.table.stats()["admitted"] == 1
-
-
 @PARTS
 @pytest.mark.parametrize("together", [2, 3])
 @in_virtual_loop
@@ -172,18 +158,13 @@ async def test_a_refused_batch_does_not_fail_the_others(rows, bad, error, part_r
 @in_virtual_loop
 async def test_the_missing_share(rows, part_rows):
     async with simulation_of(rows, part_rows, slots=24) as simulation:
-        shares = []
-        held = await simulation.buffer.lease({"x": ids(100, 102)})
-        for wanted in (ids(0, 16), ids(0, 16), ids(8, 24)):
-            waiting = asyncio.ensure_future(simulation.buffer.lease({"x": wanted}))
-            await asyncio.sleep(0)
+        held = await simulation.buffer.lease({"x": ids(100, 112)})
+        for wanted, share in ((ids(0, 16), 1.0), (ids(0, 16), 0.0), (ids(8, 24), 0.5)):
+            (ticket,) = simulation.buffer.join([(None, {"x": wanted})])
             if not held.released:
                 held.release()
-            lease = await waiting
-            await lease.ready()
-            lease.release()
-            shares.append(simulation.buffer.missing_share)
-        assert shares == [1.0, 0.0, 0.5]
+            await use(simulation, await simulation.buffer.granted(ticket), wanted)
+            assert simulation.buffer.missing_share == share
 
 
 @PARTS

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +14,6 @@ import pytest
 from gnndrive.pipeline.batch_times import (
     ASKED,
     DRAWN,
-    GATHERING,
     GRANTED,
     JOINED,
     PUT,
@@ -27,14 +25,7 @@ from gnndrive.pipeline.batch_times import (
     EpochTimes,
     split_wait,
 )  # fmt: skip
-from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.output_queue import OutputEnded
-from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.stage_times import CAUSES, STAGES, StageTimes
-from gnndrive.testing.faults import NOISE
-from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation
-from tests.soak import product
 
 
 class Ticking:
@@ -226,77 +217,3 @@ def test_the_end_gives_up_what_is_left_and_ends_the_users_step():
     assert end > marks[TAKEN]
     times.waited(times.stages.clock())
     assert times.stages.waits_ns[CAUSES.index("slots")] > 0, "it waited for the batch given up"
-
-
-# ---- the pipeline
-
-
-PATHS: dict[str, dict[str, Any]] = {
-    "plain": {"slots": 40},
-    "tight": {},
-    "sweeps of one": {"stages": Stages(sweep=1), "slots": 40},
-    "any order": {"stages": Stages(in_order=False), "slots": 40},
-    "in parts": {"part_rows": 1, "slots": 24},
-    "combined fetches": {"together": 3, "slots": 40},
-    "superbatches": {"superbatch": 6, "slots": 40},
-    "places": {"places": 2, "residents": 20},
-    "a device": {"device": "simulated-cuda", "slots": 40},
-}
-
-
-def measured(scenario: Scenario, seed: int, limit: int = 1_000) -> tuple[Kept, StageTimes]:
-    """What a user's iterator reports."""
-
-    async def main() -> tuple[Kept, StageTimes]:
-        simulation, kept = Simulation(scenario, seed), Kept()
-        simulation.counters.times.clock = Ticking(seed)
-        epoch = simulation.epoch()
-        times = epoch.times = EpochTimes(simulation.counters.times, kept)
-        running = asyncio.ensure_future(run_epoch(epoch))
-        with suppress(OutputEnded):
-            for _ in range(limit):  # as `BatchIterator` does
-                started = times.asked()
-                try:
-                    simulation.check(await epoch.output.aget())
-                    times.took(epoch.output.taken)
-                finally:
-                    times.waited(started)
-                await asyncio.sleep(0)
-        epoch.output.abandon()
-        running.cancel()
-        await asyncio.wait([running])
-        times.end()
-        await simulation.close()
-        return kept, times.stages
-
-    return run(main())
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_each_batch_of_an_epoch_goes_through_all_stages(rows, seeds, path):
-    scenario = Scenario(rows, batches=12, faults=NOISE, **PATHS[path])
-    for seed in seeds(1):
-        kept, stages = measured(scenario, seed)
-        indices = [index for index, _, _ in kept.batches]
-        assert sorted(indices) == list(range(12))
-        if path != "any order":
-            assert indices == sorted(indices)
-        for _, marks, end in kept.batches:
-            assert len(marks) == ASKED + 1
-            assert marks == sorted(marks)
-            assert end == marks[ASKED]
-            assert marks[DRAWN] < marks[SAMPLING] < marks[SAMPLED] < marks[JOINED]
-            assert marks[READY] < marks[GATHERING] < marks[PUT] < marks[TAKEN]
-        assert [each.count for each in stages.histograms] == [12] * len(STAGES)
-        assert stages.present == [0] * len(STAGES)
-        assert min(stages.waits_ns) >= 0
-
-
-@product("path,limit", list(PATHS), [0, 1, 7])
-def test_an_epoch_that_is_cancelled_leaves_no_batch_in_a_stage(rows, seeds, path, limit):
-    scenario = Scenario(rows, batches=20, **PATHS[path])
-    for seed in seeds(1):
-        kept, stages = measured(scenario, seed, limit)
-        assert len(kept.batches) == limit
-        assert stages.present == [0] * len(STAGES)
-        kept.end.assert_called_once_with()

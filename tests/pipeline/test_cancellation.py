@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gnndrive.buffer import place_table
 from gnndrive.buffer.policies.belady import Belady
@@ -16,9 +15,8 @@ from gnndrive.common.records import TableFile
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
-from gnndrive.testing.simulation import Delivered, Scenario, Simulation
-from tests.pipeline.conftest import DEVICES
-from tests.pipeline.scenarios import NOISE, PLACES, run_one
+from gnndrive.testing.simulation import Scenario, Simulation
+from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one
 from tests.pipeline.tight import in_virtual_loop
 from tests.pipeline.turns import Wait, cancel_after_each_turn
 
@@ -47,7 +45,7 @@ def test_an_epoch_cancelled_after_any_turn(rows, seeds, shape, monkeypatch):
     """In the keeper of windows, too: while it leases, reads, loads a graph, or waits. Beside
     places, the next epoch of the same buffer is whole."""
     given = {"batches": 3, "faults": NOISE, **SHAPES[shape]}
-    before = open_files()
+    before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", 9)  # not all at once
     for seed in seeds(2):
 
@@ -72,7 +70,7 @@ def test_an_epoch_cancelled_after_any_turn(rows, seeds, shape, monkeypatch):
             return ended
 
         assert cancel_after_each_turn(main, 2000) > 10
-    assert open_files() <= before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def simulation_of(rows: TableFile, seed: int, given: dict[str, Any]) -> Simulation:
@@ -80,10 +78,6 @@ def simulation_of(rows: TableFile, seed: int, given: dict[str, Any]) -> Simulati
         few = replace(rows, row_count=60)
         return WindowedSimulation(WindowedScenario(few, **given), seed)
     return Simulation(Scenario(rows, **given), seed)
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize("given", [{"slots": 24}, {"slots": 16, **PLACES}], ids=["slots", "places"])
@@ -98,14 +92,7 @@ def test_a_lease_cancelled_after_any_turn(rows, seeds, given):
             async def use(start: int) -> None:
                 ids = np.arange(start, start + 16, dtype=np.int64)
                 ids[:4] = ids[4:8]
-                lease = await simulation.buffer.lease({"x": ids})
-                try:
-                    await lease.ready()
-                    got = torch.from_numpy(simulation.gathered(lease))
-                    simulation.check(Delivered(0, ids, got))
-                    await asyncio.sleep(0)
-                finally:
-                    lease.release()
+                await lease_once(simulation, {"x": ids})
 
             users = [asyncio.ensure_future(use(start)) for start in (50, 58, 70)]
             await wait()
@@ -117,28 +104,6 @@ def test_a_lease_cancelled_after_any_turn(rows, seeds, given):
             return ended
 
         assert cancel_after_each_turn(main, 500) >= 4
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@in_virtual_loop
-async def test_a_fetch_of_a_released_lease_keeps_its_slots_until_it_ends(rows):
-    """Rule 6: with every slot still loading for a cancelled lease, the next waits for the
-    completions."""
-    simulation = Simulation(Scenario(rows, slots=16), 0)
-    engine, buffer = simulation.engine, simulation.buffer
-    engine.paused = True
-    lease = await buffer.lease({"x": np.arange(16)})
-    lease.release()
-    other = asyncio.ensure_future(buffer.lease({"x": np.arange(100, 116)}))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not other.done()
-    assert simulation.table.available == 0
-    engine.paused = False
-    granted = await other
-    await granted.ready()
-    granted.release()
-    await simulation.close()
 
 
 @in_virtual_loop

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gnndrive.buffer import place_table
 from gnndrive.buffer.devices.host import Host
@@ -18,24 +19,19 @@ from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import scenarios
-from tests.pipeline.scenarios import NOISE, PLACES, run_one
+from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one
 from tests.pipeline.tight import Refusing, ids, in_virtual_loop
 
 RESIDENTS, PLACE_ROWS = 20, 16
 NONE = np.empty(0, np.int64)
 SCENARIOS = (
-    scenarios.epoch_ends_well,
-    scenarios.narrow_queues_end_well,
-    scenarios.failing_epoch_ends,
-    scenarios.cancelled_leases_come_back,
-    scenarios.cancelled_leases_among_many_slots,
-    scenarios.few_staging_blocks_end_well,
-    scenarios.granted_and_cancelled_in_one_turn,
-    scenarios.two_epochs_in_one_task,
-    scenarios.closing_waits_for_the_kernel,
-)
+    scenarios.epoch_ends_well, scenarios.narrow_queues_end_well, scenarios.failing_epoch_ends,
+    scenarios.cancelled_leases_come_back, scenarios.cancelled_leases_among_many_slots,
+    scenarios.few_staging_blocks_end_well, scenarios.granted_and_cancelled_in_one_turn,
+    scenarios.two_epochs_in_one_task, scenarios.closing_waits_for_the_kernel,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
@@ -55,7 +51,8 @@ def test_all_ends_well(rows, seeds, monkeypatch, scenario):
 @asynccontextmanager
 async def two_tables(
     rows: TableFile, seed: int = 0, faults: Faults = NOISE
-) -> AsyncIterator[FeatureBuffer]:
+) -> AsyncIterator[Callable[[dict[str, Int64Array]], Coroutine[Any, Any, None]]]:
+    """What leases from two tables that have places."""
     simulation = Simulation(Scenario(rows, places=1, faults=faults), seed)
     slots = RESIDENTS + 2 * PLACE_ROWS
     tables = {
@@ -67,7 +64,7 @@ async def two_tables(
     }  # fmt: skip
     buffer = FeatureBuffer(tables)
     buffer.begin_residents()
-    yield buffer
+    yield functools.partial(lease_once, simulation, buffer=buffer)
     await buffer.drain()
     buffer.verify()
     assert buffer.idle
@@ -76,29 +73,17 @@ async def two_tables(
     await simulation.close()
 
 
-async def use(buffer: FeatureBuffer, rows: TableFile, wanted: dict[str, Int64Array]) -> None:
-    lease = await buffer.lease(wanted)
-    try:
-        await lease.ready()
-        for name, asked in wanted.items():
-            got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
-            assert np.array_equal(got, told_rows(asked, rows.row_bytes))
-        await lease.gathered()
-    finally:
-        lease.release()
-
-
 def test_batches_of_both(rows, seeds):
     """Some have no rows of one table or of both; one is cancelled."""
 
     async def main(seed: int) -> None:
         draw = np.random.default_rng(seed)
-        async with two_tables(rows, seed) as buffer:
+        async with two_tables(rows, seed) as lease:
             users = []
             for _ in range(12):
                 counts = draw.choice([0, 3, PLACE_ROWS], 2)
                 one, two = (draw.integers(0, 200, count) for count in counts)
-                users.append(asyncio.ensure_future(use(buffer, rows, {"one": one, "two": two})))
+                users.append(asyncio.ensure_future(lease({"one": one, "two": two})))
             for _ in range(int(draw.integers(0, 40))):
                 await asyncio.sleep(0)
             gone = users[int(draw.integers(0, 12))]
@@ -117,35 +102,15 @@ def test_a_batch_has_the_errors_of_its_own_rows(rows):
     faults = Faults(eio_offsets=((100 * rows.row_bytes, 101 * rows.row_bytes),), delay_turns_max=4)
 
     async def main() -> None:
-        async with two_tables(rows, faults=faults) as buffer:
-            wanted = [
-                {"one": ids(0, 30), "two": NONE},
-                {"one": ids(40, 50), "two": ids(96, 104)},
-                {"one": ids(60, 70), "two": NONE},
-            ]
-            users = [asyncio.ensure_future(use(buffer, rows, each)) for each in wanted]
+        async with two_tables(rows, faults=faults) as lease:
+            wanted = (ids(0, 30), NONE), (ids(40, 50), ids(96, 104)), (ids(60, 70), NONE)
+            users = [asyncio.ensure_future(lease({"one": a, "two": b})) for a, b in wanted]
             await asyncio.wait(users)
             assert isinstance(users[1].exception(), ReadError)
             users[0].result()
             users[2].result()
 
     run(main())
-
-
-@in_virtual_loop
-async def test_all_tables_or_none(rows):
-    """A batch without a place in one table takes none of the other."""
-    async with two_tables(rows) as buffer:
-        first = await buffer.lease({"one": NONE, "two": ids(0, 9)})
-        second = await buffer.lease({"one": NONE, "two": ids(0, 9)})
-        (ticket,) = buffer.join([(None, {"one": ids(0, 30), "two": ids(0, 3)})])
-        assert not ticket.granted.done()
-        assert buffer.tables["one"].available == 2 * PLACE_ROWS
-        await first.ready()
-        first.release()
-        (await buffer.granted(ticket)).release()
-        await second.ready()
-        second.release()
 
 
 # ---- residents whose fetch is refused

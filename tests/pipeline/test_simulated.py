@@ -35,6 +35,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "many samplers": {"stages": Stages(4, 4, 9, 2)},
     "many extractors": {"stages": Stages(2, 7, 3, 8)},
     "any order": {"stages": ANY_ORDER},
+    "queues of one": {"policy": Belady(), "stages": Stages(2, 3, 1, 1, True, 3)},
+    "a short queue": {"policy": Belady(), "stages": Stages(2, 3, 6, 1, False, None)},
+    "queues shorter than a sweep": {"policy": Belady(), "stages": Stages(2, 3, 2, 2, True, 9)},
     "sweeps of one": {"policy": Belady(), "stages": Stages(4, 4, 6, 6, sweep=1)},
     "sweeps of two": {"policy": Belady(), "stages": Stages(4, 4, 6, 6, sweep=2)},
     "sweeps of three": {"policy": LRU(), "stages": Stages(4, 4, 6, 6, sweep=3)},
@@ -66,16 +69,6 @@ def test_the_batches_are_those_of_the_sample_stage(rows, seeds, shape, slots):
         expected = expected_nodes(scenario, seed) + expected_nodes(scenario, seed, 1)
         found = held(simulate(scenario, seed, epochs=2))
         assert order(found[:7]) + order(found[7:]) == expected
-
-
-@product(
-    "queues,in_order,sweep", [(1, 1), (1, 4), (6, 1), (2, 2), (3, 9)], [True, False], [None, 3]
-)
-def test_queues_shorter_than_a_sweep(rows, seeds, queues, in_order, sweep):
-    stages = Stages(2, 3, *queues, in_order, sweep)
-    scenario = Scenario(rows, batches=10, slots=50, stages=stages, policy=Belady(), faults=NOISE)
-    for seed in seeds(2):
-        assert sorted(b.index for b in simulate(scenario, seed)) == list(range(10))
 
 
 @product(

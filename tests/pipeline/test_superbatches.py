@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.records import Sample, Seeds
 from gnndrive.pipeline.epoch import Epoch, Stages
 from gnndrive.sampling.schedules.base import Window
-from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.trace import Trace
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation
@@ -46,17 +45,6 @@ def test_a_superbatch_loads_fewer_rows_than_the_queued_samples(rows):
     assert ahead < 0.97 * window
 
 
-class FailingSampler(RandomSampler):
-    """Fails at the batch whose first seed is the given node."""
-
-    failing = -1
-
-    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology] = ()) -> Sample:
-        if seeds.node[0] == self.failing:
-            raise ReadError("graph", 0, errno.EIO)
-        return super().sample(seeds, key)
-
-
 # The first superbatch has four batches, the others seven.
 @product(
     "what,at", ["sampler", "schedule", "take", "add_next_uses", "trace"], [0, 3, 4, 5, 11, 13, 19]
@@ -66,15 +54,16 @@ def test_an_error_comes_at_its_turn(rows, monkeypatch, seeds, what, at):
     be made, which is the error of its superbatch's first batch."""
     scenario = Scenario(rows, **AHEAD)
     make, made = Trace.__init__, list[int]()
-    working = getattr(Trace, what, None)
+    working, sample = getattr(Trace, what, None), RandomSampler.sample
 
     def change(epoch: Epoch) -> None:
-        if what == "sampler":
-            sampler = FailingSampler(rows.row_count, scenario.extra_max)
-            sampler.failing = failing
-            epoch.inputs = replace(epoch.inputs, sampler=sampler)
-        elif what == "schedule":
+        if what == "schedule":
             epoch.inputs = replace(epoch.inputs, batches=ending(epoch.inputs.batches))
+
+    def unsampled(sampler: RandomSampler, seeds: Seeds, *more: Any) -> Sample:
+        if seeds.node[0] == failing:
+            raise ReadError("graph", 0, errno.EIO)
+        return sample(sampler, seeds, *more)
 
     def ending(batches: Iterator[tuple[Window, Seeds]]) -> Iterator[tuple[Window, Seeds]]:
         for index, each in enumerate(batches):
@@ -96,6 +85,8 @@ def test_an_error_comes_at_its_turn(rows, monkeypatch, seeds, what, at):
 
     if what == "trace":
         monkeypatch.setattr(Trace, "__init__", unmade)
+    elif what == "sampler":
+        monkeypatch.setattr(RandomSampler, "sample", unsampled)
     elif working:
         monkeypatch.setattr(Trace, what, unread)
     for seed in seeds(2):
@@ -104,10 +95,8 @@ def test_an_error_comes_at_its_turn(rows, monkeypatch, seeds, what, at):
         failing = first[at]
         turn = {"sampler": first.index(failing), "trace": (0, 4, 11)[at % 3]}.get(what, at)
         delivered, error, _ = outcome(scenario, seed, change)
-        assert (delivered, error) == (
-            turn,
-            StoreError if what in ("schedule", "trace") else ReadError,
-        )
+        kind = StoreError if what in ("schedule", "trace") else ReadError
+        assert (delivered, error) == (turn, kind)
 
 
 def test_no_room_at_all_is_an_error(rows, seeds):
