@@ -1,9 +1,5 @@
-"""bench/gpu.py: its options, its rounds within a time, and its tables; no GPU is needed.
+"""bench/gpu.py: its options, its rounds within a time, and its tables; no GPU is needed."""
 
-test_gpu_all.py tries the script that runs it.
-"""
-
-import argparse
 import json
 import subprocess
 import sys
@@ -51,26 +47,19 @@ def test_without_a_gpu_it_exits_with_2(monkeypatch, capsys):
     assert "needs a CUDA GPU" in capsys.readouterr().err
 
 
-def test_options_are_passed_to_epoch(store):
+def test_options_are_passed_to_epoch(store, capsys):
     own, given = gpu.parse([str(store), *SMALL, "--device-memory", "1GB", "--threads", "2"])
     assert (own.parts, given.device_memory, given.threads) == (list(gpu.PARTS), "1GB", 2)
     assert (given.buffer, given.batches, given.fanout) == ("1MB", 3, [3, 2])
     assert gpu.parse(["--parts", "gather"])[1] is None
-    made, given = gpu.parse(["--generate", "0.5", "--folder", "there"])
-    assert given.store == str(scale.store_path(made.folder, 500_000))
     _, given = gpu.parse(["--generate", "8.2"])  # its product with 1e6 is less than 8,200,000
     assert given.store == str(scale.store_path(Path(), 8_200_000))
-
-
-def test_switches_are_sets_that_are_measured_in_turn(store, capsys):
     sets = ["defaults", "blocks=8 gather_stream"]
     own, given = gpu.parse([str(store), "--switch", sets[0], "--switch", sets[1]])
     assert own.switch == sets
     assert given.switches == MoveOptions(blocks=8, gather_stream=True)  # a worker has the last
     device = _gpu_device.switched(given.way, MoveOptions(portions=8))
-    assert choose(device) == (device, None)
-    assert device.portions == 8
-    assert gpu.parse([str(store)])[1].switches == MoveOptions()
+    assert (choose(device), device.portions) == ((device, None), 8)
     with pytest.raises(SystemExit):
         gpu.parse([str(store), "--switch", "block=8"])
     assert "choose from blocks, gather_stream" in capsys.readouterr().err
@@ -80,53 +69,45 @@ def test_switches_are_sets_that_are_measured_in_turn(store, capsys):
 
 
 def test_a_move_that_fails_is_named_and_the_others_are_measured(tmp_path, monkeypatch):
-    made = []
+    """After an illegal access each call fails, also those that make and close a driver."""
+    error = "CUDA error: an illegal memory access was encountered"
+    driver = mock.Mock(close=mock.Mock(side_effect=RuntimeError(error)))
+    made = {"zero-copy": gnndrive.ConfigError("needs CuPy"), "copy+kernel": driver,
+            "staged": RuntimeError(error)}  # fmt: skip
 
     def make(way, options):
-        if way == "zero-copy":
-            raise gnndrive.ConfigError("needs CuPy")
-        made.append(mock.Mock(options=options))
-        return made[-1]
+        assert options.blocks == 4
+        if isinstance(made[way], Exception):
+            raise made[way]
+        return made[way]
 
     def measure(driver, row_bytes, *_):
         if row_bytes == 3072:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            raise RuntimeError(error)
         return {"ratio": [0.9]}
 
     monkeypatch.setattr(_gpu_moves, "make_driver", make)
-    monkeypatch.setattr(_gpu_moves, "MEASURE", dict.fromkeys(("h2d", "gather"), measure))
+    monkeypatch.setattr(_gpu_moves, "MEASURE", {"h2d": measure})
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     file = tmp_path / "moves.json"
-    ways = ["--ways", "zero-copy,staged"]
-    own, _ = gpu.parse(["--parts", "h2d", "--switch", "blocks=4", *ways, "--json", str(file)])
+    words = ["--parts", "h2d", "--switch", "blocks=4", "--ways", ",".join(made)]
+    own, _ = gpu.parse([*words, "--json", str(file)])
     found: dict[str, Any] = {"moves": [], "failed": [], "unavailable": []}
     gpu.measure(own, None, found)
-    head = {"part": "h2d", "way": "staged", "row_bytes": 512, "switches": "blocks=4"}
-    error = "CUDA error: an illegal memory access was encountered"
-    assert found == {
-        "moves": [head | {"ratio": [0.9]}],
-        "failed": [f"h2d, staged, 3072 B, blocks=4: {error}"],
-        "unavailable": ["zero-copy: needs CuPy"],
-    }
-    assert json.loads(file.read_text()) == found
-    (driver,) = made
-    assert driver.options.blocks == 4
-    driver.close.assert_called_once()
-
-
-def test_an_error_that_stays_does_not_end_the_process(monkeypatch):
-    """After an illegal access each call fails, also those that make and close a driver."""
-    closed = mock.Mock(side_effect=RuntimeError("illegal access"))
-    made = mock.Mock(side_effect=[mock.Mock(close=closed), RuntimeError("illegal access")])
-    monkeypatch.setattr(_gpu_moves, "make_driver", made)
-    monkeypatch.setattr(_gpu_moves, "MEASURE", {"h2d": lambda *_: {"ratio": [0.9]}})
-    own, _ = gpu.parse(["--parts", "h2d", "--ways", "zero-copy,staged"])
-    found: dict[str, Any] = {"moves": [], "failed": [], "unavailable": []}
-    gpu.measure(own, None, found)
-    assert len(found["moves"]) == 2
-    assert found["failed"] == [
-        "end, zero-copy, defaults: illegal access", "set-up, staged, defaults: illegal access",
-    ]  # fmt: skip
+    head = {"part": "h2d", "way": "copy+kernel", "row_bytes": 512, "switches": "blocks=4"}
+    assert (
+        found
+        == json.loads(file.read_text())
+        == {
+            "moves": [head | {"ratio": [0.9]}],
+            "failed": [
+                f"h2d, copy+kernel, 3072 B, blocks=4: {error}",
+                f"end, copy+kernel, blocks=4: {error}",
+                f"set-up, staged, blocks=4: {error}",
+            ],
+            "unavailable": ["zero-copy: needs CuPy"],
+        }
+    )
 
 
 # ---- epochs ----
@@ -145,26 +126,16 @@ def test_loaders_by_hand_make_the_batches_that_gnndrive_draws(store):
 
 
 class Loaders:
-    """Runs fakes of the loaders on a virtual clock.
-
-    Attributes:
-        now: the time.
-        seconds: of a batch, by loader; a loader without any fails.
-        set_up_s: before the first batch.
-        ended: how a loader that fails has ended.
-        runs: loader, switches and batches of each run.
-    """
+    """Runs fakes of the loaders on a virtual clock, with 5 s of set-up."""
 
     def __init__(self) -> None:
-        self.now, self.set_up_s = 0.0, 5.0
-        self.seconds = {"pinned": 2.0, "row-copies": 3.0, "gnndrive": 1.0}
-        self.runs: list[tuple[str, str, int]] = []
-        self.checksum, self.ended = 7, "1"
+        self.now = 0.0
+        self.seconds = {"pinned": 2.0, "row-copies": 3.0, "gnndrive": 1.0}  # a batch
+        self.ended = "1"  # how a loader without seconds has ended
+        self.runs: list[tuple[str, str, int]] = []  # loader, switches and batches
+        self.checksums = {}
 
-    def spawn(
-        self, name: str, options: argparse.Namespace, group: Any, script: str, left: float | None,
-        everything: bool,
-    ) -> dict[str, Any]:  # fmt: skip
+    def spawn(self, name, options, group, script, left, everything):
         given = options.given
         assert Path(script).name == "gpu.py"
         assert given[-4] == "--batches"
@@ -174,13 +145,13 @@ class Loaders:
         if name not in self.seconds:
             sys.exit(f"{name} ended with {self.ended}")
         elapsed = batches * self.seconds[name]
-        if left is not None and self.set_up_s + elapsed > left:
+        if left is not None and 5 + elapsed > left:
             self.now += left
             raise subprocess.TimeoutExpired("python", left)
-        self.now += self.set_up_s + elapsed
+        self.now += 5 + elapsed
         return {
             "loader": name, "batches": batches, "elapsed_s": elapsed, "idle": 0.25,
-            "checksum": self.checksum + batches, "engine": "threads",
+            "checksum": self.checksums.get(name, 7) + batches, "engine": "threads",
         }  # fmt: skip
 
 
@@ -210,13 +181,19 @@ def run(store: Path, loaders: Loaders) -> Callable[..., dict[str, Any]]:
     return run_epochs
 
 
-def test_loaders_run_in_rounds(loaders, run):
-    found = run("--runs", "2")
-    assert [name for name, *_ in loaders.runs] == ["pinned", "gnndrive", "row-copies"] * 2
-    assert {batches for *_, batches in loaders.runs} == {3}
-    assert _gpu_epochs.speedups_of_gnndrive(found["epochs"], "pinned") == [2.0, 2.0]
-    for part in ("2.00 (2.00–2.00)", "3.00 (3.00–3.00)", "0.25", "engine: threads"):
+def test_loaders_run_in_rounds_and_only_gnndrive_with_each_set_of_switches(loaders, run):
+    found = run("--runs", "2", "--switch", "defaults", "--switch", "portions=8")
+    assert loaders.runs == 2 * [
+        ("pinned", "defaults", 3), ("gnndrive", "defaults", 3), ("row-copies", "defaults", 3),
+        ("gnndrive", "portions=8", 3),
+    ]  # fmt: skip
+    defaults = [each for each in found["epochs"] if each["switches"] == "defaults"]
+    assert _gpu_epochs.speedups_of_gnndrive(defaults, "pinned") == [2.0, 2.0]
+    for part in ("2.00 (2.00–2.00)", "3.00 (3.00–3.00)", "0.25", "engine: threads", "portions=8"):
         assert part in found["table"]
+    loaders.checksums["gnndrive"] = 1
+    with pytest.raises(SystemExit, match="same batches"):
+        run()
 
 
 @pytest.mark.parametrize(("seconds", "least", "rounds"), [(300, 200, 3), (60, 0, 1)])
@@ -233,50 +210,32 @@ def test_a_time_decides_how_many_batches_and_rounds_there_are(loaders, run, seco
         assert batches >= _gpu_epochs.FEW_BATCHES
 
 
-def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(loaders, run):
+@pytest.mark.parametrize(
+    ("ended", "hangs", "rounds"),
+    [("1", True, 1), ("1", False, 2), ("-9 (killed: out of memory?)", False, 1)],
+)
+def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(
+    loaders, run, ended, hangs, rounds
+):
+    """In one round if it lacks memory: the time is needed to run all of them with more memory."""
     del loaders.seconds["row-copies"]
-    loaders.seconds["gnndrive"] = 1000.0
+    loaders.ended = ended
+    if hangs:
+        loaders.seconds["gnndrive"] = 1000.0
     found = run("--seconds", "300", "--runs", "2")
-    assert found["failed"] == [
-        "epoch, gnndrive, defaults: gnndrive had not ended when the time was up",
-        "epoch, row-copies, defaults: row-copies ended with 1",
-    ]
+    assert (
+        found["failed"]
+        == [
+            "epoch, gnndrive, defaults: gnndrive had not ended when the time was up",
+            f"epoch, row-copies, defaults: row-copies ended with {ended}",
+        ][not hangs :]
+    )
     assert [name for name, *_ in loaders.runs].count("row-copies") == 1
-    assert {result["loader"] for result in found["epochs"]} == {"pinned"}
+    assert [result["loader"] for result in found["epochs"]].count("pinned") == rounds
     assert "not measured: epoch, row-copies" in found["table"]
     assert loaders.now <= 300
 
 
-@pytest.mark.parametrize(("ended", "rounds"), [("-9 (killed: out of memory?)", 1), ("1", 2)])
-def test_no_second_round_if_a_loader_needs_more_memory(loaders, run, ended, rounds):
-    """The time is needed to run all of them with more memory."""
-    del loaders.seconds["row-copies"]
-    loaders.ended = ended
-    assert len(run("--seconds", "300", "--runs", "2")["epochs"]) == 2 * rounds
-
-
-def test_only_gnndrive_runs_with_each_set_of_switches(loaders, run):
-    found = run("--runs", "1", "--switch", "defaults", "--switch", "portions=8")
-    assert [turn[:2] for turn in loaders.runs] == [
-        ("pinned", "defaults"), ("gnndrive", "defaults"), ("row-copies", "defaults"),
-        ("gnndrive", "portions=8"),
-    ]  # fmt: skip
-    assert found["table"].splitlines()[-2].endswith("  portions=8")
-
-
-def test_loaders_with_different_batches_are_not_compared(loaders, run, monkeypatch):
-    def spawn(name, *given):
-        loaders.checksum = len(name)
-        return loaders.spawn(name, *given)
-
-    monkeypatch.setattr(epoch, "spawn", spawn)
-    with pytest.raises(SystemExit, match="same batches"):
-        run()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "rounds", "batches"),
-    [(1000.0, 3, 20), (300.0, 3, 11), (100.0, 3, 11), (40.0, 3, 3), (1.0, 3, 2)],
-)
-def test_batches_fit_into_the_time(seconds, rounds, batches):
-    assert _gpu_epochs.batches_in(seconds, 3, 5.0, 2.0, rounds, 20) == batches
+def test_batches_fit_into_the_time():
+    found = [_gpu_epochs.batches_in(time, 3, 5.0, 2.0, 3, 20) for time in (1000, 300, 100, 40, 1)]
+    assert found == [20, 11, 11, 3, 2]

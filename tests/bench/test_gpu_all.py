@@ -1,36 +1,214 @@
-"""`run.sh --all` of the GPU bundle: the order and the times of its parts, on a virtual clock."""
+"""bench/gpu_all.py, which `run.sh --all` runs: its parts in time, its page, and a rehearsal."""
 
+from __future__ import annotations
+
+import contextlib
 import dataclasses
+import importlib
+import io
+import itertools
 import json
 import os
 import select
 import signal
 import sys
+from pathlib import Path
+from typing import Any
 
+import _gpu_loaders
+import _gpu_machine
+import _gpu_moves
 import _gpu_page
 import _gpu_parts
-import _gpu_tries
+import epoch
+import gpu
 import gpu_all
 import pytest
 
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.common.memory import parse_size
-from tests.bench.fake_parts import row
 from tests.project_files import ROOT
 
+PAGE = (ROOT / "docs" / "gpu-results.md").read_text(encoding="utf-8")
+TESTS_XML = """<testsuites><testsuite name="pytest" errors="0" tests="4" time="2.5">
+<testcase classname="tests.gpu.test_loader" name="test_a" time="0.1" />
+<testcase classname="tests.gpu.test_loader" name="test_b"><skipped message="no CuPy" /></testcase>
+<testcase classname="tests.gpu.test_loader" name="test_c"><skipped message="no CuPy" /></testcase>
+<testcase classname="tests.gpu.test_io" name="test_d"><failure message="wrong&#10;x" /></testcase>
+</testsuite></testsuites>"""
+SECONDS = {"pinned": 6.0, "row-copies": 9.0, "gnndrive": 3.0}
+RATIO = {"zero-copy": 0.95, "copy+kernel": 0.8, "staged": 0.6}
 
-def test_nothing_is_timed_while_the_graph_is_made(fake, run):
+
+class Fake:
+    """Starts fakes of all parts on a virtual clock; notes when each command was started."""
+
+    def __init__(self) -> None:
+        self.now, self.commands, self.stopped = 0.0, list[tuple[float, list[str]]](), 0
+        self.seconds: dict[str, float] = {}  # by a word of the command; 1 by default
+        self.statuses: dict[str, int] = {}  # by a word of the command
+        self.budget_kills = ""  # the host budget under which pinned dies, by `dies`
+        self.dies = "ended with -9 (killed: out of memory?)"
+        self.crashes_at = ""  # a set of switches or a way at which bench/gpu.py crashes
+        self.moves_kept = 0  # of that one, measured before
+        self.checksum = 1  # of pinned's batches; of others 1
+        self.limited = True  # whether a host budget holds
+        self.killed_at = ""  # a word of the command at which the script itself is stopped
+
+    def clock(self) -> float:
+        return self.now
+
+    def start(self, command: list[str]) -> FakeChild:
+        self.commands.append((self.now, command))
+        return FakeChild(self, command)
+
+    def began(self, word: str) -> list[float]:
+        """When commands with this word were started."""
+        return [time for time, command in self.commands if word in command]
+
+
+class FakeChild:
+    """A process that ends after some virtual seconds and leaves results as the real one does."""
+
+    def __init__(self, fake: Fake, command: list[str]) -> None:
+        self._fake, self._command = fake, command
+        self._given = dict(itertools.pairwise(command))
+        self._ends = fake.now + self._of(fake.seconds, 1.0)
+
+    def _of(self, table: dict[str, Any], default: Any) -> Any:
+        return next((value for word, value in table.items() if word in self._command), default)
+
+    def wait(self, seconds: float) -> int | None:
+        fake = self._fake
+        if fake.killed_at in self._command:
+            raise SystemExit(143)
+        for word in self._command:
+            if word.startswith("--junitxml="):
+                Path(word.partition("=")[2]).write_text(TESTS_XML)
+        if self._ends > fake.now + seconds:
+            fake.now += max(seconds, 0)
+            return None
+        fake.now = max(fake.now, self._ends)
+        if "bench/gpu.py" in self._command:
+            Path(self._given["--json"]).write_text(json.dumps(self._measured()))
+        asked = [*self._switches(), *self._given.get("--ways", "").split(",")]
+        return -11 if fake.crashes_at and fake.crashes_at in asked else self._of(fake.statuses, 0)
+
+    def _switches(self) -> list[str]:
+        pairs = itertools.pairwise(self._command)
+        return [word for before, word in pairs if before == "--switch"] or ["defaults"]
+
+    def _measured(self) -> dict[str, Any]:
+        fake, given, switches = self._fake, self._given, self._switches()
+        found: dict[str, Any] = {"moves": [], "epochs": [], "failed": [], "unavailable": []}
+        found |= {"memory": "a limit", "features_bytes": 6 * 10**9, "limited": fake.limited}
+        if "--generate" in given:
+            found["features_bytes"] = int(float(given["--generate"]) * 512e6)
+        budget = found["host_budget"] = given.get("--host-budget", "")
+        crash = fake.crashes_at
+        if given["--parts"] == "epoch":
+            loaders = given.get("--loaders", ",".join(SECONDS)).split(",")
+            if budget and budget == fake.budget_kills:
+                found["failed"] = [f"epoch, pinned, defaults: pinned {fake.dies}"]
+                loaders = [name for name in loaders if name != "pinned"]
+            ran = switches[: switches.index(crash)] if crash in switches else switches
+            found["epochs"] = [
+                {"loader": name, "switches": one, "run": turn, "batches": 8, "idle": 0.25,
+                 "s_per_batch": SECONDS[name], "wall_s": 10.0, "peak_bytes": 10**9,
+                 "checksum": fake.checksum if name == "pinned" else 1}
+                for name in loaders for one in ran for turn in range(2)
+            ]  # fmt: skip
+            return found
+        for one in switches:
+            for way in given["--ways"].split(","):
+                ratio = RATIO[way] - (0.05 if "blocks" in one else 0)
+                moves = [
+                    {"part": kind, "way": way, "row_bytes": nbytes, "switches": one,
+                     "bytes_per_s": [ratio * 5e10] * 3, "plain_bytes_per_s": [5e10] * 3,
+                     "ratio": [ratio] * 3}
+                    for kind in ("h2d", "gather") for nbytes in (512, 3072)
+                ]  # fmt: skip
+                if crash and crash in (one, way):
+                    found["moves"] += moves[: fake.moves_kept]
+                    return found
+                found["moves"] += moves
+        return found
+
+    def stop(self) -> None:
+        self._fake.stopped += 1
+
+    def output(self) -> tuple[str, str]:
+        if self._ends > self._fake.now:
+            return "", ""
+        if "disk" in self._command:
+            disk = {"request_s": 1e-5, "byte_s": 5e-10, "depth": 128, "engine": "uring"}
+            return json.dumps(disk), "a warning"
+        if "bench/_gpu_machine.py" in self._command:
+            return json.dumps({"gpu": "an H200", "commit": "abc", "date": "today",
+                               "mount": "/ /dev/vda ext4 rw"}), ""  # fmt: skip
+        return "some text", "one line\nthe last line\n"
+
+
+@pytest.fixture
+def fake() -> Fake:
+    return Fake()
+
+
+@pytest.fixture
+def run(fake, tmp_path):
+    """Runs --all with fakes and returns its results; the page is in "page"."""
+
+    def make(*given: Any, **named: Any) -> _gpu_parts.Parts:
+        return _gpu_parts.Parts(*given, **named, start=fake.start, clock=fake.clock)
+
+    def run_all(*more: str) -> dict[str, Any]:
+        fake.now = 0.0
+        words = [str(tmp_path / "out"), "--folder", str(tmp_path / "graphs"), *more]
+        own = gpu_all.parse(words)
+        found: dict[str, Any] = {"status": gpu_all.run(own, make)}
+        found |= json.loads((own.out / "results.json").read_text())
+        return found | {"page": (own.out / "gpu-results.md").read_text()}
+
+    return run_all
+
+
+def row(page: str, question: str) -> str:
+    return next(line for line in page.splitlines() if line.startswith(f"| {question}"))
+
+
+PYGS_WAY = "seconds a batch beside PyG's way"
+
+
+def test_nothing_is_timed_while_the_graph_is_made_and_every_row_is_filled_in(fake, run, tmp_path):
     fake.seconds = {"pytest": 90.0, "bench/scale.py": 120.0, "h2d,gather": 40.0, "--seconds": 200.0}
     found = run()
-    assert found["status"] == 0, found
-    assert list(found["parts"]) == [
+    page = found["page"]
+    assert (found["status"], list(found["parts"])) == (0, [
         "machine", "tests", "graph", "moves", "disk", "epochs", "switches", "switch-epochs",
-    ]  # fmt: skip
+    ])  # fmt: skip
     assert fake.began("bench/scale.py") == [0.0]
     (tests,) = fake.began("pytest")
     assert tests < 120.0 <= min(fake.began("bench/gpu.py") + fake.began("disk"))
     assert fake.now < gpu_all.SECONDS
+    assert len(list((tmp_path / "out").iterdir())) <= 8
+    assert list(_gpu_page.questions(PAGE)) == list(_gpu_page.ROWS)
+    for question, says in {
+        "tests/gpu": "1 passed, 1 failed, 2 skipped; test_io::test_d failed: wrong; "
+        "2 skipped: no CuPy",
+        "rows into the feature": "zero-copy, 512 B: 0.95 (0.95–0.95)",
+        "which way is faster": "zero-copy: 0.95 of the plain copy, copy+kernel 0.80",
+        "gather beside": "staged, 3,072 B: 0.60 (0.60–0.60)",
+        PYGS_WAY: "2.00 (2.00–2.00) times as fast; 2 rounds of 8 batches",
+        "seconds a batch beside one copy a row": "3.00 (3.00–3.00) times as fast",
+        "GPU idle share": "gnndrive 0.25 (0.25–0.25)",
+        "the disk's two constants": "10.0 µs a request, 0.500 ns a byte, 128 at once, engine uring",
+        "rows moved with each switch": "blocks=128: h2d 512 B -0.05",
+        "seconds a batch with each switch": "gather_stream=on: 3.000 s",
+    }.items():
+        assert says in row(page, question)
+    assert ("not measured" in page, "fake" in page.partition("## Results")[2]) == (False, False)
+    assert _gpu_page.page(found, page) == page  # may be filled again
 
 
 def test_a_part_that_fails_or_hangs_is_named_and_the_others_run(fake, run):
@@ -39,17 +217,18 @@ def test_a_part_that_fails_or_hangs_is_named_and_the_others_run(fake, run):
     fake.seconds = {"12": 10_000.0, "h2d,gather": 10_000.0}
     found = run()
     parts, page = found["parts"], found["page"]
-    assert found["status"] == 1
+    assert (found["status"], parts["smaller graph"]["error"]) == (1, "")
     assert "the time was up" in parts["graph"]["error"]
-    assert parts["smaller graph"]["error"] == ""
     assert "--generate 2" in parts["epochs"]["command"]
-    assert "powerlaw_2m.gnn" in parts["disk"]["command"]
     assert parts["disk"]["error"] == "ended with 1: a warning"
-    assert parts["moves"]["error"].startswith("stopped after 90 s")
-    assert parts["epochs"]["result"]["epochs"]
-    assert "| moves | 90 | stopped after 90 s" in page
     assert "not measured: stopped after 90 s, because the time was up" in page
-    assert "2.00 (2.00–2.00) times as fast" in page
+    assert "fit into the host's memory: this does not answer the question" in row(page, PYGS_WAY)
+    before, fake.seconds, fake.statuses = len(fake.commands), {}, {}
+    found = run("--only", "switches,switch-epochs")
+    assert (found["status"], len(fake.commands)) == (0, before + 2)  # of this call's parts
+    assert "--generate 2" in found["parts"]["switch-epochs"]["command"]
+    assert found["parts"]["disk"]["error"]
+    assert "2.00 (2.00–2.00) times as fast" in row(found["page"], PYGS_WAY)
 
 
 def test_all_ends_in_time_if_every_part_hangs(fake, run):
@@ -58,149 +237,76 @@ def test_all_ends_in_time_if_every_part_hangs(fake, run):
     assert fake.now <= gpu_all.SECONDS
     assert all(part["error"] for part in found["parts"].values())
     page = found["page"].partition("### ")[0]
-    for question in _gpu_page.ROWS:
-        assert "| not measured: " in row(page, question)
+    assert all("| not measured: " in row(page, question) for question in _gpu_page.ROWS
+               if question != "tests/gpu")  # fmt: skip
+    assert "not all ran: stopped after" in row(page, "tests/gpu")
 
 
-def test_an_epoch_that_lacks_memory_is_run_again_with_more(fake, run):
+@pytest.mark.parametrize("memory", [True, False])
+def test_an_epoch_that_lacks_memory_is_run_again_with_more(fake, run, memory):
     fake.budget_kills = "4GiB"
+    fake.dies = fake.dies if memory else "had not ended when the time was up"
     found = run()
-    assert [name for name in found["parts"] if name.startswith("epochs")] == [
-        "epochs", "epochs, 5GiB",
-    ]  # fmt: skip
-    assert "--host-budget 4GiB" in found["parts"]["switch-epochs"]["command"]
-    assert "--host-budget 5GiB" in row(found["page"], "seconds a batch beside PyG's way")
+    tries = [name for name in found["parts"] if name.startswith("epochs")]
+    assert tries == ["epochs", "epochs, 5GiB"][: 1 + memory]
+    line = row(found["page"], PYGS_WAY)
+    assert ("--host-budget 5GiB" if memory else "not measured: no round in which both") in line
     assert "--host-budget 4GiB" in row(found["page"], "seconds a batch beside one copy a row")
-
-
-def test_a_loader_that_fails_otherwise_is_not_run_with_more_memory(fake, run):
-    fake.budget_kills, fake.dies = "4GiB", "had not ended when the time was up"
-    found = run()
-    assert [name for name in found["parts"] if name.startswith("epochs")] == ["epochs"]
-    line = row(found["page"], "seconds a batch beside PyG's way")
-    assert "not measured: no round in which both loaders ended" in line
-    assert "had not ended" in line
     nodes = gpu_all.Sizes(None, rehearse=False).million_nodes[0] * 1e6
-    for budget in gpu_all.BUDGETS[:-1]:  # each is less than the features
-        assert parse_size(budget, "budget") < nodes * 512
-    assert gpu_all.BUDGETS[-1] == ""
+    *less, none = gpu_all.BUDGETS
+    assert max(parse_size(budget, "budget") for budget in less) < nodes * 512
+    assert none == ""
 
 
-# ---- after a crash ----
+@pytest.mark.parametrize("change", [{"checksum": 2}, {"limited": False}])
+def test_epochs_that_do_not_answer_the_question_say_so(fake, run, change):
+    vars(fake).update(change)
+    says = "this does not answer the question"
+    if "checksum" in change:
+        says = "not measured: the loaders did not train on the same batches"
+    assert says in row(run()["page"], PYGS_WAY)
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-def test_ways_behind_one_that_crashes_are_measured_in_another_process(fake, run, kept):
+def test_what_is_behind_a_crash_is_measured_in_another_process(fake, run, kept):
     fake.crashes_at, fake.moves_kept = "zero-copy", kept
     found = run()
     parts = found["parts"]
     assert [name for name in parts if name.startswith("moves")] == ["moves", "moves, copy+kernel"]
     assert "--ways copy+kernel,staged" in parts["moves, copy+kernel"]["command"]
     assert "copy+kernel: 0.80 of the plain copy, staged 0.60" in row(found["page"], "which way")
-    line = row(found["page"], "gather beside")
-    assert "staged, 512 B: 0.60" in line
-    assert "--ways copy+kernel,staged" in line
     for name in ("epochs", "switch-epochs"):
         assert "--way copy+kernel" in parts[name]["command"]
-    assert "--ways copy+kernel --runs" in parts["switches"]["command"]
-
-
-def test_ways_that_hang_are_tried_once_each(fake, run):
-    fake.seconds = {"zero-copy,copy+kernel,staged": 1e4, "copy+kernel,staged": 1e4}
-    found = run("--only", "moves")
-    assert [(name, part["seconds"]) for name, part in found["parts"].items()] == [
-        ("moves", 90.0), ("moves, copy+kernel", 45.0), ("moves, staged", 1.0),
-    ]  # fmt: skip
-
-
-def test_a_way_that_is_unavailable_is_not_taken_for_the_one_that_failed():
-    moves = [{"way": "copy+kernel"}] * 4
-    found = {"moves": moves, "unavailable": ["zero-copy: needs CuPy"], "failed": []}
-    assert _gpu_tries.ways_behind(WAYS, found) == []
-    found["failed"] = ["end, copy+kernel, defaults: illegal access"]
-    found["unavailable"] += ["staged: illegal access"]  # because of that
-    assert _gpu_tries.ways_behind(WAYS, found) == ["staged"]
-
-
-def test_the_time_of_epochs_leaves_some_for_the_switches(fake, run):
-    fake.seconds = {"epoch": 1.0}
-    found = run()
-    given = found["parts"]["epochs"]["command"].split()
-    asked = float(given[given.index("--seconds") + 1])
-    assert 300 < asked < gpu_all.SECONDS - gpu_all.SWITCHES_S
-    assert "--seconds" not in found["parts"]["switch-epochs"]["command"]
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-def test_a_switch_that_crashes_does_not_stop_the_others(fake, run, kept):
     fake.crashes_at, fake.moves_kept = gpu_all.SWITCHES[1], kept
     found = run("--only", "switches")
-    assert list(found["parts"]) == ["switches", "switches, 2"]
-    assert f"--switch {gpu_all.SWITCHES[2]}" in found["parts"]["switches, 2"]["command"]
-    assert f"--switch {gpu_all.SWITCHES[1]}" not in found["parts"]["switches, 2"]["command"]
+    again = found["parts"]["switches, 2"]["command"]
+    asked = [one for one in gpu_all.SWITCHES if f"--switch {one}" in again]
+    assert asked == list(gpu_all.SWITCHES[2:])
     line = row(found["page"], "rows moved with each switch")
     measured = [one for one in gpu_all.SWITCHES if f"{one}: h2d" in line]
     assert measured == [one for one in gpu_all.SWITCHES if kept or one != fake.crashes_at]
-    assert found["page"].count("not asked for") == len(_gpu_page.ROWS) - 1
 
 
 def test_each_switch_of_the_device_is_measured():
     names = {word.partition("=")[0] for one in gpu_all.SWITCHES for word in one.split()}
     assert names == {field.name for field in dataclasses.fields(MoveOptions)}
-    for one in gpu_all.SWITCHES:
-        assert MoveOptions.parse(one.split()) != MoveOptions()
+    assert MoveOptions() not in [MoveOptions.parse(one.split()) for one in gpu_all.SWITCHES]
 
 
 def test_a_stop_ends_what_runs_and_keeps_the_results(fake, run, tmp_path):
     fake.killed_at = "h2d,gather"
     with pytest.raises(SystemExit):
         run()
-    assert fake.stopped == 1
     out = tmp_path / "out"
     found = json.loads((out / "results.json").read_text())
-    assert list(found["parts"]) == ["machine", "tests", "graph"]
+    assert (fake.stopped, list(found["parts"])) == (1, ["machine", "tests", "graph"])
     assert "1 passed, 1 failed, 2 skipped" in (out / "gpu-results.md").read_text()
-
-
-# ---- some parts again ----
-
-
-def test_parts_that_are_run_again_keep_the_others(fake, run):
-    fake.seconds, fake.statuses = {"12": 10_000.0}, {"disk": 1}
-    assert run()["status"] == 1
-    fake.seconds, fake.statuses = {}, {}
-    fake.now = 0.0
-    before = len(fake.commands)
-    found = run("--only", "switches,switch-epochs")
-    assert found["status"] == 0  # of this call's parts
-    assert len(fake.commands) == before + 2
-    assert "--generate 2" in found["parts"]["switch-epochs"]["command"]  # the smaller graph
-    assert found["parts"]["disk"]["error"]
-    assert "times as fast" in row(found["page"], "seconds a batch beside PyG's way")
-    assert "gather_stream=on: 3.000 s" in row(found["page"], "seconds a batch with each switch")
-    assert "an H200" in found["page"]
-
-
-def test_what_is_not_kept_from_an_earlier_call(fake, run):
-    """Figures of a fake GPU, and parts of a crash if their step is run again."""
-    run("--rehearse")
-    assert list(run("--only", "moves")["parts"]) == ["moves"]
-    fake.crashes_at = "zero-copy"
-    run()
-    fake.crashes_at = ""
-    names = [name for name in run("--only", "moves")["parts"] if name.startswith("moves")]
-    assert names == ["moves"]
 
 
 def test_a_page_that_fails_does_not_stop_the_parts(run, monkeypatch):
     monkeypatch.setattr(gpu_all, "page", lambda *_: {}["no such key"])
     found = run()
-    assert found["status"] == 0
-    assert "KeyError: 'no such key'" in found["page"]
-    assert "results.json has the results" in found["page"]
-
-
-# ---- times and processes ----
+    assert (found["status"], "KeyError: 'no such key'" in found["page"]) == (0, True)
 
 
 def test_the_time_begins_with_the_shell_script(monkeypatch, tmp_path):
@@ -218,26 +324,14 @@ def test_the_time_begins_with_the_shell_script(monkeypatch, tmp_path):
     assert f"{gpu_all.BEGAN}=$(date +%s)\n" in text.partition("cd ")[0]
 
 
-def test_a_test_that_hangs_is_named(fake, run):
-    fake.seconds = {"pytest": 10_000.0}
-    fake.reports_when_stopped = True
-    found = run()
-    assert "-v -v tests/gpu" in found["parts"]["tests"]["command"]
-    assert "faulthandler_timeout=45" in found["parts"]["tests"]["command"]
-    line = row(found["page"], "tests/gpu")
-    assert "1 passed, 1 failed, 2 skipped" in line
-    assert "not all ran: stopped after" in line
+# ---- real processes
 
 
 def test_a_process_may_write_its_report_when_it_is_stopped(tmp_path):
     ready = tmp_path / "ready"
     os.mkfifo(ready)
     commands = f"trap 'echo report; exit' INT; >{ready}; read x <{ready}"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # as main does
-    try:
-        child = _gpu_parts.Process(["sh", "-c", commands])
-    finally:
-        signal.signal(signal.SIGINT, before)
+    child = _gpu_parts.Process(["sh", "-c", commands])
     ready.read_text()
     assert child.wait(0) is None
     assert child.output()[0] == "report\n"
@@ -253,7 +347,6 @@ def test_a_process_is_stopped_with_its_children(tmp_path, monkeypatch):
     assert child.wait(0) is None
     assert select.select([grandchild], [], [], 60)[0]  # it has ended
     os.close(grandchild)
-    assert child.output()[1] == ""
 
 
 def test_a_part_that_ends_leaves_its_status_and_output(tmp_path):
@@ -264,3 +357,78 @@ def test_a_part_that_ends_leaves_its_status_and_output(tmp_path):
     assert (good, found["good"]["error"]) == ({"a": 1}, "")
     assert found["bad"]["error"] == "ended with 1: no such GPU"
     assert "no such GPU" in (tmp_path / "log.txt").read_text()
+
+
+def test_the_mount_is_found_without_findmnt(tmp_path):
+    text = (
+        "21 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
+        f"40 21 0:35 / {tmp_path.parent} rw,nosuid shared:2 - tmpfs none rw,size=1\n"
+        "41 21 0:36 / /elsewhere rw - ext4 /dev/vdb rw\n"
+    )
+    assert _gpu_machine.of_mountinfo(text, tmp_path) == f"{tmp_path.parent} none tmpfs rw,nosuid"
+
+
+# ---- the rehearsal
+
+
+class InProcess:
+    """Runs a part in this process when it is waited for; tests and disk leave given results."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command, self._printed, self._errors = list(command), "", ""
+
+    def wait(self, seconds: float) -> int | None:
+        if "pytest" in self._command or "disk" in self._command:
+            child = FakeChild(Fake(), self._command)
+            status = child.wait(seconds)
+            self._printed = child.output()[0]
+            return status
+        script = importlib.import_module(Path(self._command[1]).stem)
+        printed, before = io.StringIO(), sys.argv
+        sys.argv = self._command[1:]
+        try:
+            with contextlib.redirect_stdout(printed):
+                script.main()
+        except SystemExit as ended:
+            self._errors = str(ended.code)
+            return ended.code if isinstance(ended.code, int) else 1
+        finally:
+            sys.argv, self._printed = before, printed.getvalue()
+        return 0
+
+    def output(self) -> tuple[str, str]:
+        return self._printed, self._errors
+
+
+def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypatch):
+    def run_worker(name, options, *_):
+        _, worker = gpu.parse([*options.given, "--worker", name])
+        return _gpu_loaders.RUNS[name](worker) | {"peak_bytes": 1}
+
+    def make(*given, **named):
+        return _gpu_parts.Parts(*given, **named, start=InProcess, clock=lambda: 0.0)
+
+    monkeypatch.setattr(epoch, "spawn", run_worker)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(gpu_all, "SWITCHES", gpu_all.SWITCHES[:2])  # the others take as long each
+    monkeypatch.setattr(gpu, "tried_limit", lambda *_: contextlib.nullcontext((None, "no limit")))
+    words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
+    status = gpu_all.run(gpu_all.parse(words), make)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
+    assert status == 0, {name: part["error"] for name, part in results.items()}
+    page = (tmp_path / "out" / "gpu-results.md").read_text()
+    assert "not measured" not in page
+    for question in ("rows into", "gather", PYGS_WAY, "GPU idle"):
+        assert _gpu_page.FAKE in row(page, question)
+    moves = results["moves"]["result"]["moves"]
+    assert {(move["part"], move["way"], move["row_bytes"]) for move in moves} == set(
+        itertools.product(("h2d", "gather"), WAYS, _gpu_moves.ROW_BYTES)
+    )
+    epochs = results["epochs"]["result"]["epochs"]
+    assert {(one["loader"], one["run"]) for one in epochs} == set(
+        itertools.product(_gpu_loaders.RUNS, range(2))
+    )
+    for name in ("switches", "switch-epochs"):
+        found = results[name]["result"]
+        measured = {one["switches"] for one in found["moves"] + found["epochs"]}
+        assert measured == {"defaults", *gpu_all.SWITCHES}

@@ -21,8 +21,7 @@ import pytest
 from gnndrive.buffer.policies.hybrid import Hybrid
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, DiskIdentity
-from gnndrive.plan.replay import next_uses
-from tests.buffer.test_codes import codes_of, drawn_sweeps, fewest_loads
+from tests.buffer.test_codes import drawn_sweeps, fewest_loads
 
 NODES = 3000
 SMALL = ["--batches", "14", "--batch-size", "20", "--fanout", "3,2", "--samplers", "1"]
@@ -40,14 +39,6 @@ def options(store: Path, *more: str) -> argparse.Namespace:
     return policies.parse([str(store), *SMALL, *more])
 
 
-def loads_of(found: dict[str, Any], buffer: str) -> dict[tuple[str, int | None], int]:
-    return {
-        (result["policy"], result["window"]): result["loads"]
-        for result in found["results"]
-        if result["buffer"] == buffer
-    }
-
-
 # ---- the parts
 
 
@@ -61,17 +52,6 @@ def test_the_optimum_is_that_of_an_exhaustive_search(seeds):
         assert loads == fewest_loads(sweeps, slots)
 
 
-def test_one_backward_pass_codes_a_superbatch():
-    draw = random.Random(6)
-    batches = [tuple(draw.choices(range(9), k=4)) for _ in range(7)]
-    trace = _policies_trace.Trace(9, [np.array(batch) for batch in batches])
-    assert [trace[index].tolist() for index in range(7)] == [list(batch) for batch in batches]
-    codes, later = next_uses(trace, 2, 6)
-    expected, firsts = codes_of(batches[2:6], 9, 2)
-    assert np.array_equal(np.stack(codes), np.stack(expected))
-    assert np.array_equal(later, firsts)
-
-
 # ---- the simulation
 
 
@@ -81,23 +61,19 @@ def test_belady_with_all_batches_known_loads_as_few_rows_as_the_optimum(store, i
     given = options(store, *more, "--policies", "lru,belady,static")
     found = policies.measure(given)
     for buffer in ("300KB", "400KB"):
-        loads = {
-            (result["policy"], result["window"]): result["loads"]
-            for result in found["results"]
-            if result["buffer"] == buffer
-        }
+        ran = [each for each in found["results"] if each["buffer"] == buffer]
+        loads = {(result["policy"], result["window"]): result["loads"] for result in ran}
         fewest = loads[policies.OPTIMUM, None]
         assert loads["belady", 14] == fewest < loads["belady", 9] < loads["lru", 1]
         assert fewest < loads["belady", 3] < loads["belady", 1] == loads["static", 1]
-        assert list(loads) == [
+        assert loads.keys() == {
             ("lru", 1), *(("belady", window) for window in (1, 3, 9, 14)), ("static", 1),
             (policies.OPTIMUM, None), (policies.PINNED, None),
-        ]  # fmt: skip
+        }  # fmt: skip
     lines = policies.table(found, given).splitlines()
     assert f"in flight: {in_flight}, batches a sweep: 1" in lines[0]
     assert lines[3] == "buffer 300KB, 585 slots"
-    assert lines[9].split()[:2] == ["belady", "14"]
-    assert lines[9].split()[-1] == "1.000"
+    assert (lines[9].split()[:2], lines[9].split()[-1]) == (["belady", "14"], "1.000")
 
 
 def test_sweeps_save_requests_and_warm_up_is_left_out(store):
@@ -122,16 +98,19 @@ def test_a_policy_knows_the_largest_batch_and_the_window(store, monkeypatch):
     assert {context.batch_rows > found["batch_rows"] for context in contexts} == {True}
 
 
-def test_the_disks_constants_may_be_given(store):
+def test_what_is_given_and_what_cannot_be(store, monkeypatch):
     opened = policies.gnndrive.open(store)
-    assert policies.disk_of(options(store), opened)[1] == 8192
     cost, gap = policies.disk_of(options(store, "--request-us", "8", "--byte-ns", "2"), opened)
-    assert (cost.request_s, cost.byte_s) == pytest.approx((8e-6, 2e-9))
-    assert gap == 3584
+    assert (cost.request_s, cost.byte_s, gap) == pytest.approx((8e-6, 2e-9, 3584))
     assert policies.disk_of(options(store, "--gap", "0"), opened)[1] == 0
-
-
-def test_what_cannot_be_is_refused(store, monkeypatch):
+    assert epochs.arguments_of("ginex:phases=apart:superbatch=64") == {
+        "strategy": "ginex", "phases": "apart", "superbatch": 64,
+    }  # fmt: skip
+    for wrong in ("ginex:apart", "never"):
+        with pytest.raises(ConfigError, match=r"is no strategy|no strategy is called"):
+            epochs.check(options(store, "--epochs", f"gnndrive,{wrong}"))
+    with pytest.raises(SystemExit, match=r"--epochs gnndrive:wrong=1: .*wrong"):
+        epochs.check(options(store, "--epochs", "gnndrive:wrong=1"))
     with pytest.raises(ConfigError, match="more rows than the 19 slots: give more"):
         policies.measure(options(store, "--buffers", "10KB"))
     for wrong in (["--window", "0"], ["--window", "few"], ["--skip", "14"]):
@@ -188,25 +167,10 @@ def test_a_loaders_epoch_counts_what_the_simulation_counts(store):
         real["requests"], real["bytes_read"]) / 14, abs=1e-3)  # fmt: skip
 
 
-def test_a_strategys_arguments_follow_its_name(store):
-    assert epochs.arguments_of("ali+pg") == {"strategy": "ali+pg"}
-    assert epochs.arguments_of("ginex:phases=apart:superbatch=64") == {
-        "strategy": "ginex", "phases": "apart", "superbatch": 64,
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match=r"ginex:apart.* is no strategy"):
-        epochs.arguments_of("ginex:apart")
-    with pytest.raises(ConfigError, match="no strategy is called 'never'"):
-        epochs.check(options(store, "--epochs", "gnndrive,never"))
-    with pytest.raises(SystemExit, match=r"--epochs gnndrive:wrong=1: .*wrong"):
-        epochs.check(options(store, "--epochs", "gnndrive:wrong=1"))
-
-
 def test_the_seeds_of_an_epoch_are_those_of_the_simulation(store):
     given = options(store)
-    arguments = epochs.loader_arguments("gnndrive", given)
-    assert len(arguments["input_nodes"]) == 14 * 20
-    with _loaders.make_loader(given, **arguments) as loader:
+    with _loaders.make_loader(given, **epochs.loader_arguments("gnndrive", given)) as loader:
         loaded = [batch.n_id.numpy() for batch in loader]
     trace = policies.drawn(given, policies.gnndrive.open(store))
-    assert all(np.array_equal(ids, trace[index]) for index, ids in enumerate(loaded))
     assert len(loaded) == len(trace) == 14
+    assert all(np.array_equal(ids, trace[index]) for index, ids in enumerate(loaded))

@@ -8,18 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import _limits
+import epoch
 import pytest
 
 from gnndrive.cli.measure import page_cache
-from gnndrive.cli.measure.control_groups import V2, CannotLimit
+from gnndrive.cli.measure.control_groups import V2
 from gnndrive.cli.measure.memory_limit import Cgroup
 from tests.cli.measure.fake_groups import FakeKernel, tables
-
-BENCH = Path(__file__).resolve().parent.parent / "bench"
-sys.path.append(str(BENCH))
-
-import _limits  # noqa: E402
-import epoch  # noqa: E402
 
 LIMIT = 2_000_000_000
 
@@ -46,9 +42,6 @@ def test_each_run_has_its_own_group_and_peak(fake, group):
     assert len(set(fake.made)) == 2
     ended, peak = _limits.run_limited(command, None)
     assert (ended.stdout, peak) == ("ran\n", None)
-
-
-def test_a_run_that_takes_too_long_is_ended_and_its_group_removed(fake, group):
     with pytest.raises(subprocess.TimeoutExpired):
         _limits.run_limited(["cat", "/dev/zero"], group, timeout_s=1e-3)
     assert not [path for path in fake.top.iterdir() if path.is_dir()]
@@ -73,14 +66,11 @@ def test_what_is_dropped_is_said(tmp_path, group, monkeypatch, allowed):
         assert words == f"some, {_limits.STORE} dropped"
 
 
-@pytest.mark.parametrize(
-    ("peak", "reported", "everything"), [(4096, 4096, True), (None, 77, False)]
-)
+@pytest.mark.parametrize(("peak", "reported", "every"), [(4096, 4096, True), (None, 77, False)])
 def test_a_worker_has_a_limit_and_dropped_files(
-    tmp_path, group, monkeypatch, peak, reported, everything
+    tmp_path, group, monkeypatch, peak, reported, every
 ):
-    """Without a known peak that of the process is reported: sampling the memory in use would miss
-    it."""
+    """Without a known peak that of the process is reported: samples of memory would miss it."""
 
     def run(command, given, timeout_s):
         assert given is group
@@ -90,16 +80,8 @@ def test_a_worker_has_a_limit_and_dropped_files(
     monkeypatch.setattr(epoch, "run_limited", run)
     monkeypatch.setattr(epoch, "drop_caches", lambda folder, every: dropped.append(every))
     options = argparse.Namespace(store=str(tmp_path), given=[])
-    found = epoch.spawn("gnndrive", options, group, everything=everything)
-    assert (found, dropped) == ({"peak_bytes": reported}, [everything])
-
-
-def test_why_there_is_no_limit_is_said(monkeypatch):
-    def refuse(limit):
-        raise CannotLimit("there are no groups")
-
-    monkeypatch.setattr(_limits, "Cgroup", refuse)
-    assert _limits.why_no_limit(LIMIT) == "there are no groups"
+    found = epoch.spawn("gnndrive", options, group, everything=every)
+    assert (found, dropped) == ({"peak_bytes": reported}, [every])
 
 
 @pytest.mark.parametrize(

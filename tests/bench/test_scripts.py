@@ -1,37 +1,39 @@
 """The benchmarks still run: their workers, their graph and their tables, on tiny stores, in this
-process. The tests do not look at the measured times.
-"""
+process. The tests do not look at the measured times."""
 
 import argparse
 import importlib
+import os
 import re
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import _loaders
+import _powerlaw
+import consumer
+import epoch
+import headroom_checks
+import infer
+import miss_ratio
 import numpy as np
 import pytest
+import sampler
+import scale
+import standby
 
 import gnndrive
-from gnndrive.common.errors import StoreError
+from gnndrive.cli.main import main
+from gnndrive.cli.measure.verdict import FIRST_WORDS
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
 from gnndrive.store import writer as store_writer
+from gnndrive.store.generate import planted_communities
+from tests.project_files import ROOT
 from tests.soak import product
-
-BENCH = Path(__file__).resolve().parent.parent / "bench"
-sys.path.append(str(BENCH))
-
-import _loaders  # noqa: E402
-import _powerlaw  # noqa: E402
-import consumer  # noqa: E402
-import epoch  # noqa: E402
-import infer  # noqa: E402
-import miss_ratio  # noqa: E402
-import sampler  # noqa: E402
-import scale  # noqa: E402
-import standby  # noqa: E402
 
 NODES = 3000
 SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
@@ -49,10 +51,27 @@ def options(store: Path, *more: str) -> argparse.Namespace:
     return epoch.parse([str(store), *SMALL, *more])
 
 
-# ---- the graph ----
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run workers in this process, and do not measure the disk."""
+
+    def spawn(which: str, given: argparse.Namespace, *_: Any) -> dict[str, Any]:
+        given.worker = which
+        return _loaders.RUNS[which](given) | {"peak_bytes": 1}
+
+    monkeypatch.setattr(epoch, "spawn", spawn)
+    monkeypatch.setattr(epoch, "calibrate", lambda store: DISK)
 
 
-def test_the_power_law_graph_is_whole_and_skewed(store):
+@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "bench").glob("*.py")))
+def test_every_script_can_be_imported(script):
+    assert importlib.import_module(script).__doc__
+
+
+# ---- the graph
+
+
+def test_the_power_law_graph_is_whole_and_skewed(store, monkeypatch):
     made = gnndrive.open(store)
     made.verify()
     assert (made.num_nodes, made.num_edges) == (NODES, _powerlaw.DEGREE * NODES)
@@ -62,9 +81,6 @@ def test_the_power_law_graph_is_whole_and_skewed(store):
         tenth = np.sort(degree)[-NODES // 10 :].sum() / made.num_edges
         assert tenth == pytest.approx(0.1 ** (1 / power), abs=0.03)
     assert np.corrcoef(in_degree, out_degree)[0, 1] > 0.5  # one permutation for both
-
-
-def test_counts_do_not_depend_on_chunks(monkeypatch):
     ranks = np.arange(500, dtype=np.int32)[::-1].copy()
     whole = _powerlaw.index_pointers(ranks, 8000, None)
     monkeypatch.setattr(_powerlaw, "COUNTED_AT_ONCE", 999)
@@ -85,30 +101,18 @@ def test_an_interrupted_graph_leaves_nothing_behind(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-# ---- bench/epoch.py's workers ----
+# ---- bench/epoch.py
 
 
 @pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
 def test_all_loaders_draw_the_same_batches(store, topology):
     given = options(store, "--topology", topology)
-    ended = {name: _loaders.RUNS[name](given) for name in ("pyg+", "sampling")}
     given.worker = "gnndrive"
+    ended = {name: _loaders.RUNS[name](given) for name in ("pyg+", "sampling")}
     ended["gnndrive"] = _loaders.run_gnndrive(given)
     assert {result["batches"] for result in ended.values()} == {3}
     assert len({result["rows"] for result in ended.values()}) == 1
     assert ended["gnndrive"]["topology"] == topology
-
-
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run workers in this process, and do not measure the disk."""
-
-    def spawn(which: str, given: argparse.Namespace, *_: Any) -> dict[str, Any]:
-        given.worker = which
-        return _loaders.RUNS[which](given) | {"peak_bytes": 1}
-
-    monkeypatch.setattr(epoch, "spawn", spawn)
-    monkeypatch.setattr(epoch, "calibrate", lambda store: DISK)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -120,9 +124,8 @@ def test_the_disk_is_measured_with_each_loader(store):
     assert [result["loader"] for result in (mapped, sampling)] == ["pyg+", "sampling"]
     assert [result["loader"] for result in measured] == ["naive", "gnndrive"] * 2
     for result in measured:
-        reads = result["requests"] * result["request_us"] + result["bytes_read"] * (
-            result["byte_ns"] / 1e3
-        )
+        byte_us = result["byte_ns"] / 1e3
+        reads = result["requests"] * result["request_us"] + result["bytes_read"] * byte_us
         assert result["floor_parts_s"]["reads"] == pytest.approx(reads / 1e6 / 3)
     assert "floor_s" not in mapped
     text = epoch.table(found | {"memory": "enough"}, given)
@@ -131,8 +134,7 @@ def test_the_disk_is_measured_with_each_loader(store):
         rf"gnndrive, 2 rounds: {spread} s a batch, {spread} of its floor, [\d.]+ times as fast as "
         r"pyg\+$", text, re.MULTILINE,
     )  # fmt: skip
-    assert text.count("us a request") == 4
-    assert "adjacency" not in text
+    assert (text.count("us a request"), "adjacency" in text) == (4, False)
 
 
 def test_the_floor_with_the_adjacencys_reads_is_reported():
@@ -142,13 +144,13 @@ def test_the_floor_with_the_adjacencys_reads_is_reported():
         "bytes_read": 0, "topology_requests": 200_000, "topology_bytes_read": 10**9,
     }  # fmt: skip
     epoch.add_floor(result, DISK, sampling)
-    assert result["floor_s"] == pytest.approx(1.0)  # a batch; the adjacency: 2.5 for four samples
-    assert (epoch.of_floor(result), epoch.of_all_reads(result)) == pytest.approx((3.0, 3 / 1.625))
+    # a batch: 1 s; the adjacency: 2.5 s for four samples
+    found = (result["floor_s"], epoch.of_floor(result), epoch.of_all_reads(result))
+    assert found == pytest.approx((1.0, 3.0, 3 / 1.625))
     assert epoch.limits(result) == "reads; 1.85 with the adjacency's reads"
-    assert epoch.limits(result | {"adjacency_s": 0.0}) == "reads"
 
 
-# ---- bench/scale.py ----
+# ---- bench/scale.py
 
 
 @pytest.mark.usefixtures("in_process")
@@ -159,41 +161,30 @@ def test_scale_measures_one_size(store):
     assert result["beyond_bytes"] == result["private_bytes"] - sum(result["tables"].values())
     text = scale.table({"memory": "enough", "results": [result]}, options(store))
     assert text.splitlines()[-1].split()[:2] == ["0.003", "M"]
+    for rows, share in ((0, 0), (512, 0.3935), (10**6, 1)):  # touched pages of an order
+        assert scale.touched(4 << 20, rows) == pytest.approx(share * (4 << 20), rel=1e-3)
 
 
 @pytest.mark.usefixtures("in_process")
 def test_scale_prints_the_medians_of_its_rounds(store, monkeypatch, capsys):
-    seconds = iter([3.0, 1.0, 2.0])
+    seconds, real = iter([3.0, 1.0, 2.0]), scale.measure
 
-    def measure(nodes, *_):
-        return measured(nodes) | {"elapsed_s": next(seconds)}
+    def measure(*given):
+        """Reads take 0.5 s a batch for features, 0.25 s for the adjacency."""
+        floor = {"floor_parts_s": {"reads": 0.5}, "floor_s": 0.5, "adjacency_s": 0.25}
+        return real(*given) | floor | {"batches": 2, "elapsed_s": next(seconds)}
 
     monkeypatch.setattr(scale, "measure", measure)
     monkeypatch.setattr(scale, "limited", lambda _: nullcontext((None, "enough")))
     size, folder = f"{NODES / 1e6:g}", str(store.parent)
-    monkeypatch.setattr("sys.argv", ["scale.py", "--sizes", size, "--folder", folder,
-                                     "--rounds", "3"])  # fmt: skip
+    words = ["--sizes", size, "--folder", folder, "--rounds", "3", *SMALL]
+    monkeypatch.setattr("sys.argv", ["scale.py", *words])
     scale.main()
     *_, last = capsys.readouterr().out.splitlines()
     assert last == (
         f"{size} M, 3 rounds: 1.00 (0.50 to 1.50) s a batch, 2.00 (1.00 to 3.00) of its floor, "
         "1.33 (0.67 to 2.00) with the adjacency's reads"
     )
-
-
-def measured(nodes: int) -> dict[str, Any]:
-    """A result of two batches; reads take 0.5 s a batch for features, 0.25 s for the adjacency."""
-    numbers = dict.fromkeys(("set_up_s", "first_s", "hit_rate"), 0.0)
-    sizes = dict.fromkeys(("rows", "requests", "peak_bytes", "private_bytes", "tables_bytes",
-                           "beyond_bytes"), 0)  # fmt: skip
-    floor = {"floor_parts_s": {"reads": 0.5}, "floor_s": 0.5, "adjacency_s": 0.25}
-    return numbers | sizes | floor | {"nodes": nodes, "batches": 2}
-
-
-def test_scale_counts_the_touched_pages_of_an_order():
-    assert scale.touched(4 << 20, 0) == 0
-    assert scale.touched(4 << 20, 512) == pytest.approx(0.3935 * (4 << 20), rel=1e-3)
-    assert scale.touched(4 << 20, 10**6) == pytest.approx(4 << 20, abs=1)
 
 
 @pytest.mark.filterwarnings("ignore:nodes/y")  # ten nodes cannot have all classes
@@ -206,30 +197,9 @@ def test_scale_makes_missing_graphs_and_refuses_others(store, tmp_path):
     with pytest.raises(SystemExit, match=r"powerlaw_1e\+06m\.gnn take .* free"):
         scale.make_missing(tmp_path, [10**12])
     assert not list(tmp_path.iterdir())
-    own, left = scale.parse(["--sizes", "0.5,2", "--batches", "3", "--topology", "mmap"])
-    assert own.sizes == [500_000, 2_000_000]
-    given = epoch.parse(["there.gnn", *left])
-    assert (given.topology, given.batches) == ("mmap", 3)
 
 
-# ---- bench/sampler.py ----
-
-
-def test_the_sampler_prints_the_nodes_of_each_sampling(store, capsys):
-    words = [str(store), "--batches", "6", "--batch-size", "20", "--fanout", "5,5"]
-    sampler.main([*words, "--sampling", "neighbor,labor", "--batch-dependency", "1,64"])
-    _, _, *rows, _ = capsys.readouterr().out.splitlines()
-    found = {row[:24].strip(): row[24:].split() for row in rows}
-    assert list(found) == ["neighbor", "labor, dependency 1", "labor, dependency 64"]
-    nodes, new, of_all = (
-        [int(each[at].replace(",", "")) for each in found.values()] for at in range(3)
-    )
-    assert nodes[0] > nodes[1] > 0
-    assert new[1] > new[2]
-    assert of_all[1] > of_all[2]
-
-
-# ---- bench/consumer.py ----
+# ---- bench/consumer.py
 
 
 @product("mode,engine", consumer.MODES, ["auto", "threads"])
@@ -244,8 +214,7 @@ def test_consumer_finds_the_loaders_threads(store, mode, engine, monkeypatch):
 
 
 def test_consumer_compares_modes_with_idle(store, monkeypatch):
-    speeds = {"idle": 100.0, "thread": 95.0, "loop": 90.0}
-    asked = []
+    speeds, asked = {"idle": 100.0, "thread": 95.0, "loop": 90.0}, []
 
     def spawn(mode, given, *_):
         asked.append((mode, given.given[-1]))
@@ -265,7 +234,17 @@ def test_consumer_compares_modes_with_idle(store, monkeypatch):
     assert "0.900 (0.900–0.900)" in text
 
 
-# ---- bench/standby.py ----
+# ---- bench/sampler.py, standby.py, infer.py, miss_ratio.py
+
+
+def test_the_sampler_prints_the_nodes_of_each_sampling(store, capsys):
+    words = [str(store), "--batches", "6", "--batch-size", "20", "--fanout", "5,5"]
+    sampler.main([*words, "--sampling", "neighbor,labor", "--batch-dependency", "1,64"])
+    _, _, *rows, _ = capsys.readouterr().out.splitlines()
+    found = {row[:24].strip(): row[24:].replace(",", "").split() for row in rows}
+    assert list(found) == ["neighbor", "labor, dependency 1", "labor, dependency 64"]
+    nodes, new, of_all = ([int(each[at]) for each in found.values()] for at in range(3))
+    assert (nodes[0] > nodes[1] > 0, new[1] > new[2], of_all[1] > of_all[2]) == (True, True, True)
 
 
 def test_standby_measures_each_kind_of_keys(capsys):
@@ -275,26 +254,12 @@ def test_standby_measures_each_kind_of_keys(capsys):
     assert counts == {"linked list": 1, "LRU": 3, "look-ahead": 3, "random": 3}
 
 
-# ---- all of them ----
-
-
-@pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("*.py")))
-def test_every_script_can_be_imported(script):
-    assert importlib.import_module(script).__doc__
-
-
-# ---- inference ----
-
-
 def test_infer_compares_with_its_reads_and_a_mapped_loop(store, tmp_path, monkeypatch):
     words = [str(store), "--layers", "2", "--memory", "100MB", "--work", str(tmp_path / "work")]
     given = infer.parse([*words, "--mapped-batches", "1", "--mapped-warm-up", "0"])
-
-    def spawn(which, options, group, script):
-        assert Path(script).name == "infer.py"
-        return infer.RUNS[which](options)
-
-    monkeypatch.setattr(infer.epoch, "spawn", spawn)
+    monkeypatch.setattr(
+        infer.epoch, "spawn", lambda which, options, group, script: infer.RUNS[which](options)
+    )
     monkeypatch.setattr(infer, "limited", lambda limit: nullcontext((None, "no limit")))
     monkeypatch.setattr(infer, "calibrate", lambda store: DISK)
     monkeypatch.setattr(infer, "cost_of", lambda *given: DISK)
@@ -305,12 +270,7 @@ def test_infer_compares_with_its_reads_and_a_mapped_loop(store, tmp_path, monkey
     assert 2 * (rows * 0.9 + edges) < ours["bytes_read"] < 2 * (rows + edges) + (1 << 20)
     assert ours["bytes_written"] == 2 * rows
     assert result["mapped"]["share"] == pytest.approx(0.5)
-    text = infer.table(result, given)
-    assert "2 layers" in text
-    assert "of it" in text
-
-
-# ---- the miss-ratio curve ----
+    assert "2 layers" in infer.table(result, given)
 
 
 def test_predicted_hits_stand_beside_those_of_loaders(store):
@@ -322,3 +282,66 @@ def test_predicted_hits_stand_beside_those_of_loaders(store):
         assert 0 < each["predicted"] < 1
         assert abs(each["predicted"] - each["measured"]) < 0.2
     assert "predicted %" in miss_ratio.table(found)
+
+
+# ---- bench/headroom_checks.py
+
+
+@pytest.mark.parametrize(("wrong", "code"), [(None, 0), ("step", 1)])
+def test_a_wrong_verdict_is_the_exit_code(tmp_path, monkeypatch, capsys, wrong, code):
+    order = headroom_checks.checks(512, 1000, 100)
+    words = [check.words for check in order.values()]
+    assert len(set(words)) == len(order) == 4
+    assert all(any(first.startswith(word) for first in FIRST_WORDS) for word in words)
+    assert str(125 * 512) in order["buffer"].options
+    assert str(1000 * 512) in order["sampler"].options
+
+    def run(check, own):
+        named = next(name for name, made in order.items() if made.words == check.words)
+        said = "something else" if named == wrong else f"{check.words}: so it is"
+        return {"headroom": {"lines": [], "verdict": said}}
+
+    store = tmp_path / "small.gnn"
+    planted_communities(store, 200, 16, 4, degree=8, fractions={"train": 0.4})
+    monkeypatch.setattr(headroom_checks, "run", run)
+    monkeypatch.setattr(sys, "argv", ["headroom_checks.py", str(store), "--checks", "step,buffer"])
+    with pytest.raises(SystemExit) as ended:
+        headroom_checks.main()
+    assert ended.value.code == code
+    out = capsys.readouterr().out
+    assert ("WRONG" in out, out.count("right")) == (wrong is not None, 2 - code)
+
+
+def test_one_set_up_runs_through_the_command(tmp_path, monkeypatch, capsys):
+    def run(command, **_):
+        assert command[:3] == [sys.executable, "-m", "gnndrive.cli.main"]
+        code = main(command[3:])
+        return subprocess.CompletedProcess(command, code, capsys.readouterr().out)
+
+    store = tmp_path / "small.gnn"
+    planted_communities(store, 500, 16, 4, degree=8, fractions={"train": 0.4})
+    monkeypatch.setattr(headroom_checks.subprocess, "run", run)
+    words = ("--fanout", "3,2", "--batch-size", "20", "--step-ms", "0")
+    own = headroom_checks.parse([str(store), "--batches", "2", "--rounds", "1"])
+    check = headroom_checks.Check("you wait", words, busy=True)
+    assert headroom_checks.run(check, own)["kind"] == "headroom"
+    with pytest.raises(ConfigError, match="ended with 2"):
+        headroom_checks.run(headroom_checks.Check("", ("--fanout", "x")), own)
+
+
+def test_the_limit_is_that_of_the_whole_disk(tmp_path, monkeypatch):
+    number = tmp_path.stat().st_dev
+    part, devices = tmp_path / "disk" / "part", tmp_path / "devices"
+    part.mkdir(parents=True)
+    devices.mkdir()
+    (part / "partition").touch()
+    (part / "dev").write_text("8:1\n")
+    (tmp_path / "disk" / "dev").write_text("8:0\n")
+    monkeypatch.setattr(headroom_checks, "BLOCK_DEVICES", devices)
+    monkeypatch.setattr(headroom_checks, "BLKIO", tmp_path / "none")
+    with pytest.raises(ConfigError, match="--checks"), headroom_checks.slow_disk(tmp_path, 1000):
+        pass
+    with pytest.raises(ConfigError, match="on no disk that can be made slow"):
+        headroom_checks.device_of(tmp_path)
+    (devices / f"{os.major(number)}:{os.minor(number)}").symlink_to(part)
+    assert headroom_checks.device_of(tmp_path) == "8:0"
