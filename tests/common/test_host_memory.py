@@ -60,14 +60,10 @@ def test_each_rank_of_the_host_has_an_equal_part(monkeypatch):
         assert gather_threads() == 4 // ranks
         assert left_memory(1) == 10**9 // ranks
         assert left_memory(ranks) == left_memory(max(ranks, 3)) == 10**9
-
-
-def test_every_rank_is_taken_to_claim_as_much(monkeypatch):
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    number = claim(100_000_000)
-    assert left_memory(1) == 150_000_000
-    assert left_memory(4) == 600_000_000
-    release(number)
+        number = claim(100_000_000)  # every rank is taken to claim as much
+        assert left_memory(1) == 10**9 // ranks - 100_000_000
+        assert left_memory(ranks) == 10**9 - ranks * 100_000_000
+        release(number)
 
 
 def test_shared_memory_counts_as_a_part_for_each_rank(monkeypatch):

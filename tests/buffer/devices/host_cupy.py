@@ -1,8 +1,5 @@
 """The part of CuPy that the CUDA device uses, with kernels that the host's C compiler builds and
-that the host runs, thread by thread: there is no GPU, so "device" memory is host memory.
-
-It shows that a kernel moves the right rows; not that a GPU's compiler takes it, or how fast it is.
-"""
+that the host runs, thread by thread; "device" memory is host memory."""
 
 from __future__ import annotations
 
@@ -82,11 +79,11 @@ class TorchStream:
 CURRENT: list[int] = []
 
 
+@dataclass
 class Stream:
     """A stream of CuPy's; a context in which it is the current one."""
 
-    def __init__(self, pointer: int, device: int = -1) -> None:
-        self.pointer, self.device = pointer, device
+    pointer: int
 
     def __enter__(self) -> None:
         CURRENT.append(self.pointer)
@@ -106,15 +103,11 @@ def external_stream(version: int, pointer: int, device: int = -1) -> Stream:
     """See `cupy.cuda.ExternalStream`, which warns from CuPy 14 on."""
     if version >= 14:
         warnings.warn("ExternalStream is deprecated", DeprecationWarning, stacklevel=2)
-    return Stream(pointer, device)
+    return Stream(pointer)
 
 
 class HostCupy:
-    """The module.
-
-    Args:
-        folder: where kernels are built; one for all tests of a session.
-        version: 13 or 14.
+    """The module in version 13 or 14; builds kernels in `folder`.
 
     Attributes:
         attributes: what CUDA says of the device.

@@ -50,36 +50,29 @@ def careless(device):
 def misnaming(device):
     """Names places where rows failed instead of slots."""
 
-    def changed(whole):
-        async def commit(landing, stretch):
-            return replace(await whole(landing, stretch), failures=stretch.failures)
+    async def commit(whole, landing, stretch):
+        return replace(await whole(landing, stretch), failures=stretch.failures)
 
-        return commit
-
-    change(device, "commit", changed)
+    change(device, "commit", lambda whole: partial(commit, whole))
 
 
 def fragile(device):
     """Clears the rows of a gather when the wait for its fence is cancelled."""
 
-    def changed(whole):
-        def gather(*given):
-            rows, fence = whole(*given)
+    async def giving_up(rows, fence):
+        try:
+            await asyncio.sleep(0)
+            await fence()
+        except asyncio.CancelledError:
+            device._copies.wait()
+            rows.zero_()
+            raise
 
-            async def giving_up():
-                try:
-                    await asyncio.sleep(0)
-                    await fence()
-                except asyncio.CancelledError:
-                    device._copies.wait()
-                    rows.zero_()
-                    raise
+    def gather(whole, *given):
+        rows, fence = whole(*given)
+        return rows, partial(giving_up, rows, fence)
 
-            return rows, giving_up
-
-        return gather
-
-    change(device, "gather", changed)
+    change(device, "gather", lambda whole: partial(gather, whole))
 
 
 def generous(device):

@@ -28,7 +28,7 @@ from tests.buffer.devices.moving import (
     places_of,
     shuffled,
     some_rows,
-)
+)  # fmt: skip
 
 SLOTS = 90
 
@@ -52,18 +52,6 @@ async def test_every_byte_arrives(device, row_bytes):
         assert np.array_equal(await gathered(device, memory, alias, row_bytes), rows[alias])
     repeated = np.array([5, 5, 0, SLOTS - 1, 5], np.int32)
     assert np.array_equal(await gathered(device, memory, repeated, row_bytes), rows[repeated])
-    memory.close()
-
-
-@pytest.mark.parametrize("stretches", [1, 2, 7])
-async def test_a_landing_is_committed_in_stretches(device, stretches):
-    memory, rows = await fill(device, 24)
-    count = min(memory.landing_rows_max or SLOTS, 40)
-    slots, fresh = shuffled(count, SLOTS, seed=1), some_rows(count, 24, seed=1)
-    await load(memory, slots, fresh, stretches)
-    rows[slots] = fresh
-    everything = np.arange(SLOTS, dtype=np.int32)
-    assert np.array_equal(await gathered(device, memory, everything, 24), rows)
     memory.close()
 
 
@@ -108,17 +96,13 @@ async def test_failures_name_slots(device):
     landing = memory.landing(slots)
     places, fresh = places_of(landing, slots), some_rows(8, 16, seed=3)
     land(landing, places, fresh)
-    failures = np.zeros(3, FAILURE)
-    failures["slot"], failures["error"] = places[5:], errno.EIO
-    failures["offset"] = [512, 1024, 0]
-    stretch = await memory.commit(landing, Stretch(places[:5], failures))
-    assert np.array_equal(stretch.slots, slots[:5])
-    assert np.array_equal(stretch.failures["slot"], slots[5:])
-    assert stretch.failures["error"].tolist() == [errno.EIO] * 3
-    assert stretch.failures["offset"].tolist() == [512, 1024, 0]
-    nothing = await memory.commit(landing, Stretch(places[:0], failures[:1]))
-    assert len(nothing.slots) == 0
-    assert nothing.failures["slot"].tolist() == [slots[5]]
+    failures, expected = np.zeros(3, FAILURE), np.zeros(3, FAILURE)
+    for each, where in ((failures, places), (expected, slots)):
+        each["slot"], each["error"], each["offset"] = where[5:], errno.EIO, [512, 1024, 0]
+    for some in (slice(5), slice(0)):
+        stretch = await memory.commit(landing, Stretch(places[some], failures))
+        assert np.array_equal(stretch.slots, slots[some])
+        assert np.array_equal(stretch.failures, expected)
     landing.leave()
     rows[slots[:5]] = fresh[:5]
     assert np.array_equal(await gathered(device, memory, slots[:5], 16), rows[slots[:5]])
@@ -127,14 +111,7 @@ async def test_failures_name_slots(device):
 
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [
-        (torch.float32, (33,)),
-        (torch.float16, (5, 3)),
-        (torch.bfloat16, (7,)),
-        (torch.float64, ()),
-        (torch.int64, (2, 2)),
-        (torch.bool, (3,)),
-    ],
+    [(torch.float16, (5, 3)), (torch.bfloat16, (7,)), (torch.float64, ()), (torch.bool, (3,))],
 )
 async def test_rows_have_the_shape_and_type_they_are_asked_for(device, dtype, shape):
     row_bytes = dtype.itemsize * int(np.prod(shape, dtype=int))
@@ -148,17 +125,6 @@ async def test_rows_have_the_shape_and_type_they_are_asked_for(device, dtype, sh
     none, fence = memory.gather(alias[:0], dtype, shape)
     await fence()
     assert tuple(none.shape) == (0, *shape)
-    memory.close()
-
-
-async def test_an_alias_may_be_changed_when_gather_returns(device):
-    memory, rows = await fill(device, 128)
-    alias = shuffled(50, SLOTS)
-    kept = alias.copy()
-    got, fence = memory.gather(alias, torch.uint8, (128,))
-    alias[:] = 0
-    await fence()
-    assert np.array_equal(look(device, got), rows[kept])
     memory.close()
 
 
@@ -205,29 +171,27 @@ async def test_rows_are_there_when_they_are_handed_over(device):
     memory, rows = await fill(device, 44)
     for seed in range(5):
         alias = shuffled(SLOTS, seed=seed)
+        expected = rows[alias]
         got, fence = memory.gather(alias, torch.uint8, (44,))
-        assert np.array_equal(look(device, got), rows[alias])
+        alias[:] = 0  # it may be changed
+        assert np.array_equal(look(device, got), expected)
         await fence()
     memory.close()
 
 
 async def test_buffers_of_one_device_do_not_overlap(device):
+    """Rows outlive the buffer that they were gathered from."""
     memories = [await fill(device, 36, seed=seed) for seed in range(3)]
-    memories.pop(1)[0].close()
-    memories.append(await fill(device, 36, seed=7))
     everything = np.arange(SLOTS, dtype=np.int32)
+    memory, kept = memories.pop(1)
+    got, fence = memory.gather(everything, torch.uint8, (36,))
+    await fence()
+    memory.close()
+    memories.append(await fill(device, 36, seed=7))
     for memory, rows in memories:
         assert np.array_equal(await gathered(device, memory, everything, 36), rows)
         memory.close()
-
-
-async def test_rows_outlive_the_buffer(device):
-    memory, rows = await fill(device, 40)
-    alias = shuffled(SLOTS)
-    got, fence = memory.gather(alias, torch.uint8, (40,))
-    await fence()
-    memory.close()
-    assert np.array_equal(look(device, got), rows[alias])
+    assert np.array_equal(look(device, got), kept)
 
 
 async def test_rows_are_kept_in_host_memory_when_their_slots_are_used_again(device):
@@ -267,21 +231,19 @@ def test_the_error_of_a_too_large_buffer_names_its_size(device):
 async def test_a_batch_is_delivered_whole(device):
     draw = torch.Generator().manual_seed(0)
     tensors = {
-        "edge_index": torch.randint(0, 900, (2, 5000), generator=draw),
-        "y": torch.randint(0, 7, (900,), generator=draw, dtype=torch.int8),
-        "weight": torch.rand(5000, 3, generator=draw),
+        "edge_index": torch.randint(0, 1 << 40, (2, 70_000), generator=draw),
         "half": torch.rand(17, generator=draw).to(torch.float16),
         "mask": torch.rand(900, generator=draw) < 0.5,
-        "turned": torch.rand(4, 6, generator=draw).t(),
+        "turned": torch.rand(5, 40, generator=draw).t(),
         "none": torch.empty(0, 2, dtype=torch.int64),
         "number": torch.tensor(3),
     }
     memory, rows = await fill(device, 16)
     x, fence = memory.gather(shuffled(SLOTS), torch.float32, (4,))
-    batch = Data(x=x, num_sampled_nodes=[3, 4], batch_size=3, name="a", **tensors)
+    batch = Data(x=x, num_sampled_nodes=[3, 4], name="a", **tensors)
     expected = {name: value.clone() for name, value in tensors.items()}
     delivered = device.deliver(batch, [batch.x])
-    if delivered["y"] is not tensors["y"]:  # it was copied: the sources may be changed
+    if delivered["half"] is not tensors["half"]:  # it was copied: the sources may be changed
         for value in tensors.values():
             value.zero_()
     device.hand_over(delivered)
@@ -291,8 +253,7 @@ async def test_a_batch_is_delivered_whole(device):
         got = delivered[name]
         assert (got.dtype, got.device) == (value.dtype, x.device), name
         assert torch.equal(got.cpu(), value), name
-    left = delivered.num_sampled_nodes, delivered.batch_size, delivered.name
-    assert left == ([3, 4], 3, "a")
+    assert (delivered.num_sampled_nodes, delivered.name) == ([3, 4], "a")
     assert np.array_equal(look(device, x.view(torch.uint8)), rows[shuffled(SLOTS)])
     memory.close()
 

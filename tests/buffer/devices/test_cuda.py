@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
 from tests.buffer.devices.moving import raising, some_rows
 from tests.buffer.devices.test_drivers import pinned_moves, staged
+from tests.soak import product
 
 SLOTS, ROW_BYTES = 64, 512
 EVERY = np.arange(SLOTS, dtype=np.int32)
@@ -51,26 +53,6 @@ def fill(driver: TorchDriver) -> tuple[torch.Tensor, np.ndarray]:
 
 
 # ---- streams
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_the_alias_is_copied_beside_training(gpus, own):
-    driver = TorchDriver(torch.device("cuda", 1), None, MoveOptions(gather_stream=own))
-    into, rows = fill(driver)
-    gpus.log.clear()
-    out, event = driver.gather(into, EVERY)
-    (copied,) = gpus.entries("copy")
-    (gathered,) = gpus.entries("launch")
-    assert (copied.what, copied.nbytes) == ("HtoD", 4 * SLOTS)
-    assert copied.stream is driver._copies
-    assert gathered.stream is driver._gathers
-    assert (driver._gathers is driver._compute) != own
-    assert "wait" in {each.kind for each in gpus.log if each.stream is driver._gathers}
-    asyncio.run(driver.wait(event))
-    driver.hand_over([out])
-    assert np.array_equal(out.cpu().numpy(), rows)
-    del out
-    driver.close()
 
 
 def test_a_gather_does_not_copy_behind_training(driver):
@@ -142,16 +124,14 @@ def test_a_gpu_without_a_number_is_the_users(gpus):
 # ---- captures
 
 
-@pytest.fixture
-def capturing(gpus: FakeCuda, driver: TorchDriver) -> Iterator[None]:
-    """The user captures a graph in the default mode, on a stream of its own. At the end it must be
-    valid."""
-    with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        yield
+def test_a_loader_works_and_closes_while_the_user_captures(gpus, driver):
+    """A graph in the default mode, on a stream of its own, which must be valid at the end."""
+    with driver.computing():
+        torch.cuda._sleep(1 << 30)
+        before = driver._record(driver._gathers)
 
-
-def test_a_loader_works_while_the_user_captures(gpus, driver, capturing):
     def work() -> None:
+        asyncio.run(driver.wait(before))
         into, rows = fill(driver)  # allocates, registers, queries and waits
         out, event = driver.gather(into, EVERY)
         driver.copy([torch.arange(5)])
@@ -159,24 +139,12 @@ def test_a_loader_works_while_the_user_captures(gpus, driver, capturing):
         Cuda.free_bytes(driver.device)
         driver.unpin(staged(driver, rows))
         assert gpus.timeline.thread.mode == 0
-        del out
+        del out, into
+        driver.close()
 
-    in_thread(work)
-    assert gpus.timeline.thread.mode == 0
-
-
-def test_a_loader_closes_while_the_user_captures(gpus, driver):
-    fill(driver)
     with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        in_thread(driver.close)
-
-
-def test_a_waiting_thread_may_end_its_wait_during_a_capture(driver):
-    with driver.computing():
-        torch.cuda._sleep(1 << 30)
-        event = driver._record(driver._gathers)
-    with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        in_thread(lambda: asyncio.run(driver.wait(event)))
+        in_thread(work)
+        assert gpus.timeline.thread.mode == 0
 
 
 def test_a_batch_within_a_capture_is_refused_and_the_capture_goes_on(driver):
@@ -231,26 +199,21 @@ def test_an_allocation_is_tried_again_without_cached_memory(gpus, driver):
 
 
 def test_a_closed_buffer_leaves_no_cached_memory(gpus):
-    device = Cuda(torch.device("cuda", 1))
-    before = torch.cuda.mem_get_info(1)[0]
-    memory = device.allocate(1000, 512)
-    assert torch.cuda.mem_get_info(1)[0] <= before - 512_000
-    memory.close()
-    assert torch.cuda.mem_get_info(1)[0] >= before
-    device.close()
+    """But a device without a buffer leaves the user's cache alone."""
+    for device in (Cuda(torch.device("cuda", 1)), Cuda(torch.device("cuda", 1))):
+        torch.cuda.empty_cache()
+        before = torch.cuda.mem_get_info(1)[0]
+        memory = device.allocate(1000, 512)
+        assert torch.cuda.mem_get_info(1)[0] <= before - 512_000
+        memory.close()
+        assert torch.cuda.mem_get_info(1)[0] >= before
+        torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1")
+        device.driver._allocated = False
+        device.close()
+        assert torch.cuda.memory_reserved(1) >= 1 << 20
 
 
-def test_a_device_without_a_buffer_leaves_the_users_cache_alone(gpus):
-    device = Cuda(torch.device("cuda", 1))
-    torch.cuda.empty_cache()
-    torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1")
-    device.driver._allocated = False  # the trial of a kernel may have allocated
-    device.close()
-    assert torch.cuda.memory_reserved(1) >= 1 << 20
-
-
-@pytest.mark.parametrize("portions", [1, 4, 8])
-@pytest.mark.parametrize(("row_bytes", "slots"), [(512, 10), (513, 9_000), (3, 7), (4100, 2_000)])
+@product("row_bytes,slots,portions", [512, 513, 3, 4100], [10, 9_000, 7, 2_000], [1, 4, 8])
 def test_the_plan_counts_the_pinned_memory_that_is_registered(
     gpus, monkeypatch, row_bytes, slots, portions
 ):
@@ -267,48 +230,41 @@ def test_the_plan_counts_the_pinned_memory_that_is_registered(
     device.close()
 
 
-def test_scratch_is_what_a_copy_out_takes():
-    with fake_cuda() as gpus:
-        driver = TorchDriver(torch.device("cuda", 1))
-        count = COPY_OUT_BYTES // ROW_BYTES
-        slots = driver.allocate(count * ROW_BYTES).view(count, ROW_BYTES)
-        into, every = driver.pinned(slots.numel()).reshape(slots.shape), np.arange(count)
-        moves = np.stack([every, every]).astype(np.int32)
-        torch.cuda.reset_peak_memory_stats(1)
-        before, pinned = torch.cuda.memory_allocated(1), gpus.host.pinned_bytes
-        asyncio.run(driver.wait(driver.copy_out(slots, into, moves)))
-        taken = torch.cuda.max_memory_allocated(1) - before
-        assert 0 <= taken - Cuda.copy_out_scratch_bytes() <= moves.nbytes
-        pinned = gpus.host.pinned_bytes - pinned - moves.nbytes
-        assert COPY_OUT_BYTES <= pinned <= Cuda.copy_out_bytes()
-        del slots
-        driver.close()
+WITHOUT_CUPY = pytest.mark.parametrize("gpus", [False], indirect=True)
 
 
+@WITHOUT_CUPY
+def test_scratch_is_what_a_copy_out_takes(gpus, driver):
+    count = COPY_OUT_BYTES // ROW_BYTES
+    slots = driver.allocate(count * ROW_BYTES).view(count, ROW_BYTES)
+    into, every = driver.pinned(slots.numel()).reshape(slots.shape), np.arange(count)
+    moves = np.stack([every, every]).astype(np.int32)
+    torch.cuda.reset_peak_memory_stats(1)
+    before, pinned = torch.cuda.memory_allocated(1), gpus.host.pinned_bytes
+    asyncio.run(driver.wait(driver.copy_out(slots, into, moves)))
+    taken = torch.cuda.max_memory_allocated(1) - before
+    assert 0 <= taken - Cuda.copy_out_scratch_bytes() <= moves.nbytes
+    pinned = gpus.host.pinned_bytes - pinned - moves.nbytes
+    assert COPY_OUT_BYTES <= pinned <= Cuda.copy_out_bytes()
+
+
+@WITHOUT_CUPY
 @pytest.mark.parametrize("which", [0, 1])
-def test_refused_pinned_memory_of_a_copy_out_is_a_memory_error(monkeypatch, which):
+def test_refused_pinned_memory_of_a_copy_out_is_a_memory_error(gpus, driver, monkeypatch, which):
     """Torch raises a plain RuntimeError, and no row's copy has begun."""
-    with fake_cuda() as gpus:
-        driver = TorchDriver(torch.device("cuda", 1))
-        slots, _ = fill(driver)
-        into, pin, calls = staged(driver, some_rows(SLOTS, ROW_BYTES)), gpus.pin, iter(range(9))
-
-        def refuse(tensor: torch.Tensor) -> torch.Tensor:
-            if next(calls) == which:
-                raise RuntimeError("CUDA error: out of memory")
-            return pin(tensor)
-
-        monkeypatch.setattr(gpus, "pin", refuse)
-        gpus.log.clear()
-        with pytest.raises(MemoryError, match="no memory to copy rows out of slots"):
-            driver.copy_out(slots, into, np.stack([EVERY, EVERY]))
-        assert not [each for each in gpus.log if each.kind == "launch" or each.what == "DtoH"]
-        del slots
-        driver.close()
+    slots, _ = fill(driver)
+    into = staged(driver, some_rows(SLOTS, ROW_BYTES))
+    refusing = [DEFAULT] * which + [RuntimeError("CUDA error: out of memory")]
+    monkeypatch.setattr(gpus, "pin", Mock(wraps=gpus.pin, side_effect=refusing))
+    gpus.log.clear()
+    with pytest.raises(MemoryError, match="no memory to copy rows out of slots"):
+        driver.copy_out(slots, into, np.stack([EVERY, EVERY]))
+    assert not [each for each in gpus.log if each.kind == "launch" or each.what == "DtoH"]
 
 
+@WITHOUT_CUPY
 @pytest.mark.parametrize("error", [MemoryError("none is left"), KeyError("x")])
-def test_an_error_of_the_hosts_work_reaches_who_waits(monkeypatch, error):
+def test_an_error_of_the_hosts_work_reaches_who_waits(driver, monkeypatch, error):
     """And the thread goes on."""
 
     async def main() -> None:
@@ -322,10 +278,7 @@ def test_an_error_of_the_hosts_work_reaches_who_waits(monkeypatch, error):
         await asyncio.wait_for(driver.wait(driver.copy_out(slots, into, moves)), 5)
         assert np.array_equal(into, rows)
 
-    with fake_cuda():
-        driver = TorchDriver(torch.device("cuda", 1))
-        asyncio.run(main())
-        driver.close()
+    asyncio.run(main())
 
 
 def test_scratch_is_what_a_scatter_takes(gpus, monkeypatch):

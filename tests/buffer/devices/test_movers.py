@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -104,13 +105,6 @@ class Chooser:
         return choose_mover(self.driver, self.stream, HOST, way, MoveOptions())
 
 
-class Broken(TorchStream):
-    """The stream of a GPU that refuses all work."""
-
-    def synchronize(self) -> None:
-        raise RuntimeError("an illegal memory access was encountered")
-
-
 @pytest.fixture
 def chooser(cupy: HostCupy, monkeypatch: pytest.MonkeyPatch) -> Chooser:
     find = _movers.find_cupy
@@ -137,9 +131,12 @@ def test_without_cupy_torch_moves_rows(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "problem", ["no compiler", "an invalid argument", "wrong bytes", "unreachable"]
+    "problem",
+    ["no compiler", "an invalid argument", "wrong bytes", "unreachable", "no address on the GPU"],
 )
 def test_cupy_that_does_not_work_is_done_without(chooser, monkeypatch, problem):
+    """Nothing is launched, because a launch that reads host memory which is out of reach would make
+    the GPU unusable for the process."""
     says = problem
     if problem == "no compiler":
         monkeypatch.setattr(chooser.cupy, "RawKernel", raising(OSError(problem)))
@@ -147,6 +144,8 @@ def test_cupy_that_does_not_work_is_done_without(chooser, monkeypatch, problem):
         chooser.cupy.fail, says = raising(DriverError(1)), "status 1"
     elif problem == "unreachable":
         chooser.cupy.attributes[99], says = 0, "cannot read registered host memory"
+    elif problem == "no address on the GPU":
+        chooser.cupy.attributes[91], chooser.cupy.translate = 0, lambda address: 0
     else:
         monkeypatch.setattr(MoveKernel, "move", lambda *given, **more: None)
     with pytest.warns(UserWarning, match=f"{says}.*so torch copies and scatters"):
@@ -182,23 +181,8 @@ def test_a_gpu_that_a_launch_has_broken_is_not_used_in_another_way(
     chooser, monkeypatch, way, what, error, says
 ):
     """Also where it refuses memory."""
-    chooser.stream = Broken()
+    broken = RuntimeError("an illegal memory access was encountered")
+    chooser.stream = Mock(cuda_stream=5, synchronize=raising(broken))
     monkeypatch.setattr(chooser.driver, what, raising(error))
     with pytest.raises(ConfigError, match=says):
         chooser(way)
-
-
-def test_nothing_is_launched_where_host_memory_is_out_of_reach(chooser):
-    """A launch that reads it would make the GPU unusable for the process."""
-    chooser.cupy.attributes[91] = 0
-    chooser.cupy.translate = lambda address: 0
-    with pytest.warns(UserWarning, match="no address on the GPU"):
-        assert chooser().way == "staged"
-    assert not chooser.cupy.launches
-
-
-def test_a_kernel_is_compiled_before_anything_else_is_tried(chooser, monkeypatch):
-    monkeypatch.setattr(chooser.cupy, "RawKernel", raising(OSError("no compiler")))
-    monkeypatch.setattr(chooser.driver, "pinned", raising(MemoryError("none is left")))
-    with pytest.raises(ConfigError, match=r"does not work here \(no compiler\)"):
-        chooser("zero-copy")

@@ -67,15 +67,6 @@ def test_memory_is_unregistered_before_it_is_unmapped(order, how):
     assert order == ["unregistered", "unmapped"]
 
 
-def test_closing_a_driver_unregisters_what_is_left(order):
-    driver = TorchDriver(torch.device("cuda", 1), "staged")
-    driver.pinned(100)
-    driver.pinned(5000)
-    driver.close()
-    driver.close()
-    assert order == ["unregistered", "unmapped"] * 2
-
-
 def test_memory_that_cannot_be_registered_is_unmapped(gpus, order):
     pinned = pinned_memory()
     gpus.host.registered_bytes_max = 100
