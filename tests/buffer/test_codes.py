@@ -214,7 +214,9 @@ def test_an_epoch_begins_with_nothing_known():
     later = np.array([NONE, 9, 8, NONE], np.uint16)
     table.foresee(0, 10, later)
     admit(table, [(0, 1, 2)], [later[:3]], part=0).release(0, 3)
+    table.withdraw(6, np.empty(0, np.int64))
     table.foresee(0, 0, None)
+    assert table._ranking.now == -1
     admit(table, [(3,)], [np.array([NONE], np.uint16)], part=0)
     assert lib.gd_buffer_slot_of(table.handle, 2) < 0, "the lowest class stays"
 

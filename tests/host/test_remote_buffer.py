@@ -68,6 +68,8 @@ async def test_the_tail_of_a_batch_is_released_while_it_is_gathered():
     await lease.gathered()
     lease.release()
     assert service.sent() == [(RELEASE, 7)]
+    lease._release_tail(0, 1)
+    assert service.sent() == [], "the service would refuse it"
     assert service.buffer.idle
 
 
@@ -126,6 +128,16 @@ async def test_the_last_place_is_kept_for_a_batch_that_joins():
     assert service.sent() == []
     tickets[0].granted.result().release()
     assert service.sent() == [(RELEASE, 1), (ANNOUNCE, 2), (JOIN, 2), (JOIN, 3), (JOIN, 4)]
+
+
+@in_loop
+async def test_batches_join_behind_one_that_is_given_up_without_a_place():
+    service = Service(places=2)
+    service.announce(2, 0, 1)
+    tickets = [service.join(step) for step in range(3)]
+    assert service.sent() == [(ANNOUNCE, 2), (ANNOUNCE, 0), (JOIN, 0)]
+    service.buffer.leave(tickets[1])
+    assert service.sent() == [(JOIN, 2)]
 
 
 @in_loop

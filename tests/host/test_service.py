@@ -197,6 +197,7 @@ def test_ranks_that_differ_or_come_too_late_are_refused(serve, hello):
     first = Stranger(serving.address, hello)
     other = replace(hello, rank=1, buffer=replace(SETTINGS, extractors=2))
     assert "loaders that differ: buffer's extractors is 2 and 1" in refusal(serving, other)
+    assert first.receive() == Message(Kind.PEER_LOST, a=1), "it waits for a rank that will not come"
     first.close()
     assert "the other ranks of this loader have ended" in refusal(serving, hello)
 
@@ -234,7 +235,10 @@ def test_who_asks_wrongly_or_does_not_read_is_disconnected(serve, hello):
     early, asking = Stranger(serving.address), Stranger(serving.address)
     early.say(Kind.JOIN)
     assert gone(early)
-    with closing(Stranger(serving.address, hello)) as client:
+    twice = Stranger(serving.address, hello)
+    twice.say(Kind.HELLO, **hello.to_json())
+    assert gone(twice)
+    with closing(Stranger(serving.address, replace(hello, group="another"))) as client:
         while client.say(Kind.ASK):
             pass
     asking.say(Kind.STATUS, a=1 << 62)
@@ -246,11 +250,11 @@ def test_who_asks_wrongly_or_does_not_read_is_disconnected(serve, hello):
             pass
     serving.call(lambda: None)  # until it has said why
     reasons = [
-        "JOIN before a welcome", "does not read its messages", "it asks for client -1",
-        "not read the last answer",
+        "JOIN before a welcome", "HELLO does not belong here", "does not read its messages",
+        "it asks for client -1", "not read the last answer",
     ]  # fmt: skip
     said = [text for text in serving.said if "was disconnected" in text]
-    assert [reason in text for reason, text in zip(reasons, said, strict=True)] == [True] * 4
+    assert [reason in text for reason, text in zip(reasons, said, strict=True)] == [True] * 5
 
 
 def test_who_asks_neither_ends_nor_keeps_a_service_of_ranks(serve, hello):
