@@ -4,16 +4,12 @@ Also what is special to topologies, and to sampling="labor" with batch_dependenc
 
 from __future__ import annotations
 
-import errno
-import json
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch_geometric.data import Data
 
 import gnndrive
@@ -22,15 +18,12 @@ from gnndrive import (
     ConfigError,
     NeighborLoader,
     NeighborSampler,
-    ReadError,
     Store,
 )
-from gnndrive.loader.ranks import Ranks
 from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
-from gnndrive.store.format import DATA_OFFSET
 from gnndrive.strategies import strategy
 from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import assert_same, check, simulate, stage
@@ -52,21 +45,18 @@ def victim(rule: str) -> Any:
 DEVICE: dict[str, Any] = {"device": "simulated-cuda", "buffer": "50KB"}
 SMALL: dict[str, Any] = {"device": "simulated-cuda", "buffer": "30KB", "sweep": 1}
 WAYS: dict[str, dict[str, Any]] = {
-    "uring, one task": {"engine": "uring", "samplers": 1, "extractors": 1},
     "threads": {"engine": "threads", "samplers": 1, "extractors": 4},
     "simulated": {"engine": "simulated", "samplers": 4, "extractors": 4},
     "shallow": {"io_depth": 1, "num_workers": 3},
     "deep": {"io_depth": 128, "sweep": 3},
     "all in memory": {"buffer": "1MB"},
     "short queues": {"extracting_queue": 1, "training_queue": 1, "gap": 0},
-    "long queues": {"extracting_queue": 40, "training_queue": 40, "gap": "64KB"},
     "any order": {"in_order": False, "engine": "simulated"},
     "lru": {"policy": "lru", "sweep": 1},
     "mmap": {"topology": "mmap"},
     "direct": {"topology": "direct", "engine": "simulated"},
     "direct, some cached": {"topology": "direct", "neighbour_cache": "4KB"},
     "direct, none cached": {"topology": "direct", "neighbour_cache": 0, "samplers": 1},
-    "direct, threads": {"topology": "direct", "neighbour_cache": 0, "engine": "threads"},
     "memory=": {"memory": "100MB", "buffer": None},
     "device": DEVICE | {"staging": 0},
     "device, little staging": DEVICE | {"staging": 4, "engine": "simulated"},
@@ -74,20 +64,15 @@ WAYS: dict[str, dict[str, Any]] = {
     "victims": SMALL | {"strategy": victim("victim"), "staging": 0},
     "victims, little staging": SMALL | {"strategy": victim("victim-queues"), "staging": 4,
                                         "engine": "simulated"},
-    "victims, least staging": SMALL | {"strategy": victim("victim"), "staging": 1},
     "ali+pg": {"strategy": "ali+pg"},
     "ali+pg, cache": {"strategy": "ali+pg", "neighbour_cache": "20KB"},
-    "ali+pg, resident": {"strategy": "ali+pg", "topology": "resident"},
     "ali+pg, memory=": {"strategy": "ali+pg", "memory": "60MB", "buffer": None},
     "ali+pg, any order": {"strategy": "ali+pg", "in_order": False, "sweep": 1},
     "lsm-gnn": {"strategy": "lsm-gnn", "buffer": "30KB"},
-    "lsm-gnn, short": {"strategy": "lsm-gnn", "superbatch": 6, "buffer": "30KB"},
     "lsm-gnn, device": SMALL | {"strategy": "lsm-gnn", "superbatch": 6},
     "ginex": {"strategy": "ginex", "buffer": "30KB"},
     "ginex, short": {"strategy": "ginex", "superbatch": 3},
-    "ginex, long": {"strategy": "ginex", "superbatch": 1000, "sweep": 1},
     "ginex, from disk": {"strategy": "ginex", "topology": "direct", "superbatch": 10},
-    "ginex, apart": {"strategy": "ginex", "phases": "apart"},
     "ginex, several apart": {"strategy": "ginex", "phases": "apart", "superbatch": 7},
     "ginex, apart from disk": {"strategy": "ginex", "phases": "apart", "superbatch": 9,
                                "topology": "direct"},
@@ -151,8 +136,10 @@ def test_other_samples_are_the_same_from_disk(make, given):
             assert_same(left, right)
 
 
-def test_two_iterators_at_once_do_not_disturb_each_other(make, data, epochs):
-    loader = make(**GIVEN)
+@pytest.mark.parametrize("topology", ["mmap", "direct"])
+def test_two_iterators_at_once_do_not_disturb_each_other(make, epochs, topology):
+    """Each waits for all of its own samples, in threads that they share."""
+    loader = make(topology=topology, samplers=4, extracting_queue=2, **GIVEN)
     for batches in zip(loader, loader, *epochs["neighbor"], strict=True):
         assert_same(batches[0], batches[2])
         assert_same(batches[1], batches[3])
@@ -173,63 +160,18 @@ def test_batches_are_those_of_the_sampler(epochs, store):
 def test_samplers_read_together(make):
     """Four samplers read for four batches in one pass what one sampler reads four times."""
     way = {"topology": "direct", "neighbour_cache": 0, "gap": 0, "num_neighbors": [5, 5]}
-    requests = []
+    found = []
     for samplers, queue in ((1, 8), (4, 8), (8, 4)):
         loader = make(samplers=samplers, extracting_queue=queue, **way)
         assert len(list(loader)) == len(loader)
-        requests.append(loader.stats()["topology_requests"])
-    alone, four, three = requests
+        found.append(loader.stats())
+        assert found[-1]["neighbours_wanted"] == found[-1]["edges"]
+        assert found[-1]["neighbours_cached"] == 0 < found[-1]["topology_bytes_read"]
+    alone, four, three = (stats["topology_requests"] for stats in found)
     assert four < three < alone
 
 
-def test_rounds_of_several_iterators(make, data):
-    """Each waits for all of its own samples, in threads that they share."""
-    way = {"topology": "direct", "neighbour_cache": 0, "num_neighbors": [3, 3], "buffer": "60KB"}
-    loader = make(samplers=4, extracting_queue=2, **way)
-    iterators = [iter(loader) for _ in range(3)]
-    batches = 0
-    for together in zip(*iterators, strict=True):
-        for batch in together:
-            check(batch, data)
-            batches += 1
-    assert batches == 3 * len(loader)
-
-
-# ---- topologies: errors
-
-
-@pytest.fixture
-def narrow(data: Data, tmp_path: Path) -> Store:
-    """The graph with rows of 4 bytes, so that the indices' file is the longer one."""
-    graph = Data(x=torch.rand(NODES, 1), edge_index=data.edge_index)
-    return gnndrive.from_data(graph, tmp_path / "narrow.gnn")
-
-
-def test_eio_in_the_adjacency_comes_at_its_batchs_turn(make, narrow, monkeypatch, seeds):
-    sector = int(narrow.indptr[130]) // 128
-    bad = DATA_OFFSET + 512 * sector
-    assert bad > DATA_OFFSET + 4 * NODES + 512, "no row is there"
-    first = next(v for v in range(NODES) if narrow.indptr[v + 1] > 128 * sector)
-    for seed in seeds(2):
-        faults = Faults(eio_offsets=((bad, bad + 512),), short=0.2, delay_turns_max=1 + seed % 5)
-        simulate(monkeypatch, seed, faults)
-        loader = make(
-            [-1], data=narrow, topology="direct", neighbour_cache=0, engine="simulated",
-            batch_size=10,
-        )  # fmt: skip
-        for _ in range(2):
-            delivered, iterator = 0, iter(loader)
-            with pytest.raises(ReadError) as caught:  # noqa: PT012
-                for _ in iterator:
-                    delivered += 1
-            assert delivered == first // 10
-            path, number = caught.value.path, caught.value.errno
-            assert (path, number) == (str(narrow.indices_path), errno.EIO)
-            assert bad - 512 < caught.value.offset <= bad
-            assert list(iterator) == []
-
-
-@pytest.mark.parametrize("engine", ["uring", "threads", "simulated"])
+@pytest.mark.parametrize("engine", ["threads", "simulated"])
 def test_closing_in_the_middle(make, monkeypatch, engine):
     """Samplers wait in threads for the loop that reads, and another loop ends them."""
     simulate(monkeypatch, 1, Faults(delay_turns_max=30))
@@ -249,43 +191,10 @@ def test_closing_in_the_middle(make, monkeypatch, engine):
         assert threading.active_count() <= before  # an earlier loader may end meanwhile
 
 
-# ---- topologies: plans, stats and refusals
-
-
-@pytest.mark.parametrize(
-    ("way", "name", "reads"),
-    [
-        ({}, "resident", False),
-        ({"topology": "direct"}, "direct", False),  # all lists are cached
-        ({"topology": "direct", "neighbour_cache": "4KB"}, "direct", True),
-    ],
-)
-def test_the_plan_and_the_stats_say_which(make, way, name, reads):
-    loader = make(**way)
-    (item,) = [item for item in loader.plan().lines if item.what == "topology"]
-    assert item.why.startswith(name)
-    list(loader)
-    stats = loader.stats()
-    assert stats["topology"] == name
-    assert bool(stats["topology_requests"]) == bool(stats["topology_bytes_read"]) == reads
-    wanted, cached = stats["neighbours_wanted"], stats["neighbours_cached"]
-    assert wanted == (stats["edges"] if name == "direct" else 0)
-    assert (cached == wanted) == (not reads)
-
-
-def test_auto_keeps_a_small_adjacency_however_tight_the_budget_is(make):
-    """Its ring would take more than all indices."""
-    resident = make(memory="100MB", buffer=None).plan()
-    assert resident.topology is not None
-    assert resident.topology.name == "resident"
-    with pytest.raises(ConfigError, match=r"topology .*resident, because "):
-        make(memory="1MB", buffer=None).plan()
-
-
 # ---- sampling="labor"
 
 
-def test_batches_have_fewer_nodes_and_dependent_ones_more_in_common(make):
+def test_batches_have_fewer_nodes_and_dependent_ones_more_in_common(make, data):
     """stats() says how many rows were delivered and how many of them loaded."""
     rows, loaded = [], []
     for sampling, dependency in (("neighbor", 1), ("labor", 1), ("labor", 64)):
@@ -296,39 +205,18 @@ def test_batches_have_fewer_nodes_and_dependent_ones_more_in_common(make):
         list(loader)
         rows.append(loader.stats()["rows"])
         loaded.append(loader.stats()["rows_loaded"])
+        check(loader([3, 1, 4]), data)
     assert rows[1] < 0.95 * rows[0]
     assert loaded[2] < 0.95 * loaded[1]
 
 
-def test_a_single_batch(make, data):
-    loader = make(**LABOR)
-    check(loader([3, 1, 4]), data)
-    assert_same(loader([3, 1, 4]), loader([3, 1, 4]))
-    check(make(sampling="labor", batch_dependency=9)([3, 1, 4]), data)
-
-
-def test_an_epoch_goes_on_with_the_same_batches_also_of_a_rank(make, monkeypatch):
-    whole, first, second = list(make(**LABOR)), make(**LABOR), make(topology="direct", **LABOR)
-    batches = iter(first)
-    for _ in range(7):
-        next(batches)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    for left, right in zip(whole[7:], second, strict=True):
-        assert_same(left, right)
-    monkeypatch.setattr("gnndrive.loader.assembly.resolve_ranks", lambda *_: Ranks(1, 3, "loader"))
-    for left, right in zip(whole[1::3], make(**LABOR, ranks=True), strict=False):
-        assert_same(left, right)
-
-
-def test_a_state_without_sampling_is_of_neighbour_sampling(make):
+def test_a_state_without_sampling_is_of_neighbour_sampling(make, epochs):
     """As states of earlier versions are."""
-    loader = make(shuffle=True, seed=3)
-    whole, state = list(loader), loader.state_dict()
+    loader = make(**GIVEN)
+    state = loader.state_dict() | {"batches": 2}
     del state["settings"]["sampling"], state["settings"]["batch_dependency"]
-    state |= {"batches": 2, "finished": False}
-    resumed = make(shuffle=True, seed=3)
-    resumed.load_state_dict(state)
-    for left, right in zip(whole[2:], resumed, strict=True):
+    loader.load_state_dict(state)
+    for left, right in zip(epochs["neighbor"][0][2:], loader, strict=True):
         assert_same(left, right)
     with pytest.raises(ConfigError, match="sampling was 'neighbor' and is 'labor'"):
         make(**LABOR).load_state_dict(state)
@@ -351,35 +239,27 @@ def test_a_pack_replays_them_and_is_found_by_them(data, tmp_path):
 
 
 def test_batches_that_were_drawn_for_a_plan_are_kept_apart(make):
-    texts = {
-        make(**given)._assembly().drawn_settings(16)
-        for given in ({}, {"sampling": "labor"}, {"sampling": "labor", "batch_dependency": 2})
-    }
-    assert len(texts) == 3
-    plain = make()._assembly().drawn_settings(16)
-    assert plain.endswith("replace False"), "earlier entries are found again"
+    ways: list[dict[str, Any]] = [{}, {"sampling": "labor"}, LABOR]
+    texts = [make(**way)._assembly().drawn_settings(16) for way in ways]
+    assert len(set(texts)) == 3
+    assert texts[0].endswith("replace False"), "earlier entries are found again"
 
 
 def test_a_plan_counts_the_lists(make):
-    before, after = (
-        {item.what: item.nbytes for item in plan.lines}["sampler scratch"]
-        for plan in (
-            make(memory="100MB", buffer=None, samplers=1, **way).plan() for way in ({}, LABOR)
-        )
-    )
-    assert after > before + (1 << 20)
+    plans = [make(memory="100MB", buffer=None, samplers=1, **way).plan() for way in ({}, LABOR)]
+    before, after = ({each.what: each.nbytes for each in plan.lines} for plan in plans)
+    assert after["sampler scratch"] > before["sampler scratch"] + (1 << 20)
 
 
 def test_types_and_samplers_of_the_users_are_refused(make, store, tmp_path):
     hetero = gnndrive.from_data(make_data(), tmp_path / "hetero.gnn")
-    with pytest.raises(ConfigError, match=r'several types.*give sampling="neighbor"'):
-        NeighborLoader(hetero, [3], hetero.node_types[0], sampling="labor")
-    with pytest.raises(ConfigError, match='a sampler of your own give sampling="neighbor"'):
-        make(sampling="labor", neighbor_sampler=NeighborSampler(store, [3]))
-
-
-def test_samplers_that_share_nothing_are_refused(make, store):
     mine = replace(strategy("gnndrive"), name="mine", sampler=Runs)
-    with pytest.raises(ConfigError, match="sampler 'runs' of strategy='mine' draws for each node"):
-        make(strategy=mine, sampling="labor")
+    for words, given in (
+        (r'several types.*give sampling="neighbor"', {"data": hetero, "input_nodes": "paper"}),
+        ('a sampler of your own give sampling="neighbor"',
+         {"neighbor_sampler": NeighborSampler(store, [3])}),
+        ("sampler 'runs' of strategy='mine' draws for each node", {"strategy": mine}),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            make([3], sampling="labor", **given)
     make(strategy=mine)
