@@ -67,16 +67,6 @@ def test_a_malformed_datagram_is_refused(data):
         Message.decode(data)
 
 
-@settings(max_examples=30)
-@given(st.binary(max_size=80))
-def test_any_bytes_are_a_message_or_refused(data):
-    try:
-        message = Message.decode(data)
-    except ProtocolError:
-        return
-    assert Message.decode(message.encode()) == message
-
-
 def test_a_text_that_no_datagram_holds_is_refused():
     def message(length):
         return Message(Kind.FAILED, text={"a": "x" * length})
