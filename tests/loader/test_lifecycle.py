@@ -29,7 +29,6 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
 from gnndrive.common import array_pool
 from gnndrive.common.ffi import ffi
-from gnndrive.common.limits import refusal
 from gnndrive.common.loop_thread import LoopThread
 from gnndrive.common.memory import parse_size
 from gnndrive.disk.engines import uring
@@ -131,7 +130,7 @@ def test_many_iterators_leave_nothing(wide, engine, nothing_is_left):
     assert living(Epoch, Lease, FeatureBuffer) <= alive + 1, "more than the loader's own buffer"
 
 
-@pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
+@pytest.mark.parametrize("topology", ["resident", "direct"])
 def test_loaders_leave_nothing(make, topology, nothing_is_left):
     for number in range(6):
         loader = make(topology=topology)
@@ -142,23 +141,27 @@ def test_loaders_leave_nothing(make, topology, nothing_is_left):
 
 
 def test_a_loader_that_is_dropped_leaves_nothing(store, nothing_is_left):
+    """Only an iterator keeps its loader."""
+    number = 0
+    for _ in NeighborLoader(store, [2], batch_size=100, buffer="40KB"):
+        gc.collect()
+        number += 1
+    assert number == NODES // 100
     loader = NeighborLoader(store, [4], batch_size=16, buffer="40KB")
-    for _ in loader:
-        pass
     iterator = iter(loader)
     next(iterator)
-    number = sys.getrefcount(loader)
+    references = sys.getrefcount(loader)
     del iterator
-    assert sys.getrefcount(loader) == number - 1, "only an iterator keeps its loader"
+    assert sys.getrefcount(loader) == references - 1
     gc.disable()  # no cycle: it goes at once, and its buffer with it
     try:
         del loader
-        assert becomes_true(lambda: not any("gnndrive" in name.name for name in named_threads()))
+        assert becomes_true(lambda: not any("gnndrive" in each.name for each in running()))
     finally:
         gc.enable()
 
 
-def named_threads() -> list[threading.Thread]:
+def running() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
 
 
@@ -191,15 +194,6 @@ def test_a_loader_collected_in_its_own_thread_leaves_nothing(store, nothing_is_l
     assert collected.is_set()
 
 
-def test_an_iterator_keeps_its_loader(store):
-    """`for batch in NeighborLoader(…)` holds nothing but the iterator."""
-    number = 0
-    for _ in NeighborLoader(store, [2], batch_size=100, buffer="40KB"):
-        gc.collect()
-        number += 1
-    assert number == NODES // 100
-
-
 def test_no_more_batches_live_than_are_planned_for(make):
     """One with the user, one ready, one in the making, and what six workers are about to drop."""
     made: list[weakref.ref[Data]] = []
@@ -218,33 +212,15 @@ def test_no_more_batches_live_than_are_planned_for(make):
 # ---- the end
 
 
-def test_closing_the_loader_in_the_middle_raises(make):
-    """An epoch that ends too early must not look like one that is complete."""
+def test_closing_in_the_middle_raises_and_again_after_an_interrupt(
+    make, nothing_is_left, monkeypatch
+):
+    """An epoch that ends too early must not look like one that is complete. Ctrl-C while `close`
+    waits: the next `close` waits for the same end."""
     loader = make()
-    iterator = iter(loader)
-    for _ in range(3):
-        next(iterator)
-    loader.close()
-    with pytest.raises(ClosedError, match="in the middle of this epoch"):
-        next(iterator)
-    assert list(iterator) == []
-
-
-def test_closing_the_loader_after_the_end_does_not_raise(make):
-    loader = make(batch_size=200, buffer="80KB")
     iterator, closed = iter(loader), iter(loader)
-    assert len([next(iterator), next(iterator)]) == len(loader)
-    closed.close(), closed.close()
-    assert next(iterator, None) is None
-    loader.close(), loader.close()
-    assert list(iterator) == list(closed) == []
-
-
-def test_closing_again_after_an_interrupt(make, nothing_is_left, monkeypatch):
-    """Ctrl-C while `close` waits: the next `close` waits for the same end."""
-    loader = make()
-    iterator = iter(loader)
     next(iterator)
+    closed.close(), closed.close()
     interrupts = iter([KeyboardInterrupt])
     result = Future.result
 
@@ -258,24 +234,9 @@ def test_closing_again_after_an_interrupt(make, nothing_is_left, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         loader.close()
     loader.close()
-    with pytest.raises(ClosedError):
-        list(iterator)
-
-
-def test_closing_from_within_a_start(make, nothing_is_left, monkeypatch):
-    """A signal's handler closes loaders while one reads its graph at its first `iter`."""
-    starting, other = make(), make()
-    next(iter(other))
-
-    def interrupted(*arguments: Any, **more: Any) -> Runtime:
-        monkeypatch.undo()
-        other.close()
-        starting.close()
-        return Runtime(*arguments, **more)
-
-    monkeypatch.setattr("gnndrive.loader.store_loader.Runtime", interrupted)
-    with pytest.raises(ClosedError):
-        iter(starting)
+    with pytest.raises(ClosedError, match="in the middle of this epoch"):
+        next(iterator)
+    assert list(iterator) == list(closed) == []
 
 
 def test_an_interrupt_right_after_the_engines_have_started(make, nothing_is_left, monkeypatch):
@@ -294,17 +255,28 @@ def test_an_interrupt_right_after_the_engines_have_started(make, nothing_is_left
         iter(make(topology="direct"))
 
 
-def test_a_closed_loader_cannot_be_iterated(make, nothing_is_left):
-    loader, unused, failing = make(), make(), make()
+def test_a_closed_loader_cannot_be_iterated(make, nothing_is_left, monkeypatch):
+    """Also one that a signal's handler closes while it reads its graph at its first `iter`."""
+    used, unused, failing, starting = (make() for _ in range(4))
     with pytest.raises(ZeroDivisionError), failing:
         next(iter(failing)).batch_size / 0
+
+    def interrupted(*arguments: Any, **more: Any) -> Runtime:
+        monkeypatch.undo()
+        used.close()
+        starting.close()
+        return Runtime(*arguments, **more)
+
+    whole = iter(used)
+    assert sum(1 for _ in whole) == len(used)
+    monkeypatch.setattr("gnndrive.loader.store_loader.Runtime", interrupted)
     with pytest.raises(ClosedError):
-        iter(failing)
-    next(iter(loader))
-    for each in (loader, unused):
-        each.close()
+        iter(starting)
+    unused.close()
+    for each in (failing, used, unused):
         with pytest.raises(ClosedError, match="make a new one"):
             iter(each)
+    assert list(whole) == [], "it had ended before"
 
 
 def test_threads_may_close_and_iterate_at_once(make, nothing_is_left):
@@ -476,22 +448,6 @@ def test_calls_from_its_own_threads(make, place, call):
         list(loaders[0])
 
 
-def test_an_iterator_in_its_own_transform(make):
-    iterators: list[Iterator[Any]] = []
-
-    def transform(batch: Any) -> Any:
-        if len(iterators) > 1:
-            next(iterators[1])
-        return batch
-
-    loader = make(transform=transform)
-    iterators.append(iter(loader))
-    next(iterators[0])
-    iterators.append(iterators[0])
-    with pytest.raises(ConfigError, match="own threads"):
-        list(iterators[0])
-
-
 def test_another_loader_and_stats_may_be_used_in_a_transform(make):
     other, loaders = make(seed=0), list[NeighborLoader]()
 
@@ -514,7 +470,7 @@ SETTINGS: list[dict[str, Any]] = [
 def test_whichever_thread_is_refused(make, settings, monkeypatch):
     gc.collect()  # a loader that an earlier test dropped is closed in a thread
     loader = make(**settings)
-    allowed, started, before, refused = 0, threading.Thread.start, held(), 0
+    allowed, started, before, said = 0, threading.Thread.start, held(), list[str]()
 
     def start(thread: threading.Thread) -> None:
         nonlocal allowed
@@ -524,19 +480,17 @@ def test_whichever_thread_is_refused(make, settings, monkeypatch):
         started(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    said: list[str] = []
-    while refused < 100:
-        allowed = refused
+    while len(said) < 100:
+        allowed = len(said)
         try:
             batches = iter(loader)
             break
         except ConfigError as error:
             said.append(str(error))
-        assert not has_more(before)
-        refused += 1
+        assert_no_more(before)
     allowed = 100
     assert len(list(batches)) == len(loader)
-    assert settings["samplers"] + 3 <= refused < 100
+    assert settings["samplers"] + 3 <= len(said)
     assert all("ulimit -u" in text and "samplers=1" in text for text in said)
 
 
@@ -545,9 +499,9 @@ def held() -> tuple[int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
-def has_more(before: tuple[int, int]) -> bool:
-    """Whether the process has more threads or files now; those of earlier tests may have ended."""
-    return any(now > then for now, then in zip(held(), before, strict=True))
+def assert_no_more(before: tuple[int, int]) -> None:
+    """Threads and files of earlier tests may have ended."""
+    assert not any(now > then for now, then in zip(held(), before, strict=True))
 
 
 @contextmanager
@@ -568,44 +522,39 @@ def files_left(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=["uring", "threads"])
-def test_whichever_file_is_refused(make, settings):
-    before, refused, said = held(), 0, list[str]()
-    while refused < 100:
+def test_whichever_file_is_refused(make, store, settings):
+    before, said = held(), list[str]()
+    while len(said) < 100:
         loader = make(**settings)
-        with files_left(refused):
+        with files_left(len(said)):
             try:
                 batches = iter(loader)
                 break
             except (ConfigError, StoreError) as error:
                 said.append(str(error))
         loader.close()
-        assert not has_more(before)
-        refused += 1
+        assert_no_more(before)
     assert len(list(batches)) == len(loader)
-    assert 3 <= refused < 100
+    assert len(said) >= 3
     assert all("ulimit -n" in text for text in said)
-
-
-def test_a_store_says_so_too(store):
     with files_left(0), pytest.raises(ConfigError, match="refuses to open another file"):
         gnndrive.open(store.path)
 
 
-def test_the_rings_own_thread_is_refused(make, monkeypatch):
+def test_the_rings_own_thread_is_refused(make, tmp_path, monkeypatch):
     def refuse(*arguments: Any) -> Any:
         arguments[-1][0] = -errno.EAGAIN
         return ffi.NULL
 
     monkeypatch.setattr(uring, "lib", SimpleNamespace(gd_ring_new=refuse))
     monkeypatch.setattr(uring, "why_not_uring", lambda: None)
+    path = tmp_path / "pids.max"
+    path.write_text("77\n")
+    monkeypatch.setattr("gnndrive.common.limits._CGROUP_LIMITS", (str(path), "/no/such/file"))
     before = held()
-    with pytest.raises(ConfigError, match=r"refuses to start another thread .* \(ulimit -u\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"refuses to start another thread .* \(ulimit -u\).*the container's .* is 77;",
+    ):
         iter(make(engine="uring"))
-    assert not has_more(before)
-
-
-def test_the_container_may_have_a_limit(tmp_path, monkeypatch):
-    (tmp_path / "pids.max").write_text("77\n")
-    path = str(tmp_path / "pids.max")
-    monkeypatch.setattr("gnndrive.common.limits._CGROUP_LIMITS", (path, "/no/such/file"))
-    assert "and the container's (pids.max) is 77;" in str(refusal(errno.EAGAIN))
+    assert_no_more(before)
