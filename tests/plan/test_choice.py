@@ -118,10 +118,7 @@ def test_ranks_share_the_disk_and_read_less_with_one_buffer() -> None:
             assert ranks * seconds(slots) * 0.45 < shared <= ranks * seconds(slots) * 1.001
 
 
-# ---- the choice
-
-
-def test_stages_that_are_given_or_fit(request_for: Any) -> None:
+def test_stages_that_are_given_or_fit(request_for: Any, make) -> None:
     request = replace(request_for(10**7), samplers=3, training_queue=9)
     options = stage_options(request)
     assert {each.samplers for each in options} == {3}
@@ -136,21 +133,18 @@ def test_stages_that_are_given_or_fit(request_for: Any) -> None:
     options = [make_planner(request_for(least + more)).stages for more in (10**5, 5 * 10**5, 10**6)]
     assert [each.samplers for each in options] == sorted(each.samplers for each in options)
     assert options[-1].samplers > 1
-
-
-def test_a_text_for_the_least_is_never_less() -> None:
-    for count in (1, 999, 1_001, 12_345, 123_456_789, 10**13 + 7):
-        assert count <= parse_size(least_text(count), "memory") <= 1.001 * count + 1
-    assert least_text(123_456_789) == "123.5MB"
-
-
-def test_room_for_everything_and_no_budget_make_the_papers_stages(make, request_for) -> None:
     planner = make_planner(request_for(10**8))
     assert planner.topology.name == "resident"
     assert planner.stages == make_planner(request_of(make())).stages == StageCounts(4, 6, 4)
     assert make_planner(request_of(make(num_workers=2))).stages.samplers == 2
     with pytest.raises(ConfigError, match="samplers='many' must be a whole number"):
         make(samplers="many")
+
+
+def test_a_text_for_the_least_is_never_less() -> None:
+    for count in (1, 999, 1_001, 12_345, 123_456_789, 10**13 + 7):
+        assert count <= parse_size(least_text(count), "memory") <= 1.001 * count + 1
+    assert least_text(123_456_789) == "123.5MB"
 
 
 SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)

@@ -176,9 +176,6 @@ def compared(given: Sketch, cluster: Cluster) -> list[Layout]:
     return layouts(planner, given.loading(planner), cluster, given.store_bytes)
 
 
-# ---- memory of graphs that are not there
-
-
 def test_memory_of_large_graphs():
     """GB of index pointers, packed indices, mapping table and look-ahead."""
     for nodes, edges, figures in (

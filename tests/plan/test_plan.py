@@ -307,9 +307,6 @@ def test_own_buffers_are_planned_as_one_rank_with_its_part_of_the_budget() -> No
     assert of_buffer.tables == make_plan(for_ranks(1), None, 700, RESIDENT).tables
 
 
-# ---- the ranks share a buffer and the adjacency
-
-
 def test_a_shared_plan_counts_once_what_the_host_service_has() -> None:
     ranks, memory = 3, 400_000
     one = make_plan(for_ranks(1), 10**9, None, RESIDENT)

@@ -1,4 +1,4 @@
-"""A second implementation of every kind of plug-in, each against the base interface of its kind.
+"""A second implementation of every kind of plug-in, each against what its kind shares.
 
 They show that a kind is open: a strategy is composed of them in tests/loader, without a change of
 the package, and each goes through the conformance test of its kind. `SECOND` has them by kind.
@@ -326,12 +326,7 @@ class OneThread(Engine):
         refuse_long_extents(job, self._settings)
         used["engines"] += 1
         self._active.add(job)
-        try:
-            self._thread.submit(self._carry_out, job)
-        except RuntimeError:  # the interpreter is ending
-            job.cancel()
-            lib.gd_reads_let_go(job.handle)
-            self._tell(job)
+        self._thread.submit(self._carry_out, job)
         return job
 
     def _carry_out(self, job: ReadJob) -> None:

@@ -458,9 +458,6 @@ def test_indices_are_read_into_the_memory_that_is_given(on_disk, kind):
         Adjacency([graph], choice, 0, allocate=refuse)
 
 
-# ---- the neighbour cache
-
-
 def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
     """Whether each node's list is in the cache, found by requesting its first index."""
     inside = np.zeros(len(graph.indptr) - 1, bool)
@@ -522,9 +519,6 @@ def test_neighbours_from_the_cache_are_not_read_from_disk(opened, on_disk):
     with pytest.raises(OSError, match="ENOSPC"):
         make_cache(graph, 1_500)
     assert make_cache(graph, _neighbours.least_bytes(GraphSize(10_000, 1, 8))).nodes < 200
-
-
-# ---- combined fetches
 
 
 def drawn_together(
