@@ -93,13 +93,6 @@ def a_state_goes_on_with_other_ranks(process: Process) -> None:
             file.write_text(json.dumps(state))
 
 
-def ranks_of_a_group_are_dealt_to(process: Process) -> None:
-    whole, group = process.everyone(process.digests())[0], dist.new_group([0, 1])
-    mine = process.digests(ranks=group) if process.rank < 2 else []
-    found = [each for step in zip(*process.everyone(mine)[:2], strict=True) for each in step]
-    assert found == (whole + whole[:1] if len(whole) % 2 else whole)
-
-
 def arguments_that_differ_are_an_error_on_every_rank(process: Process) -> None:
     last = process.world - 1
     with process.loader(ranks=True, seed=6 if process.rank == last else 5) as loader:
@@ -149,7 +142,6 @@ def a_loader_that_one_rank_makes_again_is_an_error_on_every_rank(process: Proces
 CHECKS: tuple[Callable[[Process], None], ...] = (
     ranks_together_yield_one_processs_batches,
     a_state_goes_on_with_other_ranks,
-    ranks_of_a_group_are_dealt_to,
     arguments_that_differ_are_an_error_on_every_rank,
     a_rank_that_cannot_begin_is_an_error_on_every_rank,
     a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,

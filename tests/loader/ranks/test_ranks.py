@@ -1,17 +1,27 @@
-"""Which rank a process is, by `ranks=`, its sampler and torch.distributed."""
+"""Which rank a process is; ranks that a loader deals to yield one process's batches, and go on in
+any number."""
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
+from torch_geometric.data import Data
 
+import gnndrive
 from gnndrive import ConfigError, NeighborLoader
 from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
-from tests.loader.conftest import Make
+from gnndrive.loader.store_datamodule import InTrainer
+from gnndrive.sampling.dealing import steps_left
+from tests.loader.batches import assert_same
+from tests.loader.conftest import NODES, Make
+from tests.loader.diskgnn.packs import loader_of, make_pack
+from tests.loader.ranks.conftest import AsRank
+from tests.soak import product
 
 SPLITS = BatchSampler(DistributedSampler(range(10), 3, 1), 2, False)
 SPLITS_ITSELF: Any = SimpleNamespace(num_replicas=4, rank=2)
@@ -111,3 +121,291 @@ def test_a_difference_names_its_ranks() -> None:
     check_same([{"seed": 1, "batch_size": 2}] * 3)
     with pytest.raises(ConfigError, match="seed is 1 on ranks 0, 2 and 2 on rank 1; more is None "):
         check_same([{"seed": 1, "n": 3}, {"seed": 2, "n": 3}, {"seed": 1, "n": 3, "more": "x"}])
+
+
+SIZE, BATCHES, EPOCHS = 37, 11, 2
+
+
+@pytest.fixture
+def draw(make: Make) -> Make:
+    """Makes loaders of 11 shuffled batches, the last of which is smaller."""
+    given = {"batch_size": SIZE, "shuffle": True, "seed": 5}
+    return lambda **arguments: make(**(given | arguments))
+
+
+def rounds(loaders: list[Any], as_rank: AsRank) -> list[Data]:
+    """The batches of an epoch in the order of their turns: those of each step, by rank."""
+    begun = []
+    for rank, loader in enumerate(loaders):
+        as_rank(rank, len(loaders))
+        begun.append(list(loader))
+    return [batch for step in zip(*begun, strict=True) for batch in step]
+
+
+def padded(whole: list[Data], world: int, drop_last: bool = False, done: int = 0) -> list[Data]:
+    """What `world` ranks yield together, from batch `done` on."""
+    count = steps_left(len(whole), done, world, drop_last) * world
+    return [whole[(done + at) % len(whole)] for at in range(count)]
+
+
+def assert_all_same(one: list[Data], other: list[Data]) -> None:
+    for left, right in zip(one, other, strict=True):
+        assert_same(left, right)
+
+
+@product("world,drop_last", [2, 3, 12], [False, True])
+def test_ranks_together_yield_one_processs_batches(draw, as_rank, world, drop_last):
+    alone = draw(drop_last=drop_last)
+    ranks = [draw(drop_last=drop_last, ranks=True) for _ in range(world)]
+    for _ in range(EPOCHS):
+        as_rank(0, 1)
+        whole = list(alone)
+        expected = padded(whole, world, drop_last)
+        assert_all_same(expected, rounds(ranks, as_rank))
+        assert len(ranks[0]) * world == len(expected)
+
+
+def test_the_batches_of_one_rank_without_ranks_are_as_ever(draw: Make) -> None:
+    """Seed 5 gave this batch before there were ranks, too."""
+    batch = next(iter(draw()))
+    assert batch.input_id[:6].tolist() == [303, 107, 330, 185, 374, 197]
+    assert batch.n_id[SIZE : SIZE + 6].tolist() == [202, 205, 35, 110, 289, 83]
+
+
+def test_recorded_batches(as_rank: AsRank, data: Data, tmp_path: Any) -> None:
+    """Epoch 1 replays the pack's second recording, epoch 2 the first one in another order."""
+    store = gnndrive.from_data(data, tmp_path / "packed.gnn")
+    given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 40, "shuffle": True}
+    make_pack(store, given, epochs=2)
+    loaders = [loader_of(store, given, ranks=True) for _ in range(4)]
+    for epoch in (1, 2):
+        for loader in loaders:
+            loader.set_epoch(epoch)
+        as_rank(0, 1)
+        whole = list(loaders[0])
+        loaders[0].set_epoch(epoch)
+        assert len(whole) == 10
+        assert_all_same(padded(whole, 4), rounds(loaders, as_rank))
+
+
+# ---- resuming
+
+
+@product("change,drop_last", [(3, 2), (2, 4), (1, 3)], [True, False])
+def test_an_epoch_goes_on_with_another_number_of_ranks(draw, as_rank, change, drop_last):
+    before, after = change
+    as_rank(0, 1)
+    alone = draw(drop_last=drop_last)
+    whole, following = list(alone), list(alone)
+    as_rank(before - 1, before)
+    loader = draw(drop_last=drop_last, ranks=True)
+    states = [loader.state_dict()]
+    for _ in loader:
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    last = loader.state_dict()
+    assert last["finished"]
+    assert len(states) == steps_left(len(whole), 0, before, drop_last) + 1
+    loaders = [draw(drop_last=drop_last, ranks=True) for _ in range(after)]
+    for step in (1, len(states) - 2, len(states) - 1):
+        for each in loaders:
+            each.load_state_dict(states[step])
+        expected = padded(whole, after, drop_last, step * before)
+        assert_all_same(expected, rounds(loaders, as_rank))
+    for each in loaders:
+        each.load_state_dict(last)
+    assert_all_same(padded(following, after, drop_last), rounds(loaders, as_rank))
+
+
+def test_a_state_of_ranks_and_one_of_a_loader_without(draw: Make, as_rank: AsRank) -> None:
+    whole = list(draw())
+    as_rank(1, 3)
+    loader, alone = draw(ranks=True), draw()
+    next(iter(loader))
+    alone.load_state_dict(loader.state_dict())
+    as_rank(0, 1, "user")
+    rest = iter(alone)
+    assert_same(whole[3], next(rest))
+    two = draw(ranks=True)
+    two.load_state_dict(alone.state_dict())
+    as_rank(1, 2)
+    assert_all_same(padded(whole, 2, done=4)[1::2], list(two))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_end_of_an_epoch_for_lightnings_trainer(store, as_rank, drop_last):
+    """A Trainer that has counted all steps does not ask for one more. With drop_last= two ranks
+    would go on with the two of ten batches that four have left out."""
+
+    class Loader(InTrainer, NeighborLoader):
+        pass
+
+    def made() -> Loader:
+        given = {"batch_size": SIZE, "buffer": "40KB", "seed": 5, "drop_last": drop_last}
+        return Loader(store, [2], **given, ranks=True)
+
+    with made() as loader, made() as other:
+        as_rank(0, 4)
+        batches = iter(loader)
+        steps = len(loader)
+        for step in range(1, steps + 1):
+            next(batches)
+            as_rank(0, 4)
+            state = loader.state_dict()
+            as_rank(0, 2)
+            other.load_state_dict(state)
+            ended = step == steps
+            assert (other.epoch, other._resumed is None) == ((1, True) if ended else (0, False))
+
+
+# ---- seeds and arguments of all ranks
+
+
+class Gathering:
+    """Stands for a process group: rank 0 tells first; each later one gets what all have told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told, self.calls = list[Any](), 0
+        monkeypatch.setattr("torch.distributed.all_gather_object", self)
+
+    def __call__(self, everyone: list[Any], told: Any, group: Any = None) -> None:
+        assert group is self
+        if not isinstance(told[0], tuple):  # what a host's ranks share: nothing here
+            everyone[:] = len(everyone) * [told]
+            return
+        self.calls += 1
+        self.told.append(json.loads(json.dumps(told)))
+        everyone[:] = self.told + (len(everyone) - len(self.told)) * self.told[:1]
+
+
+def test_without_a_seed_the_first_ranks_counts(draw, as_rank, monkeypatch):
+    group, batches = Gathering(monkeypatch), []
+    for rank in range(2):
+        as_rank(rank, 2, group=group)
+        torch.manual_seed(rank)
+        batches.append(list(draw(ranks=True, seed=None)))
+    torch.manual_seed(0)
+    as_rank(0, 1)
+    both = [batch for step in zip(*batches, strict=True) for batch in step]
+    assert_all_same(padded(list(draw(seed=None)), 2), both)
+    assert group.calls == 2, "one exchange for each iter"
+
+
+@pytest.mark.parametrize(
+    ("more", "change", "match"),
+    [
+        ({"seed": 6}, None, r"the epoch's seed is 5 on rank 0 and 6 on rank 1; seed is 5"),
+        ({"num_neighbors": [4, 2]}, None, r"num_neighbors is \[4, 3\] on rank 0 and \[4, 2\] on r"),
+        ({"input_nodes": range(30)}, None, "inputs is "),
+        ({"seed": None}, None, "the epoch's seed is 5 on rank 0 and None on rank 1"),
+        ({}, lambda loader: loader.set_epoch(4), "the epoch is 0 on rank 0 and 4 on rank 1"),
+        ({}, lambda loader: loader.load_state_dict(loader.state_dict() | {"batches": 6}),
+         "the number of batches done is 0 on rank 0 and 6 on rank 1"),
+        ({"data": "another store"}, None, "the store is "),
+    ],
+)  # fmt: skip
+def test_what_differs_is_refused(draw, as_rank, data, tmp_path, monkeypatch, more, change, match):
+    if "data" in more:
+        changed = Data(x=data.x + 1, edge_index=data.edge_index)
+        more = {"data": gnndrive.from_data(changed, tmp_path / "o.gnn")}
+    group = Gathering(monkeypatch)
+    as_rank(0, 2, group=group)
+    iter(draw(ranks=True)).close()
+    as_rank(1, 2, group=group)
+    loader = draw(ranks=True, **more)
+    if change:
+        change(loader)
+    epoch = loader.epoch
+    with pytest.raises(ConfigError, match=match):
+        iter(loader)
+    assert loader.epoch == epoch, "no epoch has begun"
+    assert not loader.stats(), "nothing was started"
+
+
+# ---- ranks that others deal to
+
+
+class Same(DistributedSampler[int]):
+    """Gives the first 100 nodes to each rank."""
+
+    def __iter__(self) -> Any:
+        return iter(range(100))
+
+
+def by_sampler(make: Make, rank: int, world: int, **more: Any) -> NeighborLoader:
+    given = {"batch_size": 20, "seed": 5} | more
+    return make(sampler=Same(range(NODES), world, rank), **given)
+
+
+def test_ranks_of_a_sampler_draw_what_one_process_draws_in_turn(make: Make) -> None:
+    """Each rank has the same seeds, so a hub would otherwise have the same neighbours on all."""
+    ranks = [list(by_sampler(make, rank, 2, ranks=True)) for rank in range(2)]
+    twice = [node for first in range(0, 100, 20) for node in 2 * list(range(first, first + 20))]
+    alone = list(make(sampler=twice, batch_size=20, seed=5))
+    assert_all_same(alone, [batch for step in zip(*ranks, strict=True) for batch in step])
+    assert not any(torch.equal(one.n_id, other.n_id) for one, other in zip(*ranks, strict=True))
+
+
+def test_a_sampler_goes_on_with_as_many_ranks(make: Make) -> None:
+    whole, loader = list(by_sampler(make, 1, 3)), by_sampler(make, 1, 3)
+    other, resumed = by_sampler(make, 0, 2), by_sampler(make, 1, 3)
+    other.load_state_dict(loader.state_dict())  # nothing was yielded
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    with pytest.raises(ConfigError, match=r"dealt this epoch to 3 ranks .* and deals it to 2 now"):
+        other.load_state_dict(state)
+    with pytest.raises(ConfigError, match="deals it to 1 now"):
+        by_sampler(make, 0, 1).load_state_dict(state)
+    resumed.load_state_dict(state)
+    assert_all_same(whole[1:], list(resumed))
+    assert len(list(batches)) == 4
+    other.load_state_dict(loader.state_dict())  # finished
+    assert other.epoch == 1
+
+
+def test_a_user_who_deals_gives_each_rank_other_draws(make: Make, as_rank: AsRank) -> None:
+    def epoch(rank: int, world: int, **more: Any) -> list[Data]:
+        as_rank(rank, world, "user")
+        loader = make(shuffle=True, seed=5, **more)
+        batches = iter(loader)
+        taken = [next(batches) for _ in range(7)]
+        batches.close()
+        other = make(shuffle=True, seed=5, **more)
+        other.load_state_dict(loader.state_dict())
+        return [*taken, *other]
+
+    alone, first, second = epoch(0, 1), epoch(0, 2), epoch(1, 2)
+    assert_all_same(alone, first)
+    assert len(second) == len(first) == 25
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.input_id, other.input_id)
+        assert not torch.equal(one.n_id, other.n_id)
+
+
+# ---- states of earlier versions
+
+
+def test_a_state_of_the_version_before_ranks(make, as_rank, monkeypatch):
+    def old(loader: NeighborLoader) -> Any:
+        state = loader.state_dict() | {"version": 2, "batches": 4}
+        del state["dealt_to"]
+        return state
+
+    state, given = old(make(seed=5)), {"seed": 5}
+    whole = list(make(**given))
+    for rank, world, loader in ((0, 1, make(**given)), (1, 3, make(**given, ranks=True))):
+        loader.load_state_dict(state)
+        as_rank(rank, world)
+        assert_all_same(padded(whole, world, done=4)[rank::world], list(loader))
+    split, alone = by_sampler(make, 0, 2), by_sampler(make, 0, 1)
+    alone.load_state_dict(old(alone))
+    with pytest.raises(ConfigError, match="all ranks drew the same neighbours"):
+        split.load_state_dict(old(split))
+    split.load_state_dict(old(split) | {"finished": True})
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    make(**given).load_state_dict(state)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    with pytest.raises(ConfigError, match="all ranks drew the same neighbours"):
+        make(**given).load_state_dict(state)

@@ -17,15 +17,8 @@ NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 3, 255, 4096, 2**31 - 1, 2**31, 2**
 
 
 def damage(root: Path, kind: str, seed: int, rows: str, narrow: Callable[[Path], bool]) -> str:
-    """Damage one place of the arrays below a folder; returns what was done.
-
-    Args:
-        root: the folder.
-        kind: of `KINDS`.
-        seed: decides where.
-        rows: the end of the paths of files with rows, which may hold any bytes.
-        narrow: whether a file holds int32 instead of int64.
-    """
+    """Damage one place of the arrays below a folder; returns what was done. `rows` is the pattern
+    of files that may hold any bytes, and `narrow` says which files hold int32 instead of int64."""
     draw = random.Random(seed)
     files = sorted(path for path in root.rglob("*.npy") if path.stat().st_size > DATA_OFFSET)
     file = draw.choice([each for each in files if kind == "short" or not each.match(rows)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.sampler import NegativeSampling
 
-from gnndrive import Store
+from gnndrive import LinkNeighborLoader, Store
+from gnndrive.common.records import Subgraph
 from gnndrive.loader.megabatches import MegabatchSource
-from gnndrive.strategies import STRATEGIES
+from gnndrive.sampling.graph import mapped
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
+    EDGES,
     MARIUS,
     NODES,
     PARTS,
@@ -73,19 +78,6 @@ def test_batches_are_pieces_of_the_graph(make, graph, arguments):
             assert found == Counter(dict.fromkeys(inputs, passes))
 
 
-def test_all_edges_inside_a_window_are_there(make: Make, graph: Data) -> None:
-    """With every neighbour sampled, the edges to the seeds are those that begin in the window."""
-    loader = make(num_neighbors=[-1], static=0.02)
-    lost = 0
-    for batch, among in with_windows(loader, loader):
-        source, target = graph.edge_index
-        of_seeds = torch.isin(target, batch.n_id[: batch.batch_size])
-        expected = (of_seeds & among[source]).nonzero().reshape(-1)
-        assert torch.equal(batch.e_id.sort().values, expected)
-        lost += int(of_seeds.sum()) - len(expected)
-    assert lost > 0
-
-
 def test_the_in_edges_of_a_windows_nodes(make: Make, store: Store) -> None:
     """They are counted right. A static node in one of the partitions counts once."""
     for static in (0, 0.01):
@@ -100,13 +92,6 @@ def test_the_in_edges_of_a_windows_nodes(make: Make, store: Store) -> None:
         for window in windows:
             nodes = np.unique(source.graph(window).store_ids)
             assert source.codes_of(window) == degrees[nodes].sum()
-
-
-def test_unshuffled_epochs_draw_other_neighbours(make: Make) -> None:
-    loader = make(shuffle=False)
-    first, second = list(loader), list(loader)
-    assert inputs_of(first) == inputs_of(second)
-    assert any(not torch.equal(a.e_id, b.e_id) for a, b in zip(first, second, strict=True))
 
 
 def test_each_window_is_loaded_once(make: Make) -> None:
@@ -159,23 +144,6 @@ def test_rows_of_all_types_and_sizes(make, dtype_width, device, tmp_path):
 # ---- marius: partitions in memory give way one by one
 
 
-def test_sequential_has_all_seeds_in_memory(make: Make, graph: Data) -> None:
-    part = make()._partitioned.part_of(np.arange(NODES))
-    nodes = torch.from_numpy(np.flatnonzero(np.isin(part, [2, 7])))
-    loader = make(**MARIUS, order="sequential", input_nodes=nodes)
-    groups = []
-    for epoch in range(4):
-        (window,) = windows_of(loader, epoch)
-        groups.append(tuple(window.partitions.tolist()))
-        batches = list(loader)
-        for batch in batches:
-            check(batch, graph, inside(loader, window))
-        seeds = torch.cat([each.input_id for each in batches])
-        assert seeds.sort().values.tolist() == list(range(len(nodes)))
-    assert all(len(each) == 4 and {2, 7} < set(each) for each in groups)
-    assert len(set(groups)) > 1
-
-
 def test_a_swap_loads_one_logical_partition(make: Make) -> None:
     """Of the six, two are in memory; a window's rows are read before its batches, and once."""
     loader = make(**MARIUS)
@@ -192,12 +160,126 @@ def test_a_swap_loads_one_logical_partition(make: Make) -> None:
     assert "two of 5 windows, each of 4 of 12 partitions, 2 of them in both" in str(plan)
 
 
-def test_slots_for_what_two_windows_have_in_common(make: Make) -> None:
-    """In the memory that two windows of hierbatching with two partitions need, marius has three of
-    its own, one of which gives way."""
-    slots = make(megabatch=2, static=0).plan().tables[0].slots
-    found = make(strategy="marius", megabatch=None, buffer=36 * slots)
-    found.plan()
-    sizes = found._megabatches[1].windows.sizes
-    assert (sizes.one, sizes.two, sizes.windows) == (3, 4, 10)
-    assert found._megabatches[1].windows.static == STRATEGIES["marius"].static == 0
+# ---- seed edges, with marius: both ends are in memory, and negative nodes too
+
+MakeLinks = Callable[..., LinkNeighborLoader]
+EDGE_SEEDS = torch.arange(0, EDGES, 9)
+NO_EDGES = torch.randint(0, NODES, (2, 400), generator=torch.Generator().manual_seed(1))
+NEGATIVES: dict[str, Any] = {
+    "none": None,
+    "binary": "binary",
+    "half as many": NegativeSampling("binary", 0.5),
+    "triplets": NegativeSampling("triplet", 2),
+}
+LINKS: dict[str, dict[str, Any]] = {
+    "comet": {},
+    "no edges of the graph": {"edge_label_index": NO_EDGES},
+    "beta": {"order": "beta"},
+    "the fewest partitions": {"megabatch": 2, "drop_last": True, "batch_size": 8},
+    "all partitions": {"megabatch": PARTS, "shuffle": False},
+    "the largest that fits": {"megabatch": None, "buffer": "20KB", "static": 0.03},
+    "a memory limit": {"megabatch": None, "memory": "80MB", "batch_size": 4000},
+    "few edges": {"some": EDGE_SEEDS[:5], "replace": True},
+    "all edges": {"some": slice(None), "batch_size": 900},
+    "a GPU": {"device": "simulated-cuda"},
+}
+
+
+@pytest.fixture
+def links(make: Make, graph: Data) -> MakeLinks:
+    """Makes link loaders over the store; `some=` are the numbers of its edges that are seeds."""
+
+    def one(some: Any = EDGE_SEEDS, **more: Any) -> Any:
+        given = {"batch_size": 90, "edge_label_index": graph.edge_index[:, some]}
+        return make(**(MARIUS | given | more))
+
+    return one
+
+
+def check_seeds(batch: Data, seeds: torch.Tensor) -> None:
+    """Raise AssertionError unless a batch's seeds are its inputs of `seeds`, int64 [2, inputs]."""
+    count = len(batch.input_id)
+    if "src_index" in batch:
+        ends = torch.stack([batch.src_index, batch.dst_pos_index])
+        labelled = torch.cat([*ends, batch.dst_neg_index.reshape(-1)])
+    else:
+        ends, labelled = batch.edge_label_index[:, :count], batch.edge_label_index.reshape(-1)
+    assert torch.equal(batch.n_id[ends], seeds[:, batch.input_id])
+    # PyG's code has each seed node once, in ascending order.
+    assert torch.equal(labelled.unique(), torch.arange(batch.num_sampled_nodes[0]))
+    assert (batch.n_id[: batch.num_sampled_nodes[0]].diff() > 0).all()
+
+
+def check_negatives(batch: Data, negatives: NegativeSampling | None) -> None:
+    """Raise AssertionError unless a batch has the labels and negative edges that it should."""
+    count = len(batch.input_id)
+    if negatives is None:
+        assert "edge_label" not in batch
+        assert batch.edge_label_index.shape == (2, count)
+    elif negatives.is_binary():
+        more = math.ceil(count * negatives.amount)
+        assert batch.edge_label_index.shape == (2, count + more)
+        assert batch.edge_label.tolist() == [1] * count + [0] * more
+    else:
+        assert batch.dst_neg_index.shape == (count, negatives.amount)
+        assert "edge_label_index" not in batch
+
+
+@product("variant,negatives", list(LINKS), list(NEGATIVES))
+def test_link_batches_are_pieces_of_the_graph(links, graph, variant, negatives):
+    arguments = LINKS[variant]
+    loader = links(**arguments, neg_sampling=NEGATIVES[negatives])
+    some = graph.edge_index[:, arguments.get("some", EDGE_SEEDS)]
+    seeds = arguments.get("edge_label_index", some)
+    for epoch in range(2):
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        for batch, window in with_windows(batches, loader, epoch):
+            check(batch, graph, window)
+            check_seeds(batch, seeds)
+            check_negatives(batch, loader.neg_sampling)
+        found = Counter(number for each in inputs_of(batches) for number in each)
+        if arguments.get("drop_last"):
+            assert all(len(each) == 8 for each in inputs_of(batches))
+            assert max(found.values()) == 1
+        else:
+            assert found == Counter(range(seeds.size(1)))
+
+
+def test_negative_nodes_are_any_of_the_window(links: MakeLinks) -> None:
+    """Also static nodes and nodes without neighbours; and no other."""
+    loader = links(
+        neg_sampling=NegativeSampling("triplet", 40), static=0.03, num_neighbors=[], batch_size=400
+    )
+    drawn: dict[int, set[int]] = {}
+    windows = [each for each in windows_of(loader) for _ in range(each.count)]
+    for batch, window in zip(loader, windows, strict=True):
+        found = batch.n_id[batch.dst_neg_index].reshape(-1).tolist()
+        drawn.setdefault(window.number, set()).update(found)
+    for window in windows_of(loader):
+        among = set(inside(loader, window).nonzero().reshape(-1).tolist())
+        assert drawn[window.number] <= among
+        assert len(drawn[window.number]) > 0.8 * len(among)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_window_of_all_partitions_is_the_whole_graph(links, store, replace):
+    """Then samples are those of the strategy that draws from the whole graph."""
+    plain = links(strategy="gnndrive", megabatch=None, replace=replace, some=slice(None))
+    loader = links(megabatch=PARTS, static=0.03, replace=replace, some=slice(None))
+    assembly, (window,) = loader._assembly(), windows_of(loader)
+    source = MegabatchSource(
+        assembly.megabatches.windows, store.edges().index_pointers, lambda: iter((window,))
+    )
+    graph, samplers = source.graph(window), (plain._assembly().sampler(), assembly.sampler())
+    for key in range(9):
+        seeds = loader._inputs.seeds(0, torch.arange(key, EDGES, 300).numpy())
+        whole = samplers[0].sample(seeds, key, [mapped(store.edges())])
+        inner = samplers[1].sample(seeds, key, [graph])
+        assert isinstance(whole, Subgraph)
+        for name in ("node", "row", "col", "edge"):
+            assert torch.equal(getattr(whole.output, name), getattr(inner.output, name)), name
+        assert whole.output.num_sampled_nodes == inner.output.num_sampled_nodes
+        assert whole.output.num_sampled_edges == inner.output.num_sampled_edges
+        for one, other in zip(whole.output.metadata, inner.output.metadata, strict=True):
+            assert one is other is None or torch.equal(one, other)

@@ -1,24 +1,42 @@
-"""What a loader of windows says to arguments, stores, folders and memory that cannot work."""
+"""What a loader of windows says to arguments, stores, folders and memory that cannot work. Damage
+to a stranger's partitions is an error or gives other sound batches, never a crash or a hang."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.sampler import NegativeSampling, NeighborSampler
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
+from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.partitioned.partition import partition
+from gnndrive.testing.faults import Faults
+from tests.loader.batches import assert_same, simulate
 from tests.loader.hetero.graph import make_data as make_typed
 from tests.loader.windows.conftest import Make
-from tests.loader.windows.stores import EDGES, MARIUS, MEMORY, NODES, PARTS, make_graph, make_store
+from tests.loader.windows.damage import KINDS, damage, outcome
+from tests.loader.windows.stores import (
+    EDGES,
+    MARIUS,
+    MEMORY,
+    NODES,
+    PARTS,
+    make_graph,
+    make_store,
+    windows_of,
+)
 from tests.soak import product
 
 LEAST = re.compile(r'(memory|buffer)="([^"]+)"')
@@ -68,14 +86,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_sampler": [[1], [2]], "shuffle": None, "batch_size": 1}, "batch_sampler="),
     # marius
     (MARIUS | {"transform_sampler_output": dict}, "leave transform_sampler_output= out"),
-    (MARIUS | {"order": "comet"}, "'comet' is not an order for seed nodes: give 'dispersed' or"),
     (MARIUS | {"order": "best"}, "order='best' is not an order"),
-    (MARIUS | {"order": "sequential"}, "needs all 12 partitions .* give order='dispersed'"),
-    ({"order": "beta"}, "order='beta': .* leave order= out, or"),
     # seed edges
     (EDGE | {"disjoint": True}, "leave disjoint= out, or give strategy='gnndrive'"),
     (EDGE | {"strategy": "hierbatching"}, 'give LinkNeighborLoader strategy="marius"'),
-    (EDGE | {"order": "dispersed"}, "not an order for seed edges: give 'comet' or 'beta'"),
     (EDGE | {"megabatch": 1}, "'comet' needs 2 of 12 .*: give megabatch=2 or more"),
     (EDGE | {"weight_attr": "edge_attr"}, "leave weight_attr= out, or give strategy='gnndrive'"),
     (EDGE | {"time_attr": "y", "edge_label_time": torch.zeros(50).long()}, "leave time_attr= out"),
@@ -138,24 +152,14 @@ def test_several_partitions_need_a_choice(make: Make, own: Store, tmp_path: Path
 
 
 def test_what_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
+    store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
+    with pytest.raises(ConfigError, match=r"has none: make them with gnndrive\.partition\(store\)"):
+        make(data=store)
     for named in ("nowhere", b"bytes", "../nowhere", ""):
         with pytest.raises(ConfigError, match=r"is not there: .* has default; make it with `gnndr"):
             make(partitioned=named)
     with pytest.raises(StoreError, match="is no partitioned folder; make one with gnndrive"):
         make(partitioned=tmp_path)
-
-
-def test_a_store_that_was_imported_again(make: Make, own: Store) -> None:
-    kept = own.path.with_name("kept")
-    shutil.copytree(own.path / "partitioned", kept)
-    data = make_graph()
-    data.x += 1
-    again = gnndrive.from_data(data, own.path, if_exists="replace")
-    with pytest.raises(ConfigError, match=r"has none: make them with gnndrive\.partition\(store\)"):
-        make(data=again)
-    shutil.copytree(kept, own.path / "partitioned")
-    with pytest.raises(StoreError, match="has changed since"):
-        make(data=again)
 
 
 # ---- memory
@@ -189,3 +193,89 @@ def test_large_attributes_that_memory_has_no_room_for(make, tmp_path, monkeypatc
     assert loader.plan().fetched == ("nodes/wide",)
     for batch in islice(loader, 3):
         assert torch.equal(batch.wide, data.wide[batch.n_id])
+
+
+MEND = r"remove the folder, and partition the store again \(gnndrive partition\)"
+ROW_BYTES = 36
+NARROW = ("order.npy", "place.npy", "indices.npy", "static_indices.npy")
+
+
+@pytest.fixture
+def folder(store: Store, tmp_path: Path) -> Path:
+    """A copy of the store's partitions, which the test may damage."""
+    return Path(shutil.copytree(store.path / "partitioned" / "default", tmp_path / "parts"))
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["before", "after it was opened"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_an_error_or_harmless(make, folder, kind, opened, seeds, tmp_path):
+    for seed in seeds(4):
+        damaged = shutil.copytree(folder, tmp_path / f"damaged{seed}")
+        change = partial(damage, damaged, kind, seed, "x.npy", lambda file: file.name in NARROW)
+        said = None if opened else change()
+        what, message = outcome(
+            partial(make, partitioned=damaged), change if opened else lambda: None
+        )
+        assert what == "sound" or str(damaged) in message, (seed, said, message)
+        assert what == "refused" or opened or kind != "short"
+
+
+@pytest.mark.parametrize("code", [-1, 10**6])
+def test_a_code_that_is_no_node(make: Make, folder: Path, code: int) -> None:
+    """The error comes at the turn of its window's first batch; the next epoch has it again."""
+    loader = make(partitioned=folder, static=0)
+    window = windows_of(loader)[1]
+    at = int(loader._partitioned.edge_bounds[window.partitions[1]]) + 3
+    codes = np.memmap(folder / "indices.npy", np.int32, "r+", DATA_OFFSET)
+    codes[at] = code
+    codes.flush()
+    for _ in range(2):
+        loader.set_epoch(0)
+        batches = iter(loader)
+        for _ in range(window.first):
+            next(batches)
+        with pytest.raises(StoreError, match=rf"indices\.npy has the code {code}, .*{MEND}"):
+            next(batches)
+
+
+def test_order_and_place_that_end_early(make: Make, folder: Path) -> None:
+    """They are mapped: the kernel's signal becomes an error. `place` says which partitions the
+    inputs are in, once for a loader."""
+    iterator = iter(make(partitioned=folder))
+    next(iterator)
+    later = make(partitioned=folder)
+    for name, batches in (("order", iterator), ("place", later), ("place", later)):
+        os.truncate(folder / f"{name}.npy", DATA_OFFSET)
+        with pytest.raises(ReadError) as caught:
+            list(batches)
+        assert caught.value.path == str(folder / f"{name}.npy")
+
+
+def test_order_and_place_that_contradict_each_other(make: Make, folder: Path) -> None:
+    loader = make(partitioned=folder)
+    place = np.memmap(folder / "place.npy", np.int32, "r+", DATA_OFFSET)
+    place[:] = place[::-1].copy()
+    place.flush()
+    with pytest.raises(StoreError, match=r"order\.npy and place\.npy beside .* do not fit"):
+        list(loader)
+
+
+@product("device,seed", ["cpu", "simulated-cuda"], [0, 1, 2])
+def test_eio_comes_at_its_batchs_turn(make, store, seed, device, monkeypatch):
+    """Batches before the first one that needs the row are delivered, in every epoch."""
+    row = 400
+    at = DATA_OFFSET + row * ROW_BYTES
+    faults = Faults(eio_offsets=((at, at + 1),), short=0.2, delay_turns_max=seed)
+    simulate(monkeypatch, seed, faults)
+    plain, loader = make(), make(engine="simulated", device=device)
+    nodes = set(plain._partitioned.store_ids(0, NODES)[row - 20 : row + 20].tolist())
+    for number in (0, 1):
+        loader.set_epoch(number)
+        whole, delivered = list(plain), []
+        with pytest.raises(ReadError) as caught:
+            delivered.extend(loader)
+        for one, other in zip(delivered, whole, strict=False):
+            assert_same(one, other)
+        assert nodes & set(whole[len(delivered)].n_id.tolist())
+        assert caught.value.errno == errno.EIO
+        assert Path(caught.value.path) == store.path / "partitioned" / "default" / "x.npy"
