@@ -1,23 +1,30 @@
-"""Replayed batches are those that are drawn: the same nodes and edges in each hop, each with its
-own rows."""
+"""Replayed batches are those that are drawn: the same nodes and edges in each hop, and every byte
+of their rows, also of those that host memory keeps because the device has no room for them."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch_geometric.data import HeteroData
 
 import gnndrive
-from gnndrive import Store
+from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
+from gnndrive.disk.tiers import host_rows
 from gnndrive.store.packed.orders import SETS_MAX
 from gnndrive.store.packed.verify import verify_pack
-from tests.loader.batches import assert_same
+from gnndrive.testing.faults import NOISE
+from tests.loader.batches import assert_same, simulate
+from tests.loader.diskgnn.conftest import BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import (
     assert_same_sample,
+    bits,
     check_rows,
+    least_buffer,
     loader_of,
     make_pack,
     pack_folder,
@@ -25,11 +32,11 @@ from tests.loader.diskgnn.packs import (
 from tests.loader.hetero.graph import CITES, WRITES
 from tests.loader.hetero.graph import make_data as make_typed
 from tests.soak import product
-from tests.store.packed.graphs import NODES
 
 NODE = {"num_neighbors": [4, 3], "batch_size": 60}
 LINK = {"num_neighbors": [3, 2], "batch_size": 900, "edge_label_index": None}
 SOME = torch.arange(0, 200, 3)
+# Nodes within a hop come in another order, and so do edges.
 PLAIN: dict[str, dict[str, Any]] = {
     "all nodes": NODE,
     "some nodes": NODE | {"input_nodes": SOME, "drop_last": True, "batch_size": 20},
@@ -38,6 +45,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "with replacement": NODE | {"replace": True},
     "no hops": NODE | {"num_neighbors": []},
 }
+# Samples in the form of PyG are equal in every respect.
 OTHERS: dict[str, dict[str, Any]] = {
     "disjoint": NODE | {"disjoint": True},
     "temporal": NODE | {"time_attr": "time", "input_nodes": SOME, "input_time": SOME % 50},
@@ -56,23 +64,17 @@ TYPED: dict[str, dict[str, Any]] = {
                                                ("paper", "rev_writes", "author"): [4, 2],
                                                ("venue", "hosts", "paper"): [1, 1]}},
     "disjoint": NODE | {"input_nodes": "paper", "disjoint": True},
-    "weighted": NODE | {"input_nodes": "paper", "num_neighbors": [2], "disjoint": True},
     "links": LINK | {"edge_label_index": WRITES, "neg_sampling": "binary"},
     "triplets": LINK | {"edge_label_index": CITES, "neg_sampling": "triplet"},
 }  # fmt: skip
-EPOCHS = 2
-
-
-@pytest.fixture(scope="module")
-def typed() -> HeteroData:
-    return make_typed()
+ORDERS = ["sets", "minhash", "id"]  # how rows lie
 
 
 def epochs_of(
     data: Any, folder: Path, arguments: dict[str, Any], **more: Any
 ) -> list[list[tuple[Any, Any]]]:
     """(replayed batch, drawn batch) of each batch of the recorded epochs."""
-    store: Store = gnndrive.from_data(data, folder / "graph.gnn")
+    store = gnndrive.from_data(data, folder / "graph.gnn")
     info = make_pack(store, arguments, epochs=EPOCHS, **more)
     assert verify_pack(pack_folder(store), store) == info
     found = []
@@ -88,30 +90,24 @@ def epochs_of(
     return found
 
 
-@product("name,shuffle", [*PLAIN], [True, False])
-def test_plain_samples(graph, name, shuffle, tmp_path):
-    """Nodes within a hop come in another order, and so do edges."""
-    epochs = epochs_of(graph, tmp_path, PLAIN[name] | {"shuffle": shuffle})
+@product(
+    "name,shuffle,order,segment", [*PLAIN, *OTHERS], [True, False], ORDERS, [1, 3, SETS_MAX, 3]
+)
+def test_samples(graph, name, shuffle, order, segment, tmp_path):
+    arguments = (PLAIN | OTHERS)[name] | {"shuffle": shuffle}
+    epochs = epochs_of(graph, tmp_path, arguments, order=order, segment=segment)
     for batches in epochs:
-        assert len(batches) > 2
+        assert batches
         for replayed, drawn in batches:
-            assert_same_sample(replayed, drawn)
+            (assert_same_sample if name in PLAIN else assert_same)(replayed, drawn)
             check_rows(replayed, graph)
     inputs = [[each.input_id.tolist() for each, _ in batches] for batches in epochs]
     assert (inputs[0] == inputs[1]) is not shuffle
 
 
-@product("name,shuffle", [*OTHERS], [True, False])
-def test_samples_in_the_form_of_pyg(graph, name, shuffle, tmp_path):
-    """They are equal in every respect."""
-    for batches in epochs_of(graph, tmp_path, OTHERS[name] | {"shuffle": shuffle}):
-        for replayed, drawn in batches:
-            assert_same(replayed, drawn)
-            check_rows(replayed, graph)
-
-
 @pytest.mark.parametrize("arguments", TYPED.values(), ids=TYPED)
-def test_graphs_of_several_types(typed, arguments, tmp_path):
+def test_graphs_of_several_types(arguments, tmp_path):
+    typed = make_typed()
     for batches in epochs_of(typed, tmp_path, arguments | {"shuffle": True}):
         for replayed, drawn in batches:
             check_rows(replayed, typed)
@@ -119,10 +115,118 @@ def test_graphs_of_several_types(typed, arguments, tmp_path):
                 assert_same(got, expected)
 
 
-@product("order,segment", ["sets", "minhash", "id"], [1, 3, SETS_MAX])
-def test_how_rows_lie_changes_nothing(graph, order, segment, tmp_path):
-    arguments = NODE | {"shuffle": True, "input_nodes": torch.arange(NODES - 20)}
-    for batches in epochs_of(graph, tmp_path, arguments, order=order, segment=segment):
-        for replayed, drawn in batches:
-            assert_same_sample(replayed, drawn)
-            check_rows(replayed, graph)
+ROWS = (
+    (torch.uint8, 1), (torch.uint8, 1023), (torch.uint8, 5000), (torch.bfloat16, 256),
+    (torch.float32, 25), (torch.float64, 50),
+)  # fmt: skip
+NODES, IN_NEIGHBOURS = 96, 4
+ARGUMENTS: dict[str, Any] = {"num_neighbors": [3], "batch_size": 12, "shuffle": True}
+HOWS: tuple[dict[str, Any], ...] = (
+    {"engine": "uring"}, {"engine": "threads"}, {"engine": "simulated"},
+    {"device": "simulated-cuda", "places": 1}, {"device": "simulated-cuda", "places": 2},
+    {"sector": 4096},
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("some_staging")
+@product("row,how", ROWS, HOWS)
+def test_rows_equal_the_tables(tmp_path, monkeypatch, row, how):
+    """Rows are random bytes. The buffer holds one batch and few of the hot rows, so most hot rows
+    are read from disk, again for each batch; with room for all rows, hot rows are read once."""
+    (dtype, dim), how = row, dict(how)
+    draw = torch.Generator().manual_seed(dim)
+    row_bytes = dim * dtype.itemsize
+    x = torch.randint(0, 256, (NODES, row_bytes), dtype=torch.uint8, generator=draw).view(dtype)
+    indices = np.random.default_rng(0).integers(0, NODES, NODES * IN_NEIGHBOURS) ** 2 // NODES
+    indptr = np.arange(NODES + 1) * IN_NEIGHBOURS
+    store = gnndrive.write_store(tmp_path / "r.gnn", indptr=indptr, indices=indices, nodes={"x": x})
+    make_pack(store, ARGUMENTS, buffer=60 * row_bytes)
+    simulate(monkeypatch, seed=dim, faults=NOISE)
+    sector = how.pop("sector", 512)
+    monkeypatch.setattr("gnndrive.disk.layouts._rows_file._sector_bytes", lambda fd: sector)
+    little = least_buffer(store, ARGUMENTS)
+    if "places" in how:
+        little = least_buffer(store, ARGUMENTS, how.pop("places")) + 20 * row_bytes
+    loaded = []
+    for buffer in (little, "100MB"):
+        with loader_of(store, ARGUMENTS, buffer=buffer, **how) as loader:
+            for _ in range(2):
+                seen = 0
+                for batch in loader:
+                    seen += batch.batch_size
+                    assert batch.x.dtype == x.dtype
+                    assert torch.equal(bits(batch.x), bits(x[batch.n_id]))
+                assert seen == NODES
+            stats = loader.stats()
+        assert stats["engine"] == how.get("engine", stats["engine"])
+        assert float(stats["rows_hit"]) + float(stats["rows_loaded"]) == stats["rows"]
+        loaded.append(stats["rows_loaded"])
+    assert loaded[0] > NODES, "the buffer was to be far too small"
+    assert stats["rows_hit"] > NODES
+
+
+# ---- rows that host memory keeps
+
+
+@pytest.fixture
+def maps(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
+    """Weak references to the memory of kept rows."""
+    made: list[weakref.ref[Any]] = []
+    real = host_rows.private_map
+
+    def private_map(nbytes: int) -> Any:
+        block = real(nbytes)
+        made.append(weakref.ref(block))
+        return block
+
+    monkeypatch.setattr(host_rows, "private_map", private_map)
+    return made
+
+
+def alive(maps: list[weakref.ref[Any]]) -> int:
+    return sum(each() is not None for each in maps)
+
+
+@pytest.fixture
+def no_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_kept_rows_are_right_and_freed_with_the_loader(
+    replay, graph, maps, no_collection, monkeypatch
+):
+    copied: list[int] = []
+    real = host_rows.HostRows._copy
+
+    def copy(tier: Any, memory: Any, kept: Any, *rest: Any) -> None:
+        copied.append(len(kept))
+        real(tier, memory, kept, *rest)
+
+    monkeypatch.setattr(host_rows.HostRows, "_copy", copy)
+    loader = replay(device="simulated-cuda", device_memory="600KB")  # not all hot rows fit
+    assert sum(each.kept for each in loader.plan().tables) > 0
+    for _ in range(2 * EPOCHS):
+        for batch in loader:
+            check_rows(batch, graph)
+    assert sum(copied) > 0
+    assert alive(maps) == len(maps) > 0
+    loader.close()
+    assert alive(maps) == 0
+
+
+def test_a_buffer_that_grows_keeps_them_once(replay, maps, no_collection, monkeypatch):
+    """The smaller one's are freed before those of the larger one are made."""
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr(SimulatedDriver, "memory_bytes", 380_000)
+    loader = replay(device="simulated-cuda", memory="10MB")
+    before = loader.plan()
+    kept = sum(each.kept > 0 for each in before.tables)
+    assert kept
+    assert len(list(loader)) == BATCHES
+    grown = loader.plan()
+    assert grown.slots > before.slots
+    assert len(maps) == kept + sum(each.kept > 0 for each in grown.tables)
+    assert alive(maps) == len(maps) - kept

@@ -1,124 +1,27 @@
-"""A stranger's pack: damage is an error or another sound batch, never a crash or a hang."""
+"""Damage of a stranger's pack is an error or another sound batch, never a crash or a hang."""
 
 from __future__ import annotations
 
-import json
+import errno
 import os
-import random
 import shutil
-from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from gnndrive import Store
+import gnndrive
+from gnndrive import NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.store.format import DATA_OFFSET
-from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES
-from tests.loader.diskgnn.packs import loader_of, pack_folder
+from gnndrive.testing.faults import Faults
+from tests.loader.batches import simulate
+from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
+from tests.loader.diskgnn.packs import least_buffer, loader_of, make_pack, pack_folder
+from tests.loader.windows.damage import KINDS, damage, outcome
 from tests.soak import product
-
-NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 7, 255, 4096, 2**31 - 1, 2**31, 2**45, 2**63 - 1)
-VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2, 40, 2**31, 2**62, 2**70, 0.5, "", "x", "int64", "nodes/x", [], [3], {},
-    [[]], "../x", "\0",
-)  # fmt: skip
-KINDS = ("number", "byte", "json", "short")
-
-
-def damage(root: Path, seed: int) -> str:
-    """Damage one place of the pack in `root`; returns what was done."""
-    draw = random.Random(seed)
-    kind = KINDS[seed % len(KINDS)]
-    if kind == "json":
-        return _damage_json(root / "pack.json", draw)
-    files = sorted(path for path in root.rglob("*.npy") if path.stat().st_size > DATA_OFFSET)
-    if kind != "short":  # any bytes are rows
-        files = [path for path in files if path.relative_to(root).parts[0] != "rows"]
-    if kind == "byte":
-        files.append(root / "pack.json")
-    file = draw.choice(files)
-    content = bytearray(file.read_bytes())
-    said = f"{kind} of {file.relative_to(root)}"
-    if kind == "short":
-        del content[draw.randrange(len(content)) :]
-    elif kind == "byte":
-        at = draw.randrange(len(content))
-        content[at] ^= 1 << draw.randrange(8)
-        said += f" at {at}"
-    else:
-        width = 4 if "samples" in file.parts else 8
-        count = (len(content) - DATA_OFFSET) // width
-        at = DATA_OFFSET + width * draw.randrange(max(count, 1))
-        number = draw.choice(NUMBERS)
-        if draw.random() < 0.5:  # a small change of what is there
-            number = int.from_bytes(content[at : at + width], "little", signed=True)
-            number += draw.choice((-1, 1, 2, 16))
-        packed = np.array(number % 2 ** (8 * width), np.uint64).astype(f"<u{width}")
-        content[at : at + width] = packed.tobytes()
-        said += f" at {at}: {number}"
-    file.write_bytes(content)
-    return said
-
-
-def _damage_json(path: Path, draw: random.Random) -> str:
-    document = json.loads(path.read_text())
-    places: list[tuple[Any, Any]] = []
-
-    def walk(value: Any) -> None:
-        for key in value if isinstance(value, dict) else range(len(value)):
-            places.append((value, key))
-            if isinstance(value[key], (dict, list)):
-                walk(value[key])
-
-    walk(document)
-    inside, key = draw.choice(places)
-    if draw.random() < 0.2:
-        del inside[key]
-        path.write_text(json.dumps(document))
-        return f"{key!r} is left out"
-    was, inside[key] = inside[key], draw.choice(VALUES)
-    path.write_text(json.dumps(document))
-    return f"{key!r} was {was!r} and is {inside[key]!r}"
-
-
-def outcome(make: Any) -> str:
-    """What becomes of an epoch: "refused", "error" at a batch, or "sound" batches.
-
-    Raises:
-        AssertionError: a batch is none.
-        Exception: an error that says nothing of the pack.
-    """
-    begun = False
-    try:
-        with make() as loader:
-            begun = True
-            for batch in loader:
-                assert_sound(batch)
-    except (StoreError, ReadError):
-        return "error" if begun else "refused"
-    except ConfigError:
-        return "refused"
-    return "sound"
-
-
-def assert_sound(batch: Any) -> None:
-    """The parts of a batch fit together."""
-    nodes, edges = len(batch.n_id), len(batch.e_id)
-    assert batch.x.shape == (nodes, 20)
-    assert batch.y.shape == (nodes,)
-    assert batch.edge_attr.shape == (edges, 16)
-    assert batch.edge_index.shape == (2, edges)
-    assert edges == 0 or 0 <= int(batch.edge_index.min()) <= int(batch.edge_index.max()) < nodes
-    assert torch.isfinite(batch.y.float()).all()
-    assert sum(batch.num_sampled_nodes) == nodes
-    assert sum(batch.num_sampled_edges) == edges
-    assert batch.batch_size == len(batch.input_id) == batch.num_sampled_nodes[0]
-
+from tests.store.packed.graphs import make_graph
 
 SMALL = "46KB"  # holds the largest batch
 
@@ -131,19 +34,21 @@ def pack(store: Store, tmp_path: Path) -> Path:
 
 def test_damage_is_refused_or_harmless(store, pack, tmp_path, seeds):
     """In small buffers and in large ones."""
-    found: Counter[str] = Counter()
+    found = []
     for seed in seeds(12):
         damaged = shutil.copytree(pack, tmp_path / "damaged")
-        said = damage(damaged, seed)
-        make = partial(
-            loader_of, store, ARGUMENTS, packed=damaged, buffer=(SMALL, "4MB")[seed // 4 % 2]
+        kind = KINDS[seed % 3]
+        said = damage(
+            damaged, kind, seed, "rows/*/*.npy", lambda file: file.stem not in ("index", "bands")
         )
+        buffer = (SMALL, "4MB")[seed // 3 % 2]
         try:
-            found[outcome(make)] += 1
+            make = partial(loader_of, store, ARGUMENTS, packed=damaged, buffer=buffer)
+            found.append(outcome(make)[0])
         except Exception as error:
             raise AssertionError(f"seed {seed}, {said}: {error!r}") from error
         shutil.rmtree(damaged)
-    assert found["refused"] + found["error"] > 0, found
+    assert {"refused", "error"} & set(found)
 
 
 @product(
@@ -170,15 +75,57 @@ def test_files_that_are_none(store, pack, name, what):
     assert "remove the pack, and pack the store again (gnndrive pack)" in str(caught.value)
 
 
-def test_rows_that_end_early_are_an_error_of_their_batch(store, pack):
-    """Batches before it are delivered: the last batches' chunks are at the end of the file."""
-    file = pack / "rows" / "nodes" / "x.npy"
-    with loader_of(store, ARGUMENTS, packed=pack, buffer=SMALL) as loader:
-        loader.set_epoch(1)
-        os.truncate(file, file.stat().st_size - 600)
-        delivered = 0
-        with pytest.raises(ReadError) as caught:  # noqa: PT012
-            for _ in loader:
-                delivered += 1
-    assert delivered == BATCHES - 1
-    assert caught.value.path == str(file)
+# ---- reads that fail: the error comes at its batch's turn, and the loader can be used again
+
+
+ROW_BYTES = 80
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store of one table with a pack, because a simulated fault strikes all files."""
+    graph = make_graph()
+    del graph.edge_attr
+    made = gnndrive.from_data(graph, tmp_path_factory.mktemp("failing") / "graph.gnn")
+    make_pack(made, ARGUMENTS, epochs=EPOCHS)
+    return made
+
+
+def first_of(loader: NeighborLoader, number: int) -> int:
+    """Where the chunk of a recorded batch begins in the file of rows, in bytes."""
+    recording = loader._assembly().recording
+    assert recording is not None
+    _, first = recording.places["nodes/x"].starts(recording.index[number])
+    return DATA_OFFSET + first * ROW_BYTES
+
+
+@product("bad,device,seed", [0, 3, 7], ["cpu", "simulated-cuda"], [*range(4)])
+def test_eio_comes_at_its_turn(narrow, graph, bad, seed, device, monkeypatch):
+    """Earlier batches are delivered; the other recording is whole. The buffer has one place and
+    hardly any hot rows."""
+    given = {"buffer": least_buffer(narrow, ARGUMENTS), "device": device, "engine": "simulated"}
+    with loader_of(narrow, ARGUMENTS, **given) as loader:
+        at = first_of(loader, bad) + 10 * ROW_BYTES  # no other batch has a row in this sector
+        faults = Faults(eio_offsets=((at, at + 1),), short=0.2, delay_turns_max=seed)
+        simulate(monkeypatch, seed, faults)
+        for _ in range(2):
+            loader.set_epoch(0)
+            delivered = []
+            with pytest.raises(ReadError) as caught:
+                delivered.extend(loader)
+            assert len(delivered) == bad
+            for batch in delivered:
+                assert torch.equal(batch.x, graph.x[batch.n_id])
+            assert caught.value.errno == errno.EIO
+            assert Path(caught.value.path) == pack_folder(narrow) / "rows" / "nodes" / "x.npy"
+            assert abs(caught.value.offset - at) < 70_000
+        assert len(list(loader)) == BATCHES
+
+
+def test_a_hot_row_that_cannot_be_read(narrow, monkeypatch):
+    """The first batch of each epoch has the error, because all wait for the hot rows."""
+    simulate(monkeypatch, 0, Faults(eio_offsets=((DATA_OFFSET, DATA_OFFSET + 1),)))
+    with loader_of(narrow, ARGUMENTS, engine="simulated", buffer="1MB") as loader:
+        for _ in range(3):
+            with pytest.raises(ReadError):
+                next(iter(loader))

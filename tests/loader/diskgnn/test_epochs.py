@@ -1,15 +1,23 @@
-"""Epochs of a loader that replays: which recording, in which order, resumed, several at once."""
+"""Epochs of a loader that replays: which recording, in which order, resumed, several at once; and
+their plan."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
+import gnndrive
+from gnndrive import Store
 from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.memory import parse_size
+from gnndrive.plan.choice import make_planner
 from tests.loader.batches import assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of
@@ -34,32 +42,17 @@ def test_epochs_replay_the_recordings_in_turn(replay):
         assert sorted(epoch) == sorted(epochs[number % EPOCHS])
         assert sorted(epoch) != sorted(epochs[(number + 1) % EPOCHS])
     assert len({json.dumps(epoch) for epoch in epochs}) == 6, "two epochs have one order"
-    assert [seeds_of(replay()) for _ in range(2)] == [epochs[0]] * 2
     other = replay(seed=8)
     again = [seeds_of(other) for _ in range(4)]
     assert again[:EPOCHS] == epochs[:EPOCHS], "a recording is drawn with the pack's seed"
     assert again[EPOCHS:] != epochs[EPOCHS:4], "an order depends on the loader's seed"
-
-
-def test_without_a_seed_epochs_differ_too(replay):
-    """The pack says what the first epochs hold; later orders depend on torch's generator."""
-    known = replay()
-    first = [seeds_of(known) for _ in range(EPOCHS)]
     orders = []
-    for _ in range(2):
+    for _ in range(2):  # without a seed, on torch's generator
         torch.manual_seed(5)
         loader = replay(seed=None)
-        assert [seeds_of(loader) for _ in range(EPOCHS)] == first
+        assert [seeds_of(loader) for _ in range(EPOCHS)] == epochs[:EPOCHS]
         orders.append([seeds_of(loader) for _ in range(EPOCHS)])
-    assert orders[0] == orders[1] != first
-
-
-def test_any_epoch_may_be_the_first(replay):
-    loader, other = replay(), replay()
-    epochs = [list(loader) for _ in range(5)]
-    for number in (4, 2, 0):
-        other.set_epoch(number)
-        assert_all_same(list(other), epochs[number])
+    assert orders[0] == orders[1] != epochs[EPOCHS:4]
 
 
 @product("batches,epoch", [0, 1, 7, BATCHES], [3, 0])
@@ -72,21 +65,11 @@ def test_another_loader_goes_on(replay, epoch, batches):
     begun = [next(iterator) for _ in range(batches)]
     if batches == BATCHES:
         assert next(iterator, None) is None
-    state = json.loads(json.dumps(loader.state_dict()))
     resumed = replay(buffer="100KB", samplers=3)
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     if batches < BATCHES:
         assert_all_same(begun + list(resumed), epochs[epoch])
     assert_all_same(list(resumed), epochs[epoch + 1])
-
-
-def test_the_state_of_another_loader_is_refused(replay, store):
-    state = replay().state_dict()
-    with (
-        loader_of(store, ARGUMENTS, strategy="gnndrive") as drawing,
-        pytest.raises(ConfigError, match="strategy was 'diskgnn' and is 'gnndrive'"),
-    ):
-        drawing.load_state_dict(state)
 
 
 def test_two_iterators_at_once(replay, graph):
@@ -95,11 +78,11 @@ def test_two_iterators_at_once(replay, graph):
     epochs = [list(alone) for _ in range(2)]
     loader = replay(buffer="60KB")
     both = list(zip(loader, loader, strict=True))
+    assert len(both) == BATCHES
     for at, (one, other) in enumerate(both):
         assert_same(one, epochs[0][at])
         assert_same(other, epochs[1][at])
         check_rows(one, graph)
-    assert len(both) == BATCHES
     third = [iter(loader) for _ in range(3)]
     for iterator in third:
         next(iterator)
@@ -109,40 +92,105 @@ def test_two_iterators_at_once(replay, graph):
             list(iterator)
 
 
-@product("engine,after", ["uring", "threads", "simulated"], [0, 1, 5])
-def test_leaving_in_the_middle_and_beginning_again(replay, after, engine, graph):
-    alone = replay()
-    epochs = [list(alone) for _ in range(4)]
-    loader = replay(buffer="60KB", engine=engine)
-    for number in range(4):
-        iterator = iter(loader)
-        for at in range(after if number % 2 else BATCHES):
-            batch = next(iterator)
-            assert_same(batch, epochs[number][at])
-            check_rows(batch, graph)
-        del iterator
-
-
 def test_batches_in_any_order(replay, graph):
     loader, plain = replay(in_order=False, samplers=4), replay()
-    for _ in range(3):
+    for _ in range(2):
         batches = list(loader)
         for batch in batches:
             check_rows(batch, graph)
         assert sorted(seeds_of(batches)) == sorted(seeds_of(plain))
 
 
-def test_features_of_another_dtype(replay, graph):
-    for batch in replay(feature_dtype=torch.float16):
-        assert torch.equal(batch.x, graph.x[batch.n_id].half())
+ITEMS = ("feature buffer", "index", "input nodes", "labels", "staging", "live batches",
+         "queued samples", "residents", "records", "leases")  # fmt: skip
 
 
-def test_stages_of_all_sizes(replay, graph):
-    for samplers, extracting, training in ((1, 1, 1), (4, 6, 4), (2, 1, 3)):
-        loader = replay(
-            samplers=samplers, extracting_queue=extracting, training_queue=training, buffer="90KB"
-        )
-        batches = list(loader)
-        assert len(batches) == BATCHES
-        for batch in batches:
-            check_rows(batch, graph)
+def least_of(error: ConfigError, name: str) -> int:
+    found = re.search(rf'give at least {name}="([^"]+)"', str(error))
+    assert found is not None, error
+    return parse_size(found[1], name)
+
+
+@pytest.mark.parametrize("name", ["memory", "buffer", "device_memory"])
+def test_the_least_that_is_named_works(replay, graph, name):
+    """Less does not, and a second iterator does not fit into it."""
+    if name == "device_memory":
+        replay = partial(replay, device="simulated-cuda", memory="50MB")
+    with pytest.raises(ConfigError) as caught:
+        replay(**{name: "1KB"}).plan()
+    least = least_of(caught.value, name)
+    with pytest.raises(ConfigError):
+        replay(**{name: int(least * 0.98)}).plan()
+    loader = replay(**{name: least})
+    batches = iter(loader)
+    check_rows(next(batches), graph)
+    if name == "memory":
+        with pytest.raises(ConfigError, match="second live iterator"):
+            iter(loader)
+    for batch in batches:
+        check_rows(batch, graph)
+
+
+@pytest.mark.parametrize("memory", ["4.8MB", "6MB"])
+def test_the_total_is_within_memory(replay, memory):
+    plan = replay(memory=memory).plan()
+    assert plan.total_bytes <= parse_size(memory, "memory")
+    assert [line.what for line in plan.lines] == list(ITEMS)
+    assert sum(line.nbytes for line in plan.lines) == plan.total_bytes
+    assert plan.lines[0].nbytes == sum(table.slots * table.row_bytes for table in plan.tables)
+    for table in plan.tables:
+        assert table.slots == table.residents + table.places * table.place_rows
+        assert table.places in (1, 2)
+
+
+def test_index_pointers_are_not_counted_because_none_are_read(store, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise AssertionError("index pointers are read")
+
+    monkeypatch.setattr(Store, "read_pointers", refuse)
+    with loader_of(gnndrive.open(store.path), ARGUMENTS, memory="6MB") as loader:
+        assert len(list(loader)) == BATCHES
+
+
+def test_more_memory_holds_more(replay):
+    """With room for all hot rows the fewest are read. What the plan prints of a batch's rows adds
+    up to what batches use."""
+    read: list[float] = []
+    for buffer in ("46KB", "80KB", "1MB"):
+        loader = replay(buffer=buffer)
+        batches: list[Any] = [*loader, *loader]
+        plan = loader.plan()
+        read.append(float(loader.stats()["rows_loaded"]))
+        assert len({table.places for table in plan.tables}) == 1
+        assert ("hot rows for which there is no room" in str(plan)) is (buffer == "46KB")
+        said = re.findall(r"([\d.]+ [KM]?B) (?:from|of|chunk)", plan.levels[0])
+        total = sum(parse_size(number.replace(" ", ""), "said") for number in said)
+        mean = sum(80 * b.num_nodes + 64 * b.num_edges for b in batches) / len(batches)
+        assert abs(total - mean) < 0.1 * mean
+    assert read[-1] == min(read) < 0.8 * read[0]
+
+
+def test_on_a_device(replay):
+    plan = replay(device="simulated-cuda", device_memory="600KB").plan()
+    assert plan.device_bytes <= 600_000
+    assert [line.what for line in plan.device_lines] == ["feature buffer", "live batches"]
+    assert "from device" in str(plan)
+
+
+@pytest.mark.parametrize("name", ["memory", "buffer"])
+def test_ranks_divide_the_budget_and_share_nothing(replay, name):
+    nbytes = {"memory": 5_000_000, "buffer": 60_000}[name]
+    request = replay(**{name: nbytes})._assembly().request()
+    one = make_planner(request).plan()
+    several = replace(request, ranks=3, shared=True)
+    plan = make_planner(replace(several, **{name: 3 * nbytes})).plan()
+    assert not plan.shared
+    assert plan.tables == one.tables
+    assert [line.nbytes for line in plan.lines] == [line.nbytes for line in one.lines]
+    assert plan.host_bytes == 3 * one.host_bytes == 3 * plan.total_bytes
+    with pytest.raises(ConfigError, match="is too little to replay") as caught:
+        make_planner(replace(several, **{name: 30_000})).plan()
+    named = least_of(caught.value, name)
+    assert make_planner(replace(several, **{name: named})).plan().tables[0].places == 1
+    with pytest.raises(ConfigError):
+        make_planner(replace(several, **{name: int(0.98 * named)})).plan()
