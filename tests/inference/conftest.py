@@ -18,7 +18,8 @@ from tests.loader.hetero.graph import make_data
 NODES, COLUMNS = 600, 20
 
 
-def make_graph() -> Data:
+@pytest.fixture(scope="session")
+def data() -> Data:
     """600 nodes, 5,000 edges: a hub, self-loops, duplicates, nodes without in-edges; weights."""
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(0, NODES, (2, 4_600), generator=draw)
@@ -32,11 +33,6 @@ def make_graph() -> Data:
         weight=torch.rand(edges.size(1), generator=draw),
         edge_attr=torch.randn(edges.size(1), 3, generator=draw),
     )
-
-
-@pytest.fixture(scope="session")
-def data() -> Data:
-    return make_graph()
 
 
 @pytest.fixture
@@ -58,6 +54,17 @@ def hetero() -> HeteroData:
 @pytest.fixture
 def hetero_store(hetero: HeteroData, tmp_path: Path) -> Store:
     return gnndrive.from_data(hetero, tmp_path / "types.gnn")
+
+
+def doubled(x: Any, edge_index: Any) -> Any:
+    """A layer."""
+    return x * 2
+
+
+def interrupt(what: str, done: int, total: int) -> None:
+    """`progress=` that interrupts a computation in its middle."""
+    if done > total // 2:
+        raise KeyboardInterrupt
 
 
 def least_memory(infer: Callable[..., Any]) -> int:

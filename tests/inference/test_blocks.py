@@ -1,8 +1,10 @@
 """Blocks hold every batch once, in order, never need more rows than there are slots, and say
-exactly which rows come and go."""
+exactly which rows come and go; and a pass over them ends with no read under way."""
 
 from __future__ import annotations
 
+import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +12,23 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
 
 import gnndrive
-from gnndrive import Store, StoreError
+from gnndrive import StoreError
 from gnndrive.inference import blocks as blocks_module
+from gnndrive.inference import infer
 from gnndrive.inference import targets as targets_module
 from gnndrive.inference.blocks import Block, BlockPlanner
+from gnndrive.inference.degrees import NODE_BYTES, Normaliser
+from gnndrive.inference.row_cache import RowReads
 from gnndrive.inference.targets import Targets
+from tests.inference.conftest import least_memory
 from tests.soak import product
 
 
 def all_blocks(planner: BlockPlanner) -> list[Block]:
-    found = []
-    while (block := planner.next_block()) is not None:
-        found.append(block)
+    found = list(iter(planner.next_block, None))
     planner.close()
     return found
 
@@ -87,23 +92,27 @@ def test_rows_come_and_go_exactly(limits, type, first, hetero_store, monkeypatch
             )
 
 
-def test_batches_respect_their_limits(hetero_store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_batches_and_blocks_respect_their_limits(hetero_store, monkeypatch):
+    """Also that of the numbers of a block's places."""
     monkeypatch.setattr(targets_module, "BATCH_ENTRIES", 40)
+    monkeypatch.setattr(blocks_module, "PLACES_MAX", 90)
+    single = Targets(hetero_store, "paper", hetero_store.all_edges(), 1)
     targets = Targets(hetero_store, "paper", hetero_store.all_edges(), 5)
     batches = list(targets.batches())
     assert [batch.first for batch in batches[1:]] == [batch.last for batch in batches[:-1]]
     assert (batches[0].first, batches[-1].last) == (0, targets.count)
-    assert sum(batch.entries for batch in batches) == targets.entries
-    for batch, after in zip(batches, [*batches[1:], None], strict=True):
-        assert batch.last - batch.first == 1 or batch.entries <= 40
-        assert batch.last - batch.first <= 5
-        if after and batch.last - batch.first < 5:
-            one = next(Targets(hetero_store, "paper", hetero_store.all_edges(), 1).batches(
-                batch.last
-            ))  # fmt: skip
-            assert batch.entries + one.entries > 40
-    rest = list(targets.batches(batches[3].first))
-    assert rest == batches[3:]
+    for batch in batches:
+        nodes = batch.last - batch.first
+        assert nodes <= 5
+        assert nodes == 1 or batch.entries <= 40
+        if nodes < 5 and batch is not batches[-1]:
+            assert batch.entries + next(single.batches(batch.last)).entries > 40
+    counts = {each: hetero_store[each].num_nodes for each in targets.sources}
+    blocks = all_blocks(BlockPlanner(targets, 0, counts, counts, 10**6))
+    entries = [sum(batch.entries for batch, _ in block.batches) for block in blocks]
+    assert sum(entries) == sum(batch.entries for batch in batches) == targets.entries
+    assert max(entries) <= 90
+    assert sorted(entries)[len(entries) // 2] > 40
 
 
 def test_an_index_out_of_range_is_found(tmp_path: Path):
@@ -114,19 +123,68 @@ def test_an_index_out_of_range_is_found(tmp_path: Path):
         indices[250] = bad
         indices.flush()
         with pytest.raises(StoreError, match="names a node outside"):
-            gnndrive.infer([lambda x, edge_index: x], store)
+            infer([lambda x, edge_index: x], store)
 
 
-def test_the_places_of_a_block_fit_their_numbers(hetero_store, monkeypatch):
-    monkeypatch.setattr(targets_module, "BATCH_ENTRIES", 40)
-    monkeypatch.setattr(blocks_module, "PLACES_MAX", 90)
-    targets = Targets(hetero_store, "paper", hetero_store.all_edges(), 5)
-    counts = {each: hetero_store[each].num_nodes for each in targets.sources}
-    blocks = all_blocks(BlockPlanner(targets, 0, counts, counts, 10**6))
-    entries = [sum(batch.entries for batch, _ in block.batches) for block in blocks]
-    assert sum(entries) == targets.entries
-    assert max(entries) <= 90
-    assert sorted(entries)[len(entries) // 2] > 40
-    table = blocks_module._Table(200, 200)
-    with pytest.raises(AssertionError, match="32 bits"):
-        table.add([np.zeros(91, np.int32)])
+def test_the_memory_of_counting_degrees(tmp_path: Path):
+    """It is within the bytes a node that `memory=` counts for it."""
+    count = 1_000_000
+    edges = torch.randint(count - 1000, count, (2, 5000))
+    data = Data(x=torch.zeros(count, 1), edge_index=edges)
+    store = gnndrive.from_data(data, tmp_path / "graph.gnn")
+    normaliser = Normaliser([GCNConv(1, 1)], store.all_edges(), None)
+    assert store.index_pointers[-1] == 5000  # read at the first use, and counted apart
+    for loops in (False, True):
+        tracemalloc.start()
+        try:
+            root = normaliser._count(None, loops, 1.0)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak <= NODE_BYTES * count
+        counted = edges[:, edges[0] != edges[1]] if loops else edges
+        degree = torch.bincount(counted[1], minlength=count).double() + loops
+        assert torch.equal(root, torch.where(degree == 0, 0, degree**-0.5).float())
+
+
+class Waited:
+    """A future that records whether its result or exception was taken."""
+
+    def __init__(self, future: Any) -> None:
+        self._future, self.waited = future, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.waited = self.waited or name in ("result", "exception")
+        return getattr(self._future, name)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_files_are_closed_when_nothing_is_being_read(raises, hetero_store, monkeypatch):
+    start, close, reads = RowReads.start, RowReads.close_files, list[Waited]()
+    left_open = list[int]()
+
+    def started(self: RowReads, *given: Any) -> Any:
+        reads.append(Waited(start(self, *given)))
+        return reads[-1]
+
+    def closed(self: RowReads) -> None:
+        left_open.append(sum(not each.waited for each in reads))
+        close(self)
+
+    def only_authors(x: Any, edge_index: Any) -> Any:
+        if raises and len(reads) > 4:
+            raise ZeroDivisionError
+        return {"author": x["author"]}
+
+    monkeypatch.setattr(RowReads, "start", started)
+    monkeypatch.setattr(RowReads, "close_files", closed)
+    run = partial(infer, [only_authors], hetero_store, batch_size=4)
+    memory = least_memory(run) + 3000  # a few slots are free for the next block's rows
+    if raises:
+        with pytest.raises(ZeroDivisionError):
+            run(memory=memory)
+    else:
+        run(memory=memory)
+    assert len(reads) > 4
+    assert left_open
+    assert not any(left_open)

@@ -1,14 +1,20 @@
-"""What inference cannot do is said before anything is computed, with what would work."""
+"""What inference cannot do is said before anything is computed, with what would work; and the
+checksum of layers differs whenever their results may."""
 
 from __future__ import annotations
 
 import copy
 import errno
 import fcntl
+import functools
 import os
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -20,15 +26,24 @@ from torch_geometric.nn import (
     GCNConv,
     GPSConv,
     GraphSAGE,
+    HeteroConv,
     LayerNorm,
+    MessagePassing,
     SAGEConv,
 )
+from torch_geometric.utils import degree, scatter
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader, ReadError, Store
+from gnndrive import ConfigError, ReadError, Store
 from gnndrive.inference import infer
+from gnndrive.inference.identity import Identity
+from gnndrive.inference.layers import Layers
 from gnndrive.testing.faults import Faults, Simulated, simulated
-from tests.inference.conftest import COLUMNS
+from tests import forked
+from tests.inference.conftest import COLUMNS, NODES
+
+BATCH = 50
+Layer = Callable[[Any, Any], Any]
 
 
 class Plain(torch.nn.Module):
@@ -73,41 +88,8 @@ SAGE = GraphSAGE(COLUMNS, 4, 1, 3)
 )  # fmt: skip
 def test_refused(model: Any, given: dict[str, Any], message: str, store: Store):
     with pytest.raises(ConfigError, match=rf"(?s){message}"):
-        infer(model, store, **({"batch_size": 50} | given))
+        infer(model, store, **({"batch_size": BATCH} | given))
     assert "h" not in gnndrive.open(store.path).node_names
-
-
-def test_a_module_in_a_closure_is_put_in_eval_mode_and_is_part_of_the_identity(store: Store):
-    model = torch.nn.ModuleList([torch.nn.Dropout(0.5), GATConv(COLUMNS, 3)])
-    layers = [lambda x, edge_index: model[1](model[0](x), edge_index)]
-    infer(layers, store)
-    assert model[0].training
-    assert model[1].training
-    model.eval()
-    with torch.no_grad():
-        degrees = torch.from_numpy(
-            (store.index_pointers[1:] - store.index_pointers[:-1]).astype("i8")
-        )
-        target = torch.arange(store.num_nodes).repeat_interleave(degrees)
-        edges = torch.stack([torch.from_numpy(store.indices.astype("i8")), target])
-        wanted = model[1](store.tensor("x"), edges)
-    assert torch.allclose(store.tensor("h"), wanted, atol=1e-5)
-    with torch.no_grad():
-        model[1].bias += 1
-    with pytest.raises(ConfigError, match="another model"):
-        infer(layers, store)
-
-
-def test_the_same_weights_in_another_model(store: Store):
-    first, second, again = (
-        GraphSAGE(COLUMNS, 4, 2, 3, aggr=aggr) for aggr in ("mean", "max", "mean")
-    )
-    second.load_state_dict(first.state_dict())
-    again.load_state_dict(first.state_dict())
-    infer(first, store)
-    with pytest.raises(ConfigError, match="another model"):
-        infer(second, store)
-    infer(again.eval(), store)
 
 
 def test_a_gcn_conv_that_is_given_other_edges(store: Store):
@@ -151,21 +133,6 @@ def test_a_failing_disk(store: Store):
         infer(SAGE, store, engine=Failing)
 
 
-def test_loaders_serve_the_rows(data: Data, store: Store, tmp_path: Path):
-    model = GCN(COLUMNS, 8, 2, 24)
-    infer(model, store)
-    for each in (store, gnndrive.open(store.path)):
-        with NeighborLoader(each, [3, 2], batch_size=50, memory="100MB") as loader:
-            assert "nodes/h" in {table.name for table in loader.plan().tables}
-            for batch in loader:
-                assert torch.equal(batch.h, store.tensor("h")[batch.n_id])
-    infer(model, store, out=tmp_path / "out")
-    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
-        ".lock", "h.made-by.txt", "h.npy",
-    ]  # fmt: skip
-    assert data.num_nodes == store.num_nodes
-
-
 def test_what_is_set_on_the_store_is_not_passed_over(store: Store, hetero_store: Store):
     model = GCN(COLUMNS, 8, 2, 3)
     store.other = store.tensor("x")[:, 0]
@@ -188,7 +155,6 @@ def test_what_is_set_on_the_store_is_not_passed_over(store: Store, hetero_store:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (errno.EAGAIN, "another process or thread computes"),
         (errno.ENOLCK, "has no locks.*out="),
         (errno.EMFILE, "ulimit -n"),
         (errno.EIO, "cannot be written to"),
@@ -202,3 +168,293 @@ def test_a_lock_that_fails_says_why(store, monkeypatch, code, words):
         patch.setattr(fcntl, "flock", refused)
         with pytest.raises(ConfigError, match=words):
             infer(SAGE, store)
+
+
+# ---- layers that use more of the graph than a batch has
+
+
+def degrees_of_sources(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """As the conv of PyG's tutorial: it counts degrees in the edges that it is given."""
+    source, target = edge_index
+    root = degree(target, len(x)).clamp(min=1).pow(-0.5)
+    return scatter(x[source] * (root[source] * root[target])[:, None], target, dim_size=len(x))
+
+
+def centred(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return x - x.mean(0)
+
+
+def two_hops(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    source, target = edge_index
+    once = scatter(x[source], target, dim_size=len(x))
+    return scatter(once[source], target, dim_size=len(x))
+
+
+class IntoOneBuffer(torch.nn.Module):
+    """Returns the same memory each time."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "out"):
+            self.out = torch.empty(NODES * 20, COLUMNS)
+        return self.out[: len(x)].copy_(x - x.mean(0))
+
+
+def halved_in_place(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return x.mul_(0.5) - x.mean(0)
+
+
+@pytest.mark.parametrize("layer", [degrees_of_sources, centred, two_hops, IntoOneBuffer(),
+                                   halved_in_place])  # fmt: skip
+def test_it_is_refused(layer: Layer, store: Store):
+    torch.manual_seed(0)
+    with pytest.raises(ConfigError, match=r"layer 1 computes other rows.*edge_weight="):
+        infer([layer], store, batch_size=BATCH)
+    assert "h" not in gnndrive.open(store.path).node_names
+
+
+def of_sources(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """Of the ends of in-edges, whatever is asked for is there."""
+    source, target = edge_index
+    joined = torch.cat([x[source], x[target]], dim=1)
+    return scatter(joined.relu(), target, dim_size=len(x), reduce="max")
+
+
+def degrees_of_targets(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """A target's own in-degree is that of the whole graph."""
+    return x * degree(edge_index[1], len(x)).view(-1, 1)
+
+
+def doubled_in_place(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return x.mul_(2)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [of_sources, doubled_in_place, degrees_of_targets, SAGEConv(COLUMNS, 4, aggr="median")],
+)
+def test_what_inference_can_do_is_not_refused(layer: Layer, store: Store, data: Data):
+    infer([layer], store, batch_size=BATCH)
+    edges = data.edge_index[:, data.edge_index[1].argsort(stable=True)]
+    with torch.inference_mode():
+        wanted = layer(data.x.clone(), edges)
+    assert torch.allclose(store.tensor("h"), wanted, atol=1e-3)  # test_equal.py is stricter
+    infer([lambda x, edge_index: x + torch.rand_like(x)], store, batch_size=BATCH, name="drawn")
+
+
+def test_batches_without_edges_to_others(tmp_path: Path):
+    ends = torch.arange(200)
+    graph = Data(x=torch.randn(200, 3), edge_index=torch.stack([ends, ends ^ 1]))
+    store = gnndrive.from_data(graph, tmp_path / "pairs.gnn")
+    with pytest.raises(ConfigError, match="layer 1 computes other rows"):
+        infer([centred], store, batch_size=BATCH)
+
+
+def test_padding_that_is_read_is_said(store: Store):
+    with pytest.warns(UserWarning, match=r"LSTMAggregation pads.*mean"):
+        infer([SAGEConv(COLUMNS, 4, aggr="lstm")], store, batch_size=BATCH)
+    assert "h" in store.node_names
+
+
+def test_what_is_added_has_rows_that_there_are(tmp_path: Path):
+    graph = Data(x=torch.arange(200), edge_index=torch.randint(0, 200, (2, 900)), num_nodes=200)
+    store = gnndrive.from_data(graph, tmp_path / "ids.gnn")
+    embedding = torch.nn.Embedding(200, 3)
+    infer([lambda x, edge_index: embedding(x.long())], store, batch_size=BATCH)
+    assert torch.equal(store.tensor("h"), embedding.weight)
+    with pytest.raises(ConfigError, match="layer 1 computes other rows"):
+        infer([lambda x, edge_index: x - x.sum()], store, name="w", batch_size=BATCH)
+
+
+class LeavesOut(torch.nn.Module):
+    """A model that gives its conv the targets alone, which takes no edges into other nodes."""
+
+    num_layers = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = SAGEConv((COLUMNS, COLUMNS), 3)
+
+    def inference_per_layer(self, layer: int, x: Any, edge_index: Any, batch_size: int) -> Any:
+        return self.conv((x, x[:batch_size]), edge_index)
+
+
+def test_targets_alone(store: Store, data: Data):
+    """On a GPU such a model is not tried. A compiled model has the methods of the one inside."""
+    model, plain, compiled = LeavesOut(), GraphSAGE(8, 8, 2, 4), torch.nn.Module()
+    infer(model, store, batch_size=BATCH)
+    with torch.inference_mode():
+        wanted = model.conv((data.x, data.x), data.edge_index)
+    assert torch.allclose(store.tensor("h"), wanted, atol=1e-5)
+    compiled.num_layers, compiled.inference_per_layer = 2, plain.inference_per_layer
+    may = [Layers(each, None).may_leave_out for each in (model, plain, compiled)]
+    assert may == [True, False, False]
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")  # venues have no in-edges
+def test_layers_of_several_types_are_checked(hetero_store: Store, hetero: HeteroData):
+    right = HeteroConv({key: SAGEConv((-1, -1), 4) for key in hetero.edge_types})
+    with torch.no_grad():  # it makes the parameters
+        right(hetero.x_dict, hetero.edge_index_dict)
+
+    def wrong(x: Any, edge_index: Any) -> Any:
+        made = right(x, edge_index)
+        return made | {"paper": made["paper"] - x["author"].mean()}
+
+    infer([right], hetero_store, batch_size=BATCH)
+    with pytest.raises(ConfigError, match="layer 1 computes other rows"):
+        infer([wrong], hetero_store, name="w", batch_size=BATCH)
+
+
+SCALE = 2.0
+
+
+class Conv(MessagePassing):
+    """A conv of a user's."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        super().__init__(aggr="add")
+        self.scale, self.functions = torch.tensor(scale), [torch.nn.Dropout()]
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.propagate(edge_index, x=x) * self.scale * SCALE
+
+
+class Holder:
+    """An object of a user's that has a module."""
+
+    def __init__(self, module: torch.nn.Module, factor: float = 1.0) -> None:
+        self.by_name, self.factor = {"module": module}, factor
+
+    def __call__(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.by_name["module"](x) * self.factor
+
+
+def plain(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return x * SCALE
+
+
+def uses_plain(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return next(plain(each, edge_index) for each in [x])
+
+
+def scaled(factor: Any) -> Callable[..., Any]:
+    return lambda x, edge_index: x * factor
+
+
+def text(*layers: Any) -> str:
+    found = Identity(layers)
+    assert not found.unnamed
+    return found.text
+
+
+def partial(*given: Any, **named: Any) -> Any:
+    return functools.partial(plain, *given, **named)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda x, e: x * 2.0, lambda x, e: x * 3.0),
+        (lambda x, e: x.sin(), lambda x, e: x.cos()),
+        (lambda x, e: (lambda y: y + 1)(x), lambda x, e: (lambda y: y + 2)(x)),
+        (lambda x, e, by=2: x * by, lambda x, e, by=3: x * by),
+        (lambda x, e, *, by=2: x * by, lambda x, e, *, by=3: x * by),
+        (scaled(torch.ones(2)), scaled(torch.zeros(2))),
+        (scaled(torch.ones(2)), scaled(torch.ones(2, dtype=torch.float64))),
+        (scaled(np.ones(2)), scaled(np.zeros(2))),
+        (scaled({"a": [1]}), scaled({"a": [2]})),
+        (scaled(plain), scaled(uses_plain)),
+        (partial(2), partial(3)),
+        (partial(by=torch.ones(2)), partial(by=torch.zeros(2))),
+        (Holder(torch.nn.ReLU()), Holder(torch.nn.Tanh())),
+        (Holder(torch.nn.ReLU(), 2), Holder(torch.nn.ReLU(), 3)),
+        (Conv(2.0), Conv(3.0)),
+        (Conv(2.0).forward, Conv(3.0).forward),
+        (GraphSAGE(4, 4, 1, act="relu"), GraphSAGE(4, 4, 1, act="tanh")),
+    ],
+)
+def test_another_result_is_another_identity(first: Any, second: Any):
+    assert text(first) == text(first)
+    assert text(first) != text(second)
+
+
+@pytest.mark.parametrize("function", [plain, uses_plain, Conv(), Holder(torch.nn.ReLU())])
+def test_global_values_and_the_code_of_classes(function: Any, monkeypatch: pytest.MonkeyPatch):
+    before = text(function)
+    if isinstance(function, Holder):
+        other = types.FunctionType((lambda self, x, e: x).__code__, {})
+        monkeypatch.setattr(Holder, "__call__", other)
+    else:
+        monkeypatch.setattr(sys.modules[__name__], "SCALE", 3.0)
+    assert text(function) != before
+
+
+MODULE = torch.nn.Dropout()
+
+
+def helped(x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+    return MODULE(x)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        MODULE,
+        lambda x, e, module=MODULE: module(x),
+        lambda x, e: helped(x, e),
+        scaled({"key": (MODULE,)}),
+        Holder(MODULE).__call__,
+        functools.partial(helped, module=[MODULE]),
+        lambda x, e: [MODULE(each) for each in x],
+    ],
+)
+def test_modules_are_found(layer: Any):
+    assert Identity([layer]).modules == [MODULE]
+    conv = Conv()  # has a list of modules
+    assert Identity([conv]).modules == [conv, conv.functions[0]]
+
+
+def of_all_kinds() -> list[Any]:
+    torch.manual_seed(0)
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    among = scaled(set("abcdefgh")), lambda x, e: x if x in {"a", "b", "c"} else e, scaled(cycle)
+    return [Conv(), uses_plain, Holder(torch.nn.ReLU()), GraphSAGE(4, 4, 2), *among]
+
+
+def test_it_is_the_same_in_every_process():
+    """Also where sets have another order."""
+    code = "from tests.inference.test_refused import *; print(text(*of_all_kinds()))"
+    ended = forked.run(code)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"{text(*of_all_kinds())}\n"
+
+
+def test_a_module_in_a_closure_is_put_in_eval_mode(store: Store, data: Data):
+    """And is part of the identity."""
+    model = torch.nn.ModuleList([torch.nn.Dropout(0.5), GATConv(COLUMNS, 3)])
+    layers = [lambda x, edge_index: model[1](model[0](x), edge_index)]
+    infer(layers, store)
+    assert model[0].training
+    assert model[1].training
+    with torch.no_grad():
+        wanted = model.eval()[1](data.x, data.edge_index)
+        assert torch.allclose(store.tensor("h"), wanted, atol=1e-5)
+        model[1].bias += 1
+    with pytest.raises(ConfigError, match="another model"):
+        infer(layers, store)
+
+
+def test_what_cannot_be_named_is_computed_anew(store: Store):
+    draw, done = torch.Generator(), list[int]()
+    layers = [lambda x, e: x if draw is None else x + 1]
+    with pytest.warns(RuntimeWarning, match="Generator"):
+        infer(layers, store)
+    with (
+        pytest.warns(RuntimeWarning, match="Generator"),
+        pytest.raises(ConfigError, match="overwrite=True"),
+    ):
+        infer(layers, store)
+    with pytest.warns(RuntimeWarning, match="Generator"):
+        infer(layers, store, overwrite=True, progress=lambda what, *of: done.append(of[0]))
+    assert done

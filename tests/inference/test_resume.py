@@ -1,27 +1,38 @@
-"""A computation that was killed goes on where it stopped, and ends with the same bytes."""
+"""A computation that was killed goes on where it stopped, and ends with the same bytes; where its
+files lie, and what `gnndrive clean` leaves of them."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GCN, GraphSAGE, HeteroConv, SAGEConv
+from torch_geometric.nn import GraphSAGE, HeteroConv, SAGEConv
 
 import gnndrive
 from gnndrive import ConfigError, Store, StoreError
+from gnndrive.cli.commands import clean
+from gnndrive.common.file_lock import try_lock
 from gnndrive.inference import hidden, infer
+from gnndrive.inference import outcome as outcome_module
 from gnndrive.inference import run as run_module
-from tests.inference.conftest import COLUMNS
+from gnndrive.inference.hidden import HiddenWriter
+from gnndrive.inference.unfinished import unfinished
+from gnndrive.store import ArrayInfo
+from tests.inference.conftest import COLUMNS, doubled, interrupt
 from tests.loader.hetero.graph import CITES, WRITES, WRITTEN
 from tests.soak import Seeds, product
 
@@ -35,41 +46,38 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "SYNC_BYTES", 5000)
 
 
-def killed_at(call: int, work: Callable[[], object]) -> bool:
+def count_calls(patch: pytest.MonkeyPatch, at: Callable[..., None]) -> None:
+    """Call `at(number, function, arguments)` before each call of `CALLS`."""
+    calls = [0]
+
+    def counted(whole: Any, *given: Any, **named: Any) -> Any:
+        calls[0] += 1
+        at(calls[0], whole, given)
+        return whole(*given, **named)
+
+    for name in CALLS:
+        patch.setattr(os, name, partial(counted, getattr(os, name)))
+
+
+def kill_at(call: int, work: Callable[[], object]) -> None:
     """Run `work` in a child that is killed in its call number `call` of `CALLS`, half done if it is
-    a write; returns whether there were so many."""
-    child = os.fork()
+    a write."""
+
+    def kill(number: int, whole: Any, given: Any) -> None:
+        if number == call:
+            if whole is write:
+                whole(given[0], given[1][: len(given[1]) // 2], given[2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    write, child = os.pwrite, os.fork()
     if not child:
         try:
-            kill_at(call)
+            count_calls(pytest.MonkeyPatch(), kill)
             work()
-            os._exit(0)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
-def kill_at(call: int) -> None:
-    """Kill this process in its call number `call` of `CALLS`."""
-    left = [call]
-
-    def faulty(name: str) -> None:
-        whole = getattr(os, name)
-
-        def counted(*given: Any, **named: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                if name == "pwrite":
-                    whole(given[0], given[1][: len(given[1]) // 2], given[2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return whole(*given, **named)
-
-        setattr(os, name, counted)
-
-    for name in CALLS:
-        faulty(name)
+    assert os.WIFSIGNALED(status)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -77,60 +85,29 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*.npy")}
 
 
-def test_killed_at_any_call(store: Store, seeds: Seeds):
-    work = partial(infer, GCN(COLUMNS, 8, 2, 3, dropout=0.5), store, batch_size=64, io_depth=2)
-    calls = [0]
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CALLS:
-            patch.setattr(os, name, counting(getattr(os, name), calls))
-        work()
-    wanted = files_of(store.path / "derived")
-    assert len(wanted) == 1
-    last = calls[0] - 6  # far behind
-    for call in (last, *(1 + 9 * seed % calls[0] for seed in seeds(5))):
-        shutil.rmtree(store.path / "derived")
-        assert killed_at(call, work)
-        begun: list[int] = []
-        work(progress=lambda what, done, total, begun=begun: begun.append(done))
-        assert call != last or not begun or begun[0] > store.num_nodes
-        assert files_of(store.path / "derived") == wanted
-    gnndrive.open(store.path).verify()
-
-
-def counting(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
-    def counted(*given: Any, **named: Any) -> Any:
-        calls[0] += 1
-        return function(*given, **named)
-
-    return counted
-
-
-def test_killed_again_and_again(hetero_store: Store, hetero: HeteroData, tmp_path: Path):
+def test_killed_at_any_call(hetero_store: Store, hetero: HeteroData, tmp_path: Path, seeds: Seeds):
     columns = {each: hetero[each].x.size(1) for each in hetero.node_types}
-    layers = [
-        HeteroConv(
-            {
-                CITES: SAGEConv(columns["paper"], 30),
-                WRITES: SAGEConv((columns["author"], columns["paper"]), 30),
-                WRITTEN: SAGEConv((columns["paper"], columns["author"]), 30),
-            }
-        ),
-        HeteroConv({CITES: SAGEConv(30, 4), WRITES: SAGEConv(30, 4), WRITTEN: SAGEConv(30, 4)}),
-    ]
-    infer(layers, hetero_store, out=tmp_path / "whole", batch_size=20)
-    wanted = files_of(tmp_path / "whole")
+    first = {
+        CITES: SAGEConv(columns["paper"], 30),
+        WRITES: SAGEConv((columns["author"], columns["paper"]), 30),
+        WRITTEN: SAGEConv((columns["paper"], columns["author"]), 30),
+    }
+    second = {key: SAGEConv(30, 4) for key in first}
+    layers, out, calls = [HeteroConv(first), HeteroConv(second)], tmp_path / "out", [0]
+    work = partial(infer, layers, hetero_store, out=out, batch_size=20, io_depth=2)
+    with pytest.MonkeyPatch.context() as patch:
+        count_calls(patch, lambda number, *_: calls.append(number))
+        work()
+    wanted = files_of(out)
     assert set(wanted) == {"author/h.npy", "paper/h.npy"}
-    out, times = tmp_path / "killed", 0
-    while killed_at(14, partial(infer, layers, hetero_store, out=out, batch_size=20)):
-        times += 1
-        assert times < 40, "it does not come forward"
-    assert times >= 3
-    assert files_of(out) == wanted
-
-
-def interrupt(what: str, done: int, total: int) -> None:
-    if done > total // 2:
-        raise KeyboardInterrupt
+    last = calls[-1] - 14  # far behind, before results are put in place
+    for call in (last, *(1 + 9 * seed % calls[-1] for seed in seeds(5))):
+        shutil.rmtree(out)
+        kill_at(call, work)
+        begun: list[tuple[int, int]] = []
+        work(progress=lambda what, *of, begun=begun: begun.append(of))
+        assert call != last or not begun or begun[0][0] > begun[0][1] // 2
+        assert files_of(out) == wanted
 
 
 def test_an_interrupted_one_goes_on_from_its_last_batch(store: Store):
@@ -146,9 +123,10 @@ def test_an_interrupted_one_goes_on_from_its_last_batch(store: Store):
     again: list[int] = []
     work(progress=lambda what, done, total: again.append(done))
     assert not again
+    gnndrive.open(store.path).verify()
 
 
-def test_missing_files_begin_anew(store: Store):
+def test_missing_files_begin_anew(store: Store, data: Data):
     model = GraphSAGE(COLUMNS, 8, 3, 3)
     with pytest.raises(KeyboardInterrupt):
         infer(model, store, progress=interrupt, batch_size=100)
@@ -156,24 +134,18 @@ def test_missing_files_begin_anew(store: Store):
         each.unlink()
     infer(model, store, batch_size=100)
     with torch.no_grad():
-        wanted = model.eval()(store.tensor("x"), _edges(store))
+        wanted = model.eval()(data.x, data.edge_index)
     assert torch.allclose(store.tensor("h"), wanted, atol=1e-5)
 
 
-def _edges(store: Store) -> torch.Tensor:
-    degrees = store.index_pointers[1:] - store.index_pointers[:-1]
-    target = torch.arange(store.num_nodes).repeat_interleave(torch.from_numpy(degrees.astype("i8")))
-    return torch.stack([torch.from_numpy(store.indices.astype("i8")), target])
-
-
-def test_another_model_begins_anew_and_says_so(store: Store):
+def test_another_model_begins_anew_and_says_so(store: Store, data: Data):
     first, second = GraphSAGE(COLUMNS, 8, 2, 3), GraphSAGE(COLUMNS, 8, 2, 3)
     with pytest.raises(KeyboardInterrupt):
         infer(first, store, batch_size=16, progress=interrupt)
     with pytest.warns(RuntimeWarning, match="another model"):
         infer(second, store, batch_size=16)
     with torch.no_grad():
-        wanted = second.eval()(store.tensor("x"), _edges(store))
+        wanted = second.eval()(data.x, data.edge_index)
     assert torch.allclose(store.tensor("h"), wanted, atol=1e-5)
     with pytest.raises(ConfigError, match="overwrite=True"):
         infer(first, store, batch_size=16)
@@ -186,7 +158,7 @@ def test_another_model_begins_anew_and_says_so(store: Store):
 
 @product("call,time", ["posix_fallocate", "pwrite", "fdatasync"], [3, 1])
 def test_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch, call: str, time: int):
-    layers = [lambda x, edge_index: x * 2 for _ in range(3)]
+    layers = [doubled] * 3
     whole, left = getattr(os, call), [time]
 
     def full(*given: Any) -> Any:
@@ -201,7 +173,6 @@ def test_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch, call: str, t
             infer(layers, store, batch_size=16)
     infer(layers, store, batch_size=16)
     assert torch.equal(store.tensor("h"), store.tensor("x") * 8)
-    store.verify()
 
 
 def test_a_store_that_is_overwritten(store: Store, data: Data, tmp_path: Path):
@@ -211,31 +182,204 @@ def test_a_store_that_is_overwritten(store: Store, data: Data, tmp_path: Path):
         if total // 2 < done < total // 2 + 200:
             gnndrive.from_data(replaced, store.path, overwrite=True)
 
-    layers = [lambda x, edge_index: x + 1 for _ in range(3)]
+    layers = [doubled] * 3
     with pytest.raises(StoreError, match="overwritten"):
         infer(layers, store, batch_size=16, progress=overwrite)
     assert "h" not in gnndrive.open(store.path).node_names
     with pytest.raises(StoreError, match="overwritten"):
         infer(layers, store, out=tmp_path / "out")
     infer(layers, gnndrive.open(store.path))
-    assert torch.allclose(gnndrive.open(store.path).tensor("h"), data.x + 4)
+    assert torch.allclose(gnndrive.open(store.path).tensor("h"), 8 * replaced.x)
 
 
 def test_two_at_once_are_refused(store: Store, tmp_path: Path):
-    for folder, named in ((store.path / "derived" / "h", {}), (tmp_path / "o", {"out": "o"})):
+    for folder, given in ((store.path / "derived" / "h", {}), (tmp_path / "o", {"out": "o"})):
         folder.mkdir(parents=True)
         fd = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        given = {name: tmp_path / value for name, value in named.items()}
+        work = partial(
+            infer, [doubled], store, **{name: tmp_path / at for name, at in given.items()}
+        )
         with pytest.raises(ConfigError, match="another process"):
-            infer(GraphSAGE(COLUMNS, 8, 1, 3), store, **given)
+            work()
         os.close(fd)
-        infer(GraphSAGE(COLUMNS, 8, 1, 3), store, **given)
+        work()
 
 
-def test_a_write_that_failed_once(store: Store, monkeypatch: pytest.MonkeyPatch):
-    layers = [lambda x, edge_index: x * 2]
-    whole, left = os.pwrite, [2]
+# ---- where the result lies
+
+
+def test_folders_of_others_stay(store: Store, tmp_path: Path):
+    names = ("mine", "0123456789abcdef", ".0123456789abcdef", ".h-0123456789abcdef")
+    roots = (tmp_path / "out", store.path / "derived" / "h")
+    for root in roots:
+        for name in names:
+            (root / name).mkdir(parents=True)
+            (root / name / "progress.json").write_text("{}")
+            (root / name / "other").write_text("precious")
+    infer([doubled], store, out=tmp_path / "out")
+    infer([doubled], store)
+    assert all((root / name / "other").exists() for name in names for root in roots)
+
+
+def test_an_unfinished_computation_of_another_name_stays(store: Store, tmp_path: Path):
+    work = partial(infer, [doubled], store, out=tmp_path / "out", batch_size=16)
+    with pytest.raises(KeyboardInterrupt):
+        work(name="first", progress=interrupt)
+    work(name="second")
+    begun: list[int] = []
+    work(name="first", progress=lambda what, done, total: begun.append(done))
+    assert begun[0] > store.num_nodes
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
+        ".lock", "first.made-by.txt", "first.npy", "second.made-by.txt", "second.npy",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="another model"):
+        work(name="first", dtype="float16")
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_a_result_without_its_file_is_computed_again(in_store: bool, store: Store, tmp_path: Path):
+    out = None if in_store else tmp_path / "out"
+    infer([doubled], store, out=out)
+    file = next((out or store.path / "derived").rglob("h.npy"))
+    content = file.read_bytes()
+    file.unlink()
+    infer([doubled], store, out=out)
+    assert file.read_bytes() == content
+
+
+def test_a_file_of_the_user_is_not_replaced(store: Store, tmp_path: Path):
+    (tmp_path / "h.npy").write_text("precious")
+    with pytest.raises(ConfigError, match="overwrite=True"):
+        infer([doubled], store, out=tmp_path)
+    assert (tmp_path / "h.npy").read_text() == "precious"
+    infer([doubled], store, out=tmp_path, overwrite=True)
+    assert (tmp_path / "h.npy").stat().st_size > 100
+
+
+def test_the_folders_of_new_files_are_made_durable(store, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr(outcome_module, "fsync_folder", synced.append)
+    infer([doubled], store)
+    file = next((store.path / "derived").rglob("h.npy"))
+    assert {file.parent, file.parents[1], file.parents[2], store.path} <= set(synced)
+
+
+# ---- `gnndrive clean`: unfinished computations and lock files go, all that is named or held stays
+
+
+def interrupted(store: Store, name: str) -> Path:
+    """The working folder of a computation that was interrupted."""
+    before = set((store.path / "derived").glob("*/*"))
+    with pytest.raises(KeyboardInterrupt):
+        infer([doubled] * 3, store, name=name, batch_size=16, progress=interrupt)
+    (found,) = {each for each in (store.path / "derived").glob("*/*") if each.is_dir()} - before
+    return found
+
+
+def test_what_no_record_names_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    infer([doubled], store)
+    left = interrupted(store, "g")
+    folder, lock = store.path.parent, store.path.parent / f".{store.path.name}.lock"
+    lock.touch()
+    other = folder / ".other.lock"  # another program's, perhaps
+    other.touch()
+    unnamed = store.path / "derived" / "h" / ("0" * 16)
+    unnamed.mkdir()
+    clean.run(folder, dry_run=True)
+    assert left.exists()
+    assert lock.exists()
+    clean.run(folder)
+    assert capsys.readouterr().out.count(f"remove {left}") == 2
+    assert [each.exists() for each in (left, lock, unnamed, other)] == [False, False, False, True]
+    gnndrive.open(store.path).verify()
+    assert torch.equal(gnndrive.open(store.path).h, 2 * store.tensor("x"))
+    infer([doubled] * 3, store, name="g")
+
+
+def test_what_a_process_holds_stays(store: Store) -> None:
+    left = interrupted(store, "g")
+    (found,) = unfinished(store.path.parent)
+    lock = try_lock(left.parent / ".lock")
+    held = try_lock(store.path.parent / f".{store.path.name}.lock")
+    assert unfinished(store.path.parent) == []
+    assert not found.clean()
+    clean.run(store.path.parent)
+    assert left.exists()
+    assert (store.path.parent / f".{store.path.name}.lock").exists()
+    os.close(lock)
+    os.close(held)
+    (store.path / "derived" / "g.json").write_text("{")
+    assert unfinished(store.path.parent) == []
+    (store.path / "derived" / "g.json").unlink()
+    assert found.clean()
+
+
+# ---- files of hidden states: whole, checksummed, and gone on with behind any row
+
+
+def info_of(rows: int, columns: int) -> ArrayInfo:
+    return ArrayInfo("nodes/h", "float32", (rows, columns), "", "")
+
+
+@product("columns,stop,checksum", [7, 1, 1024, 3000], [1, 40, 99, 100], [False, True])
+def test_it_goes_on_behind_any_row(columns, stop, checksum, tmp_path):
+    rows, info = torch.randn(100, columns), info_of(100, columns)
+    writer = HiddenWriter(tmp_path, info, 0, checksum)
+    writer.write(rows[:stop])
+    writer.sync()
+    assert writer.done == stop
+    writer.write(rows[stop : stop + 20] + 1)  # not durable, so it is written again
+    writer.close()
+    writer = HiddenWriter(tmp_path, info, stop, checksum)
+    for row in rows[stop:].split(13):
+        writer.write(row)
+    done = writer.finish()
+    path = tmp_path / done.file
+    assert np.array_equal(np.load(path), rows.numpy())
+    assert path.stat().st_size == info.nbytes
+    assert done.sha256 == (sha256(path.read_bytes()).hexdigest() if checksum else "")
+
+
+@pytest.mark.parametrize("refused", ["open", "pwrite"])
+def test_a_file_system_without_direct_writes(refused, tmp_path, monkeypatch):
+    whole: Any = getattr(os, refused)
+    direct: list[bool] = []
+
+    def invalid(first: Any, *given: Any) -> Any:
+        if bool(given[0] & os.O_DIRECT) if refused == "open" else not direct:
+            direct.append(True)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return whole(first, *given)
+
+    monkeypatch.setattr(os, refused, invalid)
+    rows = torch.randn(50, 300)
+    writer = HiddenWriter(tmp_path, info_of(50, 300), 0, True)
+    writer.write(rows)
+    done = writer.finish()
+    monkeypatch.undo()
+    assert direct
+    assert np.array_equal(np.load(tmp_path / "nodes" / "h.npy"), rows.numpy())
+    assert done.sha256 == sha256((tmp_path / "nodes" / "h.npy").read_bytes()).hexdigest()
+
+
+def test_a_file_that_became_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    writer = HiddenWriter(tmp_path, info_of(50, 300), 0, True)
+    writer.write(torch.randn(30, 300))
+    writer.sync()
+    writer.close()
+    os.truncate(tmp_path / "nodes" / "h.npy", 5000)
+    monkeypatch.setattr(os, "posix_fallocate", lambda *given: None)
+    with pytest.raises(StoreError, match="became shorter"):
+        HiddenWriter(tmp_path, info_of(50, 300), 30, True)
+
+
+@pytest.mark.parametrize("failing", ["pwrite", "fdatasync"])
+def test_after_a_failure_nothing_counts_as_durable(failing, tmp_path, monkeypatch):
+    writer = HiddenWriter(tmp_path, info_of(100, 1024), 0, True)
+    writer.write(torch.zeros(1, 1024))
+    writer.sync()
+    whole, left = getattr(os, failing), [1]
 
     def once(*given: Any) -> Any:
         left[0] -= 1
@@ -243,10 +387,46 @@ def test_a_write_that_failed_once(store: Store, monkeypatch: pytest.MonkeyPatch)
             raise OSError(errno.EIO, "Input/output error")
         return whole(*given)
 
-    monkeypatch.setattr(run_module, "SYNC_BYTES", 1 << 40)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", once)
+    monkeypatch.setattr(os, failing, once)
+
+    def write_on() -> None:
+        writer.write(torch.zeros(20, 1024))
+        writer.sync()
+
+    for again in (write_on, writer.sync, write_on, writer.sync):
         with pytest.raises(StoreError, match="Input/output error"):
-            infer(layers, store, batch_size=16)
-    infer(layers, store, batch_size=16)
-    assert torch.equal(store.tensor("h"), store.tensor("x") * 2)
+            again()
+    assert writer.done == 1
+    writer.close()
+
+
+def test_interrupted_anywhere_what_was_put_is_durable(tmp_path: Path):
+    """Ctrl-C in any line of a write: `sync` still makes the rows before it durable."""
+    rows, info = torch.randn(16, 1024), info_of(16, 1024)
+    stops, before, ended = 0, sys.gettrace(), False
+    while not ended:
+        left = [stops]
+        writer = HiddenWriter(tmp_path, info, 0, False)
+        writer.write(rows[:6])
+
+        def trace(frame: Any, event: str, arg: Any, left: list[int] = left) -> Any:
+            if frame.f_code.co_filename != hidden.__file__:
+                return None
+            if event == "line":
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                writer.write(rows[6:])
+        finally:
+            sys.settrace(before)
+        writer.sync()
+        writer.close()
+        assert np.array_equal(np.load(tmp_path / info.file)[:6], rows[:6].numpy())
+        ended = left[0] >= 0
+        stops += 1
+    assert stops > 30
