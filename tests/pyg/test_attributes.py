@@ -1,20 +1,32 @@
-"""Attributes outside the buffer are mapped if memory has room for them, and read otherwise; the
-batches are the same."""
+"""Attributes outside the buffer are mapped if memory has room for them, and read otherwise; labels
+are kept in narrow integers, and unsigned integers stay so. Batches have what the store has."""
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
+from collections.abc import Callable
+from contextlib import closing
 from itertools import islice
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data, HeteroData
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, ReadError
+from gnndrive.common.errors import StoreError
 from gnndrive.common.memory import parse_size
+from gnndrive.plan import planner
 from gnndrive.plan import planner as planning
 from gnndrive.plan.choice import make_planner
 from gnndrive.pyg import attributes
+from gnndrive.pyg.collate import Collate
+from gnndrive.pyg.labels import Labels, SharedLabels, kept_bytes, kept_dtype, read_labels
+from gnndrive.pyg.stores import FeatureStore
 from tests.loader.batches import assert_same, check
 from tests.loader.hetero.graph import check as check_types
 from tests.loader.hetero.graph import make_data
@@ -56,9 +68,8 @@ def test_mapped_and_read_attributes_give_the_same_batches(
 def test_attributes_of_several_types(tmp_path):
     data = make_data()
     store = gnndrive.from_data(data, tmp_path / "types.gnn")
-    with NeighborLoader(
-        store, [4, 3], "paper", batch_size=16, buffer="100KB", io_depth=16
-    ) as loader:
+    given = {"batch_size": 16, "buffer": "100KB", "io_depth": 16}
+    with NeighborLoader(store, [4, 3], "paper", **given) as loader:
         fetched = set(loader.plan().fetched)
         assert {"nodes/paper/year", "edges/paper__cites__paper/weight"} <= fetched
         assert "graph/author__writes__paper/edge_id" in fetched
@@ -68,23 +79,21 @@ def test_attributes_of_several_types(tmp_path):
 
 
 @pytest.mark.parametrize(("topology", "ring"), [("resident", 64 * 262144), ("direct", 0)])
-def test_the_plan_counts_the_least_that_reading_takes(make, monkeypatch, topology, ring):
+def test_the_plan_counts_the_least_that_reading_takes(make, request, monkeypatch, topology, ring):
     """Attributes and an adjacency on disk share one ring, which the plan counts once."""
-    arguments = {"buffer": "40KB", "topology": topology}
-    mapped = make(**arguments).plan()
-    monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
-    monkeypatch.setattr(planning, "ROOM", 1 << 40)
-    fetched = make(**arguments).plan()
-    largest = planner_of(make(**arguments)).requirements.batch_edges_max
+    mapped = make(topology=topology).plan()
+    request.getfixturevalue("no_room")
+    fetched = make(topology=topology).plan()
+    largest = planner_of(make(topology=topology)).requirements.batch_edges_max
     assert fetched.total_bytes - mapped.total_bytes == 34 * largest + ring
     assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + ring
     monkeypatch.setattr(planning, "PASS_ROWS", 10)
-    assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + ring
+    assert make(topology=topology).plan().total_bytes - mapped.total_bytes == 340 + ring
 
 
 def test_files_small_beside_memory_are_mapped_and_counted(make, store, no_room, monkeypatch):
     """Otherwise the buffer would take all the rest, and leave room for no file."""
-    least = make(memory="1GB", buffer="40KB", topology="mmap").plan().total_bytes
+    least = make(memory="1GB", topology="mmap").plan().total_bytes
     plan = make(memory=least + 40_000, buffer=None, topology="mmap").plan()
     sizes = {name: store.info.arrays[name].nbytes for name in EVERYTHING}
     assert sum(sizes.values()) * planning.MAPPED_SHARE < plan.total_bytes
@@ -107,34 +116,18 @@ def test_rows_that_a_batch_has_twice_in_several_passes(make, data, no_room, monk
     assert twice > 0
 
 
-def test_a_warm_up_keeps_the_plan(make, data, no_room):
-    loader = make(device="simulated-cuda", buffer=None)
-    first = loader.plan().fetched
-    assert set(first) == EVERYTHING
-    for batch in loader:
-        check(batch, data)
-    assert loader.plan().fetched == first
-
-
-def test_files_that_memory_has_room_for_are_mapped(make, store):
+def test_files_that_memory_has_room_for_are_mapped(make, store, monkeypatch):
     sizes = {name: store.info.arrays[name].nbytes for name in EVERYTHING}
-    whole = make(buffer=None, memory="40MB", topology="resident").plan()
+    loader = make(buffer=None, memory="40MB", topology="resident")
+    whole = loader.plan()
     assert whole.fetched == ()
-    planned = whole.total_bytes
-    largest = max(sizes, key=lambda name: sizes[name])
-    for room, fetched in (
-        (2 * sum(sizes.values()), ()),
-        (2 * sum(sizes.values()) - 1, (largest,)),
-    ):
-        wanted = planner_of(make(buffer=None, memory="40MB", topology="resident"))
-        budget = planning.Planner(
-            wanted.requirements, planned + room, None, wanted.topology, False,
-            wanted.stages, None, wanted.attributes,
-        )  # fmt: skip
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(planning, "MAPPED_BYTES", 0)
-            plan = planning.make_plan(wanted.requirements, planned + room, None, wanted.topology)
-            assert budget._fetched(plan) == fetched
+    largest, twice = max(sizes, key=lambda name: sizes[name]), 2 * sum(sizes.values())
+    monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
+    wanted = planner_of(loader)
+    for room, fetched in ((twice, ()), (twice - 1, (largest,))):
+        given = (wanted.requirements, whole.total_bytes + room, None, wanted.topology)
+        budget = planning.Planner(*given, False, wanted.stages, None, wanted.attributes)
+        assert budget._fetched(planning.make_plan(*given)) == fetched
 
 
 @pytest.mark.usefixtures("no_room")
@@ -151,23 +144,162 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path, data):
 
 
 @pytest.mark.usefixtures("no_room")
-def test_closing_in_the_middle_of_an_epoch(make):
-    loader = make()
-    iterator = iter(loader)
-    next(iterator)
-    loader.close()
-    with pytest.raises(gnndrive.ClosedError):
-        next(iterator)
-
-
-@pytest.mark.usefixtures("no_room")
 def test_too_little_memory_for_reading_is_refused(make):
-    given = {"buffer": "40KB", "topology": "mmap"}
     with pytest.raises(ConfigError, match="is too little") as caught:
-        make(memory=1, **given).plan()
+        make(memory=1, topology="mmap").plan()
     least = parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
-    plan = make(memory=least, **given).plan()
+    plan = make(memory=least, topology="mmap").plan()
     assert set(plan.fetched) == EVERYTHING
     assert next(line.nbytes for line in plan.lines if line.what == "attributes") > 1 << 24
     with pytest.raises(ConfigError, match="is too little"):
-        make(memory=int(0.998 * least), **given).plan()
+        make(memory=int(0.998 * least), topology="mmap").plan()
+
+
+COUNT = 1200
+NODE = np.array([5, 7, 5])
+LOADED = {"num_neighbors": [2], "batch_size": 400, "buffer": "1MB"}
+Write = Callable[..., gnndrive.Store]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(y: np.ndarray) -> gnndrive.Store:
+        return gnndrive.write_store(
+            tmp_path / "labelled.gnn", indptr=np.arange(COUNT + 1),
+            indices=np.arange(COUNT)[::-1].copy(), made_by="test",
+            nodes={"x": np.zeros((COUNT, 4), np.float32), "y": y},
+        )  # fmt: skip
+
+    return write
+
+
+def labels_of(classes: int, dtype: type, least: int = 0) -> np.ndarray:
+    y = np.random.default_rng(classes).integers(least, classes, COUNT).astype(dtype)
+    y[7] = classes - 1
+    return y
+
+
+# Importing says that most of so many classes have no node.
+@pytest.mark.filterwarnings("ignore:nodes/y. its labels go up to")
+@pytest.mark.parametrize(
+    ("y", "kept"),
+    [
+        (labels_of(128, np.int64, -128), np.int8),
+        (labels_of(129, np.int64), np.int16),
+        (labels_of(40_000, np.int64, -1), np.int32),
+        (labels_of(40_000, np.int32), None),  # int32 would save nothing
+        (labels_of(1 << 40, np.int64), None),
+        (labels_of(50, np.int16), np.int8),
+        (labels_of(2, np.float32), None),
+        (labels_of(50, np.int64).reshape(-1, 1), None),
+        # One label is no class: all labels stay mapped.
+        (np.append(labels_of(50, np.int64)[:-1], -129), np.int8),
+    ],
+)
+def test_a_batch_has_the_stores_labels(write, y, kept, monkeypatch):
+    monkeypatch.setattr("gnndrive.disk.sequential_reader.STRETCH_BYTES", 4096)  # several stretches
+    store = write(y)
+    assert kept_dtype(store.nodes()) == kept
+    assert kept_bytes(store.nodes()) == (0 if kept is None else np.dtype(kept).itemsize * COUNT)
+    mapped = kept is None or bool(y[-1] == -129)
+    assert (Labels(store.nodes()).pick(np.array([0]), np.empty) is None) is mapped
+    with gnndrive.NeighborLoader(store, **LOADED, shuffle=True) as loader:
+        for batch in loader:
+            torch.testing.assert_close(batch.y, torch.from_numpy(y)[batch.n_id], rtol=0, atol=0)
+
+
+def test_preparing_reads_the_labels_that_pick_returns(write):
+    store = write(labels_of(50, np.int64))
+    collate = Collate(store, (), None, False)
+    collate.prepare()
+    os.truncate(store.table("y").path, 4096)
+    (labels,) = collate._labels.values()
+    assert labels.pick(np.array([7]), np.empty).tolist() == [49]
+    labels.close()
+    collate.prepare()  # which leaves the error to the batch
+    with pytest.raises(StoreError, match="became shorter"):
+        labels.pick(np.array([7]), np.empty)
+    loader = gnndrive.NeighborLoader(store, **LOADED)
+    with loader, pytest.raises(StoreError, match="became shorter"):
+        list(loader)
+
+
+def test_labels_of_another_process_are_used_until_close(write, monkeypatch):
+    y, memory = labels_of(200, np.int64), np.zeros(2 * COUNT, np.uint8)
+    store = write(y)
+    kept = read_labels(store.nodes(), lambda shape, dtype: memory[: 2 * shape].view(dtype))
+    assert np.shares_memory(kept, memory)
+    assert np.array_equal(kept, y)
+    kept[5] = 3  # to be told from what is read here
+    kept.flags.writeable = False
+    collate = Collate(store, (), None, False)
+    collate.use_labels({"nodes/y": SharedLabels(kept)})
+    store.year = torch.zeros(COUNT)
+    collate = collate.current(False)
+    (labels,) = collate._labels.values()
+    monkeypatch.setattr(f"{Labels.__module__}.SequentialReader", None)
+    collate.prepare()
+    picked = labels.pick(NODE, np.empty)
+    assert (picked.dtype, picked.tolist()) == (torch.int64, [3, 199, 3])
+    monkeypatch.undo()
+    again = pickle.loads(pickle.dumps(labels))
+    collate.close()
+    for these in (labels, again, labels):
+        assert these.pick(NODE, np.empty).tolist() == y[NODE].tolist()
+        these.close()
+
+
+FEW, FEW_EDGES = 60, 400
+KEPT = {"batch_size": 16, "buffer": "1MB"}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+def test_they_are_delivered_in_their_dtype(dtype, tmp_path: Path, monkeypatch):
+    """From the buffer, maps and planned reads, converted, set by the program, and for types. The
+    largest values are there."""
+    draw = torch.Generator().manual_seed(0)
+    kind = np.dtype(str(dtype).removeprefix("torch."))
+
+    def rows(*shape: int) -> torch.Tensor:
+        value = torch.randint(0, 30, shape, generator=draw).numpy().astype(kind)
+        value.flat[0] = np.iinfo(kind).max
+        return torch.from_numpy(value)
+
+    data = Data(
+        x=rows(FEW, 5), y=torch.randint(0, 7, (FEW,), generator=draw).to(dtype),
+        year=rows(FEW), edge_attr=rows(FEW_EDGES, 40), small=rows(FEW_EDGES),
+        edge_index=torch.randint(FEW, (2, FEW_EDGES), generator=draw),
+    )  # fmt: skip
+    store = gnndrive.from_data(data, tmp_path / "unsigned.gnn")
+    assert store.num_classes == 7
+    assert torch.equal(store.x, data.x)
+    for room in (planner.MAPPED_BYTES, 0):  # at first all other files are mapped, then read
+        monkeypatch.setattr(planner, "MAPPED_BYTES", room)
+        monkeypatch.setattr(planner, "ROOM", 1 if room else 1 << 40)
+        with NeighborLoader(store, [4, 4], **KEPT) as loader:
+            assert bool(loader.plan().fetched) is not bool(room)
+            for batch in [*loader, loader(torch.arange(20))]:
+                for name in ("x", "y", "year", "edge_attr", "small"):
+                    number = batch.n_id if data.is_node_attr(name) else batch.e_id
+                    assert batch[name].dtype == dtype
+                    assert torch.equal(batch[name], data[name][number])
+    monkeypatch.undo()
+    mine = copy.copy(store)
+    mine.mark = data.year.clone()
+    with NeighborLoader(mine, [4], **KEPT, feature_dtype="float64") as loader:
+        for batch in loader:
+            assert torch.equal(batch.x, data.x.to(torch.float64)[batch.n_id])
+            assert torch.equal(batch.mark, data.year[batch.n_id])
+    with closing(FeatureStore(store)) as features:
+        index = torch.tensor([3, 0, 3])
+        found = features.get_tensor(group_name=None, attr_name="year", index=index)
+        assert torch.equal(found, data.year[index])
+    hetero = HeteroData()
+    hetero["a"].x = data.x
+    hetero["a", "to", "a"].edge_index = data.edge_index
+    hetero["a", "to", "a"].small = data.small
+    store = gnndrive.from_data(hetero, tmp_path / "types.gnn")
+    with NeighborLoader(store, [4], "a", **KEPT) as loader:
+        for batch in loader:
+            assert torch.equal(batch["a"].x, data.x[batch["a"].n_id])
+            assert torch.equal(batch["a", "a"].small, data.small[batch["a", "a"].e_id])
