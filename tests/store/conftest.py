@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnndrive import ConfigError, StoreError
 from gnndrive.store import Store, write_store
 
 NODES, EDGES = 40, 160
@@ -27,7 +29,6 @@ def synced(monkeypatch) -> list[str]:
 
 
 def make_store(path: Path) -> Store:
-    """A store of 40 nodes and 160 edges."""
     rng = np.random.default_rng(7)
     indptr = np.concatenate([[0], np.sort(rng.integers(0, EDGES + 1, NODES - 1)), [EDGES]])
     return write_store(
@@ -67,6 +68,17 @@ def poke(file: Path, offset: int, content: bytes) -> None:
 def left(folder: Path) -> list[str]:
     """The names in a folder, sorted."""
     return sorted(os.listdir(folder))
+
+
+@contextmanager
+def refused(
+    folder: Path, match: str | None, kind: Any = (ConfigError, StoreError)
+) -> Iterator[None]:
+    """Check for an error after which a folder holds the same names as before."""
+    before = left(folder)
+    with pytest.raises(kind, match=match):
+        yield
+    assert left(folder) == before
 
 
 def edges_of(view: Any) -> np.ndarray:

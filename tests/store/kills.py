@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,8 +18,10 @@ CALLS = (
 """Calls of the operating system that change the disk."""
 
 
-def counting(setattr: Callable[..., object], before: Callable[[], object]) -> None:
-    """Have `before` called before each of `CALLS`."""
+def counting(
+    setattr: Callable[..., object], before: Callable[[], object], calls: Sequence[str] = CALLS
+) -> None:
+    """Have `before` called before each of `calls`."""
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **given: Any) -> Any:
@@ -28,11 +30,11 @@ def counting(setattr: Callable[..., object], before: Callable[[], object]) -> No
 
         return call
 
-    for name in CALLS:
+    for name in calls:
         setattr(os, name, wrapped(getattr(os, name)))
 
 
-def killed_at(run: Callable[[], object], at: int) -> bool:
+def killed_at(run: Callable[[], object], at: int, calls: Sequence[str] = CALLS) -> bool:
     """Run something in a child that kills itself before call `at`; returns whether it did."""
     child = os.fork()
     if not child:
@@ -44,7 +46,7 @@ def killed_at(run: Callable[[], object], at: int) -> bool:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            counting(setattr, kill)
+            counting(setattr, kill, calls)
             run()
         finally:
             os._exit(0)

@@ -1,9 +1,8 @@
-"""from_graphbolt: the store holds every row and every edge of the dataset; wrong metadata and wrong
-files are refused, and nothing is left behind."""
+"""from_graphbolt: the store holds every row and edge of the dataset; what is wrong is refused."""
 
 from __future__ import annotations
 
-import json
+import copy
 import os
 import sys
 from pathlib import Path
@@ -15,10 +14,9 @@ import torch
 import yaml
 
 import gnndrive
-from gnndrive import ConfigError, Store, StoreError
-from gnndrive.cli.main import main
+from gnndrive import ConfigError, Store
 from gnndrive.store.importers import ends, from_dataset
-from tests.store.conftest import edges_of, left, same_array
+from tests.store.conftest import edges_of, refused, same_array
 
 NODES, EDGES = 60, 400
 COUNTS = {"paper": NODES, "author": 50}
@@ -36,20 +34,18 @@ class Source:
         self.said: dict[str, Any] = {
             "dataset_name": "a test", "graph": self.graph, "feature_data": [], "tasks": [],
         }  # fmt: skip
-        folder.mkdir()
+        (folder / "data").mkdir(parents=True)
 
     def put(self, name: str, array: Any, kind: str = "numpy") -> dict[str, str]:
         """Save an array; return the metadata of its file."""
-        ending = {"numpy": "npy", "torch": "pt", "csv": "csv"}[kind]
-        path = self.folder / "data" / f"{name}.{ending}"
-        path.parent.mkdir(exist_ok=True)
+        place = f"data/{name}.{ {'numpy': 'npy', 'torch': 'pt', 'csv': 'csv'}[kind] }"
         if kind == "numpy":
-            np.save(path, array)
+            np.save(self.folder / place, array)
         elif kind == "torch":
-            torch.save(torch.as_tensor(array), path)
+            torch.save(torch.as_tensor(array), self.folder / place)
         else:
-            np.savetxt(path, array.T, "%d", delimiter=",")
-        return {"format": kind, "path": f"data/{path.name}"}
+            np.savetxt(self.folder / place, array.T, "%d", delimiter=",")
+        return {"format": kind, "path": place}
 
     def edges(self, kind: str = "numpy", type: str | None = None) -> np.ndarray:
         sources, targets = TYPES[type] if type else (NODES, NODES)
@@ -73,8 +69,7 @@ class Source:
             data = [{"name": "seeds", **self.put(f"{name}-seeds", seeds)}]
             given[name] = seeds, seeds % 5
             if labels:
-                said = self.put(f"{name}-labels", seeds % 5, labels)
-                data.append({"name": "labels", **said})
+                data.append({"name": "labels", **self.put(f"{name}-labels", seeds % 5, labels)})
             task[SETS[name]] = [{**({"type": type} if type else {}), "data": data}]
         self.said["tasks"].append(task)
         return given
@@ -87,28 +82,29 @@ class Source:
     def store(self, **arguments: Any) -> Store:
         return gnndrive.from_graphbolt(self.write(), self.folder.parent / "g.gnn", **arguments)
 
-    def refused(self, match: str | None, kind: Any = StoreError, **arguments: Any) -> None:
-        """Check that the dataset is refused and that nothing is left behind."""
-        before, path = left(self.folder.parent), self.folder.parent / "refused.gnn"
-        with pytest.raises(kind, match=match):
-            gnndrive.from_graphbolt(self.write(), path, **arguments)
-        assert left(self.folder.parent) == before
+    def refused(self, match: str, **arguments: Any) -> None:
+        self.write()
+        with refused(self.folder.parent, match):
+            self.store(**arguments)
+
+
+def make_source(folder: Path, *nodes: dict[str, Any]) -> Source:
+    made = Source(folder)
+    made.graph["nodes"] += nodes
+    return made
 
 
 @pytest.fixture
 def source(tmp_path) -> Source:
     """A homogeneous dataset with nodes and nothing else."""
-    made = Source(tmp_path / "dataset")
-    made.graph["nodes"].append({"num": NODES})
-    return made
+    return make_source(tmp_path / "dataset", {"num": NODES})
 
 
 @pytest.fixture
 def typed(tmp_path) -> Source:
     """A heterogeneous dataset with nodes and nothing else."""
-    made = Source(tmp_path / "dataset")
-    made.graph["nodes"] += [{"type": name, "num": count} for name, count in COUNTS.items()]
-    return made
+    nodes = [{"type": name, "num": count} for name, count in COUNTS.items()]
+    return make_source(tmp_path / "dataset", *nodes)
 
 
 def same_task(nodes: Any, y: Any, given: Any) -> None:
@@ -121,15 +117,14 @@ def same_task(nodes: Any, y: Any, given: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "numpy"])
-def test_one_type(source, kind, tmp_path):
+def test_one_type(source, kind):
     edges = source.edges(kind)
     x = source.feature("node", "feat", source.random.random((NODES, 6), np.float32))
     attr = source.feature("edge", "feat", np.arange(EDGES, dtype=np.float16))
     year = source.feature("node", "year", np.arange(NODES, dtype=np.int16), kind="torch")
     given = source.task()
     label = source.feature("node", "label", np.zeros(NODES, np.int32))  # the task's are y
-    told: list[tuple[str, int, int]] = []
-    store = source.store(progress=lambda *each: told.append(each))
+    store = source.store()
     assert (store.num_nodes, store.num_edges, store.num_classes) == (NODES, EDGES, 5)
     assert np.array_equal(edges_of(store), edges)
     same_array(store, "nodes/x", "float32", x)
@@ -137,14 +132,11 @@ def test_one_type(source, kind, tmp_path):
     same_array(store, "nodes/year", "int16", year)
     same_array(store, "nodes/label", "int32", label)
     same_task(store.nodes(), store.array("nodes/y"), given)
-    assert ("reading edges", EDGES, EDGES) in told
-    assert ("nodes/x", x.nbytes, x.nbytes) in told
     assert store.info.made_by == f"gnndrive.from_graphbolt({source.folder})"
     store.verify()
-    assert left(tmp_path) == ["dataset", "g.gnn"]
 
 
-def test_several_types(typed, tmp_path, monkeypatch):
+def test_several_types(typed, monkeypatch):
     kinds = dict(zip(TYPES, ("csv", "numpy"), strict=True))
     edges = {type: typed.edges(kind, type) for type, kind in kinds.items()}
     x = typed.feature("node", "feat", np.ones((NODES, 2)), type="paper")
@@ -157,11 +149,6 @@ def test_several_types(typed, tmp_path, monkeypatch):
     given = typed.task("paper", "torch")
     monkeypatch.setattr(ends, "CHUNK", 150)
     store = typed.store(dtype="float16")
-    little = gnndrive.from_graphbolt(
-        typed.folder / "metadata.yaml", tmp_path / "h.gnn", dtype="float16", memory=40 * EDGES - 1,
-        made_by=store.info.made_by,
-    )  # fmt: skip
-    assert little.info.as_dict() == store.info.as_dict()  # with every file's sha256
     assert {name: store[name].num_nodes for name in store.node_types} == COUNTS
     for name, expected in edges.items():
         assert np.array_equal(edges_of(store[tuple(name.split(":"))]), expected)
@@ -171,8 +158,6 @@ def test_several_types(typed, tmp_path, monkeypatch):
     same_array(store, "edges/author__writes__paper/time", "int64", np.arange(EDGES))
     same_task(store["paper"], store.array("nodes/paper/y"), given)
     assert store["author"].split_names == ()
-    store.verify()
-    assert left(tmp_path) == ["dataset", "g.gnn", "h.gnn"]
 
 
 def test_bfloat16_stays_bfloat16(source):
@@ -183,7 +168,6 @@ def test_bfloat16_stays_bfloat16(source):
     source.feature("node", "label", label, kind="torch")
     store = source.store()
     assert torch.equal(store.tensor("nodes/x"), x[:, None])
-    assert store.info.arrays["nodes/x"].dtype == "bfloat16"
     same_array(store, "nodes/y", "int64", np.arange(NODES) % 3)
     assert store.split("val").tolist() == given["val"][0].tolist()
 
@@ -192,15 +176,13 @@ def put_sets(source: Source, *sets: tuple[str, list[int], Any]) -> None:
     """Make a task of sets of seeds with labels."""
     task: dict[str, Any] = {}
     for number, (name, seeds, labels) in enumerate(sets):
-        data = [
-            {"name": "seeds", **source.put(f"s{number}", np.array(seeds))},
-            {"name": "labels", **source.put(f"l{number}", np.array(labels))},
-        ]
+        arrays = {"seeds": np.array(seeds), "labels": np.array(labels)}
+        data = [{"name": key, **source.put(f"{key}{number}", arrays[key])} for key in arrays]
         task.setdefault(name, []).append({"data": data})
     source.said["tasks"] = [task]
 
 
-def test_labels_that_are_not_whole_numbers_and_minus_one_among_them(source):
+def test_labels_of_several_sets(source):
     """-1 is a missing label in a set of whole numbers."""
     source.edges()
     put_sets(
@@ -213,21 +195,15 @@ def test_labels_that_are_not_whole_numbers_and_minus_one_among_them(source):
     assert y.dtype == np.float32
     assert y[[0, 1, 2, 10, 11, 21]].tolist() == [0.5, -1, 2.5, -1, 2, 3]
     assert int(np.isnan(y).sum()) == NODES - 6
-
-
-def test_seeds_in_several_sets_and_several_labels(source):
-    source.edges()
     put_sets(
         source,
         ("train_set", [0, 1, 2], np.zeros((3, 2), int)),
         ("train_set", [10, 11, 12], np.ones((3, 2), int)),
     )
-    store = source.store()
+    store = source.store(overwrite=True)
     assert store.split_names == ("train",)
     assert store.split("train").tolist() == [0, 1, 2, 10, 11, 12]
-    y = store.array("nodes/y")
-    assert y.shape == (NODES, 2)
-    assert y[[2, 3, 12]].tolist() == [[0, 0], [-1, -1], [1, 1]]
+    assert store.array("nodes/y")[[2, 3, 12]].tolist() == [[0, 0], [-1, -1], [1, 1]]
 
 
 def test_warnings_name_all_that_is_left_out(source):
@@ -243,36 +219,29 @@ def test_warnings_name_all_that_is_left_out(source):
     source.feature("graph", "colour", np.zeros(1))
     with pytest.warns(UserWarning) as warned:  # noqa: PT030 - each is looked at below
         store = source.store()
-    assert sorted(str(each.message).removeprefix(str(source.folder)) for each in warned) == [
-        "/metadata.yaml: tasks[0] (of seeds) is left out, because a store's splits are of nodes "
-        "and this task is of links; give its seed edges to a LinkNeighborLoader yourself",
-        "/metadata.yaml: tasks[1] (of node_pairs) is left out, because a store's splits are of "
-        "nodes and this task is of links; give its seed edges to a LinkNeighborLoader yourself",
-        "/metadata.yaml: tasks[2].train_set[0] has data other than seeds and labels; left out: "
-        "weight",
-        "/metadata.yaml: tasks[3] (another) is left out, because a store has one set of splits; "
-        "it is that of tasks[2] (classify)",
-        "a store holds features of nodes and edges; left out: colour, of the whole graph",
-    ]
-    assert store.split_names
+    said = sorted(str(each.message) for each in warned)
+    for message, words in zip(
+        said,
+        ("tasks[0] (of seeds) is left out", "tasks[1] (of node_pairs) is left out",
+         "tasks[2].train_set[0] has data other than seeds and labels; left out: weight",
+         "tasks[3] (another) is left out", "left out: colour, of the whole graph"),
+        strict=True,
+    ):  # fmt: skip
+        assert words in message
     assert set(store.split_names) == set(given)
 
 
 def test_no_edges_and_no_tasks(source):
-    said = source.put("none", np.empty((2, 0)), "csv")
-    source.graph["edges"].append(said)
+    source.graph["edges"].append(source.put("none", np.empty((2, 0)), "csv"))
     store = source.store()
     assert (store.num_edges, store.split_names, store.num_features) == (0, (), 0)
-    store.verify()
 
 
-def test_from_dataset_and_the_command_choose_this_importer(source, tmp_path, capsys):
+def test_from_dataset_chooses_this_importer(source, tmp_path):
     source.edges()
-    assert from_dataset(source.write(), tmp_path / "f.gnn").num_edges == EDGES
-    file = source.folder / "metadata.yaml"
-    assert main(["import", str(file), str(tmp_path / "g.gnn")]) == 0
-    assert f"from_graphbolt({file})" in capsys.readouterr().out
-    assert gnndrive.open(tmp_path / "g.gnn").num_edges == EDGES
+    file = source.write() / "metadata.yaml"
+    for number, each in enumerate((file, source.folder)):
+        assert from_dataset(each, tmp_path / f"{number}.gnn").num_edges == EDGES
     with pytest.raises(ConfigError, match=r"undirected .* is for an OGB folder"):
         from_dataset(source.folder, tmp_path / "h.gnn", undirected=True)
 
@@ -283,24 +252,17 @@ def test_from_dataset_and_the_command_choose_this_importer(source, tmp_path, cap
 @pytest.mark.parametrize("memory", ["4GB", "10KB"])
 def test_wrong_edges(source, memory):
     source.edges("csv")
-    for content, match in (
-        ("0,1\n\n2,60\n", "edges.csv, line 3: node 60, but there are 60 nodes"),
-        ("src,dst\n0,1\n", "edges.csv, line 1: 'src,dst' is not 2 whole numbers"),
-        ("0,1,2\n2,3,4\n", "edges.csv, line 1: '0,1,2' is not 2 whole numbers"),
-    ):
-        text = content + "0,1\n" * EDGES
-        (source.folder / "data" / "edges.csv").write_text(text, encoding="utf-8")
-        source.refused(match, memory=memory)
+    text = "0,1\n\n2,60\n" + "0,1\n" * EDGES
+    (source.folder / "data/edges.csv").write_text(text, encoding="utf-8")
+    source.refused("edges.csv, line 3: node 60, but there are 60 nodes", memory=memory)
     source.graph["edges"].clear()
     source.edges("numpy")
     for array, match in (
-        (np.full((2, 3), NODES), "edges.npy, edge 0 .*: node 60, but there are 60 nodes"),
         (np.array([[0, 1], [0, -1]]), "edges.npy, edge 1 .*: node -1"),
         (np.zeros((3, 2), int), "edges.npy cannot be read as edges .*shape"),
-        (np.zeros((2, 2)), "edges.npy cannot be read as edges .*float64"),
         (np.array([[{}], [{}]]), "edges.npy cannot be read as edges .*Python objects"),
     ):
-        np.save(source.folder / "data" / "edges.npy", array)
+        np.save(source.folder / "data/edges.npy", array)
         source.refused(match, memory=memory)
 
 
@@ -315,6 +277,7 @@ def test_wrong_features(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source.edges()
     source.feature("node", "feat", np.zeros(NODES), kind="torch")
+    file = source.folder / "data/node-feat.pt"
     for value, match in (
         (_Code(), "feat.pt cannot be read as a tensor"),
         ({"x": torch.zeros(3)}, "holds a dict that is not one dense tensor"),
@@ -322,19 +285,13 @@ def test_wrong_features(source, tmp_path, monkeypatch):
         (torch.zeros(()), "not rows of numbers"),
         (torch.zeros(3), f"feat.pt has 3 rows, but metadata.yaml's graph says {NODES}"),
     ):
-        torch.save(value, source.folder / "data" / "node-feat.pt")
+        torch.save(value, file)
         source.refused(match)
-    torch.save(torch.zeros(NODES), source.folder / "data" / "node-feat.pt",
-               _use_new_zipfile_serialization=False)  # fmt: skip
+    torch.save(torch.zeros(NODES), file, _use_new_zipfile_serialization=False)
     source.refused("feat.pt cannot be read as a tensor .*mmap")
-    for array, match in (
-        (np.zeros((7, 2)), f"feat.npy has 7 rows, but metadata.yaml's graph says {NODES}"),
-        (np.array([{}] * NODES), "feat.npy cannot be read as features .*Python objects"),
-        (np.array(["a"] * NODES), "feat.npy cannot be read as features .*<U1"),
-    ):
-        source.said["feature_data"].clear()
-        source.feature("node", "feat", array)
-        source.refused(match)
+    source.said["feature_data"].clear()
+    source.feature("node", "feat", np.array(["a"] * NODES))
+    source.refused("feat.npy cannot be read as features .*<U1")
 
 
 def change(said: Any, at: str, value: Any) -> None:
@@ -348,12 +305,16 @@ def change(said: Any, at: str, value: Any) -> None:
         said[last] = value
 
 
-TRAIN = "tasks.0.train_set.0"
-
-
-@pytest.mark.parametrize(
-    ("at", "value", "match"),
-    [
+def test_wrong_metadata(typed):
+    for type in TYPES:
+        typed.edges(type=type)
+    typed.feature("node", "feat", np.ones((NODES, 2)), type="paper")
+    typed.task("paper")
+    typed.put("node-real", np.zeros(10))
+    typed.put("large", np.array([0, NODES]))
+    typed.put("wide", np.zeros((10, 2), int))
+    whole, train = typed.said, "tasks.0.train_set.0"
+    for at, value, match in (
         ("graph", None, "metadata.yaml has no 'graph'"),
         ("graph", [1], "graph is not a list of names and values"),
         ("graph.nodes", [], "graph has no 'nodes'"),
@@ -374,28 +335,18 @@ TRAIN = "tasks.0.train_set.0"
         ("graph.edges.0.path", "/etc/passwd", "which is not in the folder of the metadata"),
         ("feature_data.0.domain", "x", r"feature_data\[0\] has the domain 'x'"),
         ("feature_data.0.type", "venue", "has the node type 'venue', but the types are pa"),
-        ("feature_data.0.type", None, "has the node type None, but the types are paper"),
         ("feature_data.0.format", "csv", "the format 'csv', .*not one of numpy, torch"),
         ("feature_data.0.name", "y", "nodes/paper/y would be made of two arrays"),
-        (f"{TRAIN}.type", "venue", r"tasks\[0\].train_set\[0\] has the node type 'venue'"),
-        (f"{TRAIN}.data.0", None, r"train_set\[0\] has no data named 'seeds'"),
-        (f"{TRAIN}.data.1.path", "data/node-feat.npy", "node-feat.npy has 60 rows, but"),
-        (f"{TRAIN}.data.0.path", "data/node-real.npy", "holds float64 and not node ids"),
-        (f"{TRAIN}.data.0.path", "data/large.npy", "whose entry 1 is node 60, but there"),
-        (f"{TRAIN}.data.1.path", "data/wide.npy", r"has labels of shape \[10\], but anoth"),
-    ],
-)
-def test_wrong_metadata(typed, at, value, match):
-    for type in TYPES:
-        typed.edges(type=type)
-    typed.feature("node", "feat", np.ones((NODES, 2)), type="paper")
-    typed.task("paper")
-    typed.put("node-real", np.zeros(10))
-    typed.put("large", np.array([0, NODES]))
-    typed.put("wide", np.zeros((10, 2), int))
-    typed.said = json.loads(json.dumps(typed.said))
-    change(typed.said, at, value)
-    typed.refused(match, (StoreError, ConfigError))
+        (f"{train}.type", "venue", r"tasks\[0\].train_set\[0\] has the node type 'venue'"),
+        (f"{train}.data.0", None, r"train_set\[0\] has no data named 'seeds'"),
+        (f"{train}.data.1.path", "data/node-feat.npy", "node-feat.npy has 60 rows, but"),
+        (f"{train}.data.0.path", "data/node-real.npy", "holds float64 and not node ids"),
+        (f"{train}.data.0.path", "data/large.npy", "whose entry 1 is node 60, but there"),
+        (f"{train}.data.1.path", "data/wide.npy", r"has labels of shape \[10\], but anoth"),
+    ):
+        typed.said = copy.deepcopy(whole)
+        change(typed.said, at, value)
+        typed.refused(match)
 
 
 def test_types_of_edges_or_features_without_types_of_nodes(source):
@@ -408,44 +359,35 @@ def test_types_of_edges_or_features_without_types_of_nodes(source):
     source.refused("has the node type 'paper', but the nodes have no types")
 
 
-def test_no_metadata(source, tmp_path):
-    path = tmp_path / "g.gnn"
-    with pytest.raises(StoreError, match=r"metadata.yaml is missing: give a metadata.yaml"):
-        gnndrive.from_graphbolt(tmp_path, path)
-    file = tmp_path / "metadata.yaml"
+def test_no_metadata(tmp_path):
+    def refuse(match: str) -> None:
+        with refused(tmp_path, match):
+            gnndrive.from_graphbolt(tmp_path, tmp_path / "g.gnn")
+
+    refuse(r"metadata.yaml is missing: give a metadata.yaml")
     for content, match in (
         ("graph:\n  nodes: [1\n", "metadata.yaml, line 3: "),
         ("a: !!python/object/apply:os.mkdir [ran]\n", "line 1: could not determine a const"),
         ("7", "metadata.yaml is not a list of names and values"),
         ("graph_topology: {path: x}\n", "a preprocessed dataset, whose graph is a pickle: give"),
         ("a: \ud800", "cannot be read .*UTF-8"),
-        ("num: " + "9" * 5000, "metadata.yaml"),
         ("num: 2020-13-45", "metadata.yaml"),
-        ("num: !!int ''", "metadata.yaml"),
         ("[" * 500, "cannot be read .*recursion"),
     ):
-        file.write_bytes(content.encode("utf-8", "surrogatepass"))
-        with pytest.raises(StoreError, match=match):
-            gnndrive.from_graphbolt(tmp_path, path)
-    assert left(tmp_path) == ["dataset", "metadata.yaml"]
+        (tmp_path / "metadata.yaml").write_bytes(content.encode("utf-8", "surrogatepass"))
+        refuse(match)
 
 
-def test_wrong_arguments_and_missing_packages(source):
+def test_labels_larger_than_memory_and_what_does_not_fit(source, monkeypatch):
     source.edges("csv")
-    source.refused("is no size", ConfigError, memory="much")
-    source.refused("more than memory=", ConfigError, memory=8 * NODES - 1)
     source.task()
     data = source.said["tasks"][0]["train_set"][0]["data"]
     data[1] = {"name": "labels", **source.put("wide", np.zeros((10, 500), np.int8))}
-    source.refused(r"more than memory=: raise it \(--memory\)", ConfigError, memory="50KB")
+    source.refused(r"more than memory=: raise it \(--memory\)", memory="50KB")
     source.said["tasks"].clear()
     source.feature("node", "feat", np.full(NODES, 1e6))
-    source.refused("does not fit float16", ConfigError, dtype="float16")
-    for module, match in (("duckdb", "DuckDB|duckdb"), ("pyarrow", "pyarrow"), ("yaml", "PyYAML")):
-        folder = source.write()
-        before = left(folder.parent)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(sys.modules, module, None)
-            with pytest.raises(ConfigError, match=rf"need.* ({match}).*'gnndrive\[import\]'"):
-                gnndrive.from_graphbolt(folder, folder.parent / "refused.gnn", memory="10KB")
-        assert left(folder.parent) == before
+    source.refused("does not fit float16", dtype="float16")
+    source.write()
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigError, match=r"need.* PyYAML.*'gnndrive\[import\]'"):
+        gnndrive.from_graphbolt(source.folder, source.folder.parent / "g.gnn")
