@@ -140,18 +140,6 @@ async def test_long_reads_need_fewer_in_flight(rows_of, most, in_flight):
     assert engine.stats()["inflight_max"] == in_flight
 
 
-@pytest.mark.parametrize("depth", [1, 8])
-async def test_rows_longer_than_a_block_that_need_no_staging(rows_of, depth):
-    rows = rows_of(8192, 40, extent_bytes_max=4096)
-    picked = np.arange(0, 40, 2)
-    engine = Uring(EngineSettings(depth, block_bytes=4096))
-    reads = rows.table.locate(picked, picked.astype(np.int32), rows.landing)
-    landed, failures = await drain(engine, reads)
-    await engine.aclose()
-    assert (sorted(landed.tolist()), len(failures)) == (picked.tolist(), 0)
-    assert rows.wrong(picked, picked) == 0
-
-
 @pytest.mark.parametrize(("depth", "inflight"), [(1, 0), (7, 0), (7, 20_000), (64, 40_000)])
 @pytest.mark.parametrize("land_direct", [False, True])
 async def test_reads_of_all_lengths_share_staging(rows_of, seeds, land_direct, depth, inflight):
@@ -289,13 +277,6 @@ def test_bad_ring_sizes_and_options_are_refused(sizes, options):
     assert error[0] == -errno.EINVAL
 
 
-async def test_an_engine_of_bad_depth_is_refused_and_leaks_nothing(monkeypatch):
-    before = open_things()
-    with pytest.raises(ConfigError, match="depth may be 1 to 4096"):
-        Uring(EngineSettings(depth=10**6))
-    assert_back_to(before)
-
-
 def test_halting_twice_and_enqueueing_after_it(rows_of):
     rows = rows_of(512, 10)
     one = np.zeros(1, np.int64)
@@ -340,8 +321,11 @@ def test_falling_back_warns_once_and_names_the_remedy(monkeypatch, code, remedy)
         assert engines.choose("uring") is Uring
 
 
-def test_choosing_an_engine_by_name():
-    assert engines.choose() is Uring
+async def test_engines_and_depths_that_there_are_not_are_refused():
+    before = open_things()
     assert engines.choose("threads") is Threads
     with pytest.raises(ConfigError, match="simulated, threads, uring"):
         engines.choose("tape")
+    with pytest.raises(ConfigError, match="depth may be 1 to 4096"):
+        Uring(EngineSettings(depth=10**6))
+    assert_back_to(before)

@@ -319,13 +319,6 @@ class Forward(Reversed):
         return super().locate(self._context.file.row_count - 1 - rows, places, landing)
 
 
-class Placeless(Reversed):
-    """Lands rows in their order, whichever places they are for."""
-
-    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
-        return super().locate(rows, np.sort(places), landing)
-
-
 class Sorting(Reversed):
     """Sorts what it was given."""
 
@@ -333,13 +326,6 @@ class Sorting(Reversed):
         job = super().locate(rows, places, landing)
         rows.sort()
         return job
-
-
-class Wrapping(Reversed):
-    """Takes rows out of range for others, as indexing does."""
-
-    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
-        return super().locate(rows % self._context.file.row_count, places, landing)
 
 
 class Lenient(Reversed):
@@ -367,9 +353,7 @@ class Open(Reversed):
     ("layout", "check", "message"),
     [
         (Forward, every_byte_lands, "a wrong row"),
-        (Placeless, several_plans_are_carried_out_at_once, "a wrong row"),
         (Sorting, rows_land_in_places, "the rows were changed"),
-        (Wrapping, what_cannot_be_planned_is_refused, "DID NOT RAISE"),
         (Lenient, what_cannot_be_planned_is_refused, "DID NOT RAISE"),
         (Long, plans_are_as_long_as_they_may_be, "longer than it may be"),
         (Open, closing_is_for_good, "still open"),
@@ -380,17 +364,6 @@ def test_a_broken_layout_is_found(
 ) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
         check(layout, tmp_path)
-
-
-def test_one_that_cannot_be_made_says_where_to_help(tmp_path: Path) -> None:
-    class Demanding(Reversed):
-        name = "demanding"
-
-        def __init__(self, context: LayoutContext) -> None:
-            raise KeyError("partitions")
-
-    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
-        no_rows_are_no_reads(Demanding, tmp_path)
 
 
 def test_the_packed_layout_needs_a_pack(tmp_path: Path) -> None:

@@ -355,14 +355,6 @@ def changing(change: Callable[[Stretch], list[Stretch]]) -> type[Tier]:
     return Changing
 
 
-def twice(stretch: Stretch) -> list[Stretch]:
-    return [stretch, stretch]
-
-
-def no_failures(stretch: Stretch) -> list[Stretch]:
-    return [Stretch(stretch.slots)]
-
-
 def all_landed(stretch: Stretch) -> list[Stretch]:
     return [Stretch(np.concatenate([stretch.slots, stretch.failures["slot"]]))]
 
@@ -374,14 +366,6 @@ class Stale(Keeping):
         super().keep(rows[::-1], content)
 
 
-class Headlong(Keeping):
-    """Does not look at rows that it keeps."""
-
-    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        distinct, first = np.unique(rows, return_index=True)
-        return super().fetch(distinct, places[first], landing)
-
-
 class Unstoppable(Keeping):
     """Cannot be cancelled."""
 
@@ -389,23 +373,6 @@ class Unstoppable(Keeping):
         fetch = super().fetch(rows, places, landing)
         fetch.cancel = lambda: None  # type: ignore[method-assign]
         return fetch
-
-
-class Lazy(Keeping):
-    """Starts when something listens."""
-
-    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        later = super().fetch
-
-        class Later:
-            async def __aiter__(self) -> AsyncIterator[Stretch]:
-                async for stretch in later(rows, places, landing):
-                    yield stretch
-
-            def cancel(self) -> None:
-                pass
-
-        return Later()
 
 
 @pytest.mark.parametrize(
@@ -420,9 +387,7 @@ class Lazy(Keeping):
         (changing(all_landed), a_bad_sector_fails_the_rows_in_it, "a wrong row"),
         (Stale, each_row_lands_once, "a wrong row"),
         (Stale, epochs_deliver_every_row, "wrong rows"),
-        (Headlong, what_cannot_be_asked_for_is_refused, "DID NOT RAISE"),
         (Unstoppable, cancelling_fails_what_was_not_started, "goes on"),
-        (Lazy, a_fetch_starts_in_the_call, "nothing was started"),
     ],
 )
 def test_a_broken_tier_is_found(
@@ -430,15 +395,3 @@ def test_a_broken_tier_is_found(
 ) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
         check(tier, tmp_path)
-
-
-def test_one_that_cannot_be_made_says_where_to_help(tmp_path: Path) -> None:
-    class Demanding(Keeping):
-        name = "demanding"
-
-        @classmethod
-        def make(cls, context: TierContext) -> Demanding:
-            raise KeyError("a second disk")
-
-    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
-        errors_name_the_file(Demanding, tmp_path)

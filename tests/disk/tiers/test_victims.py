@@ -110,58 +110,6 @@ class VictimTable:
         assert lib.gd_buffer_verify(self.table) == 0
 
 
-def test_one_order_by_hand() -> None:
-    """Twelve steps with three places: offered rows are (row, next use)."""
-    table = VictimTable(20, 3)
-    assert table.offer([(1, 9), (2, 5)]) == [1, 2]  # there is room
-    table.arrive()
-    assert table.offer([(3, 7), (4, 12)]) == [3]  # the sooner one gets the last place
-    table.arrive()
-    assert table.here == {1, 2, 3}
-    assert table.offer([(5, 9)]) == []  # it is needed no sooner than row 1
-    assert table.offer([(6, 8)]) == [6]  # it is, by one batch: row 1 leaves
-    assert table.offer([(7, 6), (8, 7)]) == [7]  # for row 3; 6 is arriving, and 8 is no better
-    assert table.here == {2, 6, 7}
-    assert table.offer([(9, 1)]) == [9]  # 2 is all that is not arriving
-    assert table.here == {6, 7, 9}
-    assert table.offer([(10, 0)]) == []  # all three are arriving
-    table.arrive()
-    assert table.fetch(7, 11) == [7]  # which leaves
-    assert table.offer([(7, 30), (12, 31)]) == [7]  # its next use is far, and a place is free
-    table.arrive()
-    assert table.offer([(13, 2), (14, 3), (15, 4)]) == [13, 14]  # for 7 and 6; 9 stays
-    table.arrive()
-    assert table.fetch(9, 13, 14) == [9, 13, 14]
-    assert table.here == set()
-    stats = ffi.new("gd_buffer_stats *")
-    lib.gd_buffer_get_stats(table.table, stats)
-    assert (stats.loads, stats.hits, stats.evictions, stats.refused) == (9, 4, 5, 6)
-
-
-def test_queues_by_hand() -> None:
-    """Twelve steps with five places and queues of two."""
-    table = VictimTable(30, 5, queue_rows=2)
-    assert table.offer([(1, 9), (2, 9), (3, 9)]) == [1, 2]  # the queue of batch 9 is full
-    table.arrive()
-    assert table.offer([(4, 5), (5, 12)]) == [4, 5]
-    table.arrive()
-    assert table.offer([(6, 2), (7, 3)]) == [7]  # one place is left, for the first that comes
-    table.arrive()
-    assert table.offer([(8, 1)]) == []  # sooner than all, and no place is free
-    assert table.fetch(4) == [4]
-    assert table.offer([(9, 9)]) == []  # a place is free, and the queue is full
-    assert table.fetch(1) == [1]
-    assert table.offer([(9, 9), (10, 40)]) == [9, 10]
-    table.arrive()
-    assert table.offer([(11, 8)], now=3) == []  # batch 3 has not passed
-    assert table.offer([(11, 8), (12, 8), (13, 8)], now=4) == [11]  # for row 7
-    assert table.here == {2, 5, 9, 10, 11}
-    table.arrive()
-    assert table.offer([(14, 20), (15, 21), (16, 22)], now=13) == [14, 15, 16]  # for 11, 2 and 9
-    assert table.offer([(17, 20), (18, 20)], now=13) == [17]  # for row 5
-    assert table.here == {10, 14, 15, 16, 17}
-
-
 def test_a_row_may_be_taken_before_it_has_arrived() -> None:
     table = VictimTable(10, 2)
     table.offer([(1, 5), (2, 5)])
