@@ -170,10 +170,9 @@ def run(store: Path, loaders: Loaders) -> Callable[..., dict[str, Any]]:
         own, given = gpu.parse([str(store), *SMALL, *more])
         found: dict[str, Any] = {"moves": [], "epochs": [], "failed": [], "unavailable": []}
         saved: list[int] = []
+        save, clock = lambda: saved.append(loaders.now), lambda: loaders.now
         try:
-            _gpu_epochs.Epochs(
-                own, given, None, found, lambda: saved.append(loaders.now), lambda: loaders.now
-            ).run()
+            _gpu_epochs.Epochs(own, given, None, found, save, clock).run()
         finally:
             assert len(saved) == len(found["epochs"]) + len(found["failed"])
         return found | {"table": gpu.table(found | {"machine": "a GPU", "memory": "enough"}, given)}

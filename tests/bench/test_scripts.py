@@ -1,16 +1,17 @@
-"""The benchmarks still run: their workers, their graph and their tables, on tiny stores, in this
-process. The tests do not look at the measured times."""
+"""The scripts of bench/ still run, on tiny stores, in this process; times are not looked at."""
 
 import argparse
 import importlib
-import os
+import json
 import re
 import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import _limits
 import _loaders
 import _powerlaw
 import consumer
@@ -25,13 +26,13 @@ import scale
 import standby
 
 import gnndrive
-from gnndrive.cli.main import main
+from gnndrive.cli.measure.control_groups import V2
+from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.cli.measure.verdict import FIRST_WORDS
-from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
-from gnndrive.store import writer as store_writer
 from gnndrive.store.generate import planted_communities
+from tests.cli.measure.fake_groups import FakeKernel, tables
 from tests.project_files import ROOT
 from tests.soak import product
 
@@ -88,19 +89,6 @@ def test_the_power_law_graph_is_whole_and_skewed(store, monkeypatch):
     assert whole[-1] == 8000
 
 
-def test_an_interrupted_graph_leaves_nothing_behind(tmp_path, monkeypatch):
-    def interrupt(what, done, total):
-        if what == "nodes/x":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        _powerlaw.write_powerlaw(tmp_path / "graph.gnn", NODES, interrupt)
-    monkeypatch.setattr(store_writer, "_free_bytes", lambda folder: 1000)
-    with pytest.raises(StoreError, match="too full"):
-        _powerlaw.write_powerlaw(tmp_path / "graph.gnn", NODES)
-    assert not list(tmp_path.iterdir())
-
-
 # ---- bench/epoch.py
 
 
@@ -108,11 +96,11 @@ def test_an_interrupted_graph_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_all_loaders_draw_the_same_batches(store, topology):
     given = options(store, "--topology", topology)
     given.worker = "gnndrive"
-    ended = {name: _loaders.RUNS[name](given) for name in ("pyg+", "sampling")}
-    ended["gnndrive"] = _loaders.run_gnndrive(given)
-    assert {result["batches"] for result in ended.values()} == {3}
-    assert len({result["rows"] for result in ended.values()}) == 1
-    assert ended["gnndrive"]["topology"] == topology
+    ended = [_loaders.RUNS[name](given) for name in ("pyg+", "sampling")]
+    ended.append(_loaders.run_gnndrive(given))
+    assert [result["batches"] for result in ended] == [3] * 3
+    assert len({result["rows"] for result in ended}) == 1
+    assert ended[-1]["topology"] == topology
 
 
 @pytest.mark.usefixtures("in_process")
@@ -165,28 +153,6 @@ def test_scale_measures_one_size(store):
         assert scale.touched(4 << 20, rows) == pytest.approx(share * (4 << 20), rel=1e-3)
 
 
-@pytest.mark.usefixtures("in_process")
-def test_scale_prints_the_medians_of_its_rounds(store, monkeypatch, capsys):
-    seconds, real = iter([3.0, 1.0, 2.0]), scale.measure
-
-    def measure(*given):
-        """Reads take 0.5 s a batch for features, 0.25 s for the adjacency."""
-        floor = {"floor_parts_s": {"reads": 0.5}, "floor_s": 0.5, "adjacency_s": 0.25}
-        return real(*given) | floor | {"batches": 2, "elapsed_s": next(seconds)}
-
-    monkeypatch.setattr(scale, "measure", measure)
-    monkeypatch.setattr(scale, "limited", lambda _: nullcontext((None, "enough")))
-    size, folder = f"{NODES / 1e6:g}", str(store.parent)
-    words = ["--sizes", size, "--folder", folder, "--rounds", "3", *SMALL]
-    monkeypatch.setattr("sys.argv", ["scale.py", *words])
-    scale.main()
-    *_, last = capsys.readouterr().out.splitlines()
-    assert last == (
-        f"{size} M, 3 rounds: 1.00 (0.50 to 1.50) s a batch, 2.00 (1.00 to 3.00) of its floor, "
-        "1.33 (0.67 to 2.00) with the adjacency's reads"
-    )
-
-
 @pytest.mark.filterwarnings("ignore:nodes/y")  # ten nodes cannot have all classes
 def test_scale_makes_missing_graphs_and_refuses_others(store, tmp_path):
     scale.make_missing(store.parent, [NODES, 10])
@@ -211,27 +177,6 @@ def test_consumer_finds_the_loaders_threads(store, mode, engine, monkeypatch):
     assert (result["burn_speed"] is None) is (mode in ("idle", "wait"))
     with pytest.raises(SystemExit, match="loop thread"):
         consumer.spent(consumer.Counter(), consumer.Counter(), 1.0)
-
-
-def test_consumer_compares_modes_with_idle(store, monkeypatch):
-    speeds, asked = {"idle": 100.0, "thread": 95.0, "loop": 90.0}, []
-
-    def spawn(mode, given, *_):
-        asked.append((mode, given.given[-1]))
-        return {
-            "loader": mode, "batches": 3, "rows_per_s": speeds[mode], "elapsed_s": 1.0,
-            "following_s": 0.5, "burn_speed": 0.8, "engine": "uring",
-            "threads": dict.fromkeys(consumer.SHOWN, 0.1),
-        }  # fmt: skip
-
-    monkeypatch.setattr(epoch, "spawn", spawn)
-    own, left = consumer.parse([str(store), "--runs", "2", "--modes", "loop,thread", *SMALL])
-    given = epoch.parse(left)
-    results = consumer.measure(own, given, None)
-    assert asked == 2 * [("idle", "0.0"), ("loop", "0.5"), ("thread", "0.5")]
-    text = consumer.table({"memory": "enough", "results": results}, own, given)
-    assert "0.950 (0.950–0.950)" in text
-    assert "0.900 (0.900–0.900)" in text
 
 
 # ---- bench/sampler.py, standby.py, infer.py, miss_ratio.py
@@ -312,36 +257,64 @@ def test_a_wrong_verdict_is_the_exit_code(tmp_path, monkeypatch, capsys, wrong, 
     assert ("WRONG" in out, out.count("right")) == (wrong is not None, 2 - code)
 
 
-def test_one_set_up_runs_through_the_command(tmp_path, monkeypatch, capsys):
-    def run(command, **_):
-        assert command[:3] == [sys.executable, "-m", "gnndrive.cli.main"]
-        code = main(command[3:])
-        return subprocess.CompletedProcess(command, code, capsys.readouterr().out)
-
-    store = tmp_path / "small.gnn"
-    planted_communities(store, 500, 16, 4, degree=8, fractions={"train": 0.4})
-    monkeypatch.setattr(headroom_checks.subprocess, "run", run)
-    words = ("--fanout", "3,2", "--batch-size", "20", "--step-ms", "0")
-    own = headroom_checks.parse([str(store), "--batches", "2", "--rounds", "1"])
-    check = headroom_checks.Check("you wait", words, busy=True)
-    assert headroom_checks.run(check, own)["kind"] == "headroom"
-    with pytest.raises(ConfigError, match="ended with 2"):
-        headroom_checks.run(headroom_checks.Check("", ("--fanout", "x")), own)
+# ---- limits and page caches
 
 
-def test_the_limit_is_that_of_the_whole_disk(tmp_path, monkeypatch):
-    number = tmp_path.stat().st_dev
-    part, devices = tmp_path / "disk" / "part", tmp_path / "devices"
-    part.mkdir(parents=True)
-    devices.mkdir()
-    (part / "partition").touch()
-    (part / "dev").write_text("8:1\n")
-    (tmp_path / "disk" / "dev").write_text("8:0\n")
-    monkeypatch.setattr(headroom_checks, "BLOCK_DEVICES", devices)
-    monkeypatch.setattr(headroom_checks, "BLKIO", tmp_path / "none")
-    with pytest.raises(ConfigError, match="--checks"), headroom_checks.slow_disk(tmp_path, 1000):
-        pass
-    with pytest.raises(ConfigError, match="on no disk that can be made slow"):
-        headroom_checks.device_of(tmp_path)
-    (devices / f"{os.major(number)}:{os.minor(number)}").symlink_to(part)
-    assert headroom_checks.device_of(tmp_path) == "8:0"
+LIMIT = 2_000_000_000
+
+
+def test_each_run_has_its_own_group_and_peak(tmp_path):
+    (tmp_path / "groups").mkdir()
+    fake = FakeKernel(tmp_path / "groups", V2, is_root=True)
+    group = Cgroup(LIMIT, tables(tmp_path / "proc", fake, "/"), fake)
+    fake.made.clear()
+    command = [sys.executable, "-S", "-c", "print('ran')"]
+    for _ in range(2):
+        ended, peak = _limits.run_limited(command, group)
+        assert (ended.returncode, ended.stdout, peak) == (0, "ran\n", 4096)
+    assert len(set(fake.made)) == 2
+    ended, peak = _limits.run_limited(command, None)
+    assert (ended.stdout, peak) == ("ran\n", None)
+    with pytest.raises(subprocess.TimeoutExpired):
+        _limits.run_limited(["cat", "/dev/zero"], group, timeout_s=1e-3)
+    assert not [path for path in fake.top.iterdir() if path.is_dir()]
+    group.close()
+
+
+@pytest.mark.parametrize(("peak", "reported", "every"), [(4096, 4096, True), (None, 77, False)])
+def test_a_worker_has_a_limit_and_dropped_files(tmp_path, monkeypatch, peak, reported, every):
+    """Without a known peak that of the process is reported: samples of memory would miss it."""
+
+    def run(command, given, timeout_s):
+        assert given == "a group"
+        return subprocess.CompletedProcess(command, 0, json.dumps({"peak_bytes": 77})), peak
+
+    dropped = []
+    monkeypatch.setattr(epoch, "run_limited", run)
+    monkeypatch.setattr(epoch, "drop_caches", lambda folder, every: dropped.append(every))
+    options = argparse.Namespace(store=str(tmp_path), given=[])
+    found = epoch.spawn("gnndrive", options, "a group", everything=every)
+    assert (found, dropped) == ({"peak_bytes": reported}, [every])
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(-9, "so much"), (0, "accepted, but not enforced"), (None, "20 s")]
+)
+def test_a_limit_that_is_not_enforced_counts_as_none(monkeypatch, status, said):
+    """gVisor accepts limits of groups and does not enforce them."""
+
+    group = Mock()
+
+    def run(command, given, seconds):
+        assert given is group
+        if status is None:
+            raise subprocess.TimeoutExpired(command, seconds)
+        return subprocess.CompletedProcess(command, status), None
+
+    monkeypatch.setattr(_limits, "Cgroup", lambda _: group)
+    monkeypatch.setattr(_limits, "run_limited", run)
+    words = nullcontext((group, "so much"))
+    monkeypatch.setattr(_limits, "memory_limit", lambda _: words)
+    with _limits.tried_limit(LIMIT) as (limit, text):
+        assert limit is (group if status == -9 else None)
+        assert said in text
