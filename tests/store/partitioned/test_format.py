@@ -22,7 +22,6 @@ from gnndrive.store.partitioned.format import (
     PARTITION_JSON,
     dump,
     parse,
-    partitioned_path,
     read_partition,
 )
 from gnndrive.store.partitioned.partitioned import (
@@ -64,30 +63,21 @@ def test_partition_json_is_read_as_it_was_written(made: Partitioned):
 
 FIELDS: list[tuple[str, Any, str]] = [
     ("format", "gnndrive-pack", "choose another folder"),
-    ("format", 1, "'format' that is not str"),
     ("version", 1, f"has version 1, and this gnndrive reads 2.*{MENDED}"),
-    ("version", "1", "'version' that is not int"),
     ("store", "abc", "64 hexadecimal"),
     ("store", "0" * 64, "has changed since"),
     ("settings", [], "'settings' that is not dict"),
     ("num_nodes", -1, "out of range"),
-    ("num_nodes", 0, "more static nodes or partitions than nodes"),
-    ("num_nodes", 201, r"has order as int32 \[208\] instead of int32 \[209\]"),
     ("num_edges", 1 << 60, "out of range"),
-    ("num_edges", 1499, "has indices as"),
     ("num_static", 201, "more static nodes"),
-    ("num_static", 7, r"has order as int32 \[208\] instead of int32 \[207\]"),
     ("share_inside", 1, "not float"),
-    ("share_inside", -0.1, "shares of in-edges"),
     ("share_hot", 0.99, "shares of in-edges"),
     ("share_hot", float("nan"), "NaN is not a number in JSON"),
     ("arrays", {}, "does not list the arrays"),
     ("settings.method", "best", "give one of auto"),
     ("settings.method", "file", "SHA-256"),
     ("settings.parts", 0, "parts=0"),
-    ("settings.parts", 8, "has bounds as"),
     ("settings.static", 2.0, "from 0 to 1"),
-    ("settings.train_first", 0, "not bool"),
     ("settings.seed", 1 << 64, "64 bits"),
     ("settings.file", "a" * 64, "nothing with another method"),
 ]
@@ -255,12 +245,6 @@ def test_a_folder_that_is_replaced_is_noticed(store: Store, made: Partitioned):
     gnndrive.partition(store, 4, "random", overwrite=True)
     with pytest.raises(StoreError, match="removed or replaced"), made.unchanged():
         pass
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b", ".a", "a" * 200])
-def test_names_that_are_none(store: Store, name: str):
-    with pytest.raises(ConfigError, match="name="):
-        partitioned_path(store, name)
 
 
 # ---- the hidden folder

@@ -36,7 +36,6 @@ def _small(monkeypatch: pytest.MonkeyPatch, small: Callable[..., None]) -> None:
     [
         (PART, 9, 0.04),
         (PART, 12, 1.0),
-        (np.zeros(NODES, int), 1, 0.0),
         (np.random.default_rng(3).permutation(NODES), NODES, 0.1),
     ],
 )
