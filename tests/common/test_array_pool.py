@@ -7,6 +7,7 @@ import mmap
 import os
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices.host import HostMemory
-from gnndrive.common import array_pool
+from gnndrive.common import array_pool, malloc
 from gnndrive.common.array_pool import ArrayPool, empty_tensor
+from gnndrive.common.malloc import return_free_memory, return_large_blocks
 from tests.interrupted import drop_and_interrupt
 from tests.soak import product
 
@@ -164,3 +166,28 @@ def test_memory_that_cannot_be_wiped_is_not_inherited_and_never_unmapped_in_a_ch
     monkeypatch.setattr(array_pool, "keep_until_exit", kept.append)
     array_pool._keep_unwiped()
     assert [each for each in kept if isinstance(each, Block)] == [block]
+
+
+BLOCK_BYTES, BLOCKS = 1 << 16, 1024  # smaller than what glibc maps one by one
+
+
+def resident_bytes() -> int:
+    """The process's memory without mapped files."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+def test_blocks_below_one_that_is_in_use_are_returned():
+    blocks = [np.ones(BLOCK_BYTES, np.uint8) for _ in range(BLOCKS)]
+    last = blocks[-1]
+    blocks.clear()
+    before = resident_bytes()
+    return_free_memory()
+    assert before - resident_bytes() > BLOCK_BYTES * BLOCKS // 2
+    assert last.all()
+
+
+def test_without_glibc_nothing_happens(monkeypatch):
+    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
+    return_free_memory()
+    return_large_blocks()

@@ -65,8 +65,7 @@ def without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     if name := os.environ.get(soak.DROPPED):
         from tests.pipeline import dropped, dropped_windows
 
-        drop = getattr(dropped, name, None) or getattr(dropped_windows, name)
-        drop(monkeypatch)
+        (vars(dropped) | vars(dropped_windows))[name](monkeypatch)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from types import CoroutineType
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,11 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import TableFile
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
+from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one
 from tests.pipeline.tight import in_virtual_loop
-from tests.pipeline.turns import Wait, cancel_after_each_turn
 
 SWEEPS: dict[str, Any] = {"slots": 40, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
 TOGETHER: dict[str, Any] = {"slots": 40, "together": 3, "stages": Stages(3, 2, 4, 4)}
@@ -118,3 +120,54 @@ async def test_draining_cancels_what_was_not_started(rows):
         await lease.ready()
     lease.release()
     await simulation.close()
+
+
+NO_FRAME = -2  # -1: it has not begun
+Wait = Callable[[], Awaitable[None]]
+Place = tuple[tuple[Any, int], ...]
+
+
+def cancel_after_each_turn(
+    main: Callable[[Wait], Coroutine[Any, Any, bool]], turns_max: int
+) -> int:
+    """Run `main(wait)` once for each turn with a new await; returns how many there are.
+
+    Args:
+        main: begins, awaits `wait()` once, cancels, and returns whether all had ended by itself.
+        turns_max: more turns than it takes until all has ended.
+    """
+    first: dict[Place, int] = {}  # the turns after which a task is at this place
+
+    async def watch() -> None:
+        for turns in range(turns_max):
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if not others:
+                return
+            for task in others:
+                first.setdefault(place(task), turns)
+            await asyncio.sleep(0)
+        raise AssertionError(f"still running after {turns_max} turns")
+
+    assert run(main(watch)), "it has not ended by itself"
+    cancelled = 0
+    for turns in sorted(set(first.values())):
+
+        async def wait(turns: int = turns) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        cancelled += not run(main(wait))
+    return cancelled
+
+
+def place(task: asyncio.Task[Any]) -> Place:
+    """The code and the instruction of each frame in a task's chain of awaits; and whether what it
+    waits for is there, so that only its turn has not come."""
+    coroutine: Any = task.get_coro()
+    awaited: asyncio.Future[Any] | None = task._fut_waiter  # type: ignore[attr-defined]
+    chain: list[tuple[Any, int]] = [(None, awaited is not None and awaited.done())]
+    while isinstance(coroutine, CoroutineType):
+        frame = coroutine.cr_frame
+        chain.append((coroutine.cr_code, frame.f_lasti if frame else NO_FRAME))
+        coroutine = coroutine.cr_await
+    return tuple(chain)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import re
 import warnings
+from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
+import cupy
 import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer.devices._kernels import UNITS, MoveKernel, find_cupy, unit_of
+from gnndrive.buffer.devices import _kernels
+from gnndrive.buffer.devices._kernels import (
+    LOADS,
+    NAME,
+    UNITS,
+    MoveKernel,
+    code,
+    find_cupy,
+    unit_of,
+)
+from gnndrive.buffer.devices._movers import _lacks_memory
 from gnndrive.common.errors import ConfigError
 from tests.buffer.devices.host_cupy import HostCupy, TorchStream
 from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
@@ -129,3 +143,99 @@ def test_an_unknown_way_names_the_known_ones():
     with pytest.raises(ConfigError, match=r"zero-copy, copy\+kernel, staged"):
         find_cupy("fast")
     assert find_cupy("staged") is None
+
+
+GPUS = ("sm_80", "sm_90", "sm_100")
+
+
+class Nvrtc:
+    """The library of the wheel nvidia-cuda-nvrtc."""
+
+    def __init__(self) -> None:
+        paths = [
+            str(file.locate())
+            for file in metadata.files("nvidia-cuda-nvrtc") or ()
+            if re.fullmatch(r"libnvrtc(-builtins)?\.so\.[\d.]+", file.name)
+        ]
+        builtins, library = sorted(paths)  # the first is what the second opens
+        ctypes.CDLL(builtins, ctypes.RTLD_GLOBAL)
+        self._lib = ctypes.CDLL(library)
+        self._lib.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def __call__(self, source: str, architecture: str) -> tuple[bytes, str]:
+        """A cubin for sm_90, or PTX for compute_90, and messages, with the options of CuPy."""
+        program = ctypes.c_void_p()
+        made = ctypes.byref(program), source.encode(), b"move_rows.cu", 0, None, None
+        self._check(self._lib.nvrtcCreateProgram(*made))
+        options = [f"-arch={architecture}", "-std=c++17"]
+        given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+        failed = self._lib.nvrtcCompileProgram(program, len(options), given)
+        log = self._text(program, "ProgramLog").rstrip(b"\0").decode()
+        assert not failed, log
+        return self._text(program, "CUBIN" if architecture.startswith("sm_") else "PTX"), log
+
+    def _text(self, program: Any, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(getattr(self._lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        text = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._lib, f"nvrtcGet{what}")(program, text))
+        return text.raw
+
+    def _check(self, result: int) -> None:
+        assert result == 0, self._lib.nvrtcGetErrorString(result)
+
+
+@pytest.fixture(scope="module")
+def nvrtc() -> Nvrtc:
+    return Nvrtc()
+
+
+@product("unit,gpu", list(UNITS), GPUS)
+def test_the_kernel_compiles(nvrtc, unit, gpu):
+    cubin, log = nvrtc(code(unit), gpu)
+    assert cubin.startswith(b"\x7fELF")
+    assert NAME.encode() in cubin
+    assert not log
+
+
+def test_all_loads_come_before_the_first_store(nvrtc):
+    """What each thread reads ahead is in registers, not in memory of its own, and reads take
+    the read-only path (.nc)."""
+    text, _ = nvrtc(code(16), "compute_80")
+    ptx = text.decode()
+    assert ".local" not in ptx
+    moves = re.findall(r"\b(ld|st)\.global(\.nc)?\.v4", ptx)
+    assert all(nc for what, nc in moves if what == "ld")
+    order = "".join(what[0] for what, _ in moves)
+    assert "l" * LOADS + "s" * LOADS in order
+
+
+def test_cuda_is_asked_by_names_that_cupy_has(tmp_path):
+    runtime, fake = cupy.cuda.runtime, HostCupy(tmp_path)
+    for name, value in vars(fake.cuda.runtime).items():
+        real = getattr(runtime, name)
+        assert callable(real) if callable(value) else real == value, name
+    assert issubclass(runtime.CUDARuntimeError, RuntimeError)
+    assert issubclass(cupy.cuda.driver.CUDADriverError, RuntimeError)
+    assert not _lacks_memory(cupy, RuntimeError("no compiler"))
+    for name in ("devicePointer", "type"):
+        assert hasattr(runtime.PointerAttributes, name)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_kernel_is_made_from_its_source(unit):
+    kernel = cupy.RawKernel(code(unit), NAME)
+    assert (kernel.name, kernel.backend) == (NAME, "nvrtc")
+    assert callable(kernel.compile)
+
+
+def test_a_stream_of_torch_becomes_one_of_cupys(monkeypatch):
+    monkeypatch.setattr(_kernels, "_host_pointers_are_valid", lambda *given: True)
+    kernel = MoveKernel(cupy, torch.device("cuda", 0))
+    stream: Any = TorchStream(0x5000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = kernel._external(stream)
+        assert kernel._external(stream) is made
+    assert isinstance(made, cupy.cuda.Stream)
+    assert made.ptr == stream.cuda_stream
