@@ -240,7 +240,8 @@ def test_exchange_sends_all_rows_of_other_hosts_or_says_why_not() -> None:
     assert exchange.disk_bytes == shards.disk_bytes
     assert exchange.memory_bytes <= 12 * 10**9
     assert full.known["gather"] * 1.75 == pytest.approx(exchange.known["gather"])
-    assert exchange.known["disk"] < shards.known["disk"]
+    # Each host reads a quarter for all eight ranks: less only by what four buffers have more.
+    assert shards.known["disk"] / 2 < exchange.known["disk"] < shards.known["disk"]
     small = sketch(nodes=1_000_000, edges=9_000_000, memory=10**6)
     with pytest.raises(ConfigError) as caught:
         small.planner()

@@ -334,6 +334,15 @@ def test_beta_has_any_two_partitions_meet_and_dispersed_reads_each_once(seeds):
             assert set(read.values()) == {1}, (count, resident)
 
 
+def test_any_partition_in_memory_may_give_way():
+    """Each of three is expected 200 times in 600; 5 standard deviations are 58."""
+    gone: Counter[int] = Counter()
+    for key in range(600):
+        before, after = list(dispersed(4, 3, Draws(key)))
+        gone[next(at for at in range(3) if before[at] != after[at])] += 1
+    assert all(abs(gone[at] - 200) < 58 for at in range(3))
+
+
 def test_draws_are_those_of_the_version_before():
     # If these change, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is restored
     # from a saved state would continue in another order.
