@@ -33,9 +33,6 @@ def listed(gnndrive, store, kind):
     return each
 
 
-# ---- packing, and training from it
-
-
 def test_training_finds_what_packing_makes_without_options(gnndrive, store):
     assert "gnndrive pack" in gnndrive("train", store, "--strategy", "diskgnn", *QUICK).refusal
     made = gnndrive("pack", store)
@@ -98,9 +95,6 @@ def test_an_evaluation_that_cannot_fit_is_refused_before_training(gnndrive, stor
     assert gnndrive("train", *words, *QUICK[:4], "--memory", enough).code == 0
 
 
-# ---- partitioning
-
-
 def test_partitioning_says_what_windows_keep(gnndrive, store):
     made = gnndrive("partition", store, *RANDOM)
     assert (made.code, "rows x: 100 %" in made.err) == (0, True)
@@ -134,9 +128,6 @@ def test_a_partition_folder_is_replaced_only_if_told_so(gnndrive, store, tmp_pat
     assert np.array_equal(opened.part_of(np.arange(NODES)), part)
     with pytest.raises(gd.StoreError, match="removed or replaced"), before.unchanged():
         pass
-
-
-# ---- interruptions, of both
 
 
 @pytest.fixture(params=KINDS)
@@ -204,9 +195,6 @@ def test_clean_removes_what_was_killed(gnndrive, store, monkeypatch):
     assert (cleaned.code, len(left)) == (0, 3)
     for path in left:
         assert (f"remove {path}" in cleaned.out, path.exists()) == (True, False)
-
-
-# ---- info and verify, of both
 
 
 def test_info_and_verify(gnndrive, store, tmp_path, kind, words):

@@ -17,33 +17,26 @@ NONE = {1: "9223372036854771712", 2: "max"}
 
 
 class FakeKernel(Kernel):
-    """Groups below a folder.
-
-    Args:
-        folder: empty; becomes the uppermost group.
-        version: of the groups.
-        controllers: those that the uppermost group has.
-        is_root: whether the uppermost group is the machine's root, which may have both processes
-            and groups with controllers below it.
-        lacking: names of files that this kernel does not have.
+    """Groups below a folder, which becomes the uppermost group. If it is the machine's root, it may
+    have both processes and groups with controllers below it. `lacking`: files that are not there.
     """
 
     def __init__(
-        self, folder: Path, version: Version, controllers: str = "cpu memory", *,
-        is_root: bool = False, lacking: tuple[str, ...] = (),
+        self, folder: Path, version: Version, *, is_root: bool = False,
+        lacking: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self.top, self.version, self.is_root, self.lacking = folder, version, is_root, lacking
+        self.top, self.version, self.lacking = folder, version, lacking
+        self._root = folder if is_root else None
         self.pids: dict[Path, list[str]] = {}  # the processes of each group
         self.refused: dict[Path, int] = {}  # folders where no group can be made, and errno
         self.closed: set[Path] = set()  # groups which no process can enter
         self.made: list[Path] = []
-        self._fill(folder, controllers)
+        self._fill(folder, "cpu memory")
         if version is not V1 and is_root:
             self._forget_memory(folder)
 
     def add(self, *names: str, pids: tuple[int, ...] = (), on: bool = True) -> Path:
-        """Make the group of these names below the uppermost one, with processes; `on`: those above
-        it allow it a memory limit."""
+        """Make a group below the uppermost one; `on`: those above it allow it a memory limit."""
         group = self.top
         for name in names:
             if self.version is not V1 and on:
@@ -56,7 +49,6 @@ class FakeKernel(Kernel):
         return group
 
     def put(self, group: Path, *pids: int) -> None:
-        """Have processes in a group."""
         self.pids[group] = [str(pid) for pid in pids]
         (group / PROCESSES).write_text("".join(f"{pid}\n" for pid in pids))
 
@@ -65,10 +57,8 @@ class FakeKernel(Kernel):
             raise _error(self.refused[group.parent])
         group.mkdir()
         self.made.append(group)
-        controllers = ""
-        if self.version is not V1:
-            controllers = (group.parent / FOR_CHILDREN).read_text()
-        self._fill(group, controllers)
+        is_v1 = self.version is V1
+        self._fill(group, "" if is_v1 else (group.parent / FOR_CHILDREN).read_text())
 
     def remove(self, group: Path) -> None:
         assert not self.pids.pop(group)
@@ -114,10 +104,6 @@ class FakeKernel(Kernel):
                 self._forget_memory(child)
                 self._fill(child, "memory" if on else "", self.pids[child])
 
-    @property
-    def _root(self) -> Path | None:
-        return self.top if self.is_root else None
-
     def _fill(self, group: Path, controllers: str, pids: list[str] | None = None) -> None:
         self.put(group, *map(int, pids or ()))
         if self.version is not V1:
@@ -125,14 +111,10 @@ class FakeKernel(Kernel):
             (group / FOR_CHILDREN).write_text("")
             if "memory" not in controllers:
                 return
-        content = {
-            self.version.limit: NONE[self.version.number],
-            self.version.swap: NONE[self.version.number],
-            self.version.peak: "4096",
-        }
-        for name, text in content.items():
-            if name not in self.lacking:
-                (group / name).write_text(text)
+        none = NONE[self.version.number]
+        content = {self.version.limit: none, self.version.swap: none, self.version.peak: "4096"}
+        for name in content.keys() - set(self.lacking):
+            (group / name).write_text(content[name])
 
     def _forget_memory(self, group: Path) -> None:
         for file in group.glob("memory.*"):
@@ -145,13 +127,12 @@ def tables(
     """Write the tables of /proc: where the fake's groups are mounted, and the own group's path."""
     number, top = fake.version.number, str(fake.top).replace(" ", "\\040")
     kind = "cgroup2 cgroup2 rw" if number == 2 else "cgroup cgroup rw,memory"
-    others = [
-        "23 1 0:1 / / rw - ext4 /dev/sda rw",
-        "40 30 0:35 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids",
-    ]
     (folder / "self").mkdir(parents=True)
-    mounts = [*others, f"36 31 0:32 {root} {top} rw,relatime - {kind}"]
-    (folder / "self" / "mountinfo").write_text("\n".join(mounts) + "\n")
+    (folder / "self" / "mountinfo").write_text(
+        "23 1 0:1 / / rw - ext4 /dev/sda rw\n"
+        "40 30 0:35 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+        f"36 31 0:32 {root} {top} rw,relatime - {kind}\n"
+    )
     controllers = "0::" if number == 2 else "5:pids:/elsewhere\n4:cpuacct,memory:"
     (folder / "self" / "cgroup").write_text(f"{controllers}{own}\n")
     lines = ["Filename\tType\tSize\tUsed\tPriority", *(["/dev/sdb\tpartition"] if swap else [])]

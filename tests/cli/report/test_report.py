@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterable
 from datetime import datetime
 
 import psutil
@@ -10,7 +9,6 @@ import pytest
 from rich.console import Console
 
 import gnndrive as gd
-from gnndrive.cli.commands import run_record
 from gnndrive.cli.commands.run_record import INTERVALS_MAX, RunRecord
 from gnndrive.cli.report import (
     LiveLine,
@@ -57,16 +55,24 @@ def test_the_final_report_as_text_and_as_json():
     assert peak_memory_bytes() >= 0.9 * psutil.Process().memory_info().rss
 
 
-@pytest.mark.parametrize(
-    ("write", "texts"),
-    [
-        (si, {0: "0", 2.5: "2.5", 950: "950", 999.6: "1.0 k", 12_345: "12.3 k", 2e12: "2000 G"}),
-        (mib, {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1048575: "1.0 MiB", 5 << 29: "2.5 GiB"}),
-        (clock, {0: "0:00", 61.4: "1:01", 3_725: "1:02:05"}),
-    ],
-)
-def test_numbers(write, texts):
-    assert {number: write(number) for number in texts} == texts
+def test_numbers_and_rates():
+    assert [si(each) for each in (0, 2.5, 999.6, 12_345, 2e12)] == [
+        "0", "2.5", "1.0 k", "12.3 k", "2000 G",
+    ]  # fmt: skip
+    assert [mib(each) for each in (1023, 1024, 1048575, 5 << 29)] == [
+        "1023 B", "1.0 KiB", "1.0 MiB", "2.5 GiB",
+    ]  # fmt: skip
+    assert [clock(each) for each in (0, 61.4, 3_725)] == ["0:00", "1:01", "1:02:05"]
+    line = LiveLine(100, console=Console(file=io.StringIO()))
+    for batch in range(1, 41):
+        line.update(batch, at(batch))
+    slow = dict(at(40), elapsed_s=at(40)["elapsed_s"] + 5, rows=41_000)
+    line.update(41, slow)
+    assert " 200 rows/s" in line.line(41, slow)  # of the last seconds
+    line = LiveLine(10, console=Console(file=io.StringIO()))
+    ahead = at(2) | {"rows_hit": 3000, "rows_waited": 0, "rows_loaded": 1000}
+    line.update(2, ahead)
+    assert "hit 75.0 %" in line.line(2, ahead)  # of the rows extracted
 
 
 # ---- the live line
@@ -82,15 +88,11 @@ def at(batch: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def drawn(line: LiveLine, batches: Iterable[int]) -> None:
-    with line:
-        for batch in batches:
-            line.update(batch, at(batch), loss=1 / batch)
-
-
 def test_without_a_terminal_every_nth_line_and_the_last_are_printed():
     out = io.StringIO()
-    drawn(LiveLine(25, label="epoch 1/3", every=10, console=Console(file=out)), range(1, 26))
+    with LiveLine(25, label="epoch 1/3", every=10, console=Console(file=out)) as line:
+        for batch in range(1, 26):
+            line.update(batch, at(batch), loss=1 / batch)
     steady = "s4 x6 t2  2.0 k rows/s  1.0 k IOPS  2.0 MiB/s  hit 25.0 %"
     assert out.getvalue().splitlines() == [
         f"epoch 1/3 10/25  {steady}  loss 0.100  ETA 0:08",
@@ -103,34 +105,21 @@ def test_without_a_terminal_every_nth_line_and_the_last_are_printed():
 
 
 def test_a_terminal_gets_one_line_that_is_drawn_over_itself():
-    out, narrow = io.StringIO(), io.StringIO()
-    console = Console(file=out, force_terminal=True, width=120)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=40)
+    line = LiveLine(6, label="epoch 1/1", console=console)
 
-    def batches():
-        yield from range(1, 7)
-        raise KeyboardInterrupt
+    def draw():
+        with line:
+            line.update(6, at(6))
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        drawn(LiveLine(6, label="epoch 1/1", console=console), batches())
+        draw()
     # erased and drawn again; the cursor is shown again
-    for text in ("epoch 1/1 6/6", "\x1b[2K", "\x1b[?25h"):
+    for text in ("epoch 1/1 6/6", "\x1b[2K", "\x1b[?25h", "…"):
         assert text in out.getvalue()
     assert out.getvalue().count("\n") <= 2
-    drawn(LiveLine(2, console=Console(file=narrow, force_terminal=True, width=30)), range(1, 3))
-    assert "…" in narrow.getvalue()
-
-
-def test_rates_are_of_the_last_seconds_and_hits_of_the_rows_extracted():
-    line = LiveLine(100, console=Console(file=io.StringIO()))
-    for batch in range(1, 41):
-        line.update(batch, at(batch))
-    slow = dict(at(40), elapsed_s=at(40)["elapsed_s"] + 5, rows=41_000)
-    line.update(41, slow)
-    assert " 200 rows/s" in line.line(41, slow)
-    line = LiveLine(10, console=Console(file=io.StringIO()))
-    ahead = at(2) | {"rows_hit": 3000, "rows_waited": 0, "rows_loaded": 1000}
-    line.update(2, ahead)
-    assert "hit 75.0 %" in line.line(2, ahead)
 
 
 # ---- RUN.json
@@ -174,16 +163,3 @@ def test_intervals_of_loaders_follow_each_other_and_many_become_fewer():
     assert (ends, ends[-1], kept[0]["extracting_queue"]) == (sorted(ends), count, 0.5)
     assert "read_s_p50" in kept[-1]
     assert not {"read_s_p50", "read_s_p99", "batches_per_s"} & set(kept[0])
-
-
-def test_stages_are_those_of_the_last_loader(monkeypatch):
-    class Loader:
-        def __init__(self, name):
-            self.plan = lambda: name
-            self.stage_stats = lambda: {"read": {"p50_s": len(name)}}
-
-    monkeypatch.setattr(run_record, "plan_section", lambda plan: {"text": plan})
-    record = RunRecord()
-    for name in ("a", "bc"):
-        record.keep(Loader(name))
-    assert record.sections() == {"plan": {"text": "bc"}, "stages": {"read": {"p50_s": 2}}}
