@@ -90,19 +90,6 @@ class Machine:
         )
 
 
-def test_a_whole_completion_lands_each_row():
-    machine = Machine([3, 2, 4], 400)
-    assert lib.gd_reads_take(machine.reads) == 0
-    assert machine.request()[:2] == (512, 1536)
-    assert machine.complete(1536) == WHOLE
-    assert machine.landed() == [2, 3, 4]
-    assert machine.right()
-    assert lib.gd_reads_take(machine.reads) == -1
-    assert not machine.log().finished
-    lib.gd_reads_let_go(machine.reads)
-    assert machine.log().finished
-
-
 def test_the_bytes_behind_the_last_row_are_not_needed():
     machine = Machine([0], 700)
     lib.gd_reads_take(machine.reads)
@@ -147,48 +134,6 @@ def test_reads_that_never_bring_a_sector_fail_in_the_end():
     assert results == {AGAIN}
     assert machine.complete(100) == BROKEN
     assert machine.failures() == [(0, errno.ENODATA, 0)]
-
-
-def test_an_error_of_a_sector_fails_the_rows_that_touch_it():
-    machine = Machine([0, 1, 2, 3], 512)  # one extent; the sector of row 2 is bad
-    lib.gd_reads_take(machine.reads)
-    assert machine.complete(-errno.EIO) == AGAIN
-    ends = []
-    for _ in range(4):
-        offset, length, _ = machine.request()
-        assert length == 512
-        ends.append(machine.complete(-errno.EIO if offset == 1024 else length))
-    assert ends == [AGAIN, AGAIN, AGAIN, BROKEN]
-    assert machine.landed() == [0, 1, 3]
-    assert machine.right()
-    assert machine.failures() == [(2, errno.EIO, 1024)]
-
-
-def test_short_reads_and_errors_while_reading_row_by_row():
-    machine = Machine([0, 1], 900)
-    lib.gd_reads_take(machine.reads)
-    assert machine.complete(512) == AGAIN
-    assert machine.complete(-errno.EIO) == AGAIN
-    assert machine.request()[:2] == (0, 1024)
-    assert machine.complete(600) == AGAIN
-    assert machine.complete(-errno.EINTR) == AGAIN
-    assert machine.complete(512) == AGAIN
-    assert machine.landed() == [0]
-    assert machine.request()[:2] == (512, 1536)
-    assert machine.complete(1536) == WHOLE
-    assert machine.right()
-    assert machine.failures() == []
-
-
-@pytest.mark.parametrize(
-    ("rows", "res", "error"), [([0, 1, 2], -errno.EBADF, errno.EBADF), ([5], 0, errno.ENODATA)]
-)
-def test_other_errors_and_the_end_of_the_file_fail_the_whole_extent(rows, res, error):
-    machine = Machine(rows, 300)
-    lib.gd_reads_take(machine.reads)
-    offset = machine.request()[0]
-    assert machine.complete(res) == BROKEN
-    assert machine.failures() == [(row, error, offset) for row in rows]
 
 
 def test_a_lone_row_of_whole_sectors_is_read_into_its_slot():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import warnings
 
@@ -99,66 +98,6 @@ def test_extents_equal_brute_force(data):
     assert extents_of(other) == expected
 
 
-def cost(extents, request):
-    """Return the cost of extents in bytes; each request costs as much as `request` bytes."""
-    return sum(request + length for _, length in extents)
-
-
-def least_cost(rows, request, **geometry):
-    """Return the lowest cost of all ways to cut the sorted rows into reads."""
-    each, best = list(spans(rows, **geometry)), float("inf")
-    for cuts in itertools.product([False, True], repeat=len(each) - 1):
-        extents, start = [], 0
-        for i, cut in enumerate([*cuts, True]):
-            if cut:
-                extents.append((each[start][0], each[i][1] - each[start][0]))
-                start = i + 1
-        best = min(best, cost(extents, request))
-    return best
-
-
-few_rows = st.lists(st.integers(0, 120), unique=True, min_size=1, max_size=9)
-geometries = st.fixed_dictionaries(
-    {
-        "data_offset": st.sampled_from([0, 128, 4096]),
-        "row_bytes": st.sampled_from([1, 100, 512, 700, 2048]),
-        "sector": st.sampled_from([1, 512, 4096]),
-    }
-)
-
-
-@settings(max_examples=40)
-@given(few_rows, geometries, st.integers(0, 20_000))
-def test_bridging_gives_the_cheapest_plan(rows, geometry, request_bytes):
-    """`request_bytes`: a request costs as much as so many bytes; gaps up to that are bridged."""
-    limits = {"extent_bytes_max": 1 << 30, "gap_bytes_max": request_bytes}
-    found = extents_of(plan(rows, **geometry, **limits)[0])
-    assert cost(found, request_bytes) == least_cost(rows, request_bytes, **geometry)
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(st.integers(0, 300), unique=True, min_size=1, max_size=80),
-    geometries,
-    st.integers(1, 20_000),
-    st.sampled_from([512, 1024, 4096, 16384]),
-)
-def test_bridging_under_a_read_limit_costs_no_more_than_no_bridging(
-    rows, geometry, request_bytes, limit
-):
-    geometry |= {"extent_bytes_max": limit}
-    bridged = extents_of(plan(rows, **geometry, gap_bytes_max=request_bytes)[0])
-    plain = extents_of(plan(rows, **geometry, gap_bytes_max=0)[0])
-    assert cost(bridged, request_bytes) <= cost(plain, request_bytes)
-    assert all(length <= max(limit, 2048 + 2 * 4096) for _, length in bridged)
-
-
-def test_a_run_of_rows_is_bridged_as_a_whole_or_not_at_all():
-    rows = {"row_bytes": 512, "extent_bytes_max": 4 * 512, "gap_bytes_max": 512}
-    assert extents_of(plan([0, 1, 3], **rows)[0]) == [(0, 2048)]
-    assert extents_of(plan([0, 1, 3, 4], **rows)[0]) == [(0, 1024), (1536, 1024)]
-
-
 def test_separate_rows_are_read_one_by_one_in_the_callers_order():
     options = {"row_bytes": 512, "separate": 1, "gap_bytes_max": 4096}
     assert extents_of(plan([5, 3, 3, 4], **options)[0]) == [
@@ -175,21 +114,6 @@ def test_only_separate_rows_may_be_read_without_memory_to_land_in():
     reads, error = plan([1], slots_at=0, separate=1, land_direct=1, row_bytes=512)
     assert error == 0
     assert lib.gd_reads_block_bytes(reads) == 512  # through staging
-
-
-@settings(max_examples=20)
-@given(st.lists(st.integers(0, 10**12), unique=True, min_size=1, max_size=200))
-def test_each_row_keeps_its_slot(rows):
-    slots = np.random.default_rng(len(rows)).permutation(len(rows))
-    reads, _ = plan(rows, slots, row_count=10**12 + 1, row_bytes=512, slot_stride=512)
-    order = []
-    while (extent := lib.gd_reads_take(reads)) >= 0:
-        lib.gd_reads_complete(reads, extent, -errno.EBADF, ffi.NULL)
-    lib.gd_reads_let_go(reads)
-    log = ffi.new("gd_log *")
-    lib.gd_reads_log(reads, log)
-    order += [log.failures[i].slot for i in range(log.failed)]
-    assert order == [slots[i] for i in np.argsort(rows)]
 
 
 @pytest.mark.parametrize(

@@ -47,15 +47,6 @@ async def test_retried_faults_change_no_byte(rows_of, seeds):
     assert len(orders) == 20
 
 
-async def test_completions_in_order_without_reorder(rows_of):
-    rows = rows_of(512, 400)
-    engine = Simulated(simulated(3, Faults(reorder=False), depth=8))
-    picked, slots = np.arange(0, 400, 2), np.arange(200, dtype=np.int32)
-    landed, _ = await drain(engine, rows.table.locate(picked, slots, rows.landing))
-    assert landed.tolist() == slots.tolist()
-    await engine.aclose()
-
-
 async def test_rows_with_random_errors_never_land(rows_of, seeds):
     faults = Faults(short=0.1, eagain=0.1, eio=0.1, delay_turns_max=2)
     tables = [rows_of(row_bytes, 400) for row_bytes in (100, 512, 800)]
@@ -95,40 +86,3 @@ async def bad_sector(rows, seed):
     assert {code for _, code, _ in failures} == {errno.EIO}
     assert all(bad[0] - 512 <= offset < bad[1] for _, _, offset in failures)
     assert len(landed) == 200 - len(touching)
-
-
-async def test_completions_by_hand(rows_of):
-    rows = rows_of(1024, 100)
-    engine = Simulated(simulated(0, depth=4))
-    engine.paused = True
-    picked, slots = np.arange(0, 20, 2), np.arange(10, dtype=np.int32)
-    iterator = engine.read(rows.table.locate(picked, slots, rows.landing))
-    assert [request.extent for request in engine.inflight] == [0, 1, 2, 3]
-    assert (rows.memory[:4] == POISON).all()  # requests in flight hold poison
-    third = engine.inflight[2]
-    engine.complete(third, 600)
-    assert (engine.inflight[-1].offset, engine.inflight[-1].length) == (third.offset + 512, 512)
-    engine.complete(engine.inflight[-1])
-    assert (await anext(iterator)).slots.tolist() == [2]
-    assert rows.wrong([4], [2]) == 0
-    engine.complete(next(r for r in engine.inflight if r.extent == 0), -errno.EIO)
-    stretch = await anext(iterator)
-    assert stretch.failures.tolist() == [(0, errno.EIO, 4096)]
-    assert (rows.memory[0] == POISON).all()
-    assert engine.step(2) == 2
-    engine.paused = False
-    rest = [slot async for stretch in iterator for slot in stretch.slots.tolist()]
-    assert sorted(rest) == [1, 3, 4, 5, 6, 7, 8, 9]
-    await engine.aclose()
-
-
-async def test_closing_a_paused_engine_ends_its_reads(rows_of):
-    rows = rows_of(1024, 100)
-    engine = Simulated(simulated(0, depth=4))
-    engine.paused = True
-    picked, slots = np.arange(0, 20, 2), np.arange(10, dtype=np.int32)
-    iterator = engine.read(rows.table.locate(picked, slots, rows.landing))
-    await engine.aclose()
-    stretches = [stretch async for stretch in iterator]
-    assert sum(len(stretch.slots) for stretch in stretches) == 4
-    assert sum(len(stretch.failures) for stretch in stretches) == 6

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from gnndrive.store.packed.samples import read_index, write_index
 from gnndrive.store.packed.sections import Schema, Section
 from gnndrive.store.packed.settings import PackSettings, differences
 from gnndrive.store.packed.unfinished import settings_of, unfinished_packs
-from tests.store.kills import counting
 from tests.store.packed.packs import files_of
 
 SETTINGS = PackSettings("40 positions abc", 16, False, True, [10, 5], False, seed=3, epochs=2)
@@ -188,34 +186,6 @@ def test_a_folder_of_another_store_is_emptied(store):
     with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS) as folder:
         assert not folder.resumed
         assert not (folder.path / "samples").exists()
-
-
-def test_a_packer_killed_while_it_finishes_is_finished_by_the_next(store, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    target = finished(store)
-    whole, left, kills = files_of(target), 0, 0
-
-    def kill() -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
-    while True:
-        shutil.rmtree(target.parent)
-        left = kills
-        with monkeypatch.context() as patch, suppress(Killed):
-            counting(patch.setattr, kill)
-            finished(store)
-            break
-        kills += 1
-        with suppress(ConfigError):  # it was renamed already
-            finished(store)
-        assert files_of(target) == whole
-        assert os.listdir(target.parent) == [target.name]
-    assert kills > 10
 
 
 # ---- unfinished packs

@@ -20,28 +20,14 @@ import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.packed import outputs, room, row_writer, sharing
+from gnndrive.store.packed import outputs, room, row_checks, row_writer, sharing
 from gnndrive.store.packed.folder import LOCK
-from gnndrive.store.packed.orders import ORDERS
 from gnndrive.store.packed.room import DoesNotFit
 from gnndrive.store.packed.verify import verify_pack
-from tests.soak import product
 from tests.store.packed.graphs import NODES, make_graph
 from tests.store.packed.packs import MEMORY, check_pack, drawn, files_of, pack_loader, rows_at
 from tests.store.packed.resuming import Work
 from tests.store.test_store_added import add
-
-BATCHES = 10  # of an epoch of all nodes
-
-
-@product("segment,order", [1, 4, 2 * BATCHES], ORDERS)
-def test_segments_and_orders(make, tmp_path, small, segment, order):
-    small(100_000, slice_rows=50)
-    loader = make(batch_size=32)
-    info = check_pack(loader, tmp_path / "p", 2, order=order, segment=segment, hot=0.1)
-    assert info.segment == segment
-    rows = rows_at(tmp_path / "p", info)
-    assert [count > 0 for count in rows.values()] == [True, segment > 1, True]
 
 
 @pytest.mark.parametrize("hot", [0, 0.01, 1])
@@ -56,18 +42,19 @@ def test_shares_of_hot_rows(make, tmp_path, hot):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [
-        (torch.uint8, (1023,)), (torch.float64, (625,)), (torch.bool, (3,)), (torch.int64, (2, 8)),
-    ],
+    ("dtype", "shape", "order", "segment"),
+    [(torch.uint8, (1023,), "minhash", 19), (torch.float64, (625,), "sets", 1),
+     (torch.bool, (3,), "id", 4), (torch.int64, (2, 8), "sets", 20)],
 )  # fmt: skip
-def test_rows_of_any_size(make, tmp_path, small, dtype, shape):
+def test_rows_of_any_size(make, tmp_path, small, monkeypatch, dtype, shape, order, segment):
+    monkeypatch.setattr(row_checks, "STRETCH_BYTES", 10_000)
     x = torch.randint(0, 2 if dtype == torch.bool else 100, (NODES, *shape)).to(dtype)
     data = Data(x=x, edge_index=make_graph().edge_index)
     other = gnndrive.from_data(data, tmp_path / "graph.gnn")
     width = feature_tables(other)[0].file.row_bytes
     small(max(40 * width, 20_000) + 2 * 4096, slice_rows=30)
-    check_pack(make(data=other), tmp_path / "p", order="minhash", segment=19)
+    info = check_pack(make(data=other), tmp_path / "p", order=order, segment=segment)
+    assert (rows_at(tmp_path / "p", info)["shared"] > 0) == (segment > 1)
 
 
 def test_two_tables_of_nodes(make, tmp_path):

@@ -51,18 +51,6 @@ def test_bands_are_about_equally_long():
     assert found.node.dtype == np.int32
 
 
-def test_there_may_be_more_slots_than_nodes_and_no_node_with_one_use():
-    found = choose_hot(np.array([0, 7, 7, 13, 0], np.uint32), 5)
-    assert (sorted(found.node.tolist()), found.uses) == ([1, 2, 3], 27)
-
-
-@pytest.mark.parametrize(("counts", "slots"), [([1] * 5, 0), ([0] * 5, 3), ([], 3)])
-def test_without_slots_or_uses_no_node_is_hot(counts, slots):
-    found = choose_hot(np.array(counts, np.uint32), slots)
-    assert (found.node.tolist(), found.uses) == ([], 0)
-    assert found.band_ends.tolist() == [0] * BANDS
-
-
 # ---- segments
 
 
@@ -112,58 +100,7 @@ def test_searches_equal_brute_force(seeds):
             assert choice.bytes == (needed[min(may)] if may else None)
 
 
-def test_sizes_double_up_to_all_batches():
-    batches = [np.array([0, 1]), np.array([1, 2]), np.array([0, 1]), np.array([3]), np.array([3])]
-    assert rows_by_segment(batches, 4) == ({1: 8, 2: 7, 4: 5, 8: 4}, 5)
-    assert rows_by_segment(batches, 4, 3) == ({1: 8, 2: 7, 3: 4, 4: 5, 8: 4}, 5)
-    assert rows_by_segment([], 4) == ({1: 0}, 0)
-
-
-@pytest.mark.parametrize(
-    ("disk", "order", "asked", "segment", "fitting"),
-    [
-        (None, "sets", None, 8, [1, 2, 4, 8, 16, 32, 64, 128]),
-        (None, "minhash", None, 1, [1, 2, 4, 8, 16, 32, 64, 128]),
-        (35, "sets", None, None, [128]),
-        (35, "minhash", None, 128, [128]),
-        (75, "sets", 2, None, [8, 16, 32, 64, 128]),
-    ],
-)
-def test_the_segment_that_is_chosen(disk, order, asked, segment, fitting):
-    needed = {1: 100, 2: 90, 4: 80, 8: 70, 16: 60, 32: 50, 64: 40, 128: 30}
-    choice = choose_segment(needed, disk, order, asked)
-    assert (choice.segment, choice.fitting) == (segment, fitting)
-    if asked is None and order == "sets":
-        assert choice.candidates == [8, 16, 32, 64]
-
-
 # ---- orders of shared rows
-
-
-def test_sets_read_hardly_a_byte_in_vain_and_minhash_saves_a_fifth():
-    """On a twentieth of the graph that the design was measured on, also if short gaps are read. How
-    often a node is used follows a power law: the hottest 20, 38 and 51 %
-    have 40, 57 and 66 % of the uses; 8.69 % are in a batch, and 44.75 % are hot."""
-    nodes, random = 500_000, np.random.default_rng(0)
-    chance = 0.6 * 0.0869 * ((np.arange(nodes) + 0.5) / nodes) ** -0.4
-    chance = chance[random.permutation(nodes)].astype(np.float32)
-    batches = [np.flatnonzero(random.random(nodes, np.float32) < chance) for _ in range(16)]
-    counts = np.round(1e4 * chance).astype(np.uint32)  # of all batches
-    places = NodePlaces(nodes, choose_hot(counts, int(0.4475 * nodes)).node)
-    cold = [places.cold(batch, 0) for batch in batches]
-    for segment, gap, sets, minhash, id in ((8, 0, 1.02, 0.8, 1.7), (16, 4096, 1.1, 0.6, 3.4)):
-        rows = len(places.begin(cold[:segment]))
-        members = [places.members(ids) for ids in cold[:segment]]
-        own = [len(ids) - len(used) for ids, used in zip(cold, members, strict=False)]
-        read = {
-            order: count_reads(
-                order_rows(order, members, rows, segment), members, own, 400, gap_bytes=gap
-            ).amplification
-            for order in ORDERS
-        }
-        assert read["sets"] <= sets
-        assert read["minhash"] <= minhash * read["id"]
-        assert read["id"] > id
 
 
 def random_members(random: np.random.Generator, batches: int) -> tuple[list[np.ndarray], int]:

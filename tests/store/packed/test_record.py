@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -26,10 +25,9 @@ from gnndrive.store.packed.record import record
 from gnndrive.store.packed.samples import SampleReader
 from gnndrive.store.packed.sections import Schema
 from gnndrive.store.packed.settings import parse_settings
-from gnndrive.store.packed.volumes import read_volume, whole_volumes
 from gnndrive.store.parsing import Record
 from tests.loader.batches import assert_same
-from tests.store.packed.graphs import NODES, make_graph
+from tests.store.packed.graphs import NODES
 from tests.store.packed.packs import files_of, reader_of, record_loader, source_of
 
 
@@ -70,20 +68,6 @@ def test_recorded_batches_equal_the_loaders(make, tmp_path, seeds):
             extracting_queue=10,
         )
         check(loader, tmp_path / str(seed), 1)
-
-
-@pytest.mark.parametrize("form", ["trees", "triplets", "types"])
-def test_recorded_subgraphs_equal_the_loaders(make, typed, tmp_path, form):
-    if form == "trees":
-        loader = make(disjoint=True, replace=True, topology="direct")
-    elif form == "triplets":
-        loader = make(
-            LinkNeighborLoader, edge_label_index=make_graph().edge_index[:, :100],
-            neg_sampling={"mode": "triplet", "amount": 2}, batch_size=40,
-        )  # fmt: skip
-    else:
-        loader = make(data=typed, input_nodes="paper", batch_size=64)
-    check(loader, tmp_path / "pack")
 
 
 @pytest.mark.parametrize("little", [True, False])
@@ -127,46 +111,6 @@ def test_settings_are_read_as_they_were_written(make, typed):
 
 
 # ---- killed
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: no code of the packer may run on it but `finally`."""
-
-
-def killed_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill the recording at one of its system calls, which writes half or nothing."""
-    left = [calls]
-    for name in ("write", "pwrite", "fsync", "rename"):
-        real = getattr(os, name)
-
-        def call(*arguments: Any, real: Any = real, name: str = name) -> Any:
-            left[0] -= 1
-            if left[0] == 0 and name == "write":
-                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
-            if left[0] <= 0:
-                raise Killed
-            return real(*arguments)
-
-        monkeypatch.setattr(os, name, call)
-
-
-def test_a_killed_recording_goes_on_with_the_same_bytes(make, tmp_path, monkeypatch, seeds):
-    loader = make(batch_size=20)
-    whole = record_loader(loader, tmp_path / "whole", 2, volume_bytes=1 << 15)
-    for seed in seeds(3):
-        draw, root = random.Random(seed), tmp_path / f"killed-{seed}"
-        for _ in range(2):
-            with monkeypatch.context() as patch:
-                killed_after(draw.randint(1, 25), patch)
-                with pytest.raises(Killed):
-                    record_loader(loader, root, 2, volume_bytes=1 << 15)
-        again = record_loader(loader, root, 2, volume_bytes=1 << 15)
-        assert files_of(root) == files_of(tmp_path / "whole")
-        assert (again.index == whole.index).all()
-        assert {name: c.tolist() for name, c in again.counts.items()} == {
-            name: c.tolist() for name, c in whole.counts.items()
-        }
-        assert again.prediction == whole.prediction
 
 
 def test_a_killed_recording_repeats_one_volume_at_most(make, tmp_path):
@@ -218,28 +162,6 @@ def loader(request, make, typed):
     return make(batch_size=32)
 
 
-def test_volumes_are_arrays_of_numpy(loader, tmp_path):
-    recorded = record_loader(loader, tmp_path, volume_bytes=1 << 15)
-    assert whole_volumes(tmp_path) > 1
-    index = np.load(tmp_path / "index.npy", mmap_mode="r")
-    assert (index == recorded.index).all()
-    columns, schema = recorded.schema.column, recorded.schema
-    place = next(n for n, each in enumerate(schema.sections) if each.name.startswith("node"))
-    for row in index:
-        volume = np.load(tmp_path / "samples" / f"{row[0]:03d}.npy", mmap_mode="r")
-        assert volume.dtype == np.int32
-        starts, _ = schema.places(schema.counts(row))
-        count = int(row[columns[f"count {schema.sections[place].name}"]])
-        at = (int(row[1]) + starts[place]) // 4
-        assert count
-        assert int(volume[at : at + count].min()) >= 0
-        assert all(row[columns[each]] == 0 for each in columns if each.startswith("count hot/"))
-    volume = read_volume(tmp_path, 0, len(schema.columns))
-    assert (volume.rows == index[: len(volume.rows)]).all()
-    nbytes = sum(path.stat().st_size for path in (tmp_path / "samples").iterdir())
-    assert nbytes < recorded.prediction.samples < 3 * nbytes
-
-
 def test_damaged_samples_are_refused(loader, tmp_path):
     """Each number is replaced by one that is out of range for all kinds of sections."""
     recorded = record_loader(loader, tmp_path)
@@ -266,19 +188,6 @@ def test_damaged_samples_are_refused(loader, tmp_path):
     path.write_bytes(b"")
     with pytest.raises(StoreError, match="does not hold"):
         reader_of(loader, tmp_path, recorded).read(0)
-
-
-def test_a_damaged_index_is_refused_or_consistent(loader, tmp_path):
-    recorded, refused = record_loader(loader, tmp_path), 0
-    for column in range(recorded.index.shape[1]):
-        for value in (-1, 7, 1 << 45):
-            index = recorded.index.copy()
-            index[1, column] = value
-            try:
-                reader_of(loader, tmp_path, dataclasses.replace(recorded, index=index)).read(1)
-            except StoreError:
-                refused += 1
-    assert refused > recorded.index.shape[1]
 
 
 def test_a_schema_of_another_store_is_refused(loader, tmp_path):

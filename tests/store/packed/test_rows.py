@@ -19,14 +19,13 @@ import pytest
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
-from gnndrive.store.packed import durable, reserving, row_checks, row_writer, table_parts
+from gnndrive.store.packed import durable, reserving, row_writer, table_parts
 from gnndrive.store.packed import outputs as outputs_module
 from gnndrive.store.packed import rows as rows_module
 from gnndrive.store.packed.durable import sync_file_system
 from gnndrive.store.packed.gathering import gather, sum_of_rows
 from gnndrive.store.packed.outputs import Output, divide
 from gnndrive.store.packed.reserving import reserve
-from gnndrive.store.packed.row_checks import stored_sum, table_sums, verify_rows
 from gnndrive.store.packed.rows import RowPacking, budget_for
 from gnndrive.store.packed.table_parts import Part
 from tests.soak import product
@@ -189,59 +188,11 @@ def test_the_core_against_the_definition(row_bytes, dtype):
     assert gather(part, row_bytes, ids[order] + dtype(1000), 12 + order) == wanted
 
 
-def test_the_checksum_sees_what_a_plain_sum_would_not():
-    rows = np.random.default_rng(0).integers(0, 256, (40, 24)).astype(np.uint8)
-    rows[5:8] = 0
-    swapped, rolled, bit, zero = (rows.copy() for _ in range(4))
-    swapped[[3, 30]] = swapped[[30, 3]]
-    rolled[3] = np.roll(rolled[3], 8)
-    bit[5, 23] ^= 128
-    zero[9] = 0
-    changed = (rows, swapped, rolled, bit, zero, np.roll(rows, 1, axis=0))
-    sums = {sum_of_rows(each.reshape(-1), 24, 0) for each in changed}
-    sums |= {sum_of_rows(rows.reshape(-1), 24, 1), sum_of_rows(rows.reshape(-1), 8, 0)}
-    assert len(sums) == 8
-
-
 @pytest.mark.parametrize("ids", [[999], [1060], [-1], [2**40]])
 def test_an_id_outside_the_part_is_refused(ids):
     part = Part(1000, 60, np.zeros(600, np.uint8))
     with pytest.raises(OSError, match="ERANGE"):
         gather(part, 10, np.array([1000, *ids]), 0)
-
-
-@pytest.mark.parametrize("row_bytes", [1, 100, 1023])
-def test_outputs_are_verified(tmp_path, small, monkeypatch, row_bytes):
-    rng = np.random.default_rng(2)
-    table, _ = make_table(tmp_path, "t", "uint8", (row_bytes,), 600)
-    ids = [np.arange(0, 600, 3, np.int32), rng.permutation(600), np.empty(0, np.int64)]
-    folder = tmp_path / "p"
-    packing = pack(folder, table, ids)
-    outputs = packing.outputs
-    small(2 * 4096 + 100 * row_bytes)
-    monkeypatch.setattr(row_checks, "STRETCH_BYTES", 10_000)
-    sums = packing.run()
-    assert table_sums(table, outputs, folder, MEMORY) == sums
-    told: list[tuple[str, int, int]] = []
-    verify_rows(table, outputs, folder, MEMORY, lambda *each: told.append(each))
-    assert told[-1] == ("table", 600 * row_bytes, 600 * row_bytes)
-    file = outputs[0].file
-    own = [each for each in outputs if each.file == file]
-    count = sum(len(each.ids) for each in own)
-    assert stored_sum(file, DATA_OFFSET, count, row_bytes, 0) == sum(sums[: len(own)]) & MASK
-    for output in outputs[:2]:
-        whole = output.file.read_bytes()
-        for place in (0, len(output.ids) * row_bytes // 2, len(output.ids) * row_bytes - 1):
-            changed = bytearray(whole)
-            changed[output.offset + place] ^= 1
-            output.file.write_bytes(changed)
-            with pytest.raises(StoreError, match=r"rows [0-9]+ to [0-9]+ of .*pack again"):
-                verify_rows(table, outputs, folder, MEMORY)
-        output.file.write_bytes(whole)
-    verify_rows(table, outputs, folder, MEMORY)
-    outputs[1].file.unlink()
-    with pytest.raises(StoreError, match="cannot be opened"):
-        verify_rows(table, outputs, folder, MEMORY)
 
 
 def test_a_failed_sync(tmp_path, monkeypatch):
@@ -294,18 +245,6 @@ def test_all_row_sizes(tmp_path, small, monkeypatch, row_bytes, direct):
         assert found == sum_of_rows(np.ascontiguousarray(rows[each]).reshape(-1), row_bytes, at)
 
 
-@product("dtype,shape", ["bool", "bfloat16", "float32", "uint64"], [(3, 5), ()])
-def test_files_are_arrays_of_the_tables_dtype(tmp_path, small, dtype, shape):
-    small(20_000)
-    table, rows = make_table(tmp_path, "t", dtype, shape, 500)
-    packing = pack(tmp_path / "p", table, [np.arange(1, 500), np.arange(500)[::-1]])
-    packing.run()
-    check_outputs(packing.outputs, rows)
-    stored, found = np.load(table.path), np.load(packing.outputs[0].file)
-    assert found.dtype == stored.dtype
-    assert found[:499].tobytes() == stored[1:].tobytes()
-
-
 def test_only_many_short_runs_are_spooled(tmp_path):
     rng = np.random.default_rng(3)
     table, _ = make_table(tmp_path, "t", "int32", (), 20_000)
@@ -336,21 +275,6 @@ def test_only_the_rows_between_the_ids_are_read(tmp_path, small, monkeypatch):
     packing.run()
     check_outputs(packing.outputs, rows)
     assert sorted(read) == list(range(40, 61))
-
-
-def test_progress(tmp_path, small):
-    table, _ = make_table(tmp_path, "t", "uint8", (100,), 2000)
-    small(20_000)
-    shuffled = np.random.default_rng(5).permutation(2000)
-    packing = pack(tmp_path / "p", table, [np.arange(2000), shuffled])
-    told: list[tuple[str, int, int]] = []
-    packing.run(lambda *each: told.append(each))
-    for what, nbytes in (("rows x", 400_000), ("order x", packing.spool_bytes)):
-        done = [each[1] for each in told if each[0] == what]
-        assert done == sorted(done)
-        assert {each[2] for each in told if each[0] == what} == {nbytes}
-        assert (done[0], done[-1]) == (0, nbytes)
-        assert len(done) > 10
 
 
 @pytest.mark.parametrize(
@@ -448,17 +372,6 @@ def test_a_file_system_that_refuses_direct_reads_and_writes(tmp_path, small, mon
     assert refused == expected
 
 
-def test_more_files_than_are_open_at_a_time(tmp_path, small):
-    table, rows = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    small(50_000, dirty_bytes=100_000)
-    packing = pack(tmp_path / "p", table, [np.arange(1000)] * 70)
-    assert len({output.file for output in packing.outputs}) == 70
-    before = len(os.listdir("/proc/self/fd"))
-    packing.run()
-    assert len(os.listdir("/proc/self/fd")) == before
-    check_outputs(packing.outputs, rows)
-
-
 def test_dirty_pages_are_bounded(tmp_path, small, file_system_syncs):
     table, _ = make_table(tmp_path, "t", "uint8", (100,), 1000)
     counts = []
@@ -483,12 +396,6 @@ def test_small_parts_share_a_sync(tmp_path, small, monkeypatch, file_system_sync
     check_outputs(packing.outputs, rows)
     assert told == [0, 40_000, 80_000, 100_000]
     assert len(file_system_syncs) == 4  # and one at the end
-
-
-def test_nothing_to_write(tmp_path):
-    table, _ = make_table(tmp_path, "t", "uint8", (100,), 10)
-    assert RowPacking(table, [], tmp_path, "x", MEMORY).run() == []
-    assert pack(tmp_path / "p", table, [np.empty(0, np.int32)]).run() == [0]
 
 
 # ---- interrupted packing
