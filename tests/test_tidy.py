@@ -1,4 +1,4 @@
-"""The tree is tidy: who imports whom, down one ordered list of folders, and no circles.
+"""The tree is tidy: who imports whom, what no file may say, and what each module must.
 
 Each check is a function from text to findings, so that the tests at the end can show that it finds
 what it should.
@@ -7,6 +7,7 @@ what it should.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,14 @@ MAY_NAME_PLUGINS = ("cli", "testing", "strategies")
 # two arguments.
 AMBIGUOUS = {"uniform", "table", "disk", "packed", "megabatch", "partitioned", "static"}
 CORE_IMPORTER = "gnndrive.common.ffi"
+SPOKEN = (".py", ".c", ".h", ".md", ".toml", ".cfg", ".ini", ".sh", ".yml", ".yaml", ".in")
+# The brackets keep these patterns from finding themselves.
+FORBIDDEN = {
+    "a registry host": re.compile(r"pypi[.]org|pythonhosted[.]|pytorch[.]org/whl", re.I),
+    "unfinished work": re.compile(r"\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b"),
+}
+SKIPS = re.compile(r"mark[.](skip|skipif|xfail)\b|pytest[.](skip|xfail|importorskip)[(]")
+MAY_SKIP = re.compile(r"tests/gpu/|tests/test_facebook[.]py: +pytest[.]skip[(]missing[)]$")
 
 
 # ---- imports
@@ -139,6 +148,46 @@ def _reachable(module: str, imports: dict[str, set[str]]) -> set[str]:
     return found
 
 
+# ---- words
+
+
+def docstring_findings(source: str, name: str) -> list[str]:
+    """Modules, public classes and public functions at the top that say nothing of themselves."""
+    tree = ast.parse(source)
+    silent_module = source.strip() and not ast.get_docstring(tree)
+    findings = [f"{name}: no module docstring"] if silent_module else []
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    for node in tree.body:
+        silent = isinstance(node, kinds) and not ast.get_docstring(node)
+        if silent and not node.name.startswith("_"):
+            findings.append(f"{name}:{node.lineno} {node.name} has no docstring")
+    return findings
+
+
+def word_findings(source: str, name: str) -> list[str]:
+    """Words that no file may say, and skips for any other reason than a missing GPU or data."""
+    findings = []
+    for number, line in enumerate(source.splitlines(), 1):
+        said = [what for what, pattern in FORBIDDEN.items() if pattern.search(line)]
+        if SKIPS.search(line) and not MAY_SKIP.match(f"{name}:{line}"):
+            said.append("a skip for another reason than a missing GPU or data")
+        findings += [f"{name}:{number} says {what}" for what in said]
+    return findings
+
+
+def sleep_findings(source: str, name: str) -> list[str]:
+    """Calls of any `sleep`, but `asyncio.sleep(0)`, which only yields."""
+    findings = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        yields = [ast.unparse(argument) for argument in node.args] == ["0"]
+        if called.split(".")[-1] == "sleep" and not (yields and called != "time.sleep"):
+            findings.append(f"{name}:{node.lineno} calls {ast.unparse(node)}")
+    return findings
+
+
 # ---- the project
 
 
@@ -166,65 +215,84 @@ def test_every_folder_has_its_place_in_the_order():
     assert {folder_of(module) for module in modules()} == set(ORDER)
 
 
+def test_modules_say_what_they_are():
+    assert not [
+        finding
+        for path in files(".py")
+        for finding in docstring_findings(path.read_text(), named(path))
+        if not named(path).startswith(("tests/", "bench/")) or "no module docstring" in finding
+    ]
+
+
+def test_no_file_says_what_none_may():
+    paths = [*files(*SPOKEN), ROOT / "Makefile", ROOT / ".ci" / "run", ROOT / ".ci" / "system"]
+    assert not [f for path in paths for f in word_findings(path.read_text(), named(path))]
+
+
+def test_tests_never_sleep():
+    assert not [
+        finding
+        for path in files(".py")
+        if named(path).startswith("tests/")
+        for finding in sleep_findings(path.read_text(), named(path))
+    ]
+
+
 # ---- the checks find what they should
 
 
 @pytest.mark.parametrize(
-    ("module", "source"),
+    ("module", "source", "count"),
     [
-        ("gnndrive.common.errors", "from gnndrive.store import reader"),
-        ("gnndrive.disk.engines.uring", "from gnndrive.disk.engines.threads import Threads"),
-        ("gnndrive.disk.engines.uring", "from .threads import Threads"),
-        ("gnndrive.disk.engines.uring", "from gnndrive.buffer.policies import lru"),
-        ("gnndrive.disk.engines.uring", "from gnndrive.disk.layouts.table import Table"),
-        ("gnndrive.disk.engines.base", "from gnndrive.disk.engines.uring import Uring"),
-        ("gnndrive.disk.engines._shared", "from gnndrive.disk.engines.uring import Uring"),
-        ("gnndrive.store.reader", "from gnndrive._core import lib"),
-        ("gnndrive.buffer.lease", "from gnndrive.buffer.devices.host import Host"),
-        ("gnndrive.buffer.lease", "from gnndrive import _core"),
-        ("gnndrive.pipeline.train", "def f():\n    from gnndrive.loader import NeighborLoader"),
-        ("gnndrive.pipeline.train", "from gnndrive import NeighborLoader"),
-        ("gnndrive.loader.runtime", "from gnndrive.cli import main"),
-        ("gnndrive.loader.runtime", "from ..cli.main import main"),
-        ("gnndrive.loader.runtime", "from gnndrive.sampling.schedules.given import Given"),
-        ("gnndrive.plan.plan", "if TYPE_CHECKING:\n    from gnndrive.loader import settings"),
-        ("gnndrive.loader.runtime", "find('policies', 'lru')"),
-        ("gnndrive.loader.assembly", "policy = self._policy('belady')"),
-        ("gnndrive.plan.request", "kind == 'direct'"),
-        ("gnndrive.attic.old", "import numpy"),
+        ("gnndrive.common.errors", "from gnndrive.store import reader", 1),
+        ("gnndrive.common.ffi", "from gnndrive._core import ffi, lib", 0),
+        ("gnndrive.disk.engines.uring", "from .threads import Threads", 1),
+        ("gnndrive.disk.engines.uring", "from gnndrive.disk.layouts.table import Table", 1),
+        ("gnndrive.disk.engines.uring", "from gnndrive.disk.engines import _shared, base", 0),
+        ("gnndrive.disk.engines.base", "from gnndrive.disk.engines.uring import Uring", 1),
+        ("gnndrive.disk.engines._shared", "from gnndrive.disk.engines.uring import Uring", 1),
+        ("gnndrive.disk.engines._shared", "find('engines', 'uring')", 0),
+        ("gnndrive.disk.layouts", "from gnndrive.disk.layouts.table import Table", 0),
+        ("gnndrive.store.reader", "from gnndrive._core import lib", 1),
+        ("gnndrive.store.reader", "from gnndrive.store.format import a\nfrom . import checks", 0),
+        ("gnndrive.buffer.lease", "from gnndrive import _core", 1),
+        ("gnndrive.pipeline.train", "def f():\n    from gnndrive.loader import NeighborLoader", 1),
+        ("gnndrive.pipeline.train", "from gnndrive import NeighborLoader", 1),
+        ("gnndrive.plan.plan", "if TYPE_CHECKING:\n    from gnndrive.loader import settings", 1),
+        ("gnndrive.loader.runtime", "from ..cli.main import main", 1),
+        ("gnndrive.loader.runtime", "find('policies', 'lru')", 1),
+        ("gnndrive.loader.runtime", "import rich\nfind('policies', settings.policy)", 0),
+        ("gnndrive.cli.measure.rows", "from gnndrive.disk.layouts.table import Table", 0),
+        ("gnndrive.attic.old", "import numpy", 1),
     ],
 )
-def test_an_import_that_goes_up_or_names_a_plug_in_is_found(module: str, source: str):
-    assert len(import_findings(source, module)) == 1
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("gnndrive.common.ffi", "from gnndrive._core import ffi, lib"),
-        (
-            "gnndrive.disk.engines.uring",
-            "from gnndrive.disk.engines.base import Engine\nimport gnndrive.common.records",
-        ),
-        ("gnndrive.disk.engines.uring", "from gnndrive.disk.layouts.base import Layout"),
-        ("gnndrive.disk.engines.uring", "from gnndrive.disk.engines import _shared"),
-        ("gnndrive.store.reader", "from gnndrive.store.format import parse\nfrom . import checks"),
-        ("gnndrive.cli.main", "from gnndrive.loader.neighbor_loader import NeighborLoader"),
-        ("gnndrive.cli.measure.rows", "from gnndrive.disk.layouts.table import Table"),
-        ("gnndrive.cli.report.live", "import rich, numpy"),
-        ("gnndrive.loader.runtime", "find('policies', settings.policy)"),
-        ("gnndrive.disk.engines._shared", "find('engines', 'uring')"),
-    ],
-)
-def test_an_import_that_goes_down_is_not(module: str, source: str):
-    assert not import_findings(source, module)
-
-
-def test_a_kinds_folder_may_choose_among_its_implementations():
-    source = "from gnndrive.disk.layouts.table import Table"
-    assert not import_findings(source, "gnndrive.disk.layouts", is_package=True)
+def test_an_import_that_goes_up_or_names_a_plug_in_is_found(module: str, source: str, count: int):
+    found = import_findings(source, module, is_package=module == "gnndrive.disk.layouts")
+    assert len(found) == count
 
 
 def test_a_circle_is_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
     assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "source", "name", "count"),
+    [
+        (docstring_findings, "x = 1", "a.py", 1),
+        (docstring_findings, '"""A."""\ndef f(): ...', "a.py", 1),
+        (docstring_findings, '"""A."""\ndef _f(): ...', "a.py", 0),
+        (word_findings, "# T~ODO: later", "a.py", 1),
+        (word_findings, "url = 'https://py~pi.org/simple'", "a.py", 1),
+        (word_findings, "@pytest.mark.sk~ipif(not torch.cuda.is_available())", "tests/a.py", 1),
+        (word_findings, "@pytest.mark.sk~ipif(not torch.cuda.is_available())", "tests/gpu/a.py", 0),
+        (word_findings, "        pytest.sk~ip(missing)", "tests/test_docs.py", 1),
+        (word_findings, "        pytest.sk~ip(missing)", "tests/test_facebook.py", 0),
+        (sleep_findings, "time.sleep(0)", "a.py", 1),
+        (sleep_findings, "sleep(1)", "a.py", 1),
+        (sleep_findings, "async def f():\n    await asyncio.sleep(0.01)", "a.py", 1),
+        (sleep_findings, "async def f():\n    await asyncio.sleep(0)", "a.py", 0),
+    ],
+)
+def test_silence_forbidden_words_and_sleeps_are_found(check, source, name, count):
+    assert len(check(source.replace("~", ""), name)) == count

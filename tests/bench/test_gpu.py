@@ -35,9 +35,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# ---- options ----
-
-
 def test_without_a_gpu_it_exits_with_2(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--parts", "h2d,gather"])
@@ -63,9 +60,6 @@ def test_options_are_passed_to_epoch(store, capsys):
     with pytest.raises(SystemExit):
         gpu.parse([str(store), "--switch", "block=8"])
     assert "choose from blocks, gather_stream" in capsys.readouterr().err
-
-
-# ---- moves ----
 
 
 def test_a_move_that_fails_is_named_and_the_others_are_measured(tmp_path, monkeypatch):
@@ -108,9 +102,6 @@ def test_a_move_that_fails_is_named_and_the_others_are_measured(tmp_path, monkey
             "unavailable": ["zero-copy: needs CuPy"],
         }
     )
-
-
-# ---- epochs ----
 
 
 def test_loaders_by_hand_make_the_batches_that_gnndrive_draws(store):

@@ -306,9 +306,6 @@ def test_the_time_begins_with_the_shell_script(monkeypatch, tmp_path):
     assert f"{gpu_all.BEGAN}=$(date +%s)\n" in text.partition("cd ")[0]
 
 
-# ---- real processes
-
-
 def test_a_process_may_write_its_report_when_it_is_stopped(tmp_path):
     ready = tmp_path / "ready"
     os.mkfifo(ready)

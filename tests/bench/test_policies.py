@@ -37,9 +37,6 @@ def options(store: Path, *more: str) -> argparse.Namespace:
     return policies.parse([str(store), *SMALL, *more])
 
 
-# ---- the parts
-
-
 def test_the_optimum_is_that_of_an_exhaustive_search(seeds):
     for seed in seeds(50):
         draw = random.Random(seed)
@@ -48,9 +45,6 @@ def test_the_optimum_is_that_of_an_exhaustive_search(seeds):
         trace = _policies_trace.Trace(rows, [np.array(batch) for (batch,) in sweeps])
         loads = sum(map(len, optimum.belady(trace, slots, in_flight=2)))
         assert loads == fewest_loads(sweeps, slots)
-
-
-# ---- the simulation
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
@@ -108,9 +102,6 @@ def test_what_is_given_and_what_cannot_be(store, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(SystemExit, match="pip install matplotlib"):
         policies.draw({"results": []}, "a.png")
-
-
-# ---- epochs of strategies
 
 
 def test_a_loaders_epoch_counts_what_the_simulation_counts(store, monkeypatch):

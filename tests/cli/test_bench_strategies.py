@@ -1,11 +1,10 @@
-"""`gnndrive bench strategies` compares all strategies; one that cannot run does not end the rest.
-
-One test runs them all; the others have a runner that only looks like one.
-"""
+"""`gnndrive bench strategies`, with a fake of the runner but once; and the runner's process."""
 
 import json
+import os
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from gnndrive.cli.commands import bench_strategies, strategy_picture, strategy_runs
-from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load
-from gnndrive.cli.commands.loading_process import LoadingFailed
+from gnndrive.cli.commands import bench_strategies, loading, strategy_runs
+from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load, main
+from gnndrive.cli.commands.loading_process import LoadingFailed, run_loading
 from gnndrive.cli.commands.strategy_figures import Prediction
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS
-from gnndrive.common.errors import ConfigError
 from gnndrive.store.generate import planted_communities
 from gnndrive.strategies import STRATEGIES
-from tests.cli.conftest import RANDOM, SMALL, Command
+from tests.cli.conftest import FRACTIONS, NODES, RANDOM, SMALL, Command
 
 COMMAND = ("bench", "strategies")
+GIVEN = ("--no-limit", "--memory", "1GB", "--batches", "4")
 OWN = 300_000_000  # what a process takes in the runner that only looks like one
 PLAIN = {PYG_PLUS, "gnndrive", "ginex", "ali+pg", "lsm-gnn"}
 
@@ -33,11 +32,8 @@ def named(found: Any) -> dict[str, Any]:
     return {each["strategy"]: each for each in found["strategies"]["runs"]}
 
 
-# ---- all of them
-
-
 def test_all_strategies_run_side_by_side(gnndrive, store, tmp_path, monkeypatch):
-    """Their loaders are in this process; test_loading.py tries processes."""
+    """Their loaders are in this process; the last tests try processes."""
 
     def run_loading(given, limit=None, progress=lambda *_: None):
         loaded = load(given)
@@ -71,16 +67,14 @@ def test_all_strategies_run_side_by_side(gnndrive, store, tmp_path, monkeypatch)
     assert gnndrive("report", tmp_path / "run.json", "-o", tmp_path / "a.html").code == 0
 
 
-# ---- a runner that only looks like one
-
-
 @dataclass
 class Fake:
-    """In place of `run_loading`; notes what it is asked, and answers what it is told."""
+    """In place of `run_loading`: notes what it is asked, and answers what it is told."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[Loading] = field(default_factory=list)
     limits: list[object] = field(default_factory=list)
+    predicted: dict[str, Prediction] = field(default_factory=dict)
 
     def __call__(self, given: Loading, limit: object = None, *_: object) -> Loaded:
         if given.loader == NOTHING:
@@ -104,13 +98,12 @@ class Fake:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     made = Fake()
     monkeypatch.setattr(strategy_runs, "run_loading", made)
-    monkeypatch.setattr(bench_strategies, "predictions_of", lambda *args: {})
+    monkeypatch.setattr(bench_strategies, "predictions_of", lambda *args: made.predicted)
     return made
 
 
 def bench(gnndrive: Command, store: Path, *words: object) -> Any:
-    given = ("--no-limit", "--memory", "1GB", "--batches", "4", "--json")
-    ended = gnndrive(*COMMAND, store, *SMALL, *given, *words)
+    ended = gnndrive(*COMMAND, store, *SMALL, *GIVEN, "--json", *words)
     assert ended.code == 0, ended.err
     return ended.json
 
@@ -134,32 +127,41 @@ def test_rounds_are_taken_in_turn_with_medians(gnndrive, planted, fake):
     assert gnndrive(*again[1:], "--json").json["strategies"]["runs"][0]["strategy"] == "gnndrive"
 
 
-def test_the_table_says_what_was_measured(gnndrive, planted, fake):
-    fake.answers = {"gnndrive": {"seconds": 2.0}, "ginex": "killed", "pyg+": {"counters": {}}}
-    words = ("--strategies", "pyg+,gnndrive,ginex", "--memory", "1GB", "--rounds", "1")
-    ended = gnndrive(*COMMAND, planted, *SMALL, *words, "--no-limit", "--batches", "4")
+def test_the_table_says_what_was_measured(gnndrive, planted, fake, tmp_path):
+    """A strategy that fails does not end the rest, and is not tried again."""
+    fake.predicted["gnndrive"] = Prediction(1.5, "disk")
+    fake.answers = {"gnndrive": {"seconds": 2.0}, "pyg+": {"counters": {}}}
+    fake.answers |= {"ginex": [{}, "killed"], "ali+pg": "memory=1 B is too little\nand a plan"}
+    words = ("--strategies", "pyg+,gnndrive,ginex,ali+pg", "--rounds", "3")
+    ended = gnndrive(*COMMAND, planted, *SMALL, *words, *GIVEN)
     lines = {line.split()[0]: line.split() for line in ended.out.splitlines() if line}
     assert lines["pyg+"][:4] == ["pyg+", "2", "(2–2)", "1.00"]
     assert lines["gnndrive"][:4] == ["gnndrive", "0.5", "(0.5–0.5)", "4.00"]
-    assert (lines["gnndrive"][-1], lines["pyg+"][-5:-3]) == ("yes", ["–", "–"])
-    assert " ".join(lines["ginex:"]) == "ginex: killed"
-    for said in ("memory=700 MB", "no memory limit: --no-limit", "behind 10 that warm up"):
+    assert ("yes" in lines["gnndrive"], lines["pyg+"].count("–")) == (True, 5)
+    for said in ("memory=700 MB", "no memory limit: --no-limit", "behind 10 that warm up",
+                 "ginex: in round 2: killed", "ali+pg: memory=1 B", "1.5 by disk"):  # fmt: skip
         assert said in ended.out
-
-
-def test_a_strategy_that_fails_does_not_end_the_rest(gnndrive, planted, fake, tmp_path):
-    fake.answers = {"gnndrive": "memory=1 B is too little\nand a plan", "ginex": [{}, "killed"]}
-    runs = named(bench(gnndrive, planted, "--strategies", "gnndrive,ginex,lsm-gnn"))
-    assert runs["gnndrive"]["failed"] == "memory=1 B is too little\nand a plan"
-    assert runs["ginex"]["failed"] == "in round 2: killed"
-    assert runs["ginex"]["seconds_per_batch"] is None
-    assert (runs["lsm-gnn"]["failed"], len(runs["lsm-gnn"]["rounds"])) == (None, 3)
-    asked = [each.loader for each in fake.asked]
-    assert (asked.count("gnndrive"), asked.count("ginex")) == (1, 2)
-    words = ("--strategies", "gnndrive", "--png", tmp_path / "none.png")
+    runs = named(bench(gnndrive, planted, "--strategies", "pyg+,gnndrive,ali+pg"))
+    assert (runs["gnndrive"]["predicted_s"], runs["gnndrive"]["bound_by"]) == (1.5, "disk")
+    failed = {"failed": fake.answers["ali+pg"], "seconds_per_batch": None, "predicted_s": None}
+    assert runs["ali+pg"].items() >= failed.items()
+    assert [each.loader for each in fake.asked].count("ali+pg") == 2  # once in each command
+    words = ("--strategies", "ali+pg", "--png", tmp_path / "none.png")
     ended = gnndrive(*COMMAND, planted, *SMALL, *words)
     assert (ended.code, list(tmp_path.iterdir())) == (2, [])  # none has ended
-    assert "gnndrive: memory=1 B is too little" in ended.out
+
+
+def test_batches_are_compared_as_far_as_both_go(gnndrive, tmp_path, fake):
+    store = tmp_path / "plain.gnn"
+    planted_communities(store, 2_000, 16, 4, degree=8, fractions={})
+    fake.answers = {"pyg+": {"checksums": (1, 2)}, "ginex": {"checksums": (1, 2, 4)}}
+    runs = named(bench(gnndrive, store, "--strategies", "pyg+,ginex,gnndrive,diskgnn"))
+    same = {name: each["same_batches"] for name, each in runs.items() if not each["failed"]}
+    assert same == {"pyg+": True, "ginex": False, "gnndrive": True}
+    assert "please report this" in runs["ginex"]["note"]
+    # without splits
+    assert "gnndrive.pack(" in runs["diskgnn"]["failed"]
+    assert {each.split for each in fake.asked} == {None}
 
 
 def test_what_is_missing_is_listed_with_the_command_that_makes_it(gnndrive, store, fake):
@@ -174,22 +176,6 @@ def test_what_is_missing_is_listed_with_the_command_that_makes_it(gnndrive, stor
     assert not any(each["failed"] for each in runs.values())
     used = {each.loader: each.arguments.get("partitioned") for each in fake.asked}
     assert (used["hierbatching"], used["marius"], used["gnndrive"]) == ("default", "random", None)
-
-
-def test_a_store_without_splits_is_packed_in_python(gnndrive, tmp_path, fake):
-    store = tmp_path / "plain.gnn"
-    planted_communities(store, 2_000, 16, 4, degree=8, fractions={})
-    runs = named(bench(gnndrive, store, "--strategies", "gnndrive,diskgnn"))
-    assert "gnndrive.pack(" in runs["diskgnn"]["failed"]
-    assert {each.split for each in fake.asked} == {None}
-
-
-def test_batches_are_compared_as_far_as_both_go(gnndrive, store, fake):
-    fake.answers = {"pyg+": {"checksums": (1, 2)}, "ginex": {"checksums": (1, 2, 4)}}
-    runs = named(bench(gnndrive, store, "--strategies", "pyg+,ginex,gnndrive"))
-    same = {name: each["same_batches"] for name, each in runs.items()}
-    assert same == {"pyg+": True, "ginex": False, "gnndrive": True}
-    assert "please report this" in runs["ginex"]["note"]
 
 
 @pytest.mark.parametrize(
@@ -218,19 +204,6 @@ def test_windows_that_were_loaded_meanwhile_are_said(gnndrive, store, fake):
         assert run["same_batches"] is None  # there are none to compare with
         for each in (said, *levels, "compare accuracy before seconds"):
             assert each in run["note"]
-
-
-def test_predictions_stand_beside_what_was_measured(gnndrive, planted, fake, monkeypatch):
-    predicted = {"gnndrive": Prediction(1.5, "disk")}
-    monkeypatch.setattr(bench_strategies, "predictions_of", lambda *args: predicted)
-    words = ("--strategies", "pyg+,gnndrive", "--no-limit", "--batches", "4")
-    runs = named(bench(gnndrive, planted, *words))
-    assert (runs["gnndrive"]["predicted_s"], runs["gnndrive"]["bound_by"]) == (1.5, "disk")
-    assert (runs["pyg+"]["predicted_s"], runs["pyg+"]["bound_by"]) == (None, None)
-    assert "1.5 by disk" in gnndrive(*COMMAND, planted, *SMALL, *words).out
-
-
-# ---- what is asked for
 
 
 def test_arguments_of_one_strategy_follow_its_name(gnndrive, planted, fake):
@@ -267,17 +240,123 @@ def test_a_limit_that_cannot_be_set_is_said(gnndrive, planted, fake, monkeypatch
     assert "--memory is not given" in gnndrive(*COMMAND, planted, "--strategies", "pyg+").out
 
 
-# ---- the picture
-
-
-def test_a_picture_needs_matplotlib_and_room(gnndrive, planted, fake, monkeypatch, tmp_path):
-    words = ("--strategies", "pyg+,gnndrive", "--batches", "4", "--no-limit")
-    fake.answers["pyg+"] = {"seconds": 4000.0, "counters": {}}
-    found = gnndrive(*COMMAND, planted, *words, "--json").json
-    with pytest.raises(ConfigError, match="No space left on device"):
-        strategy_picture.draw(found, Path("/dev/full"))
-    fake.asked.clear()
+def test_a_picture_needs_matplotlib(gnndrive, planted, fake, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     refused = gnndrive(*COMMAND, planted, "--png", tmp_path / "all.png").refusal
     assert "pip install 'gnndrive[plot]'" in refused
     assert not fake.asked
+
+
+# ---- a loader, and its process
+
+
+BATCH = 300
+AN_EPOCH = -(-int(NODES * FRACTIONS["train"]) // BATCH)
+
+
+def of(store: Path, loader: str, batches: int = 2, **given: Any) -> Loading:
+    arguments = {} if loader == PYG_PLUS else {"buffer": "100KB"}
+    given = {"split": "train", "seed": 3, "arguments": arguments} | given
+    return Loading(str(store), loader, (3, 2), BATCH, batches, **given)
+
+
+def test_the_map_gives_the_batches_of_gnndrive_over_several_epochs(planted):
+    batches = 2 * AN_EPOCH + 1
+    ours, theirs = (load(of(planted, name, batches)) for name in ("gnndrive", PYG_PLUS))
+    assert (ours.checksums, ours.nodes, ours.edges) == (
+        theirs.checksums, theirs.nodes, theirs.edges,
+    )  # fmt: skip
+    assert len(set(ours.checksums)) == batches
+    nothing = load(of(planted, NOTHING))  # to see what a process takes
+    assert nothing == Loaded(peak_bytes=nothing.peak_bytes)
+    assert nothing.peak_bytes > 10**6
+
+
+@pytest.mark.parametrize("loader", ["gnndrive", PYG_PLUS])
+def test_a_warm_up_is_not_counted(planted, loader, capsys):
+    whole, behind = (load(of(planted, loader, n, warm_up=w)) for n, w in ((3, 0), (1, 2)))
+    assert (behind.warm_up, behind.batches, behind.checksums) == (2, 1, whole.checksums)
+    assert 0 < behind.nodes < whole.nodes
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert said == 2 * [{"done": 1}, {"done": 2}, {"done": 3}]
+
+
+def test_counters_are_those_of_the_timed_batches(planted):
+    cold, warm = (load(of(planted, "gnndrive", 2, warm_up=w)) for w in (0, 3))
+    assert cold.evictions_before == 0 < (warm.evictions_before or 0)
+    for loaded in (cold, warm):
+        assert 0 < loaded.counters["rows_loaded"] < NODES
+        assert loaded.counters["bytes_read"] >= loaded.counters["rows_loaded"] * 4
+    assert load(of(planted, "gnndrive", arguments={"buffer": "10MB"})).holds_all
+    assert not cold.holds_all
+
+
+def test_the_mapped_loader_counts_what_the_system_counts(planted, monkeypatch, tmp_path):
+    short = load(of(planted, PYG_PLUS, 5, warm_up=5, seconds=0))  # time ends both parts
+    assert (short.warm_up, short.batches) == (1, 1)
+    assert short.counters.keys() == {"requests", "bytes_read"}
+    monkeypatch.setattr(loading, "_IO", tmp_path / "none")
+    assert load(of(planted, PYG_PLUS)).counters.keys() == {"requests"}
+
+
+def test_mistakes_are_said_in_json(planted, capsys, monkeypatch):
+    monkeypatch.setattr(loading.Store, "split", lambda store, name: [])
+    for given, said in (
+        ({"arguments": {"buffer": "nonsense"}}, "no size"),
+        ({"loader": PYG_PLUS, "arguments": {"gap": 1}}, "pyg+ takes none"),
+        ({"store": str(planted / "none")}, "is not there"),
+        ({"loader": PYG_PLUS, "split": "train"}, "no nodes to begin with"),
+    ):
+        fields = {"store": str(planted), "loader": "gnndrive", "fanout": [3], "batch_size": 9}
+        main(json.dumps(fields | {"batches": 1} | given))
+        (line,) = capsys.readouterr().out.splitlines()
+        assert said in json.loads(line)["failed"]
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """program("exit 3") makes this script what runs in place of Python."""
+
+    def make(script: str) -> None:
+        path = tmp_path / "program"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("kill -9 $$", r"killed \(signal 9\)"),
+        ("echo first >&2; echo 'MemoryError: 5' >&2; exit 3", "ended with 3: MemoryError: 5"),
+        ("exit 0", "its process ended with 0"),
+        ("""echo '{"done": 1}'; echo '{"failed": "too little"}'""", "^too little$"),
+    ],
+)
+def test_a_process_that_fails_says_why(planted, program, script, said):
+    program(script)
+    with pytest.raises(LoadingFailed, match=said):
+        run_loading(of(planted, "gnndrive"))
+
+
+def test_the_process_loads_what_is_asked_for(planted, program, capsys):
+    """A real `python -m`, as no other test starts one; its warnings are passed on."""
+    program(f"""echo 'a warning' >&2; exec '{sys.executable}' "$@\"""")
+    found = run_loading(of(planted, PYG_PLUS))
+    assert tuple(found.checksums) == load(of(planted, PYG_PLUS)).checksums
+    assert capsys.readouterr().err.startswith("a warning\n")
+
+
+def test_ctrl_c_ends_the_process(planted, program, tmp_path):
+    os.mkfifo(tmp_path / "never")
+    program(f"""echo $$ >{tmp_path}/pid; echo '{{"done": 1}}'; exec cat {tmp_path}/never""")
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_loading(of(planted, "gnndrive"), None, interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

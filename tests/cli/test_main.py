@@ -1,14 +1,30 @@
-"""The commands from import to resume on a small store; each mistake gives one line."""
+"""The command line on a small store: import, train, report, demo, and what ends it early."""
 
+import errno
+import io
+import json
+import os
 import shutil
+import signal
+import stat
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from rich.console import Console
 
 import gnndrive as gd
+from gnndrive.cli.commands import compare, demo
+from gnndrive.cli.commands.loading import load
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.main import main
 from gnndrive.cli.measure.verdict import FIRST_WORDS
 from tests import forked
 from tests.cli.conftest import CLASSES, PROGRAM, QUICK, SMALL
+from tests.cli.report.html.conftest import Shown
+from tests.cli.report.html.samples import headroom_run, train_run
 
 WORDS = (*SMALL, *QUICK, "--hidden", "16", "--buffer", "64KB")
 
@@ -55,17 +71,6 @@ def test_a_store_is_replaced_only_if_told_so(gnndrive, sources, tmp_path):
         assert gd.open(tmp_path / "ring.gnn").num_edges == edges
 
 
-def test_import_with_memory_sorts_by_duckdb(gnndrive, tmp_path):
-    edges, out = tmp_path / "edges.csv", tmp_path / "g.gnn"
-    edges.write_text("from,to,weight\nanna,bert,1.5\nbert,carla,2.5\n", encoding="utf-8")
-    words = ("import", out, "--edges", edges, "--memory", "500MB", "--split", "none")
-    said = gnndrive(*words, "--map-ids", "--header", "--edge-column", "weight")
-    assert said.code == 0, said.err
-    assert "edges    : 2" in said.out
-    assert gnndrive("verify", out).code == 0
-    assert "exists: choose another path" in gnndrive(*words).refusal
-
-
 def test_splits_are_given_or_left_out(gnndrive, sources, tmp_path):
     (tmp_path / "few.txt").write_text("3\n5\n")
     given = ("--split", f"train={tmp_path / 'few.txt'}", "--split", f"odd={tmp_path / 'few.txt'}")
@@ -86,13 +91,9 @@ def test_split_links(gnndrive, planted, tmp_path):
     out = tmp_path / "parts.gnn"
     ended = gnndrive("split-links", planted, out, "--num-val", "5", "--num-test", "0.25")
     parts = gd.open_links(out)
-    assert (ended.code, str(out) in ended.out) == (0, True)
     assert f"test  : {parts.test.num_edges:,} edges pass messages" in ended.out
     assert abs(len(parts.val.edge_label) - 10) <= 2
     assert "--if-exists" in gnndrive("split-links", planted, out).refusal
-
-
-# ---- training
 
 
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
@@ -115,8 +116,7 @@ def test_training_prints_one_json_object(gnndrive, planted, model):
 def test_training_reads_the_adjacency_from_disk(gnndrive, planted):
     words = ("train", planted, *WORDS)
     direct = gnndrive(*words, "--topology", "direct", "--neighbour-cache", "0").json
-    assert direct["topology"] == "direct"
-    assert direct["topology_requests"] > 0
+    assert (direct["topology"], direct["topology_requests"] > 0) == ("direct", True)
     assert direct["neighbours_wanted"] == direct["edges"]
     mapped = gnndrive(*words, "--topology", "mmap").json
     assert mapped["epochs"][0]["loss"] == direct["epochs"][0]["loss"]
@@ -149,16 +149,12 @@ def test_a_resumed_run_equals_an_unbroken_one(gnndrive, planted, tmp_path):
     assert "give epochs=3" in gnndrive(*words, "--epochs", "2", "--resume", file).refusal
 
 
-# ---- mistakes
-
-
 def test_no_store_and_a_damaged_store(gnndrive, planted, tmp_path):
     assert "gnndrive import" in gnndrive("train", tmp_path / "none.gnn").refusal
     store = shutil.copytree(planted, tmp_path / "damaged.gnn")
     rows = store / "nodes" / "x.npy"
-    content = bytearray(rows.read_bytes())
-    content[-1] ^= 1
-    rows.write_bytes(content)
+    content = rows.read_bytes()
+    rows.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     found = gnndrive("verify", store)
     assert (found.code, found.out) == (1, "")
     assert f"gnndrive: {rows} has another checksum" in found.err
@@ -172,10 +168,9 @@ def test_a_warning_is_one_line(sources, tmp_path):
     sources["edges.csv"].write_text("source,target\n")
     words = ["import", str(tmp_path / "none.gnn"), *map(str, import_words(sources))]
     ended = forked.run(PROGRAM, *words)
-    assert ended.returncode == 0
     (line,) = (line for line in ended.stderr.splitlines() if "no edges" in line)
     assert line.startswith(f"gnndrive: warning: {sources['edges.csv']} holds no edges")
-    assert "import_graph" not in ended.stderr
+    assert (ended.returncode, "import_graph" in ended.stderr) == (0, False)
 
 
 def test_debug_shows_the_traceback(gnndrive, tmp_path):
@@ -183,3 +178,176 @@ def test_debug_shows_the_traceback(gnndrive, tmp_path):
     with pytest.raises(gd.StoreError):
         gnndrive("--debug", "info", tmp_path)
     assert "gnndrive import" in gnndrive("info", tmp_path).refusal
+
+
+# ---- what ends a command early
+
+
+ONE_EPOCH = ("--epochs", "1", *SMALL, "--hidden", "4")
+
+
+@pytest.fixture
+def full():
+    with open("/dev/full", "w") as stream:
+        yield stream
+
+
+@pytest.mark.parametrize("words", [["info"], ["info", "--json"], ["--help"]])
+def test_a_full_disk_is_one_line(planted, full, words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", full)
+    assert main([*words, *[str(planted)] * (words[0] != "--help")]) == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("gnndrive: standard output cannot be written to (No sp")
+    assert ("Traceback" in said, sys.stdout is full) == (False, True)
+
+
+def test_training_where_a_stream_is_full(planted, full, monkeypatch, capsys):
+    """Without its progress it goes on."""
+    words = ["train", str(planted), *ONE_EPOCH]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert main(words) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2].startswith("epoch 1: loss")
+    assert "send the output elsewhere" in said[-1]
+    with open("/dev/full", "w") as other:
+        monkeypatch.setattr(sys, "stderr", other)
+        assert main(words) == 0
+    assert "batches in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["info"], ["--help"]])
+def test_a_reader_that_has_ended_ends_the_command_quietly(planted, words, monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert main([*words, *[str(planted)] * (words != ["--help"])]) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_the_interpreter_ends_quietly_too(planted):
+    """It flushes its streams once more."""
+    full = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n"
+    ended = forked.run(full + PROGRAM, "info", str(planted))
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "No space left on device" in ended.stderr
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_name_of_a_job_is_shown_without_markup(terminal):
+    out = io.StringIO()
+    with Bars(Console(file=out, force_terminal=terminal, width=100)) as bars:
+        bars("rows nodes:x: [bold]", 4, 4)
+    assert ("rows nodes:x: [bold]" in out.getvalue(), "100 %" in out.getvalue()) == (True, True)
+
+
+def test_ctrl_c_ends_training_with_a_whole_checkpoint(planted, tmp_path):
+    file = tmp_path / "model.pt"
+    words = ["train", str(planted), "--epochs", "100000", "--batch-size", "40", "--hidden", "8"]
+    words += ["--fanout", "3,3", "--buffer", "64KB", "--checkpoint", str(file), "--threads", "1"]
+    with forked.Program(PROGRAM, *words) as child:
+        assert any(line.startswith("epoch 2/100000 ") for line in child.stderr)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate()
+    assert (child.returncode, out, "Traceback" in err) == (130, "", False)
+    assert err.count("gnndrive: interrupted") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+    assert len(torch.load(file, weights_only=True)["epochs"]) >= 1
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(train_run()))
+    return path
+
+
+def test_the_page_of_a_training_and_a_plan(gnndrive, planted, tmp_path):
+    train, plan, out = tmp_path / "train.json", tmp_path / "plan.json", tmp_path / "a.html"
+    words = (planted, *SMALL, "--memory", "60MB")
+    train.write_text(gnndrive("train", *words, *QUICK).out)
+    plan.write_text(gnndrive("plan", *words, "--json").out)
+    ended = gnndrive("report", train, plan, "-o", out)
+    assert (ended.code, ended.out, ended.err) == (0, f"{out}\n", "")
+    shown = Shown(out.read_text()).text.replace("\xa0", " ")
+    for text in (
+        "Run 1, train.json: Training on", "Run 2, plan.json: A plan on", str(planted), "hits",
+        f"gnndrive train {planted} --fanout 3,2", "val accuracy", "for reads in flight",
+        "a batch, from 8 batches drawn from the store", "of the 60 MB given",
+    ):  # fmt: skip
+        assert text in shown
+    assert stat.S_IMODE(out.stat().st_mode) == 0o644
+
+
+def test_a_page_replaces_an_older_one_but_no_run(gnndrive, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert gnndrive("report", run).out == "report.html\n"
+    run.write_text(json.dumps(headroom_run()))
+    assert gnndrive("report", run).code == 0
+    out = Path("report.html")
+    assert "Where time can be gained" in out.read_text()
+    out.unlink()
+    out.hardlink_to(run)
+    for each in (run, out):
+        assert (
+            "is one of the runs: give another name" in gnndrive("report", run, "-o", each).refusal
+        )
+    assert json.loads(run.read_text()) == headroom_run()
+
+
+def test_a_page_that_cannot_be_written_is_named(gnndrive, run, tmp_path, monkeypatch):
+    assert "is no file: give a file's name" in gnndrive("report", run, "-o", tmp_path).refusal
+    assert "none.json cannot be read" in gnndrive("report", tmp_path / "none.json").refusal
+    out = tmp_path / "a.html"
+    out.write_text("older")
+
+    def full(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    error = gnndrive("report", run, "-o", out).refusal
+    assert "a.html cannot be written (No space left on device): give a file" in error
+    assert out.read_text() == "older"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "run.json"]
+
+
+DEMO_NODES = 10_000
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Small figures, and loaders in this process."""
+
+    def run_loading(given, limit, progress):
+        progress(1, 1)
+        return load(given)
+
+    monkeypatch.setattr(compare, "run_loading", run_loading)
+    for name, value in {"DIM": 32, "CLASSES": 8, "LR": 0.02, "TRAIN_BATCHES": 16,
+                        "COLD_BATCHES": 2, "LIMITED_BATCHES": 2}.items():  # fmt: skip
+        monkeypatch.setattr(demo, name, value)
+    monkeypatch.setattr(demo, "OPTIONS", compare.LoaderOptions((5, 5), 256, buffer="1MB"))
+
+
+@pytest.mark.usefixtures("small")
+def test_the_demo_prints_its_figures(gnndrive, tmp_path):
+    ended = gnndrive("demo", "--dir", tmp_path, "--nodes", DEMO_NODES)
+    assert ended.code == 0
+    lines = dict(line.split(" : ", 1) for line in ended.out.splitlines() if " : " in line)
+    said = {name.strip(): text for name, text in lines.items()}
+    accuracy, chance = said["test accuracy"].split("; by chance ")
+    assert float(accuracy) > 4 * float(chance)
+    assert float(said["ratio"].split()[0]) > 0
+    for name, text in (("memory", "peak"), ("reads", "IOPS="), ("rows", "hit"),
+                       ("gnndrive", "2 batches"), ("mapped", "2 batches")):  # fmt: skip
+        assert text in said[name]
+    for step in ("[1/3] generating", "nodes/x: 100 %", "epoch 1/1", "mapped: 100 %"):
+        assert step in ended.err
+    store = next(tmp_path.iterdir())
+    made = (store / "store.json").stat()
+    assert demo._graph(store, DEMO_NODES, demo.Console(stderr=True)).num_nodes == DEMO_NODES
+    assert (store / "store.json").stat() == made  # found, and not generated again
+    (store / "nodes" / "x.npy").write_bytes(b"")
+    assert demo._graph(store, DEMO_NODES, demo.Console(stderr=True)).num_features == 32

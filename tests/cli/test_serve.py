@@ -38,10 +38,10 @@ graphs.publish = publish
 class Service(forked.Program):
     """`gnndrive serve` as a process."""
 
-    def __init__(self, store: Path, notify: Path, program: str = PROGRAM) -> None:
+    def __init__(self, store: Path, notify: str, program: str = PROGRAM) -> None:
         self.name = f"cli-{os.getpid()}-{next(_numbers)}"
         words = ["serve", str(store), "--name", self.name, "--memory", "50MB"]
-        super().__init__(program, *words, environment={"NOTIFY_SOCKET": str(notify)})
+        super().__init__(program, *words, environment={"NOTIFY_SOCKET": notify})
         self.ready = self.stdout.readline()  # printed when it is ready
 
     def ended(self) -> tuple[int | None, list[str]]:
@@ -52,15 +52,10 @@ class Service(forked.Program):
 
 
 @pytest.fixture
-def notify(tmp_path):
-    return tmp_path / "notify"
-
-
-@pytest.fixture
-def systemd(notify):
+def systemd(tmp_path):
     """A socket that gets what a service tells systemd, at NOTIFY_SOCKET."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.bind(str(notify))
+        sock.bind(str(tmp_path / "notify"))
         sock.settimeout(GUARD_S)
         yield sock
 
@@ -82,8 +77,8 @@ def load(name: str) -> gd.NeighborLoader:
     )
 
 
-def test_from_start_to_end(planted, tmp_path, notify, systemd, gnndrive, ours):
-    with Service(planted, notify) as service:
+def test_from_start_to_end(planted, tmp_path, systemd, gnndrive, ours):
+    with Service(planted, systemd.getsockname()) as service:
         url, pid = f"gnndrive://{service.name}", service.pid
         assert service.ready == f"{url} serves {planted} (process {pid}, 50 MB)\n"
         assert systemd.recv(100) == b"READY=1"
@@ -112,9 +107,9 @@ def test_from_start_to_end(planted, tmp_path, notify, systemd, gnndrive, ours):
         assert said in line
 
 
-def test_it_ends_at_once_while_it_reads_the_graph(planted, notify, systemd):
+def test_it_ends_at_once_while_it_reads_the_graph(planted, systemd):
     with (
-        Service(planted, notify, READING) as service,
+        Service(planted, systemd.getsockname(), READING) as service,
         load(service.name) as loader,
         ThreadPoolExecutor(1) as thread,
     ):
@@ -130,7 +125,7 @@ def test_it_ends_at_once_while_it_reads_the_graph(planted, notify, systemd):
             first.result()
 
 
-def test_what_cannot_be_served(gnndrive, planted, tmp_path):
+def test_what_cannot_be_served_or_does_not_answer(gnndrive, planted, tmp_path, monkeypatch, ours):
     (tmp_path / "a b.gnn").mkdir()
     for words, said in (
         ((), "gnndrive serve needs a store: give its folder, or --status"),
@@ -143,9 +138,6 @@ def test_what_cannot_be_served(gnndrive, planted, tmp_path):
         (("--status", planted), f"gnndrive://{planted.stem} is not running: "),
     ):
         assert said in gnndrive("serve", *words).refusal
-
-
-def test_a_service_that_does_not_answer_is_named(gnndrive, monkeypatch, ours):
     monkeypatch.setattr("gnndrive.host.inquiry.ANSWER_S", 0.01)
     name = f"silent-{os.getpid()}-0"
     with Listener(address_of(name)):

@@ -1,8 +1,9 @@
-"""Training on batches from memory: missing labels, equal bits in equal runs, checkpoints."""
+"""`gnndrive train`: losses to the bit, checkpoints, devices, timelines, windows of partitions."""
 
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,15 @@ import torch
 from torch_geometric.data import Data
 
 from gnndrive import ConfigError
+from gnndrive.cli.commands import loader_options
+from gnndrive.cli.commands import train as train_command
+from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.training import MODELS, Batches, ModelSettings, TrainSettings, evaluate, train
+from tests.cli.conftest import NODES, QUICK, RANDOM, SMALL
+from tests.pipeline.traces import check_batches, read
+
+# ---- on batches from memory
+
 
 MODEL = ModelSettings(in_features=4, classes=3, hidden=8)
 SETTINGS = TrainSettings(epochs=2, evaluate=("test",))
@@ -94,9 +103,6 @@ def test_settings_that_cannot_work_are_refused(given):
         replace(SETTINGS, **given) if of_training else replace(MODEL, **given).build()
 
 
-# ---- checkpoints
-
-
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, step):
     file = tmp_path / "a.pt"
@@ -132,9 +138,6 @@ def test_files_that_are_no_checkpoint_and_places_where_none_can_be_written(tmp_p
             train(refuse_epoch, MODEL, SETTINGS, resume=file)
 
 
-# ---- devices
-
-
 def test_a_resumed_training_has_the_same_bits(tmp_path, monkeypatch):
     """Also of a GPU, where there is none: its tensors say in the file that they were on one."""
     whole = losses(batches(), epochs=4)
@@ -159,15 +162,13 @@ def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path, monkeypatch):
         torch.cuda, "set_rng_state", lambda state, where: states.append((state, where))
     )
     one, three = replace(SETTINGS, epochs=1), replace(SETTINGS, epochs=3)
-    train(batches(), MODEL, one, checkpoint=tmp_path / "gpu.pt", device=gpu)
-    train(batches(), MODEL, one, checkpoint=tmp_path / "cpu.pt")
-    train(batches(), MODEL, three, resume=tmp_path / "gpu.pt")
-    train(batches(), MODEL, three, resume=tmp_path / "cpu.pt", device=gpu)
-    assert not states
-    train(batches(), MODEL, three, resume=tmp_path / "gpu.pt", device=gpu)
-    ((state, where),) = states
-    assert torch.equal(state, drawn)
-    assert where == gpu
+    cpu = torch.device("cpu")
+    for before, after, count in ((gpu, cpu, 0), (cpu, gpu, 0), (gpu, gpu, 1)):
+        train(batches(), MODEL, one, checkpoint=tmp_path / "a.pt", device=before)
+        train(batches(), MODEL, three, resume=tmp_path / "a.pt", device=after)
+        assert len(states) == count
+    assert torch.equal(states[0][0], drawn)
+    assert states[0][1] == gpu
 
 
 def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch):
@@ -176,3 +177,119 @@ def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch):
     monkeypatch.setattr(torch.optim, "Adam", lambda *args, **all: moved and made(*args, **all))
     train(batches(), MODEL, SETTINGS, device=torch.device("cuda", 1))
     assert moved == [torch.device("cuda", 1)]
+
+
+PARTS = {"hierbatching": "default", "marius": "other"}
+WORDS = (*SMALL, *QUICK, "--buffer", "64KB", "--extractors", "1", "--samplers", "1")
+DEVICE = ("--device", "simulated-cuda")
+
+
+def test_a_device_trains_to_the_same_bits_as_the_host(gnndrive, planted, tmp_path):
+    """The simulated device's batches are in host memory, so the model is on the CPU."""
+
+    def results(*more):
+        report = gnndrive("train", planted, *WORDS, *more).json
+        return [(epoch["loss"], epoch["accuracy"]) for epoch in report["epochs"]]
+
+    host = results("--checkpoint", tmp_path / "host.pt")
+    assert results(*DEVICE, "--device-memory", "5MB") == host
+    more = ("--epochs", "2", "--resume", tmp_path / "host.pt")
+    assert results(*more, *DEVICE) == results(*more)
+
+
+def test_a_devices_plan_lists_its_memory(gnndrive, planted):
+    out = gnndrive("plan", planted, *DEVICE, "--device-memory", "900MB").out
+    assert ("on the device" in out, "of device_memory=900 MB" in out) == (True, True)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Have two GPUs whose batches and models stay on the CPU; lists the current GPUs."""
+    current: list[torch.device] = []
+
+    def loader(options, store, *given, **more):
+        assert options.device == "cuda:1"
+        return make(replace(options, device="cpu"), store, *given, **more)
+
+    make = LoaderOptions.loader
+    for name, value in {
+        "is_available": lambda: True, "device_count": lambda: 2,
+        "device": lambda where: current.append(where) or nullcontext(),
+        "is_current_stream_capturing": lambda: False,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, where: module)
+    monkeypatch.setattr(LoaderOptions, "loader", loader)
+    return current
+
+
+def test_the_second_gpu_is_the_current_one_while_it_trains(gnndrive, planted, gpu, monkeypatch):
+    def fail(*all, device, **named):
+        train(*all, **named)
+        assert gpu == [device] == [torch.device("cuda", 1)]
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
+
+    monkeypatch.setattr(train_command, "train", fail)
+    error = gnndrive("train", planted, *WORDS, "--device", "cuda:1").refusal.splitlines()[-1]
+    assert "cuda:1 has too little memory (CUDA out of memory. Tried to allocate 2 GiB.)" in error
+    assert "--device-memory" in error
+    said = gnndrive("train", planted, "--device", "cuda:2").refusal
+    assert "there are 2 GPUs; use 'cuda:0' to 'cuda:1'" in said
+
+
+def test_all_epochs_are_in_one_timeline(gnndrive, planted, tmp_path):
+    path = tmp_path / "run.json.gz"
+    words = (*SMALL, *QUICK, "--epochs", "2", "--buffer", "1MB")
+    ended = gnndrive("train", planted, *words, "--trace", path)
+    found = check_batches(read(path))
+    assert (ended.code, len(found)) == (0, 16)
+    spans = sorted((spans[0][1], epoch) for (epoch, _, _), spans in found.items())
+    assert [epoch for _, epoch in spans] == [0] * 8 + [1] * 8, "epochs follow each other"
+
+
+@pytest.fixture
+def partitioned(gnndrive, store):
+    for name in PARTS.values():
+        gnndrive("partition", store, *RANDOM, "--name", name)
+    return store
+
+
+def test_training_samples_inside_windows_and_evaluation_does_not(
+    gnndrive, partitioned, monkeypatch
+):
+    made, make = [], loader_options.NeighborLoader
+
+    def noted(*args, **given):
+        made.append(given)
+        return make(*args, **given)
+
+    monkeypatch.setattr(loader_options, "NeighborLoader", noted)
+    for strategy, name in PARTS.items():
+        made.clear()
+        words = ("--strategy", strategy, "--partitioned", name)
+        report = gnndrive("train", partitioned, *SMALL, *words, *QUICK).json
+        assert report["batches"] == 0.4 * NODES // 100  # all partitions fit into one window
+        used = [(each["strategy"], each["partitioned"], each["samplers"]) for each in made]
+        assert used.count((strategy, name, "auto")) == 1
+        assert used.count(("gnndrive", None, loader_options.SAMPLERS)) == len(used) - 1 >= 1
+
+
+def test_training_in_several_windows(gnndrive, partitioned):
+    words = ("--strategy", "hierbatching", "--partitioned", "default", "--megabatch", "2")
+    words = ("train", partitioned, *SMALL, *QUICK, *words)
+    once, twice = gnndrive(*words).json, gnndrive(*words, "--passes", "2").json
+    assert (once["batches"], once["windows"]) == (8 + 4 - 1, 4)
+    assert (twice["batches"], twice["windows"]) == (2 * once["batches"], once["windows"])
+
+
+def test_a_plan_lists_the_windows(gnndrive, partitioned):
+    words = ("plan", partitioned, *SMALL, "--strategy", "hierbatching")
+    said = gnndrive(*words).refusal
+    assert "give partitioned='default', partitioned='other'" in said
+    words = (*words, "--partitioned", "other", "--megabatch", "2")
+    out = gnndrive(*words, "--static", "0.03").out
+    assert "60 static ones and two of 4 windows, each of 2 of 8 partitions" in out
+    assert "window graphs" in out
+    assert "a window keeps " in gnndrive(*words, "--memory", "100MB").out
+    said = gnndrive(*words, "--compute-s", "1").refusal
+    assert "of strategy hierbatching are not: leave them out" in said
