@@ -18,7 +18,6 @@ import pytest
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import Store, write_store
-from gnndrive.store.format import ArrayInfo, npy_header
 from gnndrive.store.partitioned import edge_stream, given, long_writer, metis, symmetric
 from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
 from gnndrive.store.partitioned.given import GivenParts
@@ -331,22 +330,6 @@ def test_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
         writer.finish()
     assert (tmp_path / "file").read_bytes() == content.tobytes()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_long_file_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def fail(*_: Any) -> int:
-        raise OSError(28, "simulated")
-
-    monkeypatch.setattr(os, "pwrite", fail)
-    with LongWriter(tmp_path / "file") as writer:
-        writer.append(npy_header(ArrayInfo("a", "int32", (0,), "")))
-        with pytest.raises(StoreError, match=r"the disk is too full for .*file: free some"):
-            writer.finish()
-    assert not (tmp_path / "file").exists()
-    with pytest.raises(StoreError, match=r"writing .*file failed"):
-        LongWriter(tmp_path / "no folder" / "file")
 
 
 # ---- interrupted

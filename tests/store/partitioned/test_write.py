@@ -55,21 +55,6 @@ def test_the_writer_makes_what_numpy_makes(store, small, which, static):
     assert found == wanted
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [("bool", (3,)), ("bfloat16", (3,)), ("uint8", (777,)), ("uint8", (18_856,)),
-     ("float64", ()), ("int64", (2, 3))],
-)  # fmt: skip
-def test_rows_of_every_dtype_and_size(tmp_path, small, dtype, shape):
-    small(64 << 10)
-    x = (torch.rand(NODES, *shape) * 100).to(getattr(torch, dtype))
-    store = make_store(tmp_path / "graph.gnn", x=x)
-    part, parts = PARTS["random"]
-    expected, written = make_folder(store, part, parts), write_folder(store, part, parts)
-    assert content(written.path) == content(expected.path)
-    assert (written.x.dtype, written.x.row_shape) == (dtype, shape)
-
-
 @pytest.mark.parametrize("edges", [0, 1500])
 def test_large_steps_make_the_same(tmp_path, edges):
     store = make_store(tmp_path / "graph.gnn", edges=edges)
