@@ -19,21 +19,6 @@ def window():
     return made
 
 
-def test_holding_gil_takes_and_returns_what_lib_does(window):
-    assert holding_gil.gd_window_count(window) == lib.gd_window_count(window) == 1
-    rows = np.arange(3)
-    assert holding_gil.gd_window_drop(window, 7, pointer(rows), len(rows)) == 0
-    assert holding_gil.gd_window_count(window) == 0
-    buffer = ffi.gc(lib.gd_buffer_new(10, 4), lib.gd_buffer_free)
-    alias, position = np.zeros(2, np.int32), ffi.new("int64_t *")
-    assert holding_gil.gd_buffer_settled(buffer, pointer(alias), 2, position) == 1
-    assert position[0] == 2
-    room = holding_gil.gd_buffer_room(buffer)
-    assert (ffi.typeof(room), room) == (ffi.typeof(lib.gd_buffer_room(buffer)), room)
-    assert room.available == 4
-    assert holding_gil.gd_window_new(-1) == ffi.NULL
-
-
 def test_holding_gil_refuses_pointers_of_other_types(window):
     with pytest.raises(TypeError, match=r"argument 0 is .*, not a struct gd_window"):
         holding_gil.gd_window_count(ffi.new("int32_t *"))

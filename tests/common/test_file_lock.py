@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -32,25 +33,18 @@ def test_the_file_goes_with_the_lock(tmp_path):
 
 
 def test_one_thread_at_a_time(tmp_path):
-    inside, most, waits = [0], [0], []
-    guard = threading.Lock()
+    inside, waits = threading.Lock(), []
 
     def work():
         for _ in range(50):
             with locked(tmp_path / "lock", lambda: waits.append(None)):
-                with guard:
-                    inside[0] += 1
-                    most[0] = max(most[0], inside[0])
+                assert inside.acquire(blocking=False)
                 os.sched_yield()
-                with guard:
-                    inside[0] -= 1
+                inside.release()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1]
+    with ThreadPoolExecutor(4) as threads:
+        for ended in [threads.submit(work) for _ in range(4)]:
+            ended.result()
     assert len(waits) <= 200
 
 
@@ -96,10 +90,8 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with (
-        pytest.raises(StoreError, match=r"gone.*choose a folder"),
-        locked(tmp_path / "gone/l", never),
-    ):
+    named = pytest.raises(StoreError, match=r"gone.*choose a folder")
+    with named, locked(tmp_path / "gone/l", never):
         pass
 
 
@@ -107,10 +99,8 @@ def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "lock")
 
     def use():
-        with (
-            pytest.raises(StoreError, match="lock is no plain file"),
-            locked(tmp_path / "lock", never),
-        ):
+        refused = pytest.raises(StoreError, match="lock is no plain file")
+        with refused, locked(tmp_path / "lock", never):
             pass
         assert not is_free(tmp_path / "lock")
         remove_if_free(tmp_path / "lock")

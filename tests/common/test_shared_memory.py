@@ -144,6 +144,10 @@ def test_what_is_no_memory_is_refused(path):
 def test_more_than_is_available_is_refused(nbytes):
     with pytest.raises(MemoryError, match=r"no memory for .* are available.*memory="):
         SharedMemory.create(nbytes, "test")
+    arrays = SharedArrays("test")
+    with pytest.raises(MemoryError, match="memory="):
+        arrays.reserve([nbytes])
+    assert arrays.memories == []
 
 
 @pytest.mark.parametrize(
@@ -209,19 +213,3 @@ def test_an_array_of_another_memory_is_refused():
     with pytest.raises(ValueError, match="x is not in memory that was allocated here"):
         arrays.describe("x", np.zeros(100, np.uint8))
     arrays.close()
-
-
-def test_empty_arrays_take_no_memory_of_their_own():
-    arrays = SharedArrays("test")
-    arrays.reserve([10])
-    arrays.reserve([0, 0])
-    assert len(arrays.memories) == 1
-    assert len(arrays.empty(0, np.int64)) == 0
-    arrays.close()
-
-
-def test_more_arrays_than_are_available_are_refused():
-    arrays = SharedArrays("test")
-    with pytest.raises(MemoryError, match="memory="):
-        arrays.reserve([1 << 60])
-    assert arrays.memories == []

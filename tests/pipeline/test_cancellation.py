@@ -11,35 +11,26 @@ import numpy as np
 import pytest
 
 from gnndrive.buffer import place_table
-from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import TableFile
-from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
 from gnndrive.testing.simulation import Scenario, Simulation
+from tests.pipeline import test_simulated
 from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one
 from tests.pipeline.tight import in_virtual_loop
 
-SWEEPS: dict[str, Any] = {"slots": 40, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
-TOGETHER: dict[str, Any] = {"slots": 40, "together": 3, "stages": Stages(3, 2, 4, 4)}
-AHEAD: dict[str, Any] = {"policy": Belady(), "superbatch": 7, "slots": 48}
 SHAPES: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "sweeps": SWEEPS,
-    "combined fetches": TOGETHER,
-    "superbatches": AHEAD,
-    "one by one": {**AHEAD, "superbatch": 1, "stages": Stages(1, 1, 1, 1)},
-    "superbatches, combined": {**TOGETHER, **AHEAD},
-    "superbatches, sweeps": {**AHEAD, **SWEEPS},
-    "one place": {"places": 1},
-    "places": PLACES,
-    "all resident": {"places": 2, "residents": 200},
-    "three places": {"places": 3, "residents": 7, "stages": Stages(4, 4, 4, 3)},
-    "windows": {"parts": 4},
-    "windows without slots": {"parts": 4, "few_slots": 14},
-}
+    "paper": {}, "windows": {"parts": 4}, "windows without slots": {"parts": 4, "few_slots": 14},
+}  # fmt: skip
+SHAPES |= {name: test_simulated.SHAPES[name] for name in (
+    "one place", "two places", "all resident", "three places",
+)}  # fmt: skip
+SHAPES |= {name: {"slots": 40, **test_simulated.SHAPES[name]} for name in (
+    "sweeps of three", "three together", "superbatches", "one batch ahead",
+    "superbatches together", "superbatches in sweeps",
+)}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -73,30 +73,6 @@ async def two_tables(
     await simulation.close()
 
 
-def test_batches_of_both(rows, seeds):
-    """Some have no rows of one table or of both; one is cancelled."""
-
-    async def main(seed: int) -> None:
-        draw = np.random.default_rng(seed)
-        async with two_tables(rows, seed) as lease:
-            users = []
-            for _ in range(12):
-                counts = draw.choice([0, 3, PLACE_ROWS], 2)
-                one, two = (draw.integers(0, 200, count) for count in counts)
-                users.append(asyncio.ensure_future(lease({"one": one, "two": two})))
-            for _ in range(int(draw.integers(0, 40))):
-                await asyncio.sleep(0)
-            gone = users[int(draw.integers(0, 12))]
-            gone.cancel()
-            await asyncio.wait(users)
-            for user in users:
-                if user is not gone:
-                    user.result()
-
-    for seed in seeds(5):
-        run(main(seed))
-
-
 def test_a_batch_has_the_errors_of_its_own_rows(rows):
     """A batch without rows of a table has no error of another batch that needs the table."""
     faults = Faults(eio_offsets=((100 * rows.row_bytes, 101 * rows.row_bytes),), delay_turns_max=4)

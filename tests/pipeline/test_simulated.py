@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +25,10 @@ from tests.pipeline.scenarios import (
     PLACES,
     SLOW,
     expected_nodes,
-    first_of,
     held,
     run_one,
 )
+from tests.pipeline.tight import in_virtual_loop, short_of_memory
 from tests.soak import product
 
 SWEEPS: dict[str, Any] = {"slots": 64, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
@@ -122,35 +123,6 @@ def test_residents_are_read_once(rows, seeds, monkeypatch, residents_at_once):
         run(main(seed))
 
 
-@pytest.mark.parametrize(
-    ("given", "first"), [({}, 64), (SWEEPS, 64), (PLACES, 64), (PLACES, 0)],
-    ids=["paper", "sweeps", "places", "residents"],
-)  # fmt: skip
-def test_a_bad_sector_surfaces_at_its_batch(rows, seeds, given, first):
-    """EIO: earlier batches are delivered, the error says where, nothing is lost, and when the disk
-    is well again, so is the next epoch. Residents are needed by the first batch."""
-    at, bad = first * rows.row_bytes, range(first, first + 8)
-    faults = replace(NOISE, eio_offsets=((at, at + 512),))
-    scenario = Scenario(rows, batches=8, faults=faults, **given)
-
-    async def main(seed: int) -> None:
-        turn = first_of(scenario, seed, bad) if first else 0
-        simulation = Simulation(scenario, seed)
-        delivered, error = await run_one(simulation)
-        assert held(delivered) == expected_nodes(scenario, seed)[:turn]
-        if turn is not None:
-            assert isinstance(error, ReadError)
-            assert (error.errno, error.path) == (errno.EIO, rows.path)
-            assert error.offset <= at + 512 <= error.offset + 4096
-        simulation.check_idle()
-        simulation.engine._faults = NOISE
-        assert len((await run_one(simulation, 1))[0]) == 8
-        await simulation.close()
-
-    for seed in seeds(3):
-        run(main(seed))
-
-
 def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows, seeds):
     scenario = Scenario(rows, batches=6, slots=6, **PLACES)
 
@@ -175,38 +147,19 @@ def test_too_small_a_buffer_names_the_least_that_works(rows):
     assert len(simulate(replace(scenario, slots=8), 0)) == 1
 
 
-@pytest.mark.parametrize("who", ["transform", "look-ahead", "device"])
-def test_an_error_of_another_part_reaches_the_user(rows, monkeypatch, who):
+@pytest.mark.parametrize("who", ["look-ahead", "device"])
+@in_virtual_loop
+async def test_an_error_of_another_part_reaches_the_user(rows, monkeypatch, who):
     """Every slot is back. A buffer whose device has failed refuses further batches."""
-    gathered, count = Lease.gathered, iter(range(1000))
-
-    def broken(*_: Any) -> None:
-        raise LookupError(who)
-
-    async def failing(lease: Lease) -> None:
-        if next(count) > 2:
-            raise LookupError(who)
-        await gathered(lease)
-
-    async def main() -> None:
-        scenario = Scenario(rows, batches=7, faults=SLOW, together=3, device="simulated-cuda")
-        simulation = Simulation(scenario, 0)
-        if who == "device":
-            monkeypatch.setattr(Lease, "gathered", failing)
-        elif who == "transform":
-            simulation.make = broken  # type: ignore[method-assign]
-        else:
-            monkeypatch.setattr(simulation.buffer, "announce", broken)
-        _, error = await run_one(simulation)
-        assert (type(error), str(error)) == (LookupError, who)
-        if who == "device":
-            with pytest.raises(LookupError):
-                simulation.buffer.raise_if_broken()
-        else:
-            simulation.buffer.raise_if_broken()
-        await simulation.close()
-
-    run(main())
+    scenario = Scenario(rows, batches=7, faults=SLOW, together=3, device="simulated-cuda")
+    simulation = Simulation(scenario, 0)
+    part = (Lease, "gathered") if who == "device" else (simulation.buffer, "announce")
+    short_of_memory(monkeypatch, *part, range(3, 100))
+    _, error = await run_one(simulation)
+    assert isinstance(error, MemoryError)
+    with pytest.raises(MemoryError) if who == "device" else nullcontext():
+        simulation.buffer.raise_if_broken()
+    await simulation.close()
 
 
 AHEAD: dict[str, Any] = {"policy": Belady(), "superbatch": 7, "slots": 48, "faults": NOISE}
@@ -288,8 +241,3 @@ def test_an_error_comes_at_its_turn(rows, monkeypatch, seeds, what, at):
         delivered, error, _ = outcome(scenario, seed, change)
         kind = StoreError if what in ("schedule", "trace") else ReadError
         assert (delivered, error) == (turn, kind)
-
-
-def test_no_room_at_all_is_an_error(rows, seeds):
-    for seed in seeds(2):
-        assert outcome(Scenario(rows, **AHEAD, records_max=0), seed)[:2] == (0, ConfigError)

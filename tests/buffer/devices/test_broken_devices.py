@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -47,34 +46,6 @@ def careless(device):
     device.hand_over = Mock()
 
 
-def misnaming(device):
-    """Names places where rows failed instead of slots."""
-
-    async def commit(whole, landing, stretch):
-        return replace(await whole(landing, stretch), failures=stretch.failures)
-
-    change(device, "commit", lambda whole: partial(commit, whole))
-
-
-def fragile(device):
-    """Clears the rows of a gather when the wait for its fence is cancelled."""
-
-    async def giving_up(rows, fence):
-        try:
-            await asyncio.sleep(0)
-            await fence()
-        except asyncio.CancelledError:
-            device._copies.wait()
-            rows.zero_()
-            raise
-
-    def gather(whole, *given):
-        rows, fence = whole(*given)
-        return rows, partial(giving_up, rows, fence)
-
-    change(device, "gather", lambda whole: partial(gather, whole))
-
-
 def generous(device):
     """Gives out staging that is in use."""
     change(device, "_free", lambda free: free * 2)
@@ -86,8 +57,6 @@ def generous(device):
         (unfenced, "simulated-cuda-3", conformance.test_slots_may_be_used_again_behind_the_fence),
         (early, "simulated-cuda-3", partial(conformance.test_every_byte_arrives, row_bytes=16)),
         (careless, "simulated-cuda-0", conformance.test_rows_are_there_when_they_are_handed_over),
-        (misnaming, "copier", conformance.test_failures_name_slots),
-        (fragile, "copier", conformance.test_a_fence_may_be_cancelled_and_awaited_again),
         (generous, "copier", conformance.test_staging_runs_out_and_comes_back),
     ],
 )
