@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -39,19 +40,26 @@ def carry() -> Carry:
     return Carry()
 
 
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(3) as made:
-        yield made
+def in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Call a function in a thread that does not outlive the process, even if it waits for ever."""
+    outcome: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function(*arguments))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return outcome
 
 
 TWO: list[Requests] = [[(FILE, "a")], [(FILE, "b")]]
 
 
 def start(
-    threads: ThreadPoolExecutor, combined: CombinedFetch[str], requests: list[Requests],
-    carry: Carry,
-) -> Callable[[], list[BaseException | None]]:  # fmt: skip
+    combined: CombinedFetch[str], requests: list[Requests], carry: Carry
+) -> Callable[[], list[BaseException | None]]:
     """Start a participant for each list of requests, which leaves behind them; all join before the
     first one starts. Returns a function that waits for their errors."""
 
@@ -63,7 +71,7 @@ def start(
             participant.leave()
 
     joined = [(own, combined.join()) for own in requests]
-    started = [threads.submit(take_part, *each) for each in joined]
+    started = [in_thread(take_part, *each) for each in joined]
     return lambda: [each.exception(60) for each in started]
 
 
@@ -71,16 +79,16 @@ def until(happened: Callable[[], object]) -> None:
     assert any(happened() for _ in range(1_000_000))
 
 
-def test_the_requests_of_all_participants_are_carried_out_together(threads, carry):
+def test_the_requests_of_all_participants_are_carried_out_together(carry):
     requests: list[Requests] = [[(FILE, f"{name}{hop}") for hop in range(3)] for name in "abc"]
-    assert start(threads, CombinedFetch(), requests, carry)() == [None] * 3
+    assert start(CombinedFetch(), requests, carry)() == [None] * 3
     assert carry.together == [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]]
 
 
-def test_a_participant_that_left_is_not_waited_for(threads, carry):
+def test_a_participant_that_left_is_not_waited_for(carry):
     combined: CombinedFetch[str] = CombinedFetch()
     third = combined.join()
-    ended = start(threads, combined, [[(FILE, "a")], [(FILE, "b")] * 2], carry)
+    ended = start(combined, [[(FILE, "a")], [(FILE, "b")] * 2], carry)
     until(lambda: len(combined._waiting) == 2)
     assert carry.together == [], "the third may still make a request"
     third.leave()
@@ -89,23 +97,23 @@ def test_a_participant_that_left_is_not_waited_for(threads, carry):
     assert carry.together == [["a", "b"], ["b"]]
 
 
-def test_only_requests_to_the_same_source_are_combined(threads, carry):
+def test_only_requests_to_the_same_source_are_combined(carry):
     """No request is lost when one sample is at one edge type and another at the next."""
     other = object()
     requests: list[Requests] = [
         [(FILE, "a"), (other, "A")], [(FILE, "b"), (other, "B")], [(other, "C"), (FILE, "c")],
     ]  # fmt: skip
-    assert start(threads, CombinedFetch(), requests, carry)() == [None] * 3
+    assert start(CombinedFetch(), requests, carry)() == [None] * 3
     together = ["".join(requests) for requests in carry.together]
     assert sorted("".join(together)) == list("ABCabc")
     assert all(each.isupper() or each.islower() for each in together)
     assert together[0] in ("ab", "C")
 
 
-def test_an_error_is_raised_in_each_participant_and_keeps_no_request_alive(threads, carry):
+def test_an_error_is_raised_in_each_participant_and_keeps_no_request_alive(carry):
     """A request may hold megabytes, which must be freed without the garbage collector."""
     carry.error = MemoryError("no")
-    assert start(threads, CombinedFetch(), TWO, carry)() == [carry.error] * 2
+    assert start(CombinedFetch(), TWO, carry)() == [carry.error] * 2
 
     class Large(str): ...
 
@@ -124,10 +132,10 @@ def test_an_error_is_raised_in_each_participant_and_keeps_no_request_alive(threa
         gc.enable()
 
 
-def test_stopping_ends_waiting_participants(threads, carry):
+def test_stopping_ends_waiting_participants(carry):
     combined: CombinedFetch[str] = CombinedFetch()
     third = combined.join()
-    ended = start(threads, combined, TWO, carry)
+    ended = start(combined, TWO, carry)
     until(lambda: len(combined._waiting) == 2)
     carry.stop.set()
     assert [type(error) for error in ended()] == [ClosedError] * 2
@@ -137,10 +145,10 @@ def test_stopping_ends_waiting_participants(threads, carry):
     third.leave()
 
 
-def test_stopping_does_not_end_requests_that_are_being_carried_out(threads, carry):
+def test_stopping_does_not_end_requests_that_are_being_carried_out(carry):
     """Because the thread that carries them out accesses the samples of the others."""
     carry.held_up = threading.Event()
-    ended = start(threads, CombinedFetch(), TWO, carry)
+    ended = start(CombinedFetch(), TWO, carry)
     until(lambda: carry.together)
     carry.stop.set()
     carry.held_up.set()

@@ -43,6 +43,7 @@ from tests.sampling.samplers.graphs import (
     graph_of_degrees,
     random_graph,
 )
+from tests.sampling.test_rounds import in_thread
 from tests.second import Widened
 from tests.soak import product
 
@@ -643,25 +644,21 @@ def test_stopping_ends_a_reading_and_a_waiting_sampler(paused):
     """Samplers that wait for the lock end at once, the one that reads ends when its reads in flight
     have ended."""
     stopped, other = Uniform([5, 5]), Uniform([5, 5])
-    with ThreadPoolExecutor(5) as threads:
-        first = threads.submit(stopped.sample_nodes, NODES, 0, paused.topology)
-        until_it_reads(paused)
-        waiting = [
-            threads.submit(stopped.sample_nodes, NODES, 0, paused.topology) for _ in range(3)
-        ]
-        unharmed = threads.submit(other.sample_nodes, NODES, 0, paused.topology)
-        stopped.stop()
-        assert all(isinstance(each.exception(60), ClosedError) for each in waiting)
-        assert not first.done(), "law 3: the kernel may still write"
-        in_loop(paused, lambda engine: setattr(engine, "paused", False))
-        assert isinstance(first.exception(60), ClosedError)
-        expected = other.sample_nodes(NODES, 0, Mmap(*random_graph(3000, 20, seed=1)))
-        np.testing.assert_array_equal(unharmed.result(60).node, expected.node)
+    first = in_thread(stopped.sample_nodes, NODES, 0, paused.topology)
+    until_it_reads(paused)
+    waiting = [in_thread(stopped.sample_nodes, NODES, 0, paused.topology) for _ in range(3)]
+    unharmed = in_thread(other.sample_nodes, NODES, 0, paused.topology)
+    stopped.stop()
+    assert all(isinstance(each.exception(60), ClosedError) for each in waiting)
+    assert not first.done(), "law 3: the kernel may still write"
+    in_loop(paused, lambda engine: setattr(engine, "paused", False))
+    assert isinstance(first.exception(60), ClosedError)
+    expected = other.sample_nodes(NODES, 0, Mmap(*random_graph(3000, 20, seed=1)))
+    np.testing.assert_array_equal(unharmed.result(60).node, expected.node)
 
 
 def test_closing_ends_a_reading_sampler(paused):
-    with ThreadPoolExecutor(1) as threads:
-        drawing = threads.submit(Uniform([5]).sample_nodes, NODES, 0, paused.topology)
-        until_it_reads(paused)
-        paused.close()
-        assert isinstance(drawing.exception(60), ClosedError)
+    drawing = in_thread(Uniform([5]).sample_nodes, NODES, 0, paused.topology)
+    until_it_reads(paused)
+    paused.close()
+    assert isinstance(drawing.exception(60), ClosedError)
