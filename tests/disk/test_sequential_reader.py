@@ -28,9 +28,7 @@ def file(tmp_path: Path) -> TableFile:
     [(0, None), (0, COUNT), (5, 6), (1023, 1025), (1024, 2048), (70, 70), (COUNT - 1, COUNT),
      (STRETCH_BYTES // 4 - 3, 2 * STRETCH_BYTES // 4 + 5), (COUNT - 2000, None)],
 )  # fmt: skip
-def test_no_more_is_read_than_whole_pages(
-    file: TableFile, monkeypatch: pytest.MonkeyPatch, first: int, last: int | None
-) -> None:
+def test_no_more_is_read_than_whole_pages(file, monkeypatch, first, last):
     nbytes, read = 0, os.preadv
 
     def counted(fd: int, into: Any, offset: int) -> int:

@@ -17,7 +17,6 @@ from gnndrive.disk.layouts.table import TableLayout
 
 
 def plan(rows, slots=None, slots_at=1 << 20, **geometry):
-    """Return (reads or NULL, error)."""
     options = {
         "row_bytes": 100,
         "row_count": 1000,

@@ -188,17 +188,6 @@ def what_cannot_be_planned_is_refused(kind: type[Layout], folder: Path) -> None:
     layout.close()
 
 
-def no_rows_are_no_reads(kind: type[Layout], folder: Path) -> None:
-    table, slots = make_table(folder, 100, 30), Slots(30, 100)
-
-    async def main(engine: Engine) -> None:
-        layout, none = table.layout(kind), np.empty(0, np.int64)
-        assert not await bring(engine, layout, slots, none, none.astype(np.int32))
-        layout.close()
-
-    run(main)
-
-
 def plans_are_as_long_as_they_may_be(kind: type[Layout], folder: Path) -> None:
     """Extents are cut at the limit, rows beside each other share one, and gaps may be bridged."""
     table, slots = make_table(folder, 128, 4096), Slots(4096, 128)
@@ -213,20 +202,6 @@ def plans_are_as_long_as_they_may_be(kind: type[Layout], folder: Path) -> None:
     less = bridging.locate(some, where[: len(some)], slots.landing)
     assert less.requests <= len(some), "a gap costs requests"
     bridging.close()
-
-
-def several_plans_are_carried_out_at_once(kind: type[Layout], folder: Path) -> None:
-    table = make_table(folder, 300, 400)
-
-    async def main(engine: Engine) -> None:
-        layout, slots = table.layout(kind), Slots(400, 300)
-        rows, where = wanted(400, 400)
-        parts = [(rows[i::4].copy(), where[i::4].copy()) for i in range(4)]
-        await asyncio.gather(*(bring(engine, layout, slots, *part) for part in parts))
-        assert np.array_equal(slots.rows[where], table.content[rows]), "a wrong row"
-        layout.close()
-
-    run(main)
 
 
 def a_short_file_fails_the_rows_that_it_lacks(kind: type[Layout], folder: Path) -> None:
@@ -286,9 +261,7 @@ CONTRACT: tuple[Callable[[Any, Path], None], ...] = (
     rows_land_in_places,
     a_row_may_be_repeated_if_said_so,
     what_cannot_be_planned_is_refused,
-    no_rows_are_no_reads,
     plans_are_as_long_as_they_may_be,
-    several_plans_are_carried_out_at_once,
     a_short_file_fails_the_rows_that_it_lacks,
     errors_name_the_file,
     closing_is_for_good,
@@ -297,9 +270,7 @@ CONTRACT: tuple[Callable[[Any, Path], None], ...] = (
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("layout", ALL, ids=plugins.name_of)
-def test_a_layout_keeps_its_contract(
-    layout: Any, check: Callable[[Any, Path], None], tmp_path: Path
-) -> None:
+def test_a_layout_keeps_its_contract(layout, check, tmp_path):
     check(plugins.find("layouts", layout), tmp_path)
 
 
@@ -359,9 +330,7 @@ class Open(Reversed):
         (Open, closing_is_for_good, "still open"),
     ],
 )
-def test_a_broken_layout_is_found(
-    layout: type[Layout], check: Callable[[Any, Path], None], message: str, tmp_path: Path
-) -> None:
+def test_a_broken_layout_is_found(layout, check, message, tmp_path):
     with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
         check(layout, tmp_path)
 

@@ -48,7 +48,6 @@ BAD = (20 * ROW_BYTES, 20 * ROW_BYTES + 512)  # half of row 20
 
 
 def made(kind: type[Tier], context: TierContext) -> Tier:
-    """A tier of that kind."""
     try:
         return kind.make(CONTEXTS.get(kind.name, lambda given: given)(context))
     except Exception as error:
@@ -91,7 +90,6 @@ class Bench:
         self.landing = Landing(address, ROW_BYTES, True, self.rows)
 
     def fetch(self, rows: Int64Array, slots: Int32Array) -> Fetch:
-        """Begin to fetch."""
         return self.tier.fetch(rows, slots, self.landing)
 
     async def end(self, fetch: Fetch, rows: Int64Array, slots: Int32Array) -> Asked:
@@ -110,7 +108,6 @@ class Bench:
         return asked
 
     async def bring(self, rows: Int64Array, slots: Int32Array) -> Asked:
-        """Fetch rows into slots."""
         self.rows[slots] = 0xEE
         return await self.end(self.fetch(rows, slots), rows, slots)
 
@@ -194,8 +191,6 @@ def several_fetches_go_on_at_once(kind: type[Tier], folder: Path) -> None:
 
 
 def two_fetches_may_bring_the_same_row(kind: type[Tier], folder: Path) -> None:
-    """For two buffers of one table."""
-
     async def main(bench: Bench) -> None:
         rows = np.arange(90)
         slots = np.arange(180, dtype=np.int32)
@@ -321,9 +316,7 @@ CONTRACT = (
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("tier", ALL, ids=plugins.name_of)
-def test_a_tier_keeps_its_contract(
-    tier: Any, check: Callable[[Any, Path], None], tmp_path: Path
-) -> None:
+def test_a_tier_keeps_its_contract(tier, check, tmp_path):
     check(plugins.find("tiers", tier), tmp_path)
 
 
@@ -390,8 +383,6 @@ class Unstoppable(Keeping):
         (Unstoppable, cancelling_fails_what_was_not_started, "goes on"),
     ],
 )
-def test_a_broken_tier_is_found(
-    tier: type[Tier], check: Callable[[Any, Path], None], message: str, tmp_path: Path
-) -> None:
+def test_a_broken_tier_is_found(tier, check, message, tmp_path):
     with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
         check(tier, tmp_path)

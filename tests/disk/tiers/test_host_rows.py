@@ -100,7 +100,6 @@ class Bench:
         return self.tier.fetch(np.arange(ROWS), np.arange(ROWS, dtype=np.int32), self.landing)
 
     async def bring(self) -> None:
-        """Fetch all rows and check them."""
         await self.end(self.fetch())
 
     async def end(self, fetch: Fetch) -> None:
@@ -114,7 +113,6 @@ class Bench:
         assert sorted(landed) == list(range(ROWS))
 
     async def fill(self) -> None:
-        """Have the tier keep its rows."""
         await self.bring()
         assert self.tier._filling is not None
         await asyncio.wait([self.tier._filling])
@@ -243,9 +241,7 @@ def test_closing_ends_the_filling(monkeypatch: pytest.MonkeyPatch) -> None:
     run(main())
 
 
-def test_rows_are_brought_in_parts_and_those_that_are_there_only_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_are_brought_in_parts_and_those_that_are_there_only_once(monkeypatch):
     monkeypatch.setattr(host_rows, "PART_ROWS", 8)
 
     async def main() -> None:

@@ -86,7 +86,6 @@ class VictimTable:
         return places.tolist(), int(arriving)
 
     def drop(self, places: Sequence[int]) -> int:
-        """Rows were copied back."""
         given = np.array(places, np.int32)
         code = int(lib.gd_victims_drop(self.c, pointer(given), len(given)))
         self.verify()
@@ -106,7 +105,6 @@ class VictimTable:
         return {r for r in range(self.rows) if lib.gd_buffer_slot_of(self.table, r) >= 0}
 
     def verify(self) -> None:
-        """Every invariant holds."""
         assert lib.gd_buffer_verify(self.table) == 0
 
 
