@@ -32,7 +32,6 @@ def record_loader(loader: Any, root: Path, epochs: int = 1, **more: Any) -> Reco
 
 
 def reader_of(loader: Any, root: Path, recorded: Recorded) -> SampleReader:
-    """What reads them again."""
     types, tables = loader.data.info.types, feature_tables(loader.data)
     return SampleReader(root, recorded.schema, recorded.index, types, tables, max(len(loader), 1))
 
@@ -109,6 +108,5 @@ class Replay:
 
 
 def drawn(loader: Any, epochs: int = 1) -> Replay:
-    """A loader's batches."""
     source = source_of(loader, epochs)
     return Replay(list(source.draw(0)), source.hops)

@@ -46,7 +46,6 @@ class Work:
         self.calls += 1
 
     def run(self) -> None:
-        """Make it, or go on."""
         self._make(lambda what, *_: self.phases.setdefault(what, self.calls))
 
     def resume(self) -> None:
@@ -56,7 +55,6 @@ class Work:
         assert os.listdir(self.target.parent) == [self.target.name]
 
     def clear(self) -> None:
-        """Remove all that was made."""
         shutil.rmtree(self.target.parent)
         self.target.parent.mkdir()
 

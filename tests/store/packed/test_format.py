@@ -129,7 +129,6 @@ def finished(store: Store, settings: PackSettings = SETTINGS) -> Path:
 
 
 def leave(store: Store) -> Path:
-    """Leave an unfinished pack."""
     with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS) as packing:
         (packing.path / "samples").mkdir()
         (packing.path / "samples" / "000.npy").write_bytes(bytes(100))

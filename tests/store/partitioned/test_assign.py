@@ -100,9 +100,7 @@ def written(folder: Path, part: Any, form: str) -> Any:
 
 
 @pytest.mark.parametrize("form", ["npy", "text", "array", "list"])
-def test_partitions_from_the_user(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-):
+def test_partitions_from_the_user(store, tmp_path, monkeypatch, form):
     monkeypatch.setattr(given, "_STEP", 300)
     part = [(node + 1) % 5 for node in range(NODES)]
     found = GivenParts(written(tmp_path, part, form), NODES)
@@ -189,9 +187,7 @@ def test_auto_takes_metis_where_it_fits(store: Store, monkeypatch: pytest.Monkey
         (Chosen("ldg", 4), 1 << 20, "memory=1.05 MB is too little .* give at least 2"),
     ],
 )
-def test_settings_that_cannot_work(
-    store: Store, tmp_path: Path, chosen: Chosen, memory: int, said: str
-):
+def test_settings_that_cannot_work(store, tmp_path, chosen, memory, said):
     with pytest.raises(ConfigError, match=said):
         run(store, tmp_path / "work", chosen, memory)
 
@@ -257,9 +253,7 @@ def test_metis_is_given_the_symmetric_lists(store: Store, tmp_path: Path, fake: 
         ("print('Input Error'); os._exit(3)", r"METIS failed \(exit status 3\): .* more memory"),
     ],
 )
-def test_a_child_that_dies_is_explained(
-    store: Store, tmp_path: Path, fake: Fake, body: str, said: str
-):
+def test_a_child_that_dies_is_explained(store, tmp_path, fake, body, said):
     fake(body)
     with pytest.raises(ConfigError, match=said) as raised:
         run(store, tmp_path / "work", Chosen("metis", 4))
@@ -284,9 +278,7 @@ def test_what_metis_needs_is_named(store: Store, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_child_ends_with_its_parent(
-    store: Store, tmp_path: Path, fake: Fake, number: signal.Signals
-):
+def test_the_child_ends_with_its_parent(store, tmp_path, fake, number):
     """The child holds a pipe open; it is closed when the child has ended."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

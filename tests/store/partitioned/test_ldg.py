@@ -90,9 +90,7 @@ def listed(numbers: list[int]) -> Iterator[list[int]]:
 
 @pytest.mark.usefixtures("small_parts")
 @product("most,in_file", [200, 400, 100_000, 100_000], [False, True, False, True])
-def test_lists_are_the_same_whatever_the_memory(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, in_file: bool
-):
+def test_lists_are_the_same_whatever_the_memory(store, tmp_path, monkeypatch, most, in_file):
     whole = symmetric.symmetric_lists(store, tmp_path / "none", MEMORY, ignore, 0)
     expected = [number for chunk in whole.chunks() for number in chunk.tolist()]
     assert [sorted(each) for each in listed(expected)] == [

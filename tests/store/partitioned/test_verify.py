@@ -77,8 +77,6 @@ def forge(made: Partitioned, name: str, change: Callable[[Any], None]) -> None:
 
 
 def swap(first: int, second: int) -> Callable[[Any], None]:
-    """Exchanges two rows."""
-
     def change(values: Any) -> None:
         values[[first, second]] = values[[second, first]]
 
@@ -86,7 +84,6 @@ def swap(first: int, second: int) -> Callable[[Any], None]:
 
 
 def put(at: int, value: int) -> Callable[[Any], None]:
-    """Sets a number."""
     return lambda values: values.__setitem__(at, value)
 
 
@@ -113,9 +110,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("name", "change", "said"), FORGED)
-def test_what_is_wrong_is_named_though_the_checksums_agree(
-    store: Store, name: str, change: Callable[[Any], None], said: str
-):
+def test_what_is_wrong_is_named_though_the_checksums_agree(store, name, change, said):
     made = make_folder(store, PART)
     forge(made, name, change)
     with pytest.raises(StoreError, match=said) as caught:
