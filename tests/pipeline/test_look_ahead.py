@@ -7,11 +7,10 @@ import functools
 import numpy as np
 import pytest
 
-from gnndrive.buffer.policies.base import NO_USE, Keys
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
-from gnndrive.testing.simulation import Scenario, Simulation
+from gnndrive.testing.simulation import Simulation
 from tests.pipeline import tight
 from tests.pipeline.tight import SLOTS, ids, in_virtual_loop
 
@@ -39,38 +38,6 @@ async def test_a_batch_announced_late_keeps_rows_on_standby(rows):
         simulation.buffer.announce(2, {"x": ids(16, 24)})
         assert await visit(simulation, 2, ids(16, 24)) == 8
         assert await visit(simulation, 3, ids(0, 8)) == 0
-
-
-class Asked(Belady):
-    """Records the next uses that `keys` was called with."""
-
-    next_use = np.empty(0, np.int64)
-
-    def keys(self, next_use: Int64Array, now: int) -> Keys:
-        assert not np.shares_memory(self.next_use, next_use), "each call gets an array of its own"
-        self.next_use = next_use
-        return super().keys(next_use, now)
-
-    @property
-    def known(self) -> set[int]:
-        return set(self.next_use.tolist())
-
-
-@in_virtual_loop
-async def test_keys_are_asked_again_when_announcements_change(rows):
-    policy = Asked()
-    simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
-    buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
-    assert policy.known == {NO_USE}
-    for index in (5, 7, 6):
-        buffer.announce(index, wanted)
-    assert policy.known == {5, 6, 7, NO_USE}
-    buffer.withdraw(6, wanted)
-    assert policy.known == {5, 7, NO_USE}
-    await visit(simulation, 5, wanted["x"])
-    assert policy.known == {7, NO_USE}
-    buffer.withdraw(7, wanted)
-    await simulation.close()
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "refused", "left", "left behind another"])

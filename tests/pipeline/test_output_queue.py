@@ -198,26 +198,6 @@ async def test_abandoning_drops_ready_and_later_batches():
     assert output.abandon() is True
 
 
-def test_the_error_of_abandoning_is_raised_if_batches_are_lost():
-    def abandoned(output: OutputQueue) -> type[BaseException]:
-        output.abandon(KeyError())
-        with pytest.raises((KeyError, OutputEnded)) as caught:
-            output.get()
-        with pytest.raises(OutputEnded):
-            output.get()
-        return caught.type
-
-    under_way, unread, complete = OutputQueue(), OutputQueue(), OutputQueue()
-    unread.put(0)
-    unread.finish(None)
-    complete.put(0)
-    complete.finish(None)
-    complete.get()
-    assert abandoned(under_way) is KeyError
-    assert abandoned(unread) is KeyError
-    assert abandoned(complete) is OutputEnded
-
-
 # ---- threads and loops
 
 

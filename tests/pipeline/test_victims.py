@@ -34,7 +34,7 @@ from tests.pipeline.scenarios import (
     victims,
     victims_back_at_once,
     victims_of_few_slots,
-)
+)  # fmt: skip
 from tests.pipeline.tight import in_virtual_loop, short_of_memory
 
 RULES = pytest.mark.parametrize("rule", ["victim", "victim-queues"])

@@ -19,7 +19,7 @@ from gnndrive.testing.simulated_windows import (
     WindowedSimulation,
     WindowRows,
     WindowSampler,
-)
+)  # fmt: skip
 from tests.pipeline.scenarios import NOISE, run_one, windows_end_well
 from tests.soak import product
 

@@ -15,21 +15,17 @@ Event = dict[str, Any]
 US = 0.01  # times are rounded to nanoseconds
 
 
-def read(path: Path) -> list[Event]:
+def read(path: Path, end: bytes = b"") -> list[Event]:
     """The events of a file that was closed: whole JSON."""
     content = path.read_bytes()
-    found = json.loads(gzip.decompress(content) if path.name.endswith(".gz") else content)
+    found = json.loads((gzip.decompress(content) if path.suffix == ".gz" else content) + end)
     assert isinstance(found, list)
     return found
 
 
 def read_unfinished(path: Path) -> list[Event]:
     """The events of a file that was not closed, as Perfetto reads it: without the bracket."""
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if path.name.endswith(".gz") else content).decode()
-    found = json.loads(text + "]")
-    assert isinstance(found, list)
-    return found
+    return read(path, end=b"]")
 
 
 def check(events: list[Event]) -> None:
@@ -39,9 +35,8 @@ def check(events: list[Event]) -> None:
     slices: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
     named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
     for event in events:
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int)
-        assert isinstance(event["name"], str)
+        kinds = {"pid": int, "tid": int, "name": str}
+        assert all(isinstance(event[name], kind) for name, kind in kinds.items())
         phase = event["ph"]
         assert phase in "MbeXCi"
         if phase == "M":
@@ -51,8 +46,7 @@ def check(events: list[Event]) -> None:
         if phase == "b":
             number = event["id2"]["local"]
             assert int(number, 16) > 0
-            assert number not in open_spans
-            open_spans[number] = event
+            assert open_spans.setdefault(number, event) is event
         elif phase == "e":
             begin = open_spans.pop(event["id2"]["local"])
             assert begin["name"] == event["name"]

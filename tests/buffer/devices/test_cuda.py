@@ -306,8 +306,7 @@ def test_scratch_is_what_a_scatter_takes(gpus, monkeypatch):
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch, gpus: FakeCuda) -> list[str]:
     """In which order pinned memory is unregistered and unmapped."""
-    events: list[str] = []
-    unregister = gpus.host.unregister
+    events, unregister = list[str](), gpus.host.unregister
 
     class Block(mmap.mmap):
         def close(self) -> None:
@@ -315,17 +314,13 @@ def order(monkeypatch: pytest.MonkeyPatch, gpus: FakeCuda) -> list[str]:
             events.append("unmapped")
 
         def __del__(self) -> None:
-            if not self.closed:
-                events.append("unmapped")
-
-    def mapped(nbytes: int) -> mmap.mmap:
-        return Block(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            events.extend([] if self.closed else ["unmapped"])
 
     def unregistered(address: int) -> int:
         events.append("unregistered")
         return unregister(address)
 
-    monkeypatch.setattr(_pinned, "private_map", mapped)
+    monkeypatch.setattr(_pinned, "private_map", lambda nbytes: Block(-1, nbytes))
     monkeypatch.setattr(gpus.host, "unregister", unregistered)
     return events
 

@@ -182,13 +182,6 @@ def test_cuda_is_asked_by_names_that_cupy_has(tmp_path):
         assert hasattr(runtime.PointerAttributes, name)
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_kernel_is_made_from_its_source(unit):
-    kernel = cupy.RawKernel(code(unit), NAME)
-    assert (kernel.name, kernel.backend) == (NAME, "nvrtc")
-    assert callable(kernel.compile)
-
-
 def test_a_stream_of_torch_becomes_one_of_cupys(monkeypatch):
     monkeypatch.setattr(_kernels, "_host_pointers_are_valid", lambda *given: True)
     kernel = MoveKernel(cupy, torch.device("cuda", 0))
