@@ -185,39 +185,25 @@ async def test_cancelled_reads_end(make, rows_of):
     await engine.aclose()
 
 
-async def test_closing_while_reads_are_under_way(make, rows_of):
+async def test_closing_waits_for_reads_that_are_under_way(make, rows_of):
     rows = rows_of(1024, 2000)
     engine = make(depth=2)
     picked, slots = some(np.random.default_rng(8), rows, 2000)
-    jobs = [
-        asyncio.create_task(
-            drain(engine, rows.table.locate(picked[i::2], slots[i::2], rows.landing))
-        )
-        for i in range(2)
-    ]
+    parts = [(picked[i::2], slots[i::2]) for i in range(2)]
+    jobs = [engine.read(rows.table.locate(*part, rows.landing)) for part in parts]
     await asyncio.sleep(0)
     await asyncio.gather(engine.aclose(), engine.aclose())
-    ended = []
+    assert all(job.wake() for job in jobs), "the engine has not let go of a job"
+    after, ended = rows.memory.copy(), []
     for job in jobs:
-        landed, failures = await job
-        ended += landed.tolist() + [slot for slot, _, _ in failures]
-        assert {code for _, code, _ in failures} <= {errno.ECANCELED}
+        async for stretch in job:
+            ended += [*stretch.slots.tolist(), *stretch.failures["slot"].tolist()]
+            assert set(stretch.failures["error"].tolist()) <= {errno.ECANCELED}
     assert sorted(ended) == sorted(slots)
+    assert np.array_equal(rows.memory, after)
     await engine.aclose()
     with pytest.raises(ClosedError):
         engine.read(rows.table.locate(picked, slots, rows.landing))
-
-
-async def test_closing_waits_for_what_may_still_be_written(make, rows_of):
-    rows = rows_of(1024, 2000)
-    engine = make(depth=2)
-    picked, slots = some(np.random.default_rng(8), rows, 2000)
-    job = engine.read(rows.table.locate(picked, slots, rows.landing))
-    await engine.aclose()
-    assert job.wake(), "the engine has not let go of the job"
-    after = rows.memory.copy()
-    await asyncio.sleep(0)
-    assert np.array_equal(rows.memory, after)
 
 
 async def test_closing_may_be_cancelled_and_tried_again(make, rows_of):

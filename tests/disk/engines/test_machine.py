@@ -90,14 +90,6 @@ class Machine:
         )
 
 
-def test_the_bytes_behind_the_last_row_are_not_needed():
-    machine = Machine([0], 700)
-    lib.gd_reads_take(machine.reads)
-    assert machine.request()[1] == 1024
-    assert machine.complete(700) == WHOLE
-    assert machine.right()
-
-
 def test_a_short_read_requests_the_rest_from_a_sector_on():
     machine = Machine([0], 1800)
     lib.gd_reads_take(machine.reads)

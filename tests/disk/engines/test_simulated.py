@@ -67,22 +67,18 @@ async def test_rows_with_random_errors_never_land(rows_of, seeds):
 async def test_a_bad_sector_fails_the_rows_that_touch_it(rows_of, seeds):
     rows = rows_of(300, 200)
     for seed in seeds(3):
-        await bad_sector(rows, seed)
-
-
-async def bad_sector(rows, seed):
-    bad = (4096 + 30 * 512, 4096 + 31 * 512)
-    faults = Faults(short=0.2, eintr=0.1, eio_offsets=(bad,))
-    picked, slots, landed, failures, _ = await one_run(rows, seed, faults, count=200)
-    first, last = 30 * 512 // 300, (31 * 512 - 1) // 300
-    touching = set()
-    for row in range(200):  # a row read alone takes its whole sectors along
-        start, stop = 4096 + row * 300, 4096 + (row + 1) * 300
-        if start // 512 * 512 < bad[1] and -(-stop // 512) * 512 > bad[0]:
-            touching.add(row)
-    assert set(range(first, last + 1)) <= touching
-    row_of_slot = dict(zip(slots.tolist(), picked.tolist(), strict=True))
-    assert {row_of_slot[slot] for slot, _, _ in failures} == touching
-    assert {code for _, code, _ in failures} == {errno.EIO}
-    assert all(bad[0] - 512 <= offset < bad[1] for _, _, offset in failures)
-    assert len(landed) == 200 - len(touching)
+        bad = (4096 + 30 * 512, 4096 + 31 * 512)
+        faults = Faults(short=0.2, eintr=0.1, eio_offsets=(bad,))
+        picked, slots, landed, failures, _ = await one_run(rows, seed, faults, count=200)
+        first, last = 30 * 512 // 300, (31 * 512 - 1) // 300
+        touching = set()
+        for row in range(200):  # a row read alone takes its whole sectors along
+            start, stop = 4096 + row * 300, 4096 + (row + 1) * 300
+            if start // 512 * 512 < bad[1] and -(-stop // 512) * 512 > bad[0]:
+                touching.add(row)
+        assert set(range(first, last + 1)) <= touching
+        row_of_slot = dict(zip(slots.tolist(), picked.tolist(), strict=True))
+        assert {row_of_slot[slot] for slot, _, _ in failures} == touching
+        assert {code for _, code, _ in failures} == {errno.EIO}
+        assert all(bad[0] - 512 <= offset < bad[1] for _, _, offset in failures)
+        assert len(landed) == 200 - len(touching)

@@ -12,7 +12,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Sample
 from gnndrive.store.packed import hot, orders
 from gnndrive.store.packed.hot import BANDS, choose_hot
-from gnndrive.store.packed.orders import ORDERS, count_reads, order_rows
+from gnndrive.store.packed.orders import ORDERS, order_rows
 from gnndrive.store.packed.places import IN_CHUNK, IN_HOT, IN_SHARED, NodePlaces, renumber
 from gnndrive.store.packed.predict import TableRows, predict
 from gnndrive.store.packed.segments import choose_segment, rows_by_segment
@@ -160,37 +160,6 @@ def test_the_hashes_are_what_they_have_been():
 def test_an_order_that_cannot_be_is_refused(order, batches, said):
     with pytest.raises(ConfigError, match=said):
         order_rows(order, [], 0, batches)
-
-
-def test_reads_are_those_of_a_set_of_pages(seeds):
-    for seed in seeds(8):
-        random = np.random.default_rng(seed)
-        members, rows = random_members(random, int(random.integers(1, 5)))
-        order = random.permutation(rows)
-        own = random.integers(0, 50, len(members)).tolist()
-        row_bytes = int(random.choice([1, 100, 400, 1023, 4096, 5000]))
-        page = int(random.choice([512, 4096]))
-        gap = int(random.choice([0, 1, 512, 4096, 40960]))
-        requests = read = wanted = 0
-        position = {int(row): at for at, row in enumerate(order)}
-        for used, mine in zip(members, own, strict=True):
-            pages, distinct = set(), set(used.tolist())
-            for row in distinct:
-                start = position[row] * row_bytes
-                pages |= set(range(start // page, (start + row_bytes - 1) // page + 1))
-            wanted += (len(distinct) + mine) * row_bytes
-            last = None
-            for number in sorted(pages):
-                between = 0 if last is None else (number - last - 1) * page
-                if last is None or between > gap:
-                    requests, between = requests + 1, 0
-                read += between + page
-                last = number
-            requests += mine > 0
-            read += -(-mine * row_bytes // page) * page
-        found = count_reads(order, members, own, row_bytes, page, gap)
-        assert (found.requests, found.read_bytes, found.wanted_bytes) == (requests, read, wanted)
-        assert found.amplification == (read / wanted if wanted else 1)
 
 
 # ---- places of a segment's rows

@@ -23,7 +23,6 @@ from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.placement import PLACING
 from gnndrive.store.packed.record import record
 from gnndrive.store.packed.samples import SampleReader
-from gnndrive.store.packed.sections import Schema
 from gnndrive.store.packed.settings import parse_settings
 from gnndrive.store.parsing import Record
 from tests.loader.batches import assert_same
@@ -192,29 +191,14 @@ def test_damaged_samples_are_refused(loader, tmp_path):
 
 def test_a_schema_of_another_store_is_refused(loader, tmp_path):
     recorded, types = record_loader(loader, tmp_path), loader.data.info.types
-    schema, tables = recorded.schema, feature_tables(loader.data)
-    first = dataclasses.replace(schema.sections[0], delivered="float32")
-    for other in (
-        dataclasses.replace(schema, sections=schema.sections[1:]),
-        dataclasses.replace(schema, sections=(first, *schema.sections[1:])),
-        dataclasses.replace(schema, edge_types=()),
-        dataclasses.replace(schema, node_types=("paper",)),
-        *other_places(schema),
-    ):
+    schema, change = recorded.schema, dataclasses.replace
+    sections = schema.sections
+    place = next(n for n, each in enumerate(sections) if each.name.startswith(PLACING))
+    others = [change(schema, edge_types=()), change(schema, node_types=("paper",))]
+    for at in (0, place):
+        fields = {"dtype": "float64"}, {"delivered": "float32"}, {"shape": (2, -1)}, {"name": "no"}
+        for new in ([], *([change(sections[at], **each)] for each in fields)):
+            others.append(change(schema, sections=(*sections[:at], *new, *sections[at + 1 :])))
+    for other in others:
         with pytest.raises(StoreError, match="another form"):
-            SampleReader(tmp_path, other, recorded.index, types, tables)
-
-
-def other_places(schema: Schema) -> Iterator[Schema]:
-    """Schemas with another section for the places of rows."""
-    place = next(n for n, each in enumerate(schema.sections) if each.name.startswith(PLACING))
-    before, section, after = (
-        schema.sections[:place], schema.sections[place], schema.sections[place + 1 :],
-    )  # fmt: skip
-    yield dataclasses.replace(schema, sections=before + after)
-    for fields in (
-        {"dtype": "float64"}, {"delivered": "float32"}, {"shape": (2, -1)},
-        {"name": f"{section.name}/more"},
-    ):  # fmt: skip
-        other = dataclasses.replace(section, **fields)
-        yield dataclasses.replace(schema, sections=(*before, other, *after))
+            SampleReader(tmp_path, other, recorded.index, types, feature_tables(loader.data))

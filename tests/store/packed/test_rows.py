@@ -372,30 +372,22 @@ def test_a_file_system_that_refuses_direct_reads_and_writes(tmp_path, small, mon
     assert refused == expected
 
 
-def test_dirty_pages_are_bounded(tmp_path, small, file_system_syncs):
+def test_dirty_pages_are_bounded_and_small_parts_share_a_sync(
+    tmp_path, small, monkeypatch, file_system_syncs
+):
     table, _ = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    counts = []
-    for dirty_bytes in (1 << 30, 100_000):
-        small(1 << 20, dirty_bytes=dirty_bytes)
-        packing = pack(tmp_path / f"{dirty_bytes}", table, [np.arange(0, 1000, 10)] * 100)
+    counts, given = [], [(1 << 20, 1 << 30, 1), (1 << 20, 100_000, 1), (10_000, 1 << 30, 35_000)]
+    for part_bytes, dirty_bytes, sync_bytes in given:
+        small(2 * 4096 + part_bytes, dirty_bytes=dirty_bytes)
+        monkeypatch.setattr(rows_module, "SYNC_BYTES", sync_bytes)
+        told = list[int]()
+        packing = pack(tmp_path / f"{len(counts)}", table, [np.arange(0, 1000, 10)] * 100)
         file_system_syncs.clear()
-        packing.run()
+        packing.run(lambda what, done, total, told=told: told.append(done))
         counts.append(len(file_system_syncs))
         assert set(file_system_syncs) == {str(packing.folder)}
     assert counts[1] >= counts[0] + 5
-
-
-def test_small_parts_share_a_sync(tmp_path, small, monkeypatch, file_system_syncs):
-    table, rows = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    small(2 * 4096 + 10_000)
-    packing = pack(tmp_path / "p", table, [np.arange(1000)])
-    monkeypatch.setattr(rows_module, "SYNC_BYTES", 35_000)
-    file_system_syncs.clear()
-    told: list[int] = []
-    packing.run(lambda what, done, total: told.append(done))
-    check_outputs(packing.outputs, rows)
-    assert told == [0, 40_000, 80_000, 100_000]
-    assert len(file_system_syncs) == 4  # and one at the end
+    assert (counts[2], told) == (4, [0, 400_000, 800_000, 1_000_000])
 
 
 # ---- interrupted packing

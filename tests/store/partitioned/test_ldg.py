@@ -152,6 +152,3 @@ def test_a_pass_that_cannot_begin_is_refused(part: list[int], parts: int, cap: i
     error, given_part = ffi.new("int *"), np.array(part, np.int32)
     assert lib.gd_ldg_new(pointer(given_part), 2, parts, cap, error) == ffi.NULL
     assert error[0] == code
-
-
-# ---- how good the partitions are
