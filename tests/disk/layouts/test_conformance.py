@@ -1,5 +1,4 @@
-"""What every layout must do, whichever engine carries its plans out, and that a layout which does
-not is found."""
+"""What every layout must do, whichever engine carries its plans out."""
 
 from __future__ import annotations
 

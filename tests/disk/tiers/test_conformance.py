@@ -1,8 +1,4 @@
-"""What every tier must do, by itself or above the disk, and that a tier which does not is found.
-
-The disk is simulated, so that a test says what has been read when; a tier that waits for what will
-never come ends in `Deadlock`.
-"""
+"""What every tier must do; one that waits for what never comes ends in `Deadlock`."""
 
 from __future__ import annotations
 

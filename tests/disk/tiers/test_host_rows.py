@@ -1,7 +1,4 @@
-"""The tier of host memory: who copies its rows, how it is filled, and that closing frees it.
-
-The tier below is a fake that answers when the test says so.
-"""
+"""The tier of host memory over a fake that answers when the test says so."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""pack.json: written, read again, refused if damaged; packs by settings; the hidden folder of a
-packer, its lock, and what a killed one leaves."""
+"""pack.json, packs by settings, and the hidden folder of a packer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whole packs: each row is its table's, the bytes are as predicted, and a packer that is killed, or
-whose disk is full, leaves what the next one ends."""
+"""Whole packs: rows, bytes as predicted, memory and disks that are too small, kills."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Recorded batches are those that the loader yields; a killed recording goes on; a stranger's
-samples are refused if they do not fit the index, the schema or the store."""
+"""Recorded batches, a recording that goes on, and samples that are damaged."""
 
 from __future__ import annotations
 

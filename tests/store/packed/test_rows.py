@@ -1,5 +1,4 @@
-"""Rows in packed files: reserved in time, equal to the table's whatever the sizes, orders and
-budgets, summed and verified, and durable when a power cut or a failing disk interrupts them."""
+"""Rows in packed files: reserved, equal to the table's, summed, and durable."""
 
 from __future__ import annotations
 

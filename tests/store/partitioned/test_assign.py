@@ -1,7 +1,4 @@
-"""Partitions at random, by METIS or from the user; the number of partitions; what is refused; and
-assignments that are killed at any moment.
-
-Some tests put another module in the place of pymetis, whose process ends as METIS's may."""
+"""Partitions at random, by METIS (or a module in pymetis' place) or from the user; kills."""
 
 from __future__ import annotations
 

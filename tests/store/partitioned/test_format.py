@@ -1,5 +1,4 @@
-"""partition.json and the arrays of a folder: read as they were written, refused if damaged; and
-what a folder answers."""
+"""partition.json and the arrays of a folder, refused if damaged; what a folder answers."""
 
 from __future__ import annotations
 

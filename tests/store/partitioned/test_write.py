@@ -1,5 +1,4 @@
-"""The writer makes the files that `made.py` makes in memory, whatever the partitions and rows; one
-that is killed, or whose disk is full, leaves what the next one ends."""
+"""The writer makes the files that `made.py` makes, also if it is killed or its disk is full."""
 
 from __future__ import annotations
 
