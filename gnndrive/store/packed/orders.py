@@ -17,7 +17,6 @@ A row is given by its number among the shared rows by id, as `NodePlaces.members
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ Members = npt.NDArray[Any]
 ORDERS = ("sets", "minhash", "id")
 SETS_MAX = 64
 """The most batches of a segment in the order "sets": a set is a mask of 64 bits."""
-PAGE_BYTES = 4096
 
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -113,62 +111,3 @@ def _ranks(batches: int, number: int) -> list[int]:
     for rank, (_, batch) in enumerate(sorted(hashes)):
         ranks[batch] = rank
     return ranks
-
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """What the batches of a segment read.
-
-    Attributes:
-        requests: how many stretches.
-        read_bytes: their bytes.
-        wanted_bytes: the bytes of the batches' cold rows.
-    """
-
-    requests: int
-    read_bytes: int
-    wanted_bytes: int
-
-    @property
-    def amplification(self) -> float:
-        """Bytes read for each byte wanted; 1 if none is wanted."""
-        return self.read_bytes / self.wanted_bytes if self.wanted_bytes else 1.0
-
-
-def count_reads(
-    order: Int64Array,
-    members: Iterable[Members],
-    own_rows: Iterable[int],
-    row_bytes: int,
-    page_bytes: int = PAGE_BYTES,
-    gap_bytes: int = 0,
-) -> Reads:
-    """Return what the batches of a segment read with an order of the shared rows.
-
-    Reads are whole pages; pages that touch are one read, and so are those with a short gap between
-    them. A chunk begins on a page.
-
-    Args:
-        order: the row at each position of the shared file, as `order_rows` returns it.
-        members: the shared rows that each batch uses; a row counts once for each batch.
-        own_rows: how many rows the chunk of each batch has.
-        row_bytes: bytes of a row.
-        page_bytes: bytes of a page, from the start of the file.
-        gap_bytes: the longest gap that is read rather than split into two requests.
-    """
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
-    requests = read = wanted = 0
-    for used, own in zip(members, own_rows, strict=True):
-        rows = np.unique(position[used])
-        first = rows * row_bytes // page_bytes * page_bytes
-        end = -(-(rows + 1) * row_bytes // page_bytes) * page_bytes
-        splits = np.flatnonzero(first[1:] - end[:-1] > gap_bytes) + 1
-        starts, ends = (np.concatenate([splits[:0], [0], splits]), np.append(splits, len(rows)) - 1)
-        if len(rows):
-            requests += len(starts)
-            read += int((end[ends] - first[starts]).sum())
-        requests += own > 0
-        read += -(-own * row_bytes // page_bytes) * page_bytes
-        wanted += (len(rows) + own) * row_bytes
-    return Reads(requests, read, wanted)
