@@ -1,11 +1,14 @@
 """Helpers of the loader's tests: they check a batch, compare two batches, and simulate a disk."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
+import gnndrive
+from gnndrive import Store
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.records import EngineSettings
 
@@ -45,3 +48,13 @@ def stage(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Have loaders make simulated devices with other delays and, by `seed % 3`, less staging."""
     made = SimulatedCuda.__init__
     monkeypatch.setattr(SimulatedCuda, "__init__", lambda self: made(self, seed))
+
+
+def skewed_store(path: Path, nodes: int, edges: int, columns: int, seed: int) -> Store:
+    """A store of random edges and float32 rows; a tenth of the nodes have nearly half of the
+    out-edges."""
+    draw = torch.Generator().manual_seed(seed)
+    source = (nodes * torch.rand(edges, generator=draw) ** 3).long()
+    edge_index = torch.stack([source, torch.randint(nodes, (edges,), generator=draw)])
+    x = torch.randn(nodes, columns, generator=draw)
+    return gnndrive.from_data(Data(x=x, edge_index=edge_index), path)

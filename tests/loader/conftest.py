@@ -13,7 +13,6 @@ from gnndrive import NeighborLoader, Store
 from tests.loader.batches import stage
 
 NODES = 400
-NODES_WITH_EDGES = 380  # the others have no in-neighbours
 Make = Callable[..., NeighborLoader]
 
 
@@ -22,7 +21,7 @@ def data() -> Data:
     """400 nodes, 4,000 edges with self loops, duplicates and nodes that none of them reaches."""
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(0, NODES, (2, 3_900), generator=draw)
-    edges[1] %= NODES_WITH_EDGES
+    edges[1] %= 380  # the others have no in-neighbours
     loops = torch.arange(50).repeat(2, 1)
     edges = torch.cat([edges, loops, edges[:, :50]], dim=1)
     return Data(

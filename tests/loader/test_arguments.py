@@ -51,20 +51,17 @@ def test_shuffling_has_its_own_order_in_each_epoch(make):
 
 
 def test_manual_seed_or_a_generator_repeats_epochs(make):
-    def epochs() -> list[list[list[int]]]:
-        loader = make(shuffle=True, generator=torch.Generator().manual_seed(9))
-        return [input_ids(loader), input_ids(loader)]
-
-    loader = make(shuffle=True)
-    torch.manual_seed(7)
-    first = list(loader)
-    torch.manual_seed(7)
-    for left, right in zip(first, loader, strict=True):
+    loader, epochs = make(shuffle=True), []
+    for seed in (7, 7, 8):
+        torch.manual_seed(seed)
+        epochs.append(list(loader))
+    for left, right in zip(*epochs[:2], strict=True):
         assert_same(left, right)
-    assert input_ids(loader) != [batch.input_id.tolist() for batch in first]
-    one, other = epochs()
-    assert [one, other] == epochs()
-    assert one != other
+    assert epochs[2][0].input_id.tolist() != epochs[0][0].input_id.tolist()
+    one, other = (make(shuffle=True, generator=torch.Generator().manual_seed(9)) for _ in range(2))
+    first = [input_ids(one), input_ids(one)]
+    assert first == [input_ids(other), input_ids(other)]
+    assert first[0] != first[1]
 
 
 # ---- samplers
@@ -94,17 +91,11 @@ def test_a_sampler_draws_as_it_would_in_torch(make):
             drawn_in.append(threading.current_thread())
             yield from super().__iter__()
 
-    loader = make(sampler=Sampler(range(NODES)))
-
-    def epoch() -> list[list[int]]:
+    loader, epochs = make(sampler=Sampler(range(NODES))), []
+    for _ in range(2):
         torch.manual_seed(11)
-        batches = []
-        for batch in loader:
-            torch.rand(3)
-            batches.append(batch.input_id.tolist())
-        return batches
-
-    assert epoch() == epoch()
+        epochs.append([(batch.input_id.tolist(), torch.rand(3))[0] for batch in loader])
+    assert epochs[0] == epochs[1]
     assert drawn_in == [threading.main_thread()] * 2
 
 
@@ -134,11 +125,9 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (NotImplementedError, "batch_size", {"batch_size": None}),
         (NotImplementedError, "device", {"device": "mps"}),
         (ConfigError, "num_neighbors", {"num_neighbors": [2, -2]}),
-        (ConfigError, "num_neighbors", {"num_neighbors": 5}),
         (ConfigError, "io_depth", {"io_depth": 0}),
         (ConfigError, r"io_depth=\d+: give at most 4,096 reads", {"io_depth": 4_097}),
         (ConfigError, "samplers", {"samplers": 0}),
-        (ConfigError, "training_queue", {"training_queue": -1}),
         (ConfigError, "seed", {"seed": "today"}),
         (ConfigError, "policy", {"policy": "fifo"}),
         (ConfigError, "gap", {"gap": "wide"}),
@@ -154,34 +143,28 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (ConfigError, "on_stats=3: give a function that takes a dict", {"on_stats": 3}),
         (ConfigError, "stats_interval=nan: give a positive", {"stats_interval": math.nan}),
         (ConfigError, r"trace=3: give a file whose name ends in \.json", {"trace": 3}),
-        (ConfigError, r"trace='a\.gz': give a file", {"trace": "a.gz"}),
         (ConfigError, "victim_buffer=.*'gnndrive' does not: leave it out", {"victim_buffer": 0}),
         (ConfigError, "sampling='ladies': give 'neighbor' or 'labor'", {"sampling": "ladies"}),
         (ConfigError, "give sampling='labor', or leave it out", {"batch_dependency": 4}),
         (ConfigError, "whole number of at least 1", LABOR | {"batch_dependency": 0}),
         (ConfigError, "leave replace=True out, or give sampling=", LABOR | {"replace": True}),
         (ConfigError, 'give sampling="neighbor"', LABOR | {"disjoint": True}),
-        (ConfigError, 'give sampling="neighbor"', LABOR | {"subgraph_type": "induced"}),
         (ConfigError, 'give sampling="neighbor"', LABOR | {"weight_attr": "edge_attr"}),
         (ConfigError, "='much' is no size", {"strategy": "lsm-gnn", "victim_buffer": "much"}),
         (ConfigError, "strategy='ginex'", {"superbatch": 8}),
         (ConfigError, "give strategy='diskgnn'", {"strategy": "auto", "packed": "there"}),
         (ConfigError, "at least 1", GINEX | {"superbatch": 0}),
-        (ConfigError, "at most 32,000", GINEX | {"superbatch": 40_000}),
         (ConfigError, "'overlapped' or 'apart'", GINEX | {"phases": "both"}),
         (ConfigError, "give one that is there", GINEX | {"superbatch_folder": "/none"}),
         (ConfigError, "path of a folder", GINEX | {"superbatch_folder": 3}),
         (ConfigError, "strategy='gnndrive'", GINEX | {"disjoint": True}),
-        (ConfigError, "strategy='gnndrive'", GINEX | {"subgraph_type": "induced"}),
         (ConfigError, "buffer", {"buffer": "8 apples"}),
-        (ConfigError, "memory", {"memory": "8 apples"}),
         (ConfigError, "device_memory", {"device_memory": "x", "device": "simulated-cuda"}),
         (ConfigError, "memory= or buffer= for the host", {"device_memory": "1GB"}),
         (ConfigError, "there are: simulated, threads, uring", {"engine": "steam"}),
         (ConfigError, "topology.*direct, mmap, resident", {"topology": "mapped"}),
         (ConfigError, "topology='direct'", {"topology": "mmap", "neighbour_cache": "1MB"}),
         (ConfigError, "holds no list", {"topology": "direct", "neighbour_cache": "1KB"}),
-        (ConfigError, "on_stats=3", LINKS | {"on_stats": 3}),
         (ConfigError, "strategy='gnndrive'", LINKS | GINEX),
         (ConfigError, 'edges as seeds.*give sampling="neighbor"', LINKS | LABOR),
     ],

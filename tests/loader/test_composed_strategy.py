@@ -1,5 +1,4 @@
-"""A strategy composed of a second implementation of every kind (tests/second) loads and trains; the
-package knows none of them."""
+"""A strategy of a second implementation of every kind (tests/second) loads and trains."""
 
 from __future__ import annotations
 
@@ -10,18 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-import gnndrive
-from gnndrive import LinkNeighborLoader, NeighborLoader
+from gnndrive import NeighborLoader
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
 from gnndrive.disk.tiers.base import Tier, TierContext
-from gnndrive.sampling.schedules.base import ScheduleContext
-from gnndrive.sampling.schedules.shuffled import Shuffled
 from gnndrive.strategies import STRATEGIES, Strategy
 from tests.loader.batches import assert_same, check
 from tests.loader.conftest import NODES, Make
-from tests.loader.hetero.graph import check as check_types
-from tests.loader.hetero.graph import make_data
 from tests.second import (
     SECOND,
     Copier,
@@ -56,29 +50,24 @@ def composed(make: Make) -> Make:
 
 
 def test_batches_are_pieces_of_the_graph(composed, data, store):
+    """The layout is the features' alone: what reads the adjacency finds it as the store has it."""
     loader = composed()
     assert "widened, because it fits beside a batch" in str(loader.plan())
     assert not Reversed.made, "a plan opens no file"
-    for _ in range(2):
+    direct = composed(
+        strategy=replace(COMPOSED, sampler="uniform"), topology="direct", neighbour_cache=0
+    )
+    for batches in (loader, loader, direct):
         seeds = []
-        for batch in loader:
+        for batch in batches:
             check(batch, data)
             assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
             assert torch.equal(batch.n_id[: batch.batch_size], batch.input_id)
             seeds += batch.input_id.tolist()
         assert sorted(seeds) == list(range(NODES))
     assert used.keys() == SECOND.keys()
-    assert Reversed.made == [store.table("x").path]
-
-
-def test_the_layout_is_the_features_alone(composed, data, store):
-    """What reads the adjacency on disk finds it as the store has it."""
-    strategy = replace(COMPOSED, sampler="uniform")
-    loader = composed(strategy=strategy, topology="direct", neighbour_cache=0)
-    for batch in loader:
-        check(batch, data)
-    assert loader.stats()["topology_requests"] > 0
-    assert Reversed.made == [store.table("x").path]
+    assert Reversed.made == [store.table("x").path] * 2
+    assert direct.stats()["topology_requests"] > 0
 
 
 def test_what_does_not_decide_changes_no_batch_nor_its_state(composed):
@@ -115,39 +104,6 @@ def test_closing_leaves_nothing_held(composed, store):
     assert all(memory.closed for memory in runtime.device.memories)
     assert not runtime.engine._active
     assert not list(store.path.parent.glob("*.reversed"))
-
-
-def test_edges_are_seeds_too(store, data):
-    """Samples around edges are in PyG's own form, which a sampler leaves to the package."""
-    with LinkNeighborLoader(
-        store, [1], batch_size=40, strategy=COMPOSED, device=Copier, engine=OneThread, seed=3,
-        shuffle=True, buffer="43KB", neg_sampling="binary",
-    ) as loader:  # fmt: skip
-        seeds = []
-        for batch in loader:
-            assert torch.equal(batch.x, data.x[batch.n_id])
-            assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-            ends = batch.n_id[batch.edge_label_index][:, batch.edge_label > 0]
-            assert torch.equal(ends, data.edge_index[:, batch.input_id])
-            seeds += batch.input_id.tolist()
-    assert sorted(seeds) == list(range(data.num_edges))
-    assert used.keys() == SECOND.keys() - {"samplers"}
-
-
-def test_several_types_are_loaded_too(tmp_path):
-    """Tables of several row sizes, of nodes and of edges, each with a layout and tiers of its
-    own."""
-    types = make_data()
-    store = gnndrive.from_data(types, tmp_path / "types.gnn")
-    with NeighborLoader(
-        store, [3, 2], input_nodes="paper", batch_size=20, strategy=COMPOSED, device=Copier,
-        engine=OneThread, buffer="60KB", seed=3,
-    ) as loader:  # fmt: skip
-        for batch in loader:
-            check_types(batch, types)
-        tables = loader._runtime.settings.tables
-    assert sorted(Reversed.made) == sorted(table.file.path for table in tables)
-    assert {table.of_edges for table in tables} == {False, True}
 
 
 # ---- what cannot be composed
@@ -217,18 +173,3 @@ def test_a_tier_that_cannot_be_made_leaves_no_memory_behind(composed, monkeypatc
         iter(loader)
     assert allocated
     assert all(memory.closed for memory in allocated)
-
-
-class Halves(Shuffled):
-    """Gives two batches of half as many seeds for each of the shuffled schedule's."""
-
-    name = "halves"
-
-    @classmethod
-    def make(cls, context: ScheduleContext) -> Any:
-        return super().make(replace(context, batch_size=(context.batch_size or 1) // 2))
-
-
-def test_a_loader_is_as_long_as_its_schedule(make):
-    loader = make(strategy=replace(PLAIN, schedule=Halves))
-    assert len(loader) == len(list(loader)) == 50

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive.common.records import Sample, Seeds
-from gnndrive.sampling.samplers.uniform import Uniform
-from gnndrive.sampling.topologies.base import Topology
-from gnndrive.strategies import STRATEGIES
 from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_same, check, simulate
 from tests.loader.conftest import NODES
@@ -138,38 +131,3 @@ def test_every_row_equals_direct_indexing(make, dim, dtype, engine, tmp_path, mo
     assert batches == COUNT // BATCH_SIZE
     assert stats["engine"] == engine
     assert stats["evictions"] > COUNT - ROWS_IN_BUFFER, "the buffer was to be far too small"
-
-
-PLACES, EDGES = 120, 900
-
-
-class Placed(Uniform):
-    """Takes the rows of other nodes and edges, and names a table that the store does not have."""
-
-    name = "placed"
-
-    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
-        sample = super().sample(seeds, key, topologies)
-        rows = {
-            "nodes/x": PLACES - 1 - sample.node,
-            "edges/edge_attr": np.full(sample.num_edges, 3),
-            "nodes/other": np.array([-1]),
-        }
-        return replace(sample, rows=rows)
-
-
-def test_rows_lie_where_the_sample_says(make, tmp_path):
-    torch.manual_seed(0)
-    placed = Data(
-        x=torch.randn(PLACES, 9), y=torch.arange(PLACES), edge_attr=torch.randn(EDGES, 20),
-        edge_index=torch.randint(PLACES, (2, EDGES)),
-    )  # fmt: skip
-    store = gnndrive.from_data(placed, tmp_path / "graph.gnn")
-    strategy, count = replace(STRATEGIES["gnndrive"], sampler=Placed), 0
-    for batch in make(data=store, strategy=strategy, buffer=None):
-        assert torch.equal(batch.x, placed.x[PLACES - 1 - batch.n_id])
-        assert torch.equal(batch.y, placed.y[batch.n_id])
-        assert torch.equal(batch.n_id[batch.edge_index], placed.edge_index[:, batch.e_id])
-        assert torch.equal(batch.edge_attr, placed.edge_attr[3].expand(len(batch.e_id), -1))
-        count += batch.batch_size
-    assert count == PLACES

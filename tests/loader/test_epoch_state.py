@@ -58,24 +58,18 @@ def test_the_epochs_after_a_resumed_one_are_the_same_as_without_resuming(make):
             assert torch.equal(batch.n_id, n_id)
 
 
-def test_an_iterator_that_is_closed_in_the_middle_has_not_finished(make):
-    loader = make(seed=5)
-    batches = iter(loader)
-    taken(batches, 3)
-    batches.close()
-    assert list(batches) == []
-    state = loader.state_dict()
-    assert (state["batches"], state["finished"]) == (3, False)
-    assert len(list(loader)) == BATCHES
-    assert loader.state_dict()["finished"] is True
-
-
 def test_resuming_after_a_warm_up(make):
+    """An iterator that is closed in the middle has not finished."""
     loader, other = (make(seed=5, device="simulated-cuda", buffer=None) for _ in range(2))
     batches = iter(loader)
     given = taken(batches, 6)
+    batches.close()
+    assert list(batches) == []
+    state = loader.state_dict()
+    assert (state["batches"], state["finished"]) == (6, False)
     for expected, batch in zip(make(seed=5), given + list(moved(loader, other)), strict=True):
         assert torch.equal(expected.n_id, batch.n_id)
+    assert other.state_dict()["finished"] is True
 
 
 # ---- samplers of the user's

@@ -1,7 +1,4 @@
-"""Ctrl-C in the middle of an epoch, the end of the program, and forks: in processes of their own.
-
-A process says when it is where the signal shall meet it. A started loader in a forked child is an
-error that names the remedy, never a hang or a report."""
+"""Ctrl-C in an epoch, the end of the program, and forks: in processes of their own."""
 
 from __future__ import annotations
 
@@ -43,7 +40,8 @@ while True:
 """
 
 CONSUMING = """
-for number, batch in enumerate(loader()):
+kept = iter(loader())
+for number, batch in enumerate(kept):
     if number == 3:
         compute_for_ever()
 """
@@ -61,15 +59,9 @@ for batch in loader(samplers=1, extracting_queue=1):
     pass
 """
 
-KEPT = """
-kept = iter(loader())
-for number, batch in enumerate(kept):
-    if number == 3:
-        compute_for_ever()
-"""
-
 NOTEBOOK = """
-mine = loader(memory=loader().plan().total_bytes)  # no second iterator fits
+memory = loader(engine=sys.argv[2]).plan().total_bytes
+mine = loader(engine=sys.argv[2], memory=memory)  # no second iterator fits
 for number in range(3):
     try:
         for batch in mine:
@@ -83,13 +75,14 @@ print("ended well")
 LEAVING = """
 kept = loader(engine=sys.argv[2], batch_size=2)
 iterator = iter(kept)
-next(iterator)
+next(iterator)  # on the host no module for a GPU is imported
+assert not any("cupy" in name or name.endswith("devices.cuda") for name in sys.modules)
 print("ended well")
 """
 
 
 @pytest.mark.parametrize(
-    "script", [WAITING, CONSUMING, SAMPLING, KEPT], ids=["waiting", "consuming", "sampling", "kept"]
+    "script", [WAITING, CONSUMING, SAMPLING], ids=["waiting", "consuming", "sampling"]
 )
 def test_ctrl_c_ends_with_one_traceback(script, store):
     with forked.Program(BEGIN + script, str(store.path)) as running:
@@ -102,13 +95,10 @@ def test_ctrl_c_ends_with_one_traceback(script, store):
     assert "Exception ignored" not in errors
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments"),
-    [(NOTEBOOK, ()), (LEAVING, ("threads",)), (LEAVING, ("uring",))],
-    ids=["notebook", "leaving-threads", "leaving-uring"],
-)
-def test_the_process_ends_well(script, arguments, store):
-    ended = forked.run(BEGIN + script, str(store.path), *arguments)
+@pytest.mark.parametrize("script", [NOTEBOOK, LEAVING], ids=["notebook", "leaving"])
+@pytest.mark.parametrize("engine", ["threads", "uring"])
+def test_the_process_ends_well(script, engine, store):
+    ended = forked.run(BEGIN + script, str(store.path), engine)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "ended well\n"
 
@@ -151,13 +141,6 @@ SCRIPT = """
         assert torch.equal(next(iter(waiting)).n_id, first.n_id)
         waiting.close()
 
-    class Dataset(torch.utils.data.Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return next(iter(loader)).num_nodes
-
     def ended_in_block():
         with loader:
             sys.exit(0)
@@ -167,10 +150,7 @@ SCRIPT = """
         del loader, iterator
         gc.collect()
 
-    refusals = [
-        loader.close, loader.stats, each, lambda: asyncio.run(awaited()), lambda: next(iterator),
-        iterator.close,
-    ]
+    refusals = [loader.close, each, lambda: asyncio.run(awaited()), lambda: next(iterator)]
     works = [epoch, ended_in_block, dropped, loader.plan, loader.state_dict, lambda: loader([1])]
     for work in [lambda call=call: refused(call) for call in refusals] + works:
         child = os.fork()
@@ -186,13 +166,6 @@ SCRIPT = """
             os._exit(0)
         _, status = os.waitpid(child, 0)
         assert status == 0, status
-    refused(lambda: list(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
-    gc.collect()  # torch's iterator, which would complain of its end in another process
-    context = torch.multiprocessing.get_context("fork")
-    child = context.Process(target=refused, args=(loader.close,))
-    child.start()
-    child.join(20)
-    assert child.exitcode == 0, child.exitcode
     assert sum(1 for _ in iterator) == len(loader) - 1
     loader.close()
     print("all passed")

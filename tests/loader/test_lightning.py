@@ -107,16 +107,19 @@ def test_all_stages_have_their_splits(store, data):
     assert model.seen["train"][:20] != model.seen["train"][20:]
     assert model.seen["val"] == split(1) * 2
     assert run.global_step == 2 * 3
-    run.validate(model, datamodule, verbose=False)
     run.test(model, datamodule, verbose=False)
     assert model.seen["test"] == split(2)
     predicted: Any = run.predict(model, datamodule)
     assert torch.cat(predicted).tolist() == list(range(NODES))
     assert [len(each) for each in predicted] == [9, 9, 9, 9, 9, 9, 6]
-    assert len(model.loaders) == 4
-    assert all(loader._closed for loader in model.loaders)
-    assert run.predict_dataloaders._closed
-    assert repr(model.loaders[0]) == "NeighborLoader()"
+    assert len(model.loaders) == 3
+    assert all(loader._closed for loader in [*model.loaders, run.predict_dataloaders])
+    model = Model(data.x, fails=True)
+    with pytest.raises(ZeroDivisionError):
+        trainer().fit(model, nodes(store))
+    assert [loader._closed for loader in model.loaders] == [True, True], "after an error too"
+    with pickle.loads(pickle.dumps(datamodule)).train_dataloader() as loader:
+        assert len(list(loader)) == 3
 
 
 def test_seeds_and_masks_come_before_splits(store):
@@ -137,51 +140,49 @@ def test_without_splits_there_is_no_validation(data, tmp_path):
     assert nodes(store).input_val_nodes.tolist() == [3]
     store = gnndrive.from_data(data, tmp_path / "t", splits={})
     datamodule, model = nodes(store, memory="400MB"), Model(data.x)
-    assert (datamodule.val_dataloader, datamodule.test_dataloader) == (None, None)
+    assert datamodule.val_dataloader is datamodule.test_dataloader is None
     trainer().fit(model, datamodule)
     assert sorted(model.seen["train"]) == list(range(NODES))
     assert model.memory == {"train": "400MB"}
 
 
-def test_splits_of_one_node_type(tmp_path):
+def test_splits_of_several_types_need_inputs(tmp_path):
     data = HeteroData()
     for name in ("paper", "author"):
-        data[name].x = torch.zeros(6, 2)
-        data[name].train_mask = torch.arange(6) < 4
-    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 3]])
+        data[name].x = torch.zeros(30, 2)
+        data[name].train_mask = torch.arange(30) < 4
+    for relation in ("writes", "reads"):
+        data["author", relation, "paper"].edge_index = torch.arange(60).view(2, -1) % 30
     both = gnndrive.from_data(data, tmp_path / "both")
     with pytest.raises(ConfigError, match="paper, author have a split 'train': give input_train"):
         nodes(both)
+    links = gnndrive.split_links(both, tmp_path / "links", edge_types=["writes", "reads"])
+    with pytest.raises(ConfigError, match=r"have labels: give input_train_edges=\(TYPE, edges\)"):
+        LightningLinkData(links, num_neighbors=[2])
+    one = gnndrive.split_links(both, tmp_path / "one_link", edge_types="writes")
+    batch = next(iter(LightningLinkData(one, num_neighbors=[2]).test_dataloader()))
+    assert "edge_label_index" in batch["author", "writes", "paper"]
     del data["author"].train_mask
     (batch,) = nodes(gnndrive.from_data(data, tmp_path / "one")).train_dataloader()
     assert batch["paper"].batch_size == 4
 
 
-def test_edges(store, data):
+def test_each_stage_has_its_edges_and_its_part_of_split_links(store, data, tmp_path):
     labels = torch.arange(30)
-    datamodule = LightningLinkData(
+    given = LightningLinkData(
         store, input_train_edges=data.edge_index[:, :30], input_train_labels=labels,
-        input_val_edges=data.edge_index[:, 30:50], num_neighbors=[3], batch_size=10,
-        neg_sampling=None, memory="400MB",
+        num_neighbors=[3], batch_size=10, neg_sampling=None,
     )  # fmt: skip
-    model = Model(data.x)
-    trainer(num_sanity_val_steps=0).fit(model, datamodule)
-    assert sorted(model.seen["train"]) == list(range(30))
-    assert model.seen["val"] == list(range(20))
-    assert model.memory == {"train": 300_000_000, "val": 100_000_000}
-    assert repr(model.loaders[0]) == "LinkNeighborLoader()"
-    batch = next(iter(datamodule.train_dataloader()))
-    assert torch.equal(batch.edge_label, labels[batch.input_id])
-
-
-def test_each_stage_has_its_part_of_split_links(store, data, tmp_path):
+    for batch in given.train_dataloader():
+        assert torch.equal(batch.edge_label, labels[batch.input_id])
     parts = gnndrive.split_links(
         store, tmp_path / "p", disjoint_train_ratio=0.5, add_negative_train_samples=False
     )
-    datamodule = LightningLinkData(parts, num_neighbors=[3], batch_size=50)
+    datamodule = LightningLinkData(parts, num_neighbors=[3], batch_size=50, memory="400MB")
     model = Model(data.x)
     run = trainer(num_sanity_val_steps=0)
     run.fit(model, datamodule)
+    assert model.memory == {"train": 300_000_000, "val": 100_000_000}
     run.test(model, datamodule, verbose=False)
     for name, part in parts._asdict().items():
         assert sorted(model.seen[name]) == list(range(len(part.edge_label)))
@@ -189,20 +190,6 @@ def test_each_stage_has_its_part_of_split_links(store, data, tmp_path):
     assert all(loader._closed for loader in model.loaders)
     batch = next(iter(datamodule.val_dataloader()))
     assert torch.equal(batch.edge_label, parts.val.edge_label[batch.input_id])
-
-
-def test_a_split_of_several_types_needs_inputs(tmp_path):
-    data = HeteroData()
-    data["a"].x = torch.zeros(30, 2)
-    for name in ("to", "by"):
-        data["a", name, "a"].edge_index = torch.arange(60).view(2, -1) % 30
-    store = gnndrive.from_data(data, tmp_path / "s")
-    one = gnndrive.split_links(store, tmp_path / "one", edge_types="to")
-    batch = next(iter(LightningLinkData(one, num_neighbors=[2]).test_dataloader()))
-    assert "edge_label_index" in batch["a", "to", "a"]
-    both = gnndrive.split_links(store, tmp_path / "both", edge_types=["to", "by"])
-    with pytest.raises(ConfigError, match=r"have labels: give input_train_edges=\(TYPE, edges\)"):
-        LightningLinkData(both, num_neighbors=[2])
 
 
 # ---- memory
@@ -231,17 +218,8 @@ def test_a_division_that_cannot_work_is_refused(store):
     with pytest.raises(ConfigError, match="give validation less"):
         nodes(store, memory="400MB", eval_loader_kwargs={"memory": "400MB"})
     datamodule = nodes(store, memory="400MB", eval_loader_kwargs={"memory": "1KB"})
-    datamodule.train_dataloader()
     with pytest.raises(ConfigError, match="the val loader has 1,000 bytes of the memory="):
         datamodule.val_dataloader()
-
-
-def test_an_error_closes_the_loaders(store, data):
-    model = Model(data.x, fails=True)
-    with pytest.raises(ZeroDivisionError):
-        trainer().fit(model, nodes(store))
-    assert len(model.loaders) == 2
-    assert all(loader._closed for loader in model.loaders)
 
 
 # ---- resuming, several processes
@@ -263,59 +241,55 @@ def test_a_checkpoint_is_resumed(store, data, tmp_path, step, left):
 
 @pytest.mark.parametrize("kind", ["any order", "a loader alone", "in memory"])
 def test_checkpoints_without_a_datamodules_count(store, data, tmp_path, kind):
-    each: Any = nodes(store, in_order=False)
-    if kind == "a loader alone":
-        each = nodes(store).train_dataloader()
-    elif kind == "in memory":
-        each = gnndrive.NeighborLoader(data, [3], batch_size=30)
+    each: Any = {
+        "any order": lambda: nodes(store, in_order=False),
+        "a loader alone": lambda: nodes(store).train_dataloader(),
+        "in memory": lambda: gnndrive.NeighborLoader(data, [3], batch_size=30),
+    }[kind]()
     save = ModelCheckpoint(tmp_path, filename="c")
     trainer(callbacks=[save]).fit(Model(data.x), each)
     resumed = trainer(max_epochs=2)
     resumed.fit(Model(data.x), each, ckpt_path=tmp_path / "c.ckpt", weights_only=False)
 
 
-def test_two_processes_share_the_seeds(store, data):
-    model = Collecting(data.x)
-    trainer(devices=2, strategy="ddp_fork", num_sanity_val_steps=0).fit(model, nodes(store))
+class Shared(Model):
+    """Checks the seeds of two ranks, each of which Lightning gives a part, or `dealt` those of its
+    batches."""
 
+    dealt: list[list[int]] | None = None
 
-def test_two_processes_are_dealt_the_batches_of_one(store, data):
-    with nodes(store).train_dataloader() as loader:
-        alone = [batch.input_id.tolist() for batch in loader]
-    first, second, third = ([split(0)[at] for at in batch] for batch in alone)
-    model = Dealt(data.x)
-    model.expected = [first + third, second + first]
-    run = trainer(
-        devices=2, strategy="ddp_fork", num_sanity_val_steps=0, use_distributed_sampler=False
-    )
-    run.fit(model, nodes(store, ranks=True))
-
-
-class Dealt(Model):
-    expected: list[list[int]]
-
-    def on_train_end(self) -> None:
-        assert self.seen["train"] == self.expected[self.global_rank]
-        assert len(self.trainer.train_dataloader) == 2
-
-
-class Collecting(Model):
     def on_train_end(self) -> None:
         loader: Any = self.trainer.train_dataloader
-        assert isinstance(loader.sampler, torch.utils.data.DistributedSampler)
         both: list[Any] = [[], []]
         torch.distributed.all_gather_object(both, self.seen["train"])
-        assert sorted(both[0] + both[1]) == split(0)
-        assert len(both[0]) == 10
+        if self.dealt is not None:
+            assert both == self.dealt
+            assert len(loader) == 2
+        else:
+            assert isinstance(loader.sampler, torch.utils.data.DistributedSampler)
+            assert sorted(both[0] + both[1]) == split(0)
+            assert len(both[0]) == 10
 
     def teardown(self, stage: str) -> None:
         assert all(loader._closed for loader in self.loaders)
 
 
+@pytest.mark.parametrize("ranks", [False, True])
+def test_two_processes_share_the_seeds_or_are_dealt_the_batches_of_one(store, data, ranks):
+    model, given, dealt = Shared(data.x), {}, {"ranks": True} if ranks else {}
+    if ranks:
+        with nodes(store).train_dataloader() as loader:
+            batches = [[split(0)[at] for at in batch.input_id.tolist()] for batch in loader]
+        first, second, third = batches
+        model.dealt, given = [first + third, second + first], {"use_distributed_sampler": False}
+    run = trainer(devices=2, strategy="ddp_fork", num_sanity_val_steps=0, **given)
+    run.fit(model, nodes(store, **dealt))
+
+
 # ---- arguments
 
 
-def test_what_needs_the_graph_in_memory_is_refused(store):
+def test_what_needs_the_graph_in_memory_is_refused(store, data, monkeypatch):
     with pytest.raises(ConfigError, match='give loader="neighbor"'):
         nodes(store, loader="full")
     with pytest.raises(ConfigError, match="num_neighbors= is not given"):
@@ -325,36 +299,22 @@ def test_what_needs_the_graph_in_memory_is_refused(store):
     own = LightningNodeData(store, node_sampler=gnndrive.NeighborSampler(store, [2]), batch_size=9)
     assert own.loader == "custom"
     assert len(list(own.train_dataloader())) == 3
-
-
-def test_a_datamodule_pickles_as_its_arguments(store):
-    datamodule = nodes(store)
-    datamodule.train_dataloader()
-    copy = pickle.loads(pickle.dumps(datamodule))
-    assert copy.data.path == store.path
-    assert len(list(copy.train_dataloader())) == 3
+    with pytest.raises(ConfigError, match=r"memory='1GB' is for a store"):
+        LightningNodeData(data, num_neighbors=[3], memory="1GB")
+    monkeypatch.setattr(pyg, "_pl_is_available", False)
+    with pytest.raises(ModuleNotFoundError, match="pip install pytorch_lightning"):
+        LightningNodeData(store, num_neighbors=[3])
 
 
 def test_data_in_memory_is_pygs(data, store):
     datamodule = LightningNodeData(data, num_neighbors=[3], batch_size=7)
     assert isinstance(datamodule, pyg.LightningNodeData)
     assert isinstance(datamodule.graph_sampler, gnndrive.NeighborSampler)
-    assert "loader=neighbor, num_neighbors=[3], batch_size=7" in repr(datamodule)
-    loader = datamodule.train_dataloader()
-    assert not isinstance(loader, StoreLoader)
-    assert sum(batch.batch_size for batch in loader) == 20
-    trainer(num_sanity_val_steps=0).fit(Model(data.x), datamodule)
+    assert not isinstance(datamodule.train_dataloader(), StoreLoader)
+    trainer(num_sanity_val_steps=0).fit(model := Model(data.x), datamodule)
+    assert sorted(model.seen["train"]) == split(0)
     links = LightningLinkData(data, data.edge_index, num_neighbors=[3], batch_size=100)
     assert len(list(links.train_dataloader())) == 4
     sampler = gnndrive.NeighborSampler(store, [2])
     assert LightningNodeData(data, node_sampler=sampler).graph_sampler is sampler
     assert LightningNodeData(data, loader="full").loader == "full"
-    with pytest.raises(ConfigError, match=r"memory='1GB' is for a store"):
-        LightningNodeData(data, num_neighbors=[3], memory="1GB")
-
-
-def test_without_lightning_the_package_is_named(store, data, monkeypatch):
-    monkeypatch.setattr(pyg, "_pl_is_available", False)
-    for each in (store, data):
-        with pytest.raises(ModuleNotFoundError, match="pip install pytorch_lightning"):
-            LightningNodeData(each, num_neighbors=[3])

@@ -96,9 +96,6 @@ def test_a_dropped_iterator_or_one_that_gives_way_leaves_no_batch_in_a_stage(mak
         next(batches)
 
 
-# ---- on_stats
-
-
 def test_on_stats_gets_every_interval_and_the_end_of_the_epoch(make):
     got: list[dict[str, float]] = []
     loader = make(on_stats=got.append, stats_interval=1e-9)
@@ -139,9 +136,6 @@ def test_what_on_stats_raises_ends_the_epoch(make, after):
     assert len(taken) == min(after, BATCHES)
     loader.on_stats = loader._intervals = None
     assert next(iter(loader)).batch_size == 16, "the loader can go on"
-
-
-# ---- timelines
 
 
 @pytest.mark.parametrize("kind", ["pack", "windows", "windows in any order"])
@@ -214,17 +208,6 @@ def test_each_rank_has_a_file_and_a_process_of_its_own(path):
     assert not path.exists()
     for trace, named in (("a/b.json", "a/b.x.json"), ("b.1.json.gz", "b.1.x.json.gz")):
         assert named_apart(trace, "x") == Path(named)
-
-
-def test_nothing_is_recorded_without_one(make, monkeypatch):
-    def none(*arguments: Any, **more: Any) -> None:
-        raise AssertionError("a timeline was opened without trace=")
-
-    monkeypatch.setattr(TraceCounters, "start", none)
-    monkeypatch.setattr(Timeline, "__init__", none)
-    loader = make(device="simulated-cuda")
-    assert len(list(loader)) == BATCHES
-    assert loader._runtime.timeline is loader._runtime._trace_counters is None
 
 
 def test_counters_stop_with_the_epoch(make, path):

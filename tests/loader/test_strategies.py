@@ -1,6 +1,4 @@
-"""What strategies hold in memory and on disk: caches by degree, superbatches, victim buffers.
-
-That their batches are gnndrive's is in test_same_batches.py."""
+"""What strategies hold in memory and on disk: caches by degree, superbatches, victims."""
 
 from __future__ import annotations
 
@@ -18,13 +16,11 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, ReadError
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.loader import buffer_pool
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.runtime import Runtime
 from gnndrive.sampling.trace import Trace
-from tests.loader.batches import assert_same
+from tests.loader.batches import assert_same, skewed_store
 from tests.loader.conftest import NODES
-from tests.loader.skewed import skewed_store
 from tests.loader.test_same_batches import victim
 
 
@@ -196,16 +192,11 @@ def test_between_parts_nothing_is_left_behind(make, monkeypatch):
     assert len(list(loader)) == len(loader)
 
 
-@pytest.mark.parametrize(("superbatch", "parts"), [(None, 1), (5, 5), (9, 3)])
+@pytest.mark.parametrize(("superbatch", "parts"), [(None, 1), (9, 3)])
 def test_the_graph_is_read_once_a_superbatch(make, monkeypatch, superbatch, parts):
     """An epoch ends without an empty superbatch behind it; graph and buffer take turns."""
-    loads, load = [0], Runtime.load_graph
-    alive: list[weakref.ref[FeatureBuffer]] = []
-    make_buffer, write = BufferPool._make, Trace.write
-
-    def counted(runtime: Runtime) -> None:
-        loads[0] += 1
-        load(runtime)
+    loads, alive = list[Runtime](), list[weakref.ref[FeatureBuffer]]()
+    load, make_buffer, write = Runtime.load_graph, BufferPool._make, Trace.write
 
     def watched(trace: Trace, *batch: Any) -> bool:
         assert not any(ref() for ref in alive), "a feature buffer of an earlier part is there"
@@ -218,25 +209,24 @@ def test_the_graph_is_read_once_a_superbatch(make, monkeypatch, superbatch, part
         return buffer
 
     monkeypatch.setattr(Trace, "write", watched)
-    monkeypatch.setattr(Runtime, "load_graph", counted)
+    monkeypatch.setattr(Runtime, "load_graph", lambda self: loads.append(self) or load(self))
     monkeypatch.setattr(BufferPool, "_make", made)
     loader = make(strategy="ginex", phases="apart", superbatch=superbatch, **COMMON)
     left = [loader._runtime._files.adjacency.topologies for _ in loader]
-    assert (left, loads) == ([[]] * 25, [parts])
+    assert (left, len(loads)) == ([[]] * 25, parts)
 
 
 @pytest.mark.parametrize("phases", ["overlapped", "apart"])
 def test_memory_counts_what_is_sampled_ahead(make, phases):
-    given: dict[str, Any] = {"buffer": None, "memory": "40MB", "strategy": "ginex"}
-    loader = make(**given, phases=phases)
-    plan, plain = loader.plan(), make(buffer=None, memory="40MB").plan()
-    names = [line.what for line in plan.lines]
-    assert {"next uses", "records"} <= set(names)
+    given: dict[str, Any] = {"buffer": None, "strategy": "ginex", "phases": phases}
+    loader = make(memory="40MB", **given)
+    names = {line.what for line in loader.plan().lines}
+    assert names >= {"next uses", "records"}
     assert ("topology" in names) == (phases == "overlapped")
-    assert plain.disk_bytes == 0 < plan.disk_bytes
+    assert make(memory="40MB", buffer=None).plan().disk_bytes == 0 < loader.plan().disk_bytes
     assert len(list(loader)) == 25
     with pytest.raises(ConfigError, match="give at least memory="):
-        make(buffer=None, memory=1, strategy="ginex", phases=phases).plan()
+        make(memory=1, **given).plan()
 
 
 def test_edge_features_have_their_window(make, tmp_path):
@@ -252,34 +242,26 @@ def test_edge_features_have_their_window(make, tmp_path):
         assert torch.equal(ours.edge_attr, features[ours.e_id])
 
 
-# ---- victim buffers
-
-
-@pytest.mark.parametrize("refused", ["its table", "the next table's memory"])
-def test_what_was_made_is_freed_if_a_later_part_is_refused(make, monkeypatch, refused):
+def test_what_was_made_is_freed_if_a_later_part_is_refused(make, monkeypatch):
     """The rows' pinned memory and the tier's thread as well."""
 
-    def refuse(*given: Any) -> None:
-        raise ConfigError("no memory is left")
+    def refuse(one: Any) -> Any:
+        if one is second:
+            raise ConfigError("no memory is left")
+        return make_table(one)
 
     loader = make(**COMMON, device="simulated-cuda", strategy=victim("victim"), sweep=1)
     assert sum(1 for _ in loader) == NODES // 16
     pool, driver = loader._runtime._buffers, loader._runtime.device.driver
-    before, threads = driver.pinned_bytes, threading.active_count()
-    (plan,) = plans = list(pool.settings.plan.tables)
-    assert plan.victims
-    if refused == "its table":
-        monkeypatch.setattr(buffer_pool, "SlotTable", refuse)
-    else:
-        plans.append(replace(plan, name="none"))
-        make_table = pool._make_table
-        monkeypatch.setattr(
-            pool, "_make_table", lambda one: refuse() if one is plans[1] else make_table(one)
-        )
+    before, threads, make_table = driver.pinned_bytes, threading.active_count(), pool._make_table
+    (first,) = pool.settings.plan.tables
+    assert first.victims
+    second = replace(first, name="none")
 
     async def main() -> None:
+        monkeypatch.setattr(pool, "_make_table", refuse)
         with pytest.raises(ConfigError, match="no memory is left"):
-            pool._make(plans)
+            pool._make([first, second])
         await pool.closed()
         assert driver.pinned_bytes == before
         assert threading.active_count() == threads

@@ -184,35 +184,6 @@ def test_the_tables_share_the_buffer_by_their_largest_batches(make):
     assert "7 of 7 nodes/venue/x" in str(plan)
 
 
-def test_a_buffer_too_small_names_one_that_works(make, data):
-    loader = make(buffer="20KB")
-    with pytest.raises(ConfigError, match="give it at least buffer=") as caught:
-        list(loader)
-    for _ in range(4):  # another batch may want more
-        asked = str(caught.value).split('at least buffer="')[1].split('"')[0]
-        try:
-            batches = list(make(buffer=asked))
-            break
-        except ConfigError as error:
-            caught.value.args = error.args
-    for batch in batches:
-        check(batch, data)
-    any_batch = str(caught.value).split("(")[2].split(" holds any batch")[0]
-    assert len(list(make(buffer=any_batch))) == len(batches)
-
-
-def test_a_budget_for_everything(make):
-    everything = make(buffer=None, memory="40MB").plan()
-    assert everything.holds_everything
-    assert "because all tables fit" in str(everything)
-    with pytest.raises(ConfigError, match="is too little") as caught:
-        make(buffer=None, memory=1, topology="resident").plan()
-    least = str(caught.value).split('memory="')[1].split('"')[0]
-    tight = make(buffer=None, memory=least, topology="resident")
-    assert not tight.plan().holds_everything
-    assert len(list(tight)) == len(tight)
-
-
 # ---- several tables
 
 
@@ -243,17 +214,12 @@ def test_rows_of_all_tables_are_counted_and_integers_converted_to_floats(make, d
     assert loader.stats()["bytes_wanted"] == nbytes + edges * 128
 
 
-def test_topologies_take_turns_and_pack_indices_into_as_many_bits_as_sources_need(make):
+def test_topologies_take_turns(make):
+    """Fetches are planned for one at a time, whatever edge type a sampler is at."""
     loader = make(topology="direct")
     next(iter(loader))
     topologies = loader._runtime._files.adjacency.topologies
-    assert len({id(topology._lock) for topology in topologies}) == 1, "they plan one at a time"
-    loader = make(topology="resident")
-    next(iter(loader))
-    for topology, edge_type in zip(loader._runtime._files.adjacency.topologies, EDGES, strict=True):
-        bits = (NODES[edge_type[0]] - 1).bit_length()
-        packed = -(-EDGES[edge_type] * bits // 8) + 8
-        assert topology.nbytes == packed + 4 * (NODES[edge_type[2]] + 1)
+    assert len({id(topology._lock) for topology in topologies}) == 1
 
 
 def test_a_graph_without_features(tmp_path):

@@ -9,8 +9,8 @@ import torch
 
 import gnndrive
 from gnndrive import ConfigError, Store
+from tests.loader.batches import skewed_store
 from tests.loader.conftest import Make
-from tests.loader.skewed import skewed_store
 
 SAME = {"gnndrive", "ginex", "ali+pg", "lsm-gnn"}
 """Strategies whose batches are those of gnndrive."""

@@ -16,7 +16,6 @@ import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
 from gnndrive.common.errors import StoreError
 from gnndrive.loader import drawing, strategy_choice
-from gnndrive.plan import strategy_costs
 from gnndrive.plan.comparison import duration
 from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
@@ -43,9 +42,8 @@ def prepared(wide: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def own(wide: Store, tmp_path: Path) -> Store:
     """A copy of which nothing has been drawn."""
-    shutil.copytree(wide.path, tmp_path / "own.gnn")
-    shutil.rmtree(tmp_path / "own.gnn" / "traces", ignore_errors=True)
-    return gnndrive.open(tmp_path / "own.gnn")
+    ignored = shutil.ignore_patterns("traces")
+    return gnndrive.open(shutil.copytree(wide.path, tmp_path / "own.gnn", ignore=ignored))
 
 
 def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
@@ -110,43 +108,22 @@ def test_packs_and_partitions_that_are_there_are_asked(make, prepared, short, mo
     assert cost.refused.endswith("is not known before one is drawn: give memory=")
 
 
-PARTS = {
-    "gnndrive": {"admission", "gather", "hand-over"},
-    "diskgnn": {"gather", "hand-over", "processors"},
-    "hierbatching": {"admission", "filter", "gather", "hand-over"},
-}
-
-
-@pytest.mark.parametrize("there", [False, True], ids=["drawn", "prepared"])
-def test_what_computes_follows_the_machines_pace(make, prepared, short, monkeypatch, there):
-    if there:
-        short |= {"data": prepared, "memory": "8MB"}
-    found = []
+def test_what_computes_follows_the_machines_pace(make, prepared, short, monkeypatch):
+    found, parts = [], {"gather", "hand-over"}
+    drawn, there = {"data": short["data"]}, {"data": prepared, "memory": "8MB"}
     for pace in (1.0, 10.0):
         monkeypatch.setattr(strategy_choice, "measure_pace", lambda policy, pace=pace: pace)
-        found.append({each.strategy: each for each in make(**short).compare().costs})
-    for name in ("diskgnn", "hierbatching") if there else ("gnndrive", "diskgnn"):
-        usual, slow = (costs[name].seconds for costs in found)
-        assert not found[0][name].refused
-        for part in PARTS[name]:
+        costs = [make(**short | data).compare().costs for data in (drawn, there)]
+        found.append([{each.strategy: each.seconds for each in both} for both in costs])
+    for place, name, more in (
+        (0, "gnndrive", {"admission"}), (0, "diskgnn", {"processors"}),
+        (1, "diskgnn", {"processors"}), (1, "hierbatching", {"admission", "filter"}),
+    ):  # fmt: skip
+        usual, slow = (pace[place][name] for pace in found)
+        for part in parts | more:
             assert slow[part] == pytest.approx(10 * usual[part])
             assert usual[part] > 0
         assert slow["disk"] == usual["disk"] > 0
-
-
-def test_a_buffer_of_all_rows_ranks_none_of_them(make, short, monkeypatch):
-    """The curve's points have slots of their own, not those of the plan."""
-    asked = list[tuple[float, float]]()
-
-    def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
-        asked.append((missing, ranked))
-        return 1.0 + ranked
-
-    monkeypatch.setattr(strategy_costs, "admit_seconds", admit_seconds)
-    found = make(**short).compare()
-    assert found.curve.points[-1].hit_share == 1.0
-    assert (0.0, 0.0) in asked
-    assert 2 * found.curve.seconds[-1] < min(found.curve.seconds[:-1])
 
 
 def test_the_rows_of_drawn_batches_are_kept_beside_the_store(make, own, short, monkeypatch):
@@ -183,22 +160,20 @@ def test_the_rows_of_drawn_batches_are_kept_beside_the_store(make, own, short, m
 
 def test_a_link_in_the_place_of_the_folder_is_left_alone(make, own, short, tmp_path, monkeypatch):
     folder, other = own.path / "traces", tmp_path / "other"
-    other.mkdir()
     names = [f"{n:032x}.npy" for n in range(3)]
-    for name in names:
-        (other / name).touch()
-    folder.symlink_to(other)
+    for place, found in ((other, names), (folder, [names[0], "mine.npy"])):
+        place.mkdir()
+        for name in found:
+            (place / name).touch()
     monkeypatch.setattr(access_traces, "FILES_MAX", 1)
-    assert make(**short | {"data": own}).compare() is not None
-    assert sorted(path.name for path in other.iterdir()) == names
-    folder.unlink()
-    folder.mkdir()
-    (folder / names[0]).touch()
-    (folder / "mine.npy").touch()
     make(**short | {"data": own}).compare()
     left = {path.name for path in folder.iterdir()}
     assert len(left) == 2
     assert left & {"mine.npy", names[0]} == {"mine.npy"}
+    shutil.rmtree(folder)
+    folder.symlink_to(other)
+    make(**short | {"data": own}).compare()
+    assert sorted(path.name for path in other.iterdir()) == names
 
 
 def test_a_composed_strategy_is_compared(make, short):
@@ -206,10 +181,8 @@ def test_a_composed_strategy_is_compared(make, short):
         name = "mine"
 
     mine = replace(STRATEGIES["gnndrive"], name="mine", sampler=Mine)
-    found = make(**short, strategy=mine).compare()
-    assert not found.own.refused
-    assert not found.own.same_batches
-    assert found.own.note == strategy_choice.OWN
+    own = make(**short, strategy=mine).compare().own
+    assert (own.refused, own.same_batches, own.note) == ("", False, strategy_choice.OWN)
 
 
 def costing(seconds: dict[str, float]) -> Any:
