@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import gnndrive
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.shared_memory import SharedMemory
-from gnndrive.sampling.degrees import degrees_of
 from gnndrive.sampling.graph import mapped
 from gnndrive.store import Store, mapped_arrays
 from tests.loader.hetero.graph import CITES, WRITES, make_data
-from tests.store.conftest import EDGES, NODES, poke
+from tests.store.conftest import EDGES, NODES
 
 
 @pytest.fixture
@@ -52,31 +51,6 @@ def test_threads_read_them_once_and_opening_does_not(store, reads):
     assert np.array_equal(found[0], opened.indptr)
 
 
-def test_damage_is_found_when_the_store_is_opened_and_when_they_are_read(store):
-    opened = gnndrive.open(store.path)
-    poke(store.path / "graph" / "indptr.npy", 4096 + 8, np.int64(EDGES + 1).tobytes())
-    for use in (lambda: gnndrive.open(store.path), lambda: opened.index_pointers):
-        with pytest.raises(StoreError, match="decreases at node 2"):
-            use()
-
-
-def test_they_are_read_into_the_memory_that_is_given(store):
-    memory = np.zeros(1000, np.uint8)
-    pointers = store.read_pointers(
-        None, lambda shape, dtype: memory[: np.dtype(dtype).itemsize * shape[0]].view(dtype)
-    )
-    assert np.shares_memory(pointers, memory)
-    assert np.array_equal(pointers, store.indptr)
-    assert not pointers.flags.writeable
-    assert memory.flags.writeable
-
-    def refuse(shape, dtype):
-        raise MemoryError
-
-    with pytest.raises(StoreError, match=r"needs 4,424 bytes of memory, more than there are"):
-        store.read_pointers(None, refuse)
-
-
 def test_a_store_uses_shared_ones_and_frees_its_own(store):
     own, edges, theirs = weakref.ref(store.index_pointers), store.edges(), shared(store)
     topology = mapped(edges)
@@ -93,21 +67,6 @@ def test_a_store_uses_shared_ones_and_frees_its_own(store):
     if not child:
         os._exit(0 if int(store.index_pointers[-1]) == EDGES else 1)
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_a_store_that_gets_shared_ones_first_reads_and_copies_none(store, reads):
-    theirs = shared(store)
-    reads.clear()
-    opened = gnndrive.open(store.path)
-    opened.use_pointers({None: theirs})
-    assert degrees_of(opened)[None].edges_most(NODES, -1) == EDGES
-    assert np.array_equal(opened.edges().csc().pointers, opened.indptr)
-    topology: Any = mapped(opened.edges())
-    assert topology.num_nodes == NODES
-    assert topology._indptr is opened.index_pointers is theirs
-    assert reads == []
-    copied: Any = type(topology)(store.indptr, store.indices)
-    assert not np.shares_memory(copied._indptr, store.indptr)
 
 
 def test_each_edge_type_has_its_own(tmp_path):

@@ -118,18 +118,6 @@ def test_an_old_store_that_cannot_be_removed(tmp_path, monkeypatch, capsys):
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupted_rename_puts_the_old_store_back(tmp_path):
-    write(tmp_path / "s", 1)
-    os.rename(tmp_path / "s", tmp_path / ".s.01234567.old")
-    (tmp_path / ".s.01234567.tmp").mkdir()
-    write(tmp_path / "t", 3)
-    assert len(hidden(tmp_path)) == 2
-    with pytest.raises(ConfigError, match="exists"):
-        write_store(tmp_path / "s", **GRAPH, nodes={})
-    assert number(tmp_path / "s") == 1
-    assert hidden(tmp_path) == []
-
-
 def test_what_is_not_a_leftover_stays(tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "thesis.tex").write_text("years")
