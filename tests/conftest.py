@@ -1,7 +1,5 @@
 """What holds for all tests: they run beside others, on a machine that may be busy."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

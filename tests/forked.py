@@ -7,8 +7,6 @@ does that, and each program runs in a fork of it, as `python -c` would run it: a
 imported, needs a process of its own.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A Ctrl-C at the worst moment: while Python frees an object whose finalizers have not run yet."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import weakref

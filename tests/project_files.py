@@ -1,7 +1,5 @@
 """The project's own files, for the tests that look at all of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,8 +9,6 @@ it fails. Variants with induced subgraphs return early without torch-sparse; the
 is there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

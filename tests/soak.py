@@ -11,8 +11,6 @@ goes on until its time is over. All of it follows from SEED. `GNNDRIVE_SOAK=N` i
 runs chosen tests once as the soak does when it has drawn N.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import itertools

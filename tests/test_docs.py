@@ -1,8 +1,6 @@
 """The documents are right: their snippets run; every path, module, link and message that they name
 exists; `make docs` shows every public name and every page."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """A small real graph with rows of 18,856 bytes; the figures are those of its README.md."""
 
-from __future__ import annotations
-
 import os
 from copy import copy
 from pathlib import Path

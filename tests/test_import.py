@@ -1,7 +1,5 @@
 """`import gnndrive` imports nothing that takes long; its names are there when they are used."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Each check is a function from text to findings, so that the tests at the end can
 what it should.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

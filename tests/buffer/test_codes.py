@@ -1,8 +1,6 @@
 """Codes of next uses at admission: Belady's rule with superbatches, by exhaustive search. And what
 an admission reports of the rows that it evicts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from functools import cache

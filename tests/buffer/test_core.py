@@ -2,8 +2,6 @@
 standby list, the window of announced batches and the parts of a sweep, against Python's lists and
 sets."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -7,8 +7,6 @@ The model says what an admission must answer and which slots it may take, not wh
 to which row: it reads that from the C core's answer and checks it against the rules.
 """
 
-from __future__ import annotations
-
 import errno
 import random
 from collections import Counter

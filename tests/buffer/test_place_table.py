@@ -1,7 +1,5 @@
 """`PlaceTable` against a model: which places are free, and what each batch waits for."""
 
-from __future__ import annotations
-
 import errno
 import random
 import re

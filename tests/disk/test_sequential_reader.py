@@ -1,7 +1,5 @@
 """Long reads: which numbers a stretch has, and that nothing is read behind those asked for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

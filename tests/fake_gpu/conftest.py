@@ -1,7 +1,5 @@
 """The tests of tests/gpu on fake GPUs; what only a real one can show is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

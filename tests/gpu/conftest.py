@@ -1,7 +1,5 @@
 """Tests on a real GPU. If torch sees none, each is skipped and says why."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

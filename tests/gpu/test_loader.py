@@ -1,7 +1,5 @@
 """The whole loader on a GPU: the batches that the CPU gets, as tensors on the GPU."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable

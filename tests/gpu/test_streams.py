@@ -1,7 +1,5 @@
 """Which stream waits for which on a GPU, shown with a kernel that only takes time."""
 
-from __future__ import annotations
-
 import asyncio
 import mmap
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores, services and loaders in this process, and a table whose rows tell their number."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterator

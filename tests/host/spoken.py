@@ -1,7 +1,5 @@
 """`SpokenRank`: a rank whose messages a test sends one by one, to a group on a simulated disk."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine

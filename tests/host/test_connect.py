@@ -1,8 +1,6 @@
 """`gnndrive.connect`: the store of a service, which must be of this user and of that store; and the
 names of services: what may be one, which address it has, and which services are found."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

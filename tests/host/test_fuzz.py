@@ -4,8 +4,6 @@ Most of its messages are what a rank would send next, so that it gets far; the o
 or have bytes changed on the wire. The group must answer each with nothing but a ProtocolError.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

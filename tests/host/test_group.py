@@ -2,8 +2,6 @@
 the other ranks go on. What the group answers: valid rows in the order of the turns, and errors. And
 rule 15's order of batches: by epoch, step and rank, without the turns that are void."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator

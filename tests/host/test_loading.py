@@ -1,7 +1,5 @@
 """Loaders of independent jobs on one service: their batches, and that only the graph is shared."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import shutil

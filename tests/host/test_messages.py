@@ -1,8 +1,6 @@
 """What travels between ranks and a service: messages, errors and reports, and row ids in an arena;
 whatever is none is refused. And what a service promises of its memory."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

@@ -1,8 +1,6 @@
 """A rank's end of the protocol: what it sends, in which order, and what it makes of the answers;
 which of its batches get places, and what becomes of those that it gives up."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

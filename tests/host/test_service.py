@@ -1,7 +1,5 @@
 """The service over real sockets: who is let in, what is refused, and how it ends."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import mmap

@@ -4,8 +4,6 @@ If one dies, ends its epoch or fails, at any turn of the loop, the others get an
 it, or go on. None waits for ever, no row is wrong, and every slot and place is free at the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Small graphs, in memory and as stores, for inference over all their nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Blocks hold every batch once, in order, never need more rows than there are slots, and say
 exactly which rows come and go; and a pass over them ends with no read under way."""
 
-from __future__ import annotations
-
 import tracemalloc
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What inference from disk computes is what PyG computes in memory."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """What inference cannot do is said before anything is computed, with what would work; and the
 checksum of layers differs whenever their results may."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import fcntl

@@ -1,8 +1,6 @@
 """A computation that was killed goes on where it stopped, and ends with the same bytes; where its
 files lie, and what `gnndrive clean` leaves of them."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """A loader on a store, used as PyG's programs use one on data: set attributes, model.inference."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Iterator

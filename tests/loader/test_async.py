@@ -1,7 +1,5 @@
 """`async for` over a loader: in any loop, beside other tasks, cancelled at any point."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

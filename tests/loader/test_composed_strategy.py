@@ -1,7 +1,5 @@
 """A strategy of a second implementation of every kind (tests/second) loads and trains."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a batch holds, to the last byte: the contract of PyTorch Geometric's NeighborLoader."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Batches on a device: in the type asked for, within the memory given, behind a warm-up."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

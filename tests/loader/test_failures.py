@@ -1,7 +1,5 @@
 """Failures of the disk, of files and of the user's code surface at their batch's turn."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

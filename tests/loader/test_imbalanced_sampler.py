@@ -1,7 +1,5 @@
 """ImbalancedSampler: classes are equally likely on a store, and draws are PyG's."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ctrl-C in an epoch, the end of the program, and forks: in processes of their own."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches larger than the plan counts: the loader plans again, within `memory=`."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """Iterators and loaders that end, or cannot begin, free everything and do not disturb others."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

@@ -1,7 +1,5 @@
 """The datamodules on a store: all stages, memory divided, loaders closed, epochs resumed."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Graphs with more edges than 31 or 32 bits can count; their files are mostly holes."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

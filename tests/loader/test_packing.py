@@ -1,7 +1,5 @@
 """`gnndrive.pack` takes a loader's arguments; `gnndrive.unpack` removes packs, and nothing else."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 from pathlib import Path

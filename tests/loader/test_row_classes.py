@@ -1,7 +1,5 @@
 """Rows have classes where a policy ranks rows by them; they are computed once."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Iterator

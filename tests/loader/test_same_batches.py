@@ -1,7 +1,5 @@
 """However batches are loaded, they are the same: by seed, epoch and number alone."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

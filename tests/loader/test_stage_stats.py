@@ -1,7 +1,5 @@
 """`stage_stats()`, `on_stats=` and the timeline of `trace=`, with every kind of strategy."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable

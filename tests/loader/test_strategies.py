@@ -1,7 +1,5 @@
 """What strategies hold in memory and on disk: caches by degree, superbatches, victims."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

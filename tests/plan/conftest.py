@@ -1,7 +1,5 @@
 """Fixtures of the loader tests, and requests of loaders over their graph."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

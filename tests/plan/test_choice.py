@@ -1,7 +1,5 @@
 """Which topology, samplers and queues a budget gets, and the least budget that works."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Seconds of a batch from the parts that it keeps busy; plans from the numbers of a graph, and the
 formulas for several hosts, against sums by hand."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """The items of a plan, the budgets that are refused, and the counters of `stats`; how slots are
 divided among tables; the victim buffer; plans for ranks and of loaders that use a service."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """Batches of a trace in a slot table without memory; the traces and sizes of drawn batches; how
 fast this machine computes them."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from itertools import chain

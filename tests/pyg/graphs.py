@@ -1,7 +1,5 @@
 """Graphs in memory for the tests of PyG's interfaces."""
 
-from __future__ import annotations
-
 import torch
 from torch_geometric.data import Data, HeteroData
 

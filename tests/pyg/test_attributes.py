@@ -1,8 +1,6 @@
 """Attributes outside the buffer are mapped if memory has room for them, and read otherwise; labels
 are kept in narrow integers, and unsigned integers stay so. Batches have what the store has."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

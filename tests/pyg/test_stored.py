@@ -2,8 +2,6 @@
 
 PyG's own tests run against loaders of data in memory too (tests/README.md)."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import pickle

@@ -1,8 +1,6 @@
 """A store as PyG's FeatureStore and GraphStore; and what one process publishes of a store, and
 others attach: the same values, nothing read."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

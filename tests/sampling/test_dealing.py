@@ -1,7 +1,5 @@
 """Ranks are dealt each batch of an epoch once, plus pads, from any batch on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The graph of a window, held against the whole graph; and what a damaged folder does."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """`CombinedFetch`: which requests are carried out together, and that no thread waits for ever."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

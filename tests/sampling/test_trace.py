@@ -1,7 +1,5 @@
 """Traces: what was written comes back, with each row's next use; full, failing and odd disks."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

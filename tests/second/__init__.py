@@ -4,8 +4,6 @@ They show that a kind is open: a strategy is composed of them in tests/loader, w
 the package, and each goes through the conformance test of its kind. `SECOND` has them by kind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The second implementations know no other implementation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gnndrive.common import plugins

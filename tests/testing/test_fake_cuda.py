@@ -1,7 +1,5 @@
 """The fake GPUs fail where a real one would, or might."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Which rows leave is a policy's own affair; what a batch holds never is.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from itertools import count

@@ -1,7 +1,5 @@
 """The hybrid and the static policy: traces by hand, and the threshold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Fixtures: tables on disk, and memory in which their rows land."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The conformance test of engines: what each of them must do."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

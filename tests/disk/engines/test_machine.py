@@ -1,7 +1,5 @@
 """The state machine of native/reads.c, one completion at a time, without I/O."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 

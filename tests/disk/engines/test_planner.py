@@ -1,7 +1,5 @@
 """The read planner (native/plan.c) compared with brute force, and the table layout."""
 
-from __future__ import annotations
-
 import errno
 import os
 import warnings

@@ -1,7 +1,5 @@
 """The simulated engine: faults that are retried change no row, errors fail exactly their rows."""
 
-from __future__ import annotations
-
 import errno
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The uring engine and its ring: leaks, bounds, refusals, and the fallback to threads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """What every layout must do, whichever engine carries its plans out."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """What every tier must do; one that waits for what never comes ends in `Deadlock`."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Coroutine

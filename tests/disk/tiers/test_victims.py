@@ -1,7 +1,5 @@
 """Victim buffers: which rows the table keeps, by hand and against a model; fetches that fail."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import random

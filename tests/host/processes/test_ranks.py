@@ -5,8 +5,6 @@ The host service checks the invariants of its feature buffer when it ends: an ex
 an output without reports, say that they hold. Every rank checks at its end that nothing is left.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator, Sequence

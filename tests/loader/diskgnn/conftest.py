@@ -1,7 +1,5 @@
 """A small graph as a store, with a pack of two shuffled epochs of its batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Packs of small graphs, and what a replayed batch has in common with the drawn one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

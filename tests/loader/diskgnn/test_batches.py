@@ -1,8 +1,6 @@
 """Replayed batches are those that are drawn: the same nodes and edges in each hop, and every byte
 of their rows, also of those that host memory keeps because the device has no room for them."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damage of a stranger's pack is an error or another sound batch, never a crash or a hang."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

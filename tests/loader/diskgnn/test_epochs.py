@@ -1,8 +1,6 @@
 """Epochs of a loader that replays: which recording, in which order, resumed, several at once; and
 their plan."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which pack a loader replays; what it says when there is none, or another in its place."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

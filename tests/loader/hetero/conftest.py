@@ -1,7 +1,5 @@
 """A heterogeneous graph, in memory and as a store, and a fixture that makes and closes loaders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

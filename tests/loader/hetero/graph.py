@@ -1,7 +1,5 @@
 """A graph of several types, and checks of its batches."""
 
-from __future__ import annotations
-
 import torch
 from torch_geometric.data import HeteroData
 

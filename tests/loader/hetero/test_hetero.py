@@ -1,7 +1,5 @@
 """Batches of several types are as PyG would yield them; several tables behind one buffer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

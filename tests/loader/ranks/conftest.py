@@ -1,7 +1,5 @@
 """Ranks without processes: a fixture that says which rank a loader is when it is used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ They are forked with the environment that torchrun gives, and make all checks. T
 the name of each check that all ranks have passed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 """Which rank a process is; ranks that a loader deals to yield one process's batches, and go on in
 any number."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A graph whose rows are most of its bytes, and a loader that is short of memory for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`compare`, `plan`, strategy="auto": what a batch costs with each strategy; which is taken."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """A small graph as a partitioned store, and a fixture that makes loaders of its windows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

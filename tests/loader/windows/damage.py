@@ -1,7 +1,5 @@
 """Damage to the arrays of a derived folder, and what an epoch of a loader makes of it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small partitioned stores, and what is true of a batch that was sampled inside a window."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any

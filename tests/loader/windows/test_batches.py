@@ -1,7 +1,5 @@
 """Batches that are sampled inside windows: each is a piece of the graph and of its window."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

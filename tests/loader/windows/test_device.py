@@ -5,8 +5,6 @@ The device is the simulated one: code that does not wait for an event that it sh
 wrong bytes. The fake GPUs find streams that use the same bytes without an order.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Epochs of windows: the same for the same seed, whatever loads them, and resumed anywhere; as
 many passes as loading a window takes the time of; and windows of ranks."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,8 +1,6 @@
 """What a loader of windows says to arguments, stores, folders and memory that cannot work. Damage
 to a stranger's partitions is an error or gives other sound batches, never a crash or a hang."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

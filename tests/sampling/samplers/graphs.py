@@ -1,7 +1,5 @@
 """Graphs for the samplers' tests; the contract of uniform sampling, and LABOR-0, in plain numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

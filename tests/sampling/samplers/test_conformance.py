@@ -1,8 +1,6 @@
 """What every sampler that draws must do, and that a sampler which does not is found; and sampling
 inside a window. A sampler that replays reads no graph: `test_recorded.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the recorded sampler must do: return what was recorded, whatever it is asked with."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace

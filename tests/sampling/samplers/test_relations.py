@@ -1,8 +1,6 @@
 """Sampling over several types, in disjoint trees, by time, by weight, and induced, against a plain
 definition of what each option means."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from itertools import pairwise, product

@@ -4,8 +4,6 @@ The chi-square tests have fixed keys, so each gives the same number every time; 
 0.9999 quantile, which a sampler with a bias of a few per cent exceeds by far at these counts.
 """
 
-from __future__ import annotations
-
 import copy
 import errno
 import itertools

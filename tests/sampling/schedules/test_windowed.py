@@ -1,7 +1,5 @@
 """Windows of partitions: what `Megabatch` and `Marius` share, and the order and states of each."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """The conformance test of topologies: the same graph gives the same samples in each of them;
 indices that processes share; the direct topology's cache, combined fetches, errors and stopping."""
 
-from __future__ import annotations
-
 import errno
 import weakref
 from collections.abc import Callable
