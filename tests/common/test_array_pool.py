@@ -1,7 +1,5 @@
 """A block returns to the pool when the last array over it is gone, and not before."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """The C core's functions, called with the GIL held and with the GIL released."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -1,7 +1,5 @@
 """locked: one holder at a time among threads and processes; dead holders leave no obstacle."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """What is left of the host's memory for a loader without a budget."""
 
-from __future__ import annotations
-
 import mmap
 from types import SimpleNamespace
 from unittest.mock import Mock

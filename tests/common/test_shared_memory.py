@@ -1,7 +1,5 @@
 """Shared memory: what receivers may do with it, and what they can rely on."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import mmap

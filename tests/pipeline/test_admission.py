@@ -1,8 +1,6 @@
 """Admission of batches, one by one, in sweeps and in parts: the caller gets an error, every slot
 comes back, and the next lease works."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext

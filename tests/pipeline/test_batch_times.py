@@ -1,7 +1,5 @@
 """The spans of a batch touch, and the user's wait is divided by what the batch was in."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence

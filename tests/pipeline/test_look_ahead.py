@@ -1,7 +1,5 @@
 """Look-ahead: rows are kept for batches that are announced, and for no others."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The pipeline with places for whole batches and rows that never leave the buffer."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine

@@ -1,7 +1,5 @@
 """What an extractor waits for, and what not, before it takes the samples of a sweep."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The timeline's file: what is in it, and what is left of it if writing it is cut short."""
 
-from __future__ import annotations
-
 import errno
 import os
 from contextlib import nullcontext

@@ -4,8 +4,6 @@ On the simulated device a copy out of slots is begun long before its bytes are t
 rows may be scattered into these slots meanwhile. test_rules.py takes the waits for copies out.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import nullcontext
 from typing import Any

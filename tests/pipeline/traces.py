@@ -1,7 +1,5 @@
 """Reads trace files, and checks that they are what Chrome's trace format and Perfetto want."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A tiny store with every kind of array; functions that damage a store or compare it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Ends of a process, and failures of its disk, at any call that changes the disk."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Sequence

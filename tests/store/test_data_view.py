@@ -1,7 +1,5 @@
 """A store answers as the Data that it was made from; what is set on it counts wherever it is."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """if_exists and open_or_make: one store among several processes, whichever of them dies."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import multiprocessing.connection

@@ -1,7 +1,5 @@
 """Classes of rows: scores against brute force, and what is kept in the store's folder."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from itertools import pairwise

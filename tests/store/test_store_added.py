@@ -1,7 +1,5 @@
 """Added arrays: a store shows them beside its own, and stays the store that it was."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil

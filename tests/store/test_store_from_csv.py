@@ -1,7 +1,5 @@
 """from_csv: text and feature files become a store; errors name the wrong line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

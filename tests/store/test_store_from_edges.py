@@ -1,7 +1,5 @@
 """from_edges: DuckDB sorts Parquet and CSV into the same store as sorting in memory."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """from_graphbolt: the store holds every row and edge of the dataset; what is wrong is refused."""
 
-from __future__ import annotations
-
 import copy
 import os
 import sys

@@ -1,7 +1,5 @@
 """from_ogb: the store holds every row and edge of a dataset in each of OGB's forms, or nothing."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Damage to a store's files, of every kind and at random: a StoreError that names the file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

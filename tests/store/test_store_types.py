@@ -1,7 +1,5 @@
 """A heterogeneous store holds the arrays of every type; invalid types are refused."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

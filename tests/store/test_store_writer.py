@@ -1,7 +1,5 @@
 """write_store and StoreWriter: arrays are read back as written; a store is whole or not there."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import errno

@@ -1,7 +1,5 @@
 """Imports that were killed: what they left is found, and removed or put back; nothing else is."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

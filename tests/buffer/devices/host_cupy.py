@@ -1,8 +1,6 @@
 """The part of CuPy that the CUDA device uses, with kernels that the host's C compiler builds and
 that the host runs, thread by thread; "device" memory is host memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shlex

@@ -1,7 +1,5 @@
 """How the devices' tests bring rows into a feature buffer and read them back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """Devices that each break the contract in one place: the conformance test finds it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

@@ -4,8 +4,6 @@ Most rows come in through `landing` and `commit`, as an engine brings them, and 
 `hand_over`, as the user's thread reads them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 

@@ -1,7 +1,5 @@
 """The CUDA device on fake GPUs: which stream, which GPU, what memory; and a user's captures."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import mmap

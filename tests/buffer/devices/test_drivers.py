@@ -1,7 +1,5 @@
 """What every driver of a staged device must do; tests/gpu runs the same on a real one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The kernel that moves rows: run by the host, it moves what numpy moves."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

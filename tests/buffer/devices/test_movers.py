@@ -1,7 +1,5 @@
 """The ways in which rows are moved on a GPU, run on the host; which way is chosen if CuPy fails."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Slots that processes share: one lands rows in them, the others gather."""
 
-from __future__ import annotations
-
 import mmap
 import os
 

@@ -1,7 +1,5 @@
 """split_links: the invariants of PyG's RandomLinkSplit, on disk; opened again; within memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Stores to pack, small budgets, so that small tables have many parts, and no waiting for disks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A small homogeneous graph with times and weights."""
 
-from __future__ import annotations
-
 import torch
 from torch_geometric.data import Data
 

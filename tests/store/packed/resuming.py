@@ -1,7 +1,5 @@
 """Work that is killed, or whose disk fails, at any moment, and that the next call ends."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

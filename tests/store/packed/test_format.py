@@ -1,7 +1,5 @@
 """pack.json, packs by settings, and the hidden folder of a packer."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Whole packs: rows, bytes as predicted, memory and disks that are too small, kills."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """Which nodes are hot, how many batches share a file, in which order, and where each row lies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

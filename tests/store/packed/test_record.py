@@ -1,7 +1,5 @@
 """Recorded batches, a recording that goes on, and samples that are damaged."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """Rows in packed files: reserved, equal to the table's, summed, and durable."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """`verify_pack` finds each damage: of a file, of a place, of a row; and never crashes."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

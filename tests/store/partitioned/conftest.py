@@ -1,7 +1,5 @@
 """A store, small budgets and buffers, so that it has many parts, and no waiting for the disk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@
 compared with its files, byte for byte, and other tests use it to have partitions of any shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Partitions at random, by METIS (or a module in pymetis' place) or from the user; kills."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

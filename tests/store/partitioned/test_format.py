@@ -1,7 +1,5 @@
 """partition.json and the arrays of a folder, refused if damaged; what a folder answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """LDG and symmetric lists, held against the plain way on small graphs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path

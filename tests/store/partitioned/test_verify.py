@@ -1,7 +1,5 @@
 """Verifying finds damage of any kind, and names it; checksums that agree with it do not hide it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

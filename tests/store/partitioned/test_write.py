@@ -1,7 +1,5 @@
 """The writer makes the files that `made.py` makes, also if it is killed or its disk is full."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
