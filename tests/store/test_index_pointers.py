@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import gnndrive
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.sampling.graph import mapped
 from gnndrive.store import Store, mapped_arrays
 from tests.loader.hetero.graph import CITES, WRITES, make_data
-from tests.store.conftest import EDGES, NODES
+from tests.store.conftest import EDGES, NODES, poke
 
 
 @pytest.fixture
@@ -88,3 +88,11 @@ def test_other_arrays_are_refused(store):
     with pytest.raises(ConfigError, match="share those of the same store"):
         store.use_pointers({("a", "to", "b"): good})
     assert store.index_pointers is good
+
+
+def test_damage_is_found_when_the_store_is_opened_and_when_they_are_read(store):
+    opened = gnndrive.open(store.path)
+    poke(store.path / "graph" / "indptr.npy", 4096 + 8, np.int64(EDGES + 1).tobytes())
+    for use in (lambda: gnndrive.open(store.path), lambda: opened.index_pointers):
+        with pytest.raises(StoreError, match="decreases at node 2"):
+            use()

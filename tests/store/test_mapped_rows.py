@@ -149,6 +149,17 @@ def test_other_bus_errors_do_what_they_did(cut, tmp_path, before, between, at_la
     assert bool(stderr) == bool(text)
 
 
+def test_a_handler_of_python_is_called(cut, tmp_path):
+    def work() -> None:
+        signal.signal(signal.SIGBUS, lambda *_: os.write(2, b"mine"))
+        for step in (kill, kill, lambda _: None):
+            with pytest.raises(ReadError):
+                pick(*cut, [7])
+            step(cut[1])
+
+    assert in_child(work, tmp_path / "stderr") == (0, "minemine")
+
+
 def test_a_child_forked_while_threads_read(tmp_path, seeds):
     """A lock that a thread held at the fork would stay locked in the child."""
     file, mapped = table(tmp_path)

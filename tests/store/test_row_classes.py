@@ -250,3 +250,22 @@ def test_a_damaged_graph_is_a_store_error(store, score):
     with pytest.raises(StoreError, match="became shorter"):
         row_classes.row_classes(store, None, score)
     assert not (store.path / "classes" / f"{score}.npy").exists()
+
+
+def test_a_pipe_in_place_of_the_lock_is_no_obstacle(store):
+    (store.path / "classes").mkdir()
+    os.mkfifo(store.path / "classes" / ".degree.lock")
+    row_classes.row_classes(store, None, "degree")
+    assert (store.path / "classes" / "degree.npy").is_file()
+
+
+def test_an_interrupt_leaves_nothing(store, monkeypatch):
+    def interrupted(given: Store) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setitem(node_scores.SCORES, "degree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            row_classes.row_classes(store, None, "degree")
+    assert not list((store.path / "classes").iterdir())
+    row_classes.row_classes(store, None, "degree")
