@@ -53,14 +53,6 @@ def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
         exec(compile("\n" * before + snippet, str(page), "exec"), names)
 
 
-# ---- length
-
-
-def test_the_pages_that_everybody_reads_are_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < 150
-    assert len((ROOT / "docs" / "performance.md").read_text().split()) < 1700
-
-
 # ---- names
 
 

@@ -245,28 +245,19 @@ def test_tests_never_sleep():
         ("gnndrive.common.errors", "from gnndrive.store import reader", 1),
         ("gnndrive.common.ffi", "from gnndrive._core import ffi, lib", 0),
         ("gnndrive.disk.engines.uring", "from .threads import Threads", 1),
-        ("gnndrive.disk.engines.uring", "from gnndrive.disk.layouts.table import Table", 1),
         ("gnndrive.disk.engines.uring", "from gnndrive.disk.engines import _shared, base", 0),
         ("gnndrive.disk.engines.base", "from gnndrive.disk.engines.uring import Uring", 1),
-        ("gnndrive.disk.engines._shared", "from gnndrive.disk.engines.uring import Uring", 1),
-        ("gnndrive.disk.engines._shared", "find('engines', 'uring')", 0),
-        ("gnndrive.disk.layouts", "from gnndrive.disk.layouts.table import Table", 0),
         ("gnndrive.store.reader", "from gnndrive._core import lib", 1),
         ("gnndrive.store.reader", "from gnndrive.store.format import a\nfrom . import checks", 0),
-        ("gnndrive.buffer.lease", "from gnndrive import _core", 1),
         ("gnndrive.pipeline.train", "def f():\n    from gnndrive.loader import NeighborLoader", 1),
-        ("gnndrive.pipeline.train", "from gnndrive import NeighborLoader", 1),
         ("gnndrive.plan.plan", "if TYPE_CHECKING:\n    from gnndrive.loader import settings", 1),
-        ("gnndrive.loader.runtime", "from ..cli.main import main", 1),
         ("gnndrive.loader.runtime", "find('policies', 'lru')", 1),
         ("gnndrive.loader.runtime", "import rich\nfind('policies', settings.policy)", 0),
-        ("gnndrive.cli.measure.rows", "from gnndrive.disk.layouts.table import Table", 0),
         ("gnndrive.attic.old", "import numpy", 1),
     ],
 )
 def test_an_import_that_goes_up_or_names_a_plug_in_is_found(module: str, source: str, count: int):
-    found = import_findings(source, module, is_package=module == "gnndrive.disk.layouts")
-    assert len(found) == count
+    assert len(import_findings(source, module)) == count
 
 
 def test_a_circle_is_found():
@@ -279,15 +270,12 @@ def test_a_circle_is_found():
     [
         (docstring_findings, "x = 1", "a.py", 1),
         (docstring_findings, '"""A."""\ndef f(): ...', "a.py", 1),
-        (docstring_findings, '"""A."""\ndef _f(): ...', "a.py", 0),
-        (word_findings, "# T~ODO: later", "a.py", 1),
         (word_findings, "url = 'https://py~pi.org/simple'", "a.py", 1),
         (word_findings, "@pytest.mark.sk~ipif(not torch.cuda.is_available())", "tests/a.py", 1),
         (word_findings, "@pytest.mark.sk~ipif(not torch.cuda.is_available())", "tests/gpu/a.py", 0),
         (word_findings, "        pytest.sk~ip(missing)", "tests/test_docs.py", 1),
         (word_findings, "        pytest.sk~ip(missing)", "tests/test_facebook.py", 0),
         (sleep_findings, "time.sleep(0)", "a.py", 1),
-        (sleep_findings, "sleep(1)", "a.py", 1),
         (sleep_findings, "async def f():\n    await asyncio.sleep(0.01)", "a.py", 1),
         (sleep_findings, "async def f():\n    await asyncio.sleep(0)", "a.py", 0),
     ],

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import gc
-import os
 import weakref
 from functools import partial
 from pathlib import Path
@@ -254,25 +253,6 @@ async def test_rows_behind_the_end_of_a_truncated_file_fail(make, rows_of):
         assert code == errno.ENODATA
         assert offset == (4096 + slot * row_bytes) // 512 * 512
     await engine.aclose()
-
-
-async def test_a_closed_file_fails_every_row(make, rows_of):
-    rows = rows_of(64, 100)
-    engine = make()
-    picked = np.arange(100)
-    reads = rows.table.locate(picked, picked.astype(np.int32), rows.landing)
-    unreadable = os.open(reads.path, os.O_WRONLY)
-    reads.fd = unreadable
-    if type(engine).name == "simulated":  # it opens the file anew, so its reads succeed
-        os.close(unreadable)
-        await engine.aclose()
-        return
-    landed, failures = await drain(engine, reads)
-    assert len(landed) == 0
-    assert {code for _, code, _ in failures} == {errno.EBADF}
-    assert len(failures) == 100
-    await engine.aclose()
-    os.close(unreadable)
 
 
 # ---- a broken one is found
