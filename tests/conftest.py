@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import core, settings
 
 from tests import forked, soak
 
@@ -21,6 +21,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # `make test` shows the same examples each time, a soak others in each of its runs.
 settings.register_profile("project", deadline=None, database=None, derandomize=not soak.SOAKING)
 settings.load_profile("project")
+if soak.SOAKING:
+    core.global_force_seed = int(os.environ[soak.DRAWN])
 
 
 def pytest_collection_finish() -> None:

@@ -7,6 +7,7 @@ does that, and each program runs in a fork of it, as `python -c` would run it: a
 imported, needs a process of its own.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -26,7 +27,7 @@ from tests.project_files import ROOT
 
 ASKED_BYTES_MAX = 1 << 16
 LIMIT_S = 120  # against programs that never end
-_forking: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+_forking: list[tuple[subprocess.Popen[bytes], socket.socket, bytes]] = []
 
 
 class Program:
@@ -111,7 +112,7 @@ INTERPRETER = """#!{python} -IS
 import json, os, signal, socket, sys
 asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 asking.connect({address!r})
-files = [each for each in range(64) if os.path.exists(f"/dev/fd/{{each}}")]
+files = [int(each) for each in os.listdir("/dev/fd") if os.path.exists(f"/dev/fd/{{each}}")]
 files.remove(asking.fileno())
 told, status = os.pipe()
 asked = {{"argv": sys.argv, "cwd": os.getcwd(), "environment": dict(os.environ), "files": files}}
@@ -124,18 +125,19 @@ for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: os.kill(child, number))
 ended = int(told.readline())
 if ended < 0:
-    signal.signal(-ended, signal.SIG_DFL)
+    if -ended != signal.SIGKILL:
+        signal.signal(-ended, signal.SIG_DFL)
     os.kill(os.getpid(), -ended)
 os._exit(ended)
 """
 
 
 def interpreter(folder: Path) -> str:
-    """Write an executable into `folder` which runs what `python FILE` and `python -m MODULE` do in
-    a fork, and passes Ctrl-C and SIGTERM on."""
+    """Write an executable into `folder` which runs a FILE or a MODULE as `python` would, in a fork
+    that has its environment and open files; it passes Ctrl-C and SIGTERM on."""
     _socket()
     path = folder / "python"
-    path.write_text(INTERPRETER.format(python=sys.executable, address=_address(os.getpid())))
+    path.write_text(INTERPRETER.format(python=sys.executable, address=_forking[0][2]))
     path.chmod(0o755)
     return str(path)
 
@@ -143,7 +145,7 @@ def interpreter(folder: Path) -> str:
 def stop() -> None:
     """End the process that forks, if there is one."""
     while _forking:
-        process, ours = _forking.pop()
+        process, ours, _ = _forking.pop()
         ours.close()
         process.wait()
 
@@ -158,17 +160,11 @@ def _socket() -> socket.socket:
                 [sys.executable, "-c", code], env=environment, cwd=ROOT, pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-        assert ours.recv(16) == b"ready"
-        _forking.append((process, ours))
+        _forking.append((process, ours, ours.recv(108)))
     return _forking[0][1]
 
 
 # ---- the process that forks
-
-
-def _address(tests: int) -> str:
-    """Where the fork server of the process `tests` listens for interpreters."""
-    return f"\0gnndrive-tests-{tests}"
 
 
 def serve(number: int) -> str:
@@ -184,9 +180,9 @@ def serve(number: int) -> str:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     tests = socket.socket(fileno=number)
     interpreters = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    interpreters.bind(_address(os.getppid()))
+    interpreters.bind("")  # the kernel chooses the address
     interpreters.listen()
-    tests.send(b"ready")
+    tests.send(interpreters.getsockname())
     while True:
         asking, *_ = select.select([tests, interpreters], [], [])[0]
         theirs = tests if asking is tests else interpreters.accept()[0]
@@ -195,7 +191,7 @@ def serve(number: int) -> str:
             theirs.close()
         elif not message:
             os._exit(0)
-        if not os.fork():
+        if message and not os.fork():
             tests.close()
             interpreters.close()
             return _program(json.loads(message), *files)
@@ -210,10 +206,11 @@ def _program(asked: Mapping[str, Any], status: int, *streams: int) -> str:
     if child:
         _tell_its_end(child, status, streams)
     os.close(status)
-    given = [fcntl.fcntl(each, fcntl.F_DUPFD, 1000) for each in streams]  # above all that follow
+    numbers = asked.get("files", (0, 1, 2))
+    given = [fcntl.fcntl(each, fcntl.F_DUPFD, max(numbers) + 1) for each in streams]
     for each in streams:
         os.close(each)
-    for number, each in zip(asked.get("files", (0, 1, 2)), given, strict=True):
+    for number, each in zip(numbers, given, strict=True):
         os.dup2(each, number)
         os.close(each)
     os.environ.clear()
@@ -223,18 +220,29 @@ def _program(asked: Mapping[str, Any], status: int, *streams: int) -> str:
         code: str = asked["code"]
         return code
     os.chdir(asked["cwd"])
-    sys.executable, *arguments = [each for each in asked["argv"] if each != "-u"]
-    sys.argv[:] = arguments
-    if arguments[0] != "-m":
+    sys.executable, *sys.argv[:] = asked["argv"]
+    if sys.argv[0] == "-u":
+        del sys.argv[0]
+    if sys.argv[0] == "-c":
+        return str(sys.argv.pop(1))
+    if sys.argv[0] != "-m":
+        sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
         return "import runpy, sys; runpy.run_path(sys.argv[0], run_name='__main__')"
     del sys.argv[0]
     return "import runpy, sys; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 
 
 def _tell_its_end(child: int, status: int, streams: tuple[int, ...]) -> NoReturn:
+    """Who asked may end before the child, which is then killed."""
     for each in streams:
         os.close(each)
-    os.write(status, f"{child}\n".encode())
-    _, ended = os.waitpid(child, 0)
-    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+    events = select.poll()
+    events.register(status, 0)  # POLLERR: nobody reads it any more
+    events.register(os.pidfd_open(child), select.POLLIN)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, f"{child}\n".encode())
+        if events.poll()[0][0] == status:
+            os.kill(child, signal.SIGKILL)
+        _, ended = os.waitpid(child, 0)
+        os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
     os._exit(0)

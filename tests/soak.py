@@ -7,8 +7,9 @@ A test of `make test` shows a behaviour with a few fixed seeds. The same test is
 - is one of Hypothesis'.
 
 The soak picks one of these tests at random, then one of its combinations and a seed, runs it, and
-goes on until its time is over. All of it follows from SEED. `GNNDRIVE_SOAK=N` in the environment
-runs chosen tests once as the soak does when it has drawn N.
+goes on until its time is over. There is a process for each core; all that it draws follows from
+SEED. `GNNDRIVE_SOAK=N` in the environment runs chosen tests once as the soak does when it has drawn
+N.
 """
 
 import argparse
@@ -83,6 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Run tests at random until the time is over; a test that has failed is not run again."""
+    if session.testsfailed:
+        raise session.Interrupted("a file cannot be collected")
     rng = random.Random(os.environ[DRAWN])
     write = session.config.get_terminal_writer().line
     said = os.dup(1)  # while a test runs, pytest has another file there
@@ -146,6 +149,12 @@ def main() -> int:
     parser.add_argument("--drop", default="", help="take a rule out: a function in dropped.py")
     parser.add_argument("tests", nargs="*", help="files; all, or the pipeline's with --drop")
     given = parser.parse_args()
+    if given.drop:
+        from tests.pipeline import dropped
+
+        rules = [name for name in vars(dropped) if name.startswith("drop_")]
+        if given.drop not in rules:
+            parser.error(f"no rule is called {given.drop}; there are: {', '.join(rules)}")
     tests = given.tests or ["tests/pipeline" if given.drop else "tests"]
     print(f"soak: {given.minutes:g} minutes, SEED={given.seed}", flush=True)
     command = [sys.executable, "-m", "pytest", "-p", "tests.soak", "-p", "no:cacheprovider"]

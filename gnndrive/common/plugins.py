@@ -34,7 +34,7 @@ KINDS = {
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return the names of all plug-ins of a kind, sorted."""
+    """Return the names of all plug-ins of a kind, sorted; a folder is listed once in a process."""
     package = importlib.import_module(KINDS[kind])
     # not pkgutil.iter_modules, which finds none where it may not open the folder
     files = (Path(name) for folder in package.__path__ for name in os.listdir(folder))

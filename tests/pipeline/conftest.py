@@ -63,9 +63,9 @@ def seeds_with_devices(monkeypatch: pytest.MonkeyPatch) -> soak.Seeds:
 def without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """`make soak` may take a rule out, to show that it would find the breach."""
     if name := os.environ.get(soak.DROPPED):
-        from tests.pipeline import dropped, dropped_windows
+        from tests.pipeline import dropped
 
-        (vars(dropped) | vars(dropped_windows))[name](monkeypatch)
+        vars(dropped)[name](monkeypatch)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

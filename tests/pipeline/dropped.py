@@ -30,6 +30,7 @@ from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.windows import WindowKeeper, _Held
 
 Patch = pytest.MonkeyPatch
 
@@ -527,3 +528,30 @@ def drop_places_behind_the_copy_back(patch: Patch) -> None:
 
     patch.setattr(Victims, "_begin_copy_back", given_up)
     patch.setattr(Victims, "_copy_back", copied)
+
+
+# ---- windows
+
+
+def drop_giving_up_a_chunk(patch: Patch) -> None:
+    """16: the keeper waits for the slots of a chunk, in front of batches that join later."""
+    lease = WindowKeeper._lease
+
+    async def waiting(keeper: WindowKeeper, held: _Held) -> bool:
+        while held.missing:
+            buffer: Any = keeper._buffer
+            rows = held.missing.popleft()
+            held.leases.append((rows, await buffer.lease(rows)))
+        return await lease(keeper, held)
+
+    patch.setattr(WindowKeeper, "_lease", waiting)
+
+
+def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
+    """17: an oldest window that lacks slots keeps the rows that it holds."""
+    patch.setattr(_Held, "give_back", lambda held: None)
+
+
+def drop_waiting_for_the_older_window(patch: Patch) -> None:
+    """18: the batches of a window that lacks rows are sampled beside those of the older one."""
+    patch.setattr(WindowKeeper, "_wait_for_rows", no_wait)

@@ -14,7 +14,7 @@ import pytest
 
 from gnndrive.common.records import TableFile
 from gnndrive.testing.loop import Deadlock
-from tests.pipeline import dropped, dropped_windows, scenarios
+from tests.pipeline import dropped, scenarios
 from tests.pipeline.conftest import use_device_of
 from tests.soak import Seeds
 
@@ -84,12 +84,12 @@ RULES = [
     Rule(13, dropped.drop_drain_before_free, scenarios.closing_waits_for_the_kernel),
     Rule(14, dropped.drop_errors_in_turn, scenarios.failing_epoch_ends, (2, 3)),
     Rule(15, dropped.drop_turns_of_ranks, scenarios.ranks_end_well),
-    Rule(16, dropped_windows.drop_giving_up_a_chunk, scenarios.windows_end_well, (1, 2)),
+    Rule(16, dropped.drop_giving_up_a_chunk, scenarios.windows_end_well, (1, 2)),
     Rule(
-        17, dropped_windows.drop_giving_back_what_is_incomplete, scenarios.windows_end_well, (6, 7),
+        17, dropped.drop_giving_back_what_is_incomplete, scenarios.windows_end_well, (6, 7),
     ),
     Rule(
-        18, dropped_windows.drop_waiting_for_the_older_window, scenarios.windows_in_any_order,
+        18, dropped.drop_waiting_for_the_older_window, scenarios.windows_in_any_order,
         (1, 4),
     ),
     Rule(0, dropped.drop_commit_behind_the_scatter, scenarios.many_batches, **WRONG),
@@ -189,5 +189,5 @@ def misfit(error: BaseException) -> bool:
 
 
 def test_every_way_to_drop_a_rule_is_tried():
-    defined = {name for name in vars(dropped) | vars(dropped_windows) if name.startswith("drop_")}
+    defined = {name for name in vars(dropped) if name.startswith("drop_")}
     assert defined == {rule.drop.__name__ for rule in RULES}

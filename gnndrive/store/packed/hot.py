@@ -67,7 +67,7 @@ def choose_hot(counts: Counts, slots: int) -> HotNodes:
     taken[:threshold] = 0
     taken[threshold] = min(having[threshold], slots - with_more[threshold])
     band_of = np.zeros(len(having), np.uint8)
-    # A count that no node has may have as many nodes above it as are hot.
+    # If no node has just this count, all hot nodes may have more uses, and the quotient is BANDS.
     band_of[threshold:] = np.minimum(with_more[threshold:] * BANDS // taken.sum(), BANDS - 1)
     sizes = np.zeros(BANDS, np.int64)
     uses = np.zeros(BANDS, np.int64)

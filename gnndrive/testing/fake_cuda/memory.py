@@ -214,7 +214,7 @@ class DeviceMemory:
         block = self._blocks.get(address)
         if block is not None or not self._blocks:
             return block
-        before = max((each for each in self._blocks if each <= address), default=None)
+        before = max((each for each in [*self._blocks] if each <= address), default=None)
         if before is None or address >= before + len(self._blocks[before].memory):
             return None
         return self._blocks[before]
