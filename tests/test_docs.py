@@ -1,5 +1,4 @@
-"""The documents are right: their snippets run; every path, module, link and message that they name
-exists; `make docs` shows every public name and every page."""
+"""The documents are right: their snippets run, and what they name exists."""
 
 import ast
 import importlib
@@ -112,12 +111,10 @@ def test_every_name_exists_and_every_figure_was_measured():
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
-        ("`gnndrive/attic/old.py`", "no file gnndrive/attic/old.py"),
         ("`gnndrive/disk/engines/{uring,rust}.py`", "no file gnndrive/disk/engines/rust.py"),
         ("`gnndrive.disk.engines.rust`", "no module gnndrive.disk.engines.rust"),
         ("[a page](cooking.md)", "no target cooking.md"),
         ("`gnndrive/buffer/`, disk/engines/uring.py, native/ring.c.", None),
-        ("`gnndrive.open`, gnndrive.buffer.policies.base.Policy, `open_store`", None),
         ("build/gpu-bundle, papers.gnn, see [the tests](tests/README.md#x)", None),
     ],
 )
@@ -154,12 +151,6 @@ def test_every_quoted_message_is_still_in_the_code():
     sources = [path for path in files(".py") if named(path).startswith("gnndrive/")]
     said = [text for path in sources for text in texts(path.read_text(encoding="utf-8"))]
     assert not [message for message in messages if not is_said(message, said)]
-
-
-def test_a_message_that_is_not_there_is_found():
-    said = list(texts('raise E(f"the disk {name} is " "full: free " f"{n} bytes")'))
-    quoted = ("the … is full", "… free … bytes", "full: … the disk")
-    assert [is_said(text, said) for text in quoted] == [True, True, False]
 
 
 # ---- make docs

@@ -1,8 +1,4 @@
-"""The tree is tidy: who imports whom, what no file may say, and what each module must.
-
-Each check is a function from text to findings, so that the tests at the end can show that it finds
-what it should.
-"""
+"""The tree is tidy: who imports whom, what no file may say, and what each module must."""
 
 import ast
 import re
@@ -12,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnndrive.common import plugins
+from tests import second
 from tests.project_files import ROOT, files, named
 
 # Who may import whom: a folder may import itself and those below it in this list.
@@ -209,10 +206,6 @@ def test_no_files_import_each_other():
     assert not circles(imports)
 
 
-def test_every_folder_has_its_place_in_the_order():
-    assert {folder_of(module) for module in modules()} == set(ORDER)
-
-
 def test_modules_say_what_they_are():
     assert not [
         finding
@@ -234,6 +227,13 @@ def test_tests_never_sleep():
         if named(path).startswith("tests/")
         for finding in sleep_findings(path.read_text(), named(path))
     ]
+
+
+def test_second_implementations_are_of_each_kind_and_import_no_other():
+    assert second.SECOND.keys() == plugins.KINDS.keys()
+    source = Path(second.__file__).read_text()
+    modules = [module for _, module in imported(source, "tests.second", True)]
+    assert {kind_of(module)[1] for module in modules} == {"", "base", "shared"}
 
 
 # ---- the checks find what they should

@@ -1,5 +1,4 @@
-"""Codes of next uses at admission: Belady's rule with superbatches, by exhaustive search. And what
-an admission reports of the rows that it evicts."""
+"""Codes of next uses at admission: Belady's rule with superbatches, by exhaustive search."""
 
 import random
 from collections.abc import Sequence

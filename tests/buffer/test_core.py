@@ -1,6 +1,4 @@
-"""The C core's parts of the buffer, where the model of `test_model.py` does not go: the gather; the
-standby list, the window of announced batches and the parts of a sweep, against Python's lists and
-sets."""
+"""The C core's parts of the buffer, where the model of `test_model.py` does not go."""
 
 import errno
 import itertools

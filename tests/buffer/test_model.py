@@ -1,11 +1,4 @@
-"""The feature buffer against a model of its rules in dicts and sets, in random steps.
-
-Each step makes one change (or one that must change nothing), and after each one everything that
-can be seen of the C core is compared with the model, its statistics and `gd_buffer_verify` too.
-
-The model says what an admission must answer and which slots it may take, not which free slot goes
-to which row: it reads that from the C core's answer and checks it against the rules.
-"""
+"""The feature buffer against a model of its rules in dicts and sets, in random steps."""
 
 import errno
 import random

@@ -19,6 +19,7 @@ from gnndrive.cli.commands.strategy_figures import Prediction
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.store.generate import planted_communities
 from gnndrive.strategies import STRATEGIES
+from tests import forked
 from tests.cli.conftest import FRACTIONS, NODES, RANDOM, SMALL, Command
 
 COMMAND = ("bench", "strategies")
@@ -341,9 +342,9 @@ def test_a_process_that_fails_says_why(planted, program, script, said):
         run_loading(of(planted, "gnndrive"))
 
 
-def test_the_process_loads_what_is_asked_for(planted, program, capsys):
-    """A real `python -m`, as no other test starts one; its warnings are passed on."""
-    program(f"""echo 'a warning' >&2; exec '{sys.executable}' "$@\"""")
+def test_the_process_loads_what_is_asked_for(planted, program, tmp_path, capsys):
+    """By `python -m`; its warnings are passed on."""
+    program(f"""echo 'a warning' >&2; exec '{forked.interpreter(tmp_path)}' "$@\"""")
     found = run_loading(of(planted, PYG_PLUS))
     assert tuple(found.checksums) == load(of(planted, PYG_PLUS)).checksums
     assert capsys.readouterr().err.startswith("a warning\n")

@@ -1,5 +1,4 @@
-"""`gnndrive.connect`: the store of a service, which must be of this user and of that store; and the
-names of services: what may be one, which address it has, and which services are found."""
+"""`gnndrive.connect`: the store of a service, which must be of this user and of that store."""
 
 import copy
 import os

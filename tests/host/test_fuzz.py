@@ -1,8 +1,4 @@
-"""A rank that sends anything, and whose arena changes at any time, does no harm to another rank.
-
-Most of its messages are what a rank would send next, so that it gets far; the others are arbitrary,
-or have bytes changed on the wire. The group must answer each with nothing but a ProtocolError.
-"""
+"""A rank that sends anything, and whose arena changes at any time, does no harm to another rank."""
 
 import asyncio
 import random

@@ -1,5 +1,4 @@
-"""A rank's end of the protocol: what it sends, in which order, and what it makes of the answers;
-which of its batches get places, and what becomes of those that it gives up."""
+"""A rank's end of the protocol: what it sends, in which order, and what it makes of the answers."""
 
 import asyncio
 

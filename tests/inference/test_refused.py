@@ -1,5 +1,4 @@
-"""What inference cannot do is said before anything is computed, with what would work; and the
-checksum of layers differs whenever their results may."""
+"""What inference cannot do is said before anything is computed, with what would work."""
 
 import copy
 import errno

@@ -1,5 +1,4 @@
-"""A computation that was killed goes on where it stopped, and ends with the same bytes; where its
-files lie, and what `gnndrive clean` leaves of them."""
+"""A computation that was killed goes on where it stopped, and ends with the same bytes."""
 
 import contextlib
 import errno

@@ -1,5 +1,4 @@
-"""Seconds of a batch from the parts that it keeps busy; plans from the numbers of a graph, and the
-formulas for several hosts, against sums by hand."""
+"""Seconds of a batch, plans from the numbers of a graph, and the formulas for several hosts."""
 
 import os
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""The items of a plan, the budgets that are refused, and the counters of `stats`; how slots are
-divided among tables; the victim buffer; plans for ranks and of loaders that use a service."""
+"""The items of a plan, the budgets that are refused, and how slots are divided."""
 
 import re
 from dataclasses import replace

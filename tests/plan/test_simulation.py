@@ -1,5 +1,4 @@
-"""Batches of a trace in a slot table without memory; the traces and sizes of drawn batches; how
-fast this machine computes them."""
+"""Simulated batches of a trace, drawn traces, and how fast this machine computes batches."""
 
 import math
 from collections import OrderedDict

@@ -1,5 +1,4 @@
-"""Attributes outside the buffer are mapped if memory has room for them, and read otherwise; labels
-are kept in narrow integers, and unsigned integers stay so. Batches have what the store has."""
+"""Attributes outside the buffer are mapped if memory has room for them, and read otherwise."""
 
 import copy
 import os

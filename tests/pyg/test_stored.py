@@ -1,6 +1,4 @@
-"""All but plain neighbour sampling, of a store and of data in memory, compared with the graph.
-
-PyG's own tests run against loaders of data in memory too (tests/README.md)."""
+"""All but plain neighbour sampling, of a store and of data in memory, compared with the graph."""
 
 import asyncio
 import copy

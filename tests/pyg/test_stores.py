@@ -1,5 +1,4 @@
-"""A store as PyG's FeatureStore and GraphStore; and what one process publishes of a store, and
-others attach: the same values, nothing read."""
+"""A store as PyG's FeatureStore and GraphStore, and what one process publishes of it."""
 
 import asyncio
 import contextlib

@@ -103,27 +103,6 @@ def test_problems_are_raised_at_the_end() -> None:
         pass
 
 
-def test_too_much_is_refused(gpus: FakeCuda) -> None:
-    kept = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
-    del kept  # cached, and freed when another size needs it
-    large = torch.empty((1 << 30) - 512, dtype=torch.uint8, device="cuda")
-    with pytest.raises(torch.cuda.OutOfMemoryError, match="512 bytes is free"):
-        torch.empty(1024, dtype=torch.uint8, device="cuda")
-    assert torch.empty(1024, device="cuda:1").sum() != len(large)
-
-
-def test_host_memory_is_registered_once(gpus: FakeCuda) -> None:
-    cudart, block = torch.cuda.cudart(), np.frombuffer(mmap.mmap(-1, 8192), np.uint8)
-    address = block.ctypes.data
-    assert int(cudart.cudaHostRegister(address, 8192, 3)) == 0
-    code = cudart.cudaHostRegister(address + 4096, 4096, 3)
-    assert "already mapped" in cudart.cudaGetErrorString(code)
-    with pytest.raises(RuntimeError, match="already mapped"):  # the next launch tells it
-        torch.ones(1, device="cuda")
-    assert int(cudart.cudaHostUnregister(address)) == 0
-    assert int(cudart.cudaHostUnregister(address)) == 713
-
-
 def test_memory_unmapped_while_it_is_registered_is_found() -> None:
     with found("unmapped before"), fake_cuda():
         cudart, block = torch.cuda.cudart(), mmap.mmap(-1, 64 << 20)

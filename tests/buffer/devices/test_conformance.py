@@ -1,8 +1,4 @@
-"""What every device must do; tests/gpu runs the same on a GPU.
-
-Most rows come in through `landing` and `commit`, as an engine brings them, and are read after
-`hand_over`, as the user's thread reads them.
-"""
+"""What every device must do; tests/gpu runs the same on a GPU."""
 
 import asyncio
 import errno

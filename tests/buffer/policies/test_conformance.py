@@ -1,7 +1,4 @@
-"""What every policy must do, and that a policy which does not is found.
-
-Which rows leave is a policy's own affair; what a batch holds never is.
-"""
+"""What every policy must do, and that a policy which does not is found."""
 
 import warnings
 from collections.abc import Callable

@@ -258,20 +258,6 @@ async def test_rows_behind_the_end_of_a_truncated_file_fail(make, rows_of):
 # ---- a broken one is found
 
 
-class Forgetful(OneThread):
-    """Reads for a job only as long as its caller keeps it."""
-
-    def read(self, job: ReadJob) -> ReadJob:
-        later = super().read
-
-        def begin(dropped: weakref.ref[ReadJob]) -> None:
-            if (kept := dropped()) is not None:
-                later(kept)
-
-        self._loop.call_soon(begin, weakref.ref(job))
-        return job
-
-
 class Spoiling(OneThread):
     """Writes over the first slot, which another row may be in."""
 
@@ -291,7 +277,6 @@ class Uncounted(OneThread):
 @pytest.mark.parametrize(
     ("engine", "check", "message"),
     [
-        (Forgetful, test_dropping_the_iterator_stops_nothing, "any"),
         (Spoiling, partial(test_every_byte_of_any_row_size, row_bytes=512), r"== 238"),
         (Uncounted, test_several_reads_at_once, ">="),
     ],

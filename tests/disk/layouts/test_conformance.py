@@ -287,15 +287,6 @@ class Forward(Reversed):
         return super().locate(self._context.file.row_count - 1 - rows, places, landing)
 
 
-class Sorting(Reversed):
-    """Sorts what it was given."""
-
-    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
-        job = super().locate(rows, places, landing)
-        rows.sort()
-        return job
-
-
 class Lenient(Reversed):
     """Lets rows be repeated although repeats=False."""
 
@@ -321,7 +312,6 @@ class Open(Reversed):
     ("layout", "check", "message"),
     [
         (Forward, every_byte_lands, "a wrong row"),
-        (Sorting, rows_land_in_places, "the rows were changed"),
         (Lenient, what_cannot_be_planned_is_refused, "DID NOT RAISE"),
         (Long, plans_are_as_long_as_they_may_be, "longer than it may be"),
         (Open, closing_is_for_good, "still open"),

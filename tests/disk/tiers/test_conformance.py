@@ -353,15 +353,6 @@ class Stale(Keeping):
         super().keep(rows[::-1], content)
 
 
-class Unstoppable(Keeping):
-    """Cannot be cancelled."""
-
-    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        fetch = super().fetch(rows, places, landing)
-        fetch.cancel = lambda: None  # type: ignore[method-assign]
-        return fetch
-
-
 @pytest.mark.parametrize(
     ("tier", "check", "message"),
     [
@@ -374,7 +365,6 @@ class Unstoppable(Keeping):
         (changing(all_landed), a_bad_sector_fails_the_rows_in_it, "a wrong row"),
         (Stale, each_row_lands_once, "a wrong row"),
         (Stale, epochs_deliver_every_row, "wrong rows"),
-        (Unstoppable, cancelling_fails_what_was_not_started, "goes on"),
     ],
 )
 def test_a_broken_tier_is_found(tier, check, message, tmp_path):

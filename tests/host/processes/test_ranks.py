@@ -1,9 +1,4 @@
-"""Ranks that share a feature buffer yield one process's batches, bit for bit; what they cannot
-share is an error on all of them. Whatever ends or stops, the other ranks hear of it or go on.
-
-The host service checks the invariants of its feature buffer when it ends: an exit status of 0, and
-an output without reports, say that they hold. Every rank checks at its end that nothing is left.
-"""
+"""Ranks that share a feature buffer yield one process's batches, bit for bit."""
 
 import random
 import shutil

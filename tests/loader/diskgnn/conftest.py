@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import NeighborLoader, Store
 from tests.loader.diskgnn.packs import loader_of, make_pack
-from tests.store.packed.graphs import make_graph
+from tests.store.packed.packs import make_graph
 
 ARGUMENTS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 32, "shuffle": True}
 BATCHES, EPOCHS = 10, 2

@@ -1,5 +1,4 @@
-"""Epochs of a loader that replays: which recording, in which order, resumed, several at once; and
-their plan."""
+"""Epochs of a loader that replays: which recording, in which order, resumed, several at once."""
 
 import json
 import re

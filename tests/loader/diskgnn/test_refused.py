@@ -19,7 +19,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from tests.loader.batches import assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of, make_pack, pack_folder
-from tests.store.packed.graphs import make_graph
+from tests.store.packed.packs import make_graph
 
 
 class Users(NeighborSampler):

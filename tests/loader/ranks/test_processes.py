@@ -1,8 +1,4 @@
-"""Real ranks: three processes, and then two, which go on from the state of the three.
-
-They are forked with the environment that torchrun gives, and make all checks. The first rank prints
-the name of each check that all ranks have passed.
-"""
+"""Real ranks: three processes, and then two, which go on from the state of the three."""
 
 import json
 import os

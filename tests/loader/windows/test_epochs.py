@@ -1,5 +1,4 @@
-"""Epochs of windows: the same for the same seed, whatever loads them, and resumed anywhere; as
-many passes as loading a window takes the time of; and windows of ranks."""
+"""Epochs of windows: the same for the same seed, whatever loads them, and resumed anywhere."""
 
 import copy
 import json

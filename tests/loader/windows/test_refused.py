@@ -1,5 +1,4 @@
-"""What a loader of windows says to arguments, stores, folders and memory that cannot work. Damage
-to a stranger's partitions is an error or gives other sound batches, never a crash or a hang."""
+"""What a loader of windows says to arguments, stores, folders and memory that cannot work."""
 
 import errno
 import os

@@ -1,5 +1,4 @@
-"""What every sampler that draws must do, and that a sampler which does not is found; and sampling
-inside a window. A sampler that replays reads no graph: `test_recorded.py`."""
+"""What every sampler that draws must do, and that a sampler which does not is found."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

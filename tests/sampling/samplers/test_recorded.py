@@ -17,7 +17,7 @@ from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.samplers.recorded import Recorded
 from gnndrive.sampling.schedules.base import InputNodes
 from gnndrive.store.packed.recording import Recording
-from tests.store.packed.graphs import make_graph
+from tests.store.packed.packs import make_graph
 
 EPOCHS, SEED = 2, 4
 GIVEN: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 50, "shuffle": True}

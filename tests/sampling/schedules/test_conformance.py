@@ -1,10 +1,4 @@
-"""What every schedule must do, and that a schedule which does not is found; input nodes and edges,
-and the plain schedules.
-
-A schedule that replays batches knows their seeds only when they are read, so rules about seeds are
-for schedules that draw them. A schedule of windows of partitions cuts each window for itself, so
-that it has more batches in an epoch, and with drop_last fewer whole ones: see `test_windowed.py`.
-"""
+"""What every schedule must do, and that a schedule which does not is found."""
 
 from __future__ import annotations
 

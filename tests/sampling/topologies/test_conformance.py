@@ -1,5 +1,4 @@
-"""The conformance test of topologies: the same graph gives the same samples in each of them;
-indices that processes share; the direct topology's cache, combined fetches, errors and stopping."""
+"""The conformance test of topologies: the same graph gives the same samples in each of them."""
 
 import errno
 import weakref

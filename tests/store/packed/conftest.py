@@ -12,7 +12,7 @@ from gnndrive import NeighborLoader, Store
 from gnndrive.store.packed import durable, row_checks, rows
 from gnndrive.store.packed.rows import Budget
 from tests.loader.hetero.graph import make_data
-from tests.store.packed.graphs import make_graph
+from tests.store.packed.packs import make_graph
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,12 @@
-"""Recordings and packs of loaders' batches."""
+"""A small graph, and recordings and packs of loaders' batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch_geometric.data import Data
 
 from gnndrive.loader.recording import LoaderRecording, pack_settings
 from gnndrive.store.feature_tables import feature_tables
@@ -15,6 +18,23 @@ from gnndrive.store.packed.samples import SampleReader, read_index
 from gnndrive.store.packed.verify import verify_pack
 
 MEMORY = 65 << 20
+NODES, EDGES = 300, 2_500
+
+
+def make_graph() -> Data:
+    """300 nodes, 2,500 edges with duplicates, self loops and nodes without in-neighbours."""
+    draw = torch.Generator().manual_seed(3)
+    edges = torch.randint(0, NODES, (2, EDGES), generator=draw)
+    edges[1] %= 280
+    return Data(
+        x=torch.randn(NODES, 20, generator=draw),
+        y=torch.randint(0, 7, (NODES,), generator=draw),
+        edge_index=edges,
+        edge_attr=torch.randn(EDGES, 16, generator=draw),
+        time=torch.randint(0, 50, (NODES,), generator=draw),
+        edge_time=torch.randint(0, 50, (EDGES,), generator=draw),
+        weight=torch.rand(EDGES, generator=draw) + 0.1,
+    )
 
 
 def source_of(loader: Any, epochs: int = 1) -> LoaderRecording:

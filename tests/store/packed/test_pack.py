@@ -21,8 +21,16 @@ from gnndrive.store.packed import outputs, room, row_checks, row_writer, sharing
 from gnndrive.store.packed.folder import LOCK
 from gnndrive.store.packed.room import DoesNotFit
 from gnndrive.store.packed.verify import verify_pack
-from tests.store.packed.graphs import NODES, make_graph
-from tests.store.packed.packs import MEMORY, check_pack, drawn, files_of, pack_loader, rows_at
+from tests.store.packed.packs import (
+    MEMORY,
+    NODES,
+    check_pack,
+    drawn,
+    files_of,
+    make_graph,
+    pack_loader,
+    rows_at,
+)
 from tests.store.packed.resuming import Work
 from tests.store.test_store_added import add
 

@@ -23,8 +23,7 @@ from gnndrive.store.packed.samples import SampleReader
 from gnndrive.store.packed.settings import parse_settings
 from gnndrive.store.parsing import Record
 from tests.loader.batches import assert_same
-from tests.store.packed.graphs import NODES
-from tests.store.packed.packs import files_of, reader_of, record_loader, source_of
+from tests.store.packed.packs import NODES, files_of, reader_of, record_loader, source_of
 
 
 def check(loader: Any, root: Path, epochs: int = 2) -> None:

@@ -14,8 +14,7 @@ import gnndrive
 from gnndrive.common.errors import StoreError
 from gnndrive.store.packed.format import dump, open_pack
 from gnndrive.store.packed.verify import verify_pack
-from tests.store.packed.graphs import make_graph
-from tests.store.packed.packs import pack_loader
+from tests.store.packed.packs import make_graph, pack_loader
 
 
 @pytest.fixture(scope="module")
