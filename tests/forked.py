@@ -46,7 +46,8 @@ class Program:
 
     def __init__(self, code: str, *arguments: str, environment: Mapping[str, str] | None = None):
         names = {**os.environ, **(environment or {})}
-        asked = {"code": textwrap.dedent(code), "argv": ["-c", *arguments], "environment": names}
+        argv = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+        asked = {"argv": argv, "cwd": str(ROOT), "environment": names, "files": [0, 1, 2]}
         pipes = [os.pipe() for _ in range(4)]  # the status, and the streams
         (status, its_status), (its_input, stdin), (stdout, its_out), (stderr, its_err) = pipes
         theirs = [its_status, its_input, its_out, its_err]
@@ -206,19 +207,15 @@ def _program(asked: Mapping[str, Any], status: int, *streams: int) -> str:
     if child:
         _tell_its_end(child, status, streams)
     os.close(status)
-    numbers = asked.get("files", (0, 1, 2))
-    given = [fcntl.fcntl(each, fcntl.F_DUPFD, max(numbers) + 1) for each in streams]
+    above = max(asked["files"]) + 1
+    given = [fcntl.fcntl(each, fcntl.F_DUPFD, above) for each in streams]
     for each in streams:
         os.close(each)
-    for number, each in zip(numbers, given, strict=True):
+    for number, each in zip(asked["files"], given, strict=True):
         os.dup2(each, number)
         os.close(each)
     os.environ.clear()
     os.environ.update(asked["environment"])
-    if "code" in asked:
-        sys.argv[:] = asked["argv"]
-        code: str = asked["code"]
-        return code
     os.chdir(asked["cwd"])
     sys.executable, *sys.argv[:] = asked["argv"]
     if sys.argv[0] == "-u":
@@ -233,11 +230,11 @@ def _program(asked: Mapping[str, Any], status: int, *streams: int) -> str:
 
 
 def _tell_its_end(child: int, status: int, streams: tuple[int, ...]) -> NoReturn:
-    """Who asked may end before the child, which is then killed."""
+    """Also kill the child when the process that asked for it ends first."""
     for each in streams:
         os.close(each)
     events = select.poll()
-    events.register(status, 0)  # POLLERR: nobody reads it any more
+    events.register(status, 0)  # POLLERR, which is always told: the reader has closed its end
     events.register(os.pidfd_open(child), select.POLLIN)
     with contextlib.suppress(BrokenPipeError):
         os.write(status, f"{child}\n".encode())

@@ -1,8 +1,20 @@
 """The project's own files, for the tests that look at all of them."""
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def ci_script(name: str) -> ModuleType:
+    """A script of .ci/, imported as a module."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / ".ci" / name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def files(*suffixes: str) -> list[Path]:

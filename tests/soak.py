@@ -7,9 +7,8 @@ A test of `make test` shows a behaviour with a few fixed seeds. The same test is
 - is one of Hypothesis'.
 
 The soak picks one of these tests at random, then one of its combinations and a seed, runs it, and
-goes on until its time is over. There is a process for each core; all that it draws follows from
-SEED. `GNNDRIVE_SOAK=N` in the environment runs chosen tests once as the soak does when it has drawn
-N.
+goes on until its time is over. There is a process for each core; what it draws follows from SEED.
+`GNNDRIVE_SOAK=N` in the environment runs chosen tests once as the soak does when it has drawn N.
 """
 
 import argparse

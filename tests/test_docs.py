@@ -14,12 +14,14 @@ import pytest
 import gnndrive
 from gnndrive.common import plugins
 from tests import forked
-from tests.project_files import ROOT, files, named
+from tests.project_files import ROOT, ci_script, files, named
 from tests.test_tidy import KINDS
 
 PAGES = [*sorted((ROOT / "docs" / "tasks").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
 DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
+README_LINES = 150
+PERFORMANCE_WORDS = 1700
 FOLDERS = ("gnndrive", "native", "tests", "bench", "docs")
 OF_PACKAGE = [
     path.name for path in (ROOT / "gnndrive").iterdir() if (path / "__init__.py").exists()
@@ -50,6 +52,14 @@ def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
             continue
         before = text[: text.index(snippet)].count("\n")
         exec(compile("\n" * before + snippet, str(page), "exec"), names)
+
+
+# ---- length
+
+
+def test_the_pages_that_everybody_reads_are_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < README_LINES
+    assert len((ROOT / "docs" / "performance.md").read_text().split()) < PERFORMANCE_WORDS
 
 
 # ---- names
@@ -153,17 +163,20 @@ def test_every_quoted_message_is_still_in_the_code():
     assert not [message for message in messages if not is_said(message, said)]
 
 
+def test_a_message_that_is_not_there_is_found():
+    said = list(texts('raise E(f"the disk {name} is " "full: free " f"{n} bytes")'))
+    assert is_said("the … is full", said)
+    assert is_said("… is full: free … bytes", said)
+    assert not is_said("the … is empty", said)
+    assert not is_said("full: … the disk", said)
+
+
 # ---- make docs
 
 
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / ".ci" / "docs_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return ci_script("docs_pages.py")
 
 
 def test_every_public_name_and_kind_of_plug_in_is_described(pages):

@@ -9,11 +9,10 @@ import sys
 import zipfile
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.project_files import ROOT
+from tests.project_files import ROOT, ci_script
 
 
 def load_build_script(compiler: str, code: str = "") -> subprocess.CompletedProcess[str]:
@@ -73,16 +72,7 @@ def test_make_lists_its_targets():
 # ---- `make gpu-bundle`: nothing is built or downloaded, and run.sh runs fakes
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / ".ci" / name)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-gpu_bundle = _load("gpu_bundle.py")
+gpu_bundle = ci_script("gpu_bundle.py")
 
 
 def test_requirements_are_followed_for_the_given_python():
@@ -115,7 +105,7 @@ def test_this_trees_bundle_has_small_packages_only():
 
 def test_what_the_bundle_lacks_is_checked_and_named():
     lacks = {name.replace("-", "_") for name in gpu_bundle.NOT_BUNDLED}
-    assert set(_load("gpu-bundle/check.py").NEEDED) == lacks
+    assert set(ci_script("gpu-bundle/check.py").NEEDED) == lacks
     for page in (".ci/gpu-bundle/README.txt", "docs/tasks/gpu.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert all(name in text for name in lacks), page

@@ -306,6 +306,16 @@ def test_the_time_begins_with_the_shell_script(monkeypatch, tmp_path):
     assert f"{gpu_all.BEGAN}=$(date +%s)\n" in text.partition("cd ")[0]
 
 
+def test_a_process_may_write_its_report_when_it_is_stopped(tmp_path):
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    commands = f"trap 'echo report; exit' INT; >{ready}; read x <{ready}"
+    child = _gpu_parts.Process(["sh", "-c", commands])
+    ready.read_text()
+    assert child.wait(0) is None
+    assert child.output()[0] == "report\n"
+
+
 def test_a_process_is_stopped_with_its_children(tmp_path, monkeypatch):
     *asked, last = _gpu_parts.STOPS  # those that are asked may take seconds
     monkeypatch.setattr(_gpu_parts, "STOPS", [*((number, 0) for number, _ in asked), last])

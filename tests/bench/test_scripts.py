@@ -153,6 +153,18 @@ def test_scale_measures_one_size(store):
         assert scale.touched(4 << 20, rows) == pytest.approx(share * (4 << 20), rel=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:nodes/y")  # ten nodes cannot have all classes
+def test_scale_makes_missing_graphs_and_refuses_others(store, tmp_path):
+    scale.make_missing(store.parent, [NODES, 10])
+    assert gnndrive.open(scale.store_path(store.parent, 10)).num_nodes == 10
+    scale.store_path(store.parent, 10).rename(scale.store_path(store.parent, 20))
+    with pytest.raises(SystemExit, match="another graph"):
+        scale.make_missing(store.parent, [20])
+    with pytest.raises(SystemExit, match=r"powerlaw_1e\+06m\.gnn take .* free"):
+        scale.make_missing(tmp_path, [10**12])
+    assert not list(tmp_path.iterdir())
+
+
 # ---- bench/consumer.py
 
 

@@ -1,1 +1,0 @@
-"""Tests of the feature buffer's C core: native/buffer.c and native/standby.c."""

@@ -1,5 +1,4 @@
-"""What every device and every driver must do, on a GPU: the tests of tests/buffer/devices, with
-this folder's fixtures."""
+"""The tests of tests/buffer/devices, on a GPU: with this folder's fixtures."""
 
 import pytest
 

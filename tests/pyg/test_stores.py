@@ -80,17 +80,14 @@ def test_several_attributes_at_once(features, data):
             other.get_tensor(None, "x", torch.tensor([1]))
 
 
-def test_rows_are_awaited(features, data):
-    async def main() -> None:
-        indices = [torch.tensor([n, 59 - n]) for n in range(20)]
-        attrs = [TensorAttr(None, "x", index) for index in indices]
-        found = await asyncio.gather(*map(features.aget_tensor, attrs))
-        for index, rows in zip(indices, found, strict=True):
-            assert torch.equal(rows, data.x[index])
-        both = await features.amulti_get_tensor([attrs[0], TensorAttr(None, "y", attrs[1].index)])
-        assert torch.equal(both[1], data.y[indices[1]])
-
-    asyncio.run(main())
+async def test_rows_are_awaited(features, data):
+    indices = [torch.tensor([n, 59 - n]) for n in range(20)]
+    attrs = [TensorAttr(None, "x", index) for index in indices]
+    found = await asyncio.gather(*map(features.aget_tensor, attrs))
+    for index, rows in zip(indices, found, strict=True):
+        assert torch.equal(rows, data.x[index])
+    both = await features.amulti_get_tensor([attrs[0], TensorAttr(None, "y", attrs[1].index)])
+    assert torch.equal(both[1], data.y[indices[1]])
 
 
 def test_the_adjacency_is_that_of_the_data(small, data):

@@ -212,12 +212,13 @@ class DeviceMemory:
         """The block in use that has this address, or None."""
         self.collect()
         block = self._blocks.get(address)
-        if block is not None or not self._blocks:
+        if block is not None:
             return block
-        before = max((each for each in [*self._blocks] if each <= address), default=None)
-        if before is None or address >= before + len(self._blocks[before].memory):
+        blocks = dict(self._blocks)  # other threads make and free blocks meanwhile
+        before = max((each for each in blocks if each <= address), default=None)
+        if before is None or address >= before + len(blocks[before].memory):
             return None
-        return self._blocks[before]
+        return blocks[before]
 
     def use(
         self, block: Block, stream: FakeStream, writes: bool,

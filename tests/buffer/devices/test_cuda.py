@@ -265,21 +265,17 @@ def test_refused_pinned_memory_of_a_copy_out_is_a_memory_error(gpus, driver, mon
 
 @WITHOUT_CUPY
 @pytest.mark.parametrize("error", [MemoryError("none is left"), KeyError("x")])
-def test_an_error_of_the_hosts_work_reaches_who_waits(driver, monkeypatch, error):
+async def test_an_error_of_the_hosts_work_reaches_who_waits(driver, monkeypatch, error):
     """And the thread goes on."""
-
-    async def main() -> None:
-        slots, rows = await asyncio.to_thread(fill, driver)
-        into, moves = staged(driver, np.zeros_like(rows)), np.stack([EVERY, EVERY])
-        with monkeypatch.context() as patch:
-            patch.setattr(_movers, "_spread", raising(error))
-            broken = driver.copy_out(slots, into, moves)
-        with pytest.raises(type(error)):
-            await asyncio.wait_for(driver.wait(broken), 5)
-        await asyncio.wait_for(driver.wait(driver.copy_out(slots, into, moves)), 5)
-        assert np.array_equal(into, rows)
-
-    asyncio.run(main())
+    slots, rows = await asyncio.to_thread(fill, driver)
+    into, moves = staged(driver, np.zeros_like(rows)), np.stack([EVERY, EVERY])
+    with monkeypatch.context() as patch:
+        patch.setattr(_movers, "_spread", raising(error))
+        broken = driver.copy_out(slots, into, moves)
+    with pytest.raises(type(error)):
+        await asyncio.wait_for(driver.wait(broken), 5)
+    await asyncio.wait_for(driver.wait(driver.copy_out(slots, into, moves)), 5)
+    assert np.array_equal(into, rows)
 
 
 def test_scratch_is_what_a_scatter_takes(gpus, monkeypatch):

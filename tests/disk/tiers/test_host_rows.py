@@ -29,7 +29,8 @@ class Below(Tier):
 
     Attributes:
         asked: the rows of each fetch.
-        errors: raised by the next fetches of the filling; None: such a fetch works.
+        errors: raised by the next fetches; None: such a fetch works.
+        followed: fetches that a listener followed to their ends.
     """
 
     name = path = "below"
@@ -39,14 +40,14 @@ class Below(Tier):
         self.errors: list[Exception | None] = []
         self.go = asyncio.Event()
         self.go.set()
-        self.closed = 0
+        self.closed = self.followed = 0
 
     @classmethod
     def make(cls, context: TierContext) -> Below:
         return cls()
 
     def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        if self.errors and len(self.asked) % 2 and (error := self.errors.pop(0)):
+        if self.errors and (error := self.errors.pop(0)):
             self.asked.append([])
             raise error
         self.asked.append(rows.tolist())
@@ -77,6 +78,7 @@ class _Answer:
             ffi.cast("uint8_t *", self._landing.address),
         )  # fmt: skip
         yield Stretch(self._places)
+        self._below.followed += 1
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -143,60 +145,49 @@ async def some_turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_another_thread_copies_from_the_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_thread_copies_from_the_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop goes on meanwhile, and the rows are announced when they are there."""
-
-    async def main() -> None:
-        bench = Bench()
-        await bench.fill()
-        gate = Gate(monkeypatch)
-        fetch = bench.fetch()
-        gate.began.wait()  # without a turn of the loop
-        ending = asyncio.ensure_future(bench.end(fetch))
-        await some_turns()
-        assert not ending.done()
-        assert not bench.rows[FIRST:END].any()
-        gate.go.set()
-        await ending
-        assert gate.thread != threading.get_ident()
-        await bench.tier.aclose()
-
-    asyncio.run(main())
+    bench = Bench()
+    await bench.fill()
+    gate = Gate(monkeypatch)
+    fetch = bench.fetch()
+    gate.began.wait()  # without a turn of the loop
+    ending = asyncio.ensure_future(bench.end(fetch))
+    await some_turns()
+    assert not ending.done()
+    assert not bench.rows[FIRST:END].any()
+    gate.go.set()
+    await ending
+    assert gate.thread != threading.get_ident()
+    await bench.tier.aclose()
 
 
-def test_a_cancelled_listener_waits_for_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_listener_waits_for_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which writes to memory that may be freed afterwards."""
-
-    async def main() -> None:
-        bench = Bench()
-        await bench.fill()
-        gate = Gate(monkeypatch)
-        ending = asyncio.ensure_future(bench.end(bench.fetch()))
-        for _ in range(2):
-            await some_turns()
-            ending.cancel()
+    bench = Bench()
+    await bench.fill()
+    gate = Gate(monkeypatch)
+    ending = asyncio.ensure_future(bench.end(bench.fetch()))
+    for _ in range(2):
         await some_turns()
-        assert not ending.done()
-        gate.go.set()
-        await asyncio.wait([ending])
-        assert ending.cancelled()
-        assert np.array_equal(bench.rows[FIRST:END], CONTENT[FIRST:END])
-        await bench.tier.aclose()
+        ending.cancel()
+    await some_turns()
+    assert not ending.done()
+    gate.go.set()
+    await asyncio.wait([ending])
+    assert ending.cancelled()
+    assert np.array_equal(bench.rows[FIRST:END], CONTENT[FIRST:END])
+    await bench.tier.aclose()
 
-    asyncio.run(main())
 
-
-def test_closing_waits_for_a_copy_that_nobody_awaits(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.fill()
-        gate = Gate(monkeypatch)
-        bench.fetch()
-        threading.Timer(0, gate.go.set).start()
-        await bench.tier.aclose()
-        assert np.array_equal(bench.rows[FIRST:END], CONTENT[FIRST:END])
-
-    asyncio.run(main())
+async def test_closing_waits_for_a_copy_that_nobody_awaits(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    await bench.fill()
+    gate = Gate(monkeypatch)
+    bench.fetch()
+    threading.Timer(0, gate.go.set).start()
+    await bench.tier.aclose()
+    assert np.array_equal(bench.rows[FIRST:END], CONTENT[FIRST:END])
 
 
 def test_closing_frees_the_rows_and_the_thread() -> None:
@@ -265,7 +256,7 @@ def test_a_later_fetch_fills_after_an_error(error: Exception) -> None:
             lambda _, context: reported.append(context)
         )
         bench = Bench()
-        bench.below.errors = [error]
+        bench.below.errors = [None, error]
         await bench.bring()
         assert bench.tier._filling is not None
         await asyncio.wait([bench.tier._filling])

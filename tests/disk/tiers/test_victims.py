@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import pytest
 
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import ffi, lib, pointer
-from gnndrive.common.records import EVICTED, Evicted, Int32Array, Int64Array, Landing, Stretch
+from gnndrive.common.records import EVICTED, Evicted, Int32Array, Landing
 from gnndrive.disk.tiers import _victims
 from gnndrive.disk.tiers.base import Fetch
 from gnndrive.disk.tiers.victim import Victim
 from gnndrive.testing.loop import run
+from tests.disk.tiers.test_host_rows import CONTENT, ROW_BYTES, Below
 
 
 class VictimTable:
@@ -251,10 +252,6 @@ def by_model(
 # ---- fetches that fail: nothing writes to the landing when they have ended
 
 
-ROW_BYTES = 8
-CONTENT = np.arange(10 * ROW_BYTES, dtype=np.uint8).reshape(10, ROW_BYTES)
-
-
 class Memory:
     """Victim memory whose copies out of slots, which are rows, are made at once."""
 
@@ -273,50 +270,9 @@ class Memory:
         pass
 
 
-class Answer:
-    """A fetch of given stretches."""
-
-    def __init__(self, stretches: AsyncIterator[Stretch]) -> None:
-        self._stretches = stretches
-
-    def __aiter__(self) -> AsyncIterator[Stretch]:
-        return self._stretches
-
-    def cancel(self) -> None:
-        pass
-
-
-class Below:
-    """The tier below.
-
-    Attributes:
-        error: raised by the next fetch; None: it works.
-        ended: fetches that a listener followed to their ends.
-    """
-
-    path = "below"
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.ended = 0
-
-    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        if self.error is not None:
-            raise self.error
-
-        async def stretches() -> AsyncIterator[Stretch]:
-            yield Stretch(places)
-            self.ended += 1
-
-        return Answer(stretches())
-
-    async def aclose(self) -> None:
-        pass
-
-
 async def make() -> tuple[Victim, Below]:
     """A victim buffer that has rows 1 and 2."""
-    below: Any = Below()
+    below = Below()
     tier = Victim(below, len(CONTENT), Memory())
     left = np.zeros(2, EVICTED)
     left["row"] = left["slot"] = [1, 2]
@@ -342,12 +298,11 @@ async def follow(fetch: Fetch, landed: list[list[int]]) -> None:
 def test_a_fetch_that_the_tier_below_refuses_copies_nothing_and_keeps_the_rows() -> None:
     async def main() -> None:
         tier, below = await make()
-        below.error = ClosedError("the engine was closed")
+        below.errors = [ClosedError("the engine was closed")]
         with pytest.raises(ClosedError):
             begin(tier)
         assert tier._copies_back
         await asyncio.wait(tier._copies_back)
-        below.error = None
         fetch, slots = begin(tier)
         landed: list[list[int]] = []
         await follow(fetch, landed)
@@ -375,7 +330,7 @@ def test_a_copy_back_that_fails_or_cannot_begin_is_reported_after_the_reads(monk
         with pytest.raises(MemoryError, match="none is left"):
             await follow(fetch, landed)
         assert landed == [[0, 3]]
-        assert below.ended == 1
+        assert below.followed == 1
         await tier.aclose()
 
     run(main())

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader
-from gnndrive.loader.ranks import Ranks, resolve_ranks
+from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
 from gnndrive.loader.store_datamodule import InTrainer
 from gnndrive.sampling.dealing import steps_left
 from tests.loader.batches import assert_same
@@ -112,6 +112,12 @@ def test_the_seed_of_draws_differs_where_batches_have_the_same_numbers() -> None
     assert seeds[0] == 7
     assert len(set(seeds)) == 5
     assert Ranks(3, 5, "loader").drawing_seed(7) == Ranks(3, 5, "sampler").drawing_seed(7) == 7
+
+
+def test_a_difference_names_its_ranks() -> None:
+    check_same([{"seed": 1, "batch_size": 2}] * 3)
+    with pytest.raises(ConfigError, match="seed is 1 on ranks 0, 2 and 2 on rank 1; more is None "):
+        check_same([{"seed": 1, "n": 3}, {"seed": 2, "n": 3}, {"seed": 1, "n": 3, "more": "x"}])
 
 
 SIZE, BATCHES, EPOCHS = 37, 11, 2

@@ -42,6 +42,13 @@ def test_the_nodes_with_the_most_uses_are_hot_in_bands_by_use_and_id(seeds, monk
         assert all(hotter.min() > colder.max() for hotter, colder in pairwise(used))
 
 
+def test_bands_are_about_equally_long():
+    counts = np.random.default_rng(0).permutation(np.arange(6400, dtype=np.uint32))
+    found = choose_hot(counts, 3200)
+    assert np.diff(found.band_ends, prepend=0).tolist() == [100] * BANDS
+    assert found.node.dtype == np.int32
+
+
 # ---- segments
 
 
@@ -316,3 +323,18 @@ def test_the_prediction_is_exact_where_the_first_batches_say_all():
         table = TableRows([np.arange(10), np.arange(10)], 100, 512, hot_rows)
         found = predict([4096, 4096], {"nodes/x": table}, 200)
         assert (found.hot, found.cold) == (hot_bytes, 0)
+
+
+def test_the_prediction_is_near_the_truth_and_not_below_it():
+    rng, rows, batches, held = np.random.default_rng(0), 2_000, 60, 400
+    weights = 1 / np.arange(1, rows + 1) ** 0.8
+    weights /= weights.sum()
+    drawn = [rng.choice(rows, 300, replace=False, p=weights) for _ in range(batches)]
+    counts = np.bincount(np.concatenate(drawn), minlength=rows)
+    hottest = np.zeros(rows, bool)
+    hottest[np.argsort(-counts, kind="stable")[:held]] = True
+    truth = sum(int((~hottest[ids]).sum()) for ids in drawn) * 100
+    for given, most in ((None, 1.4), (1.0 / np.arange(1, rows + 1), 1.15)):
+        table = TableRows(drawn[:5], rows, 100, held, given)
+        found = predict([4096] * 5, {"nodes/x": table}, batches).cold
+        assert truth <= found <= most * truth

@@ -19,6 +19,7 @@ from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.packed import durable, reserving, row_writer, table_parts
 from gnndrive.store.packed import outputs as outputs_module
 from gnndrive.store.packed import rows as rows_module
+from gnndrive.store.packed.durable import sync_file_system
 from gnndrive.store.packed.gathering import gather, sum_of_rows
 from gnndrive.store.packed.outputs import Output, divide
 from gnndrive.store.packed.reserving import reserve
@@ -189,6 +190,15 @@ def test_an_id_outside_the_part_is_refused(ids):
     part = Part(1000, 60, np.zeros(600, np.uint8))
     with pytest.raises(OSError, match="ERANGE"):
         gather(part, 10, np.array([1000, *ids]), 0)
+
+
+def test_a_failed_sync(tmp_path, monkeypatch):
+    monkeypatch.undo()  # the real one
+    with tmp_path.joinpath("f").open("w") as file:
+        sync_file_system(file.fileno())
+        fd = file.fileno()
+    with pytest.raises(OSError, match="EBADF"):
+        sync_file_system(fd)
 
 
 # ---- packing
