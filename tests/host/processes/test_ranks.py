@@ -171,7 +171,8 @@ def test_one_rank_has_no_service(store, arguments):
 def test_a_rank_that_is_killed_is_an_error_at_the_other_and_one_that_ends_leaves_its_turns(
     starter, store, tmp_path, whole, seeds, victim, how
 ):
-    at = random.Random(f"{how} {seeds(1)}").randint(1, 30)
+    # Of 33 batches: one that dies later may have taken its last turn, and the other ends well.
+    at = random.Random(f"{how} {seeds(1)}").randint(1, 15)
     given = {"store": str(store.path), "victim": victim, "how": how, "at": at}
     ended = starter.run("one_ends", 2, tmp_path, **given)
     statuses = [0, 0]
