@@ -5,8 +5,7 @@ usage: python tests/pyg_suite.py CHECKOUT [pytest's arguments]
 CHECKOUT is a copy of PyG's repository; none of it is in this project. Before anything is collected,
 PyG's loaders and samplers are replaced by ours. The tests skip themselves without pyg-lib, so an
 empty package of that name is put on the path, with the signature that they look for: whatever calls
-it fails. Variants with induced subgraphs return early without torch-sparse; they are told that it
-is there.
+it fails. Variants with induced subgraphs are told that torch-sparse is there.
 """
 
 import os

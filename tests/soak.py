@@ -27,6 +27,7 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
+from _pytest.warnings import catch_warnings_for_item
 from hypothesis import core
 
 from tests.project_files import ROOT
@@ -120,7 +121,8 @@ def _run(item: pytest.Item, following: pytest.Item | None, drawn: int, said: int
     hangs = threading.Timer(HANG_S, _give_up, [said, f"{item.nodeid} hangs. {repeat}"])
     hangs.start()
     try:
-        failed = [each for each in runtestprotocol(item, False, following) if each.failed]
+        with catch_warnings_for_item(item.config, item.ihook, "runtest", item, record=False):
+            failed = [each for each in runtestprotocol(item, False, following) if each.failed]
     finally:
         hangs.cancel()
         hangs.join()

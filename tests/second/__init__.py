@@ -1,7 +1,6 @@
 """A second implementation of every kind of plug-in, each against what its kind shares.
 
-They show that a kind is open: a strategy is composed of them in tests/loader, without a change of
-the package, and each goes through the conformance test of its kind. `SECOND` has them by kind.
+Each goes through the conformance test of its kind; tests/loader composes a strategy of them.
 """
 
 import asyncio
