@@ -1,0 +1,289 @@
+"""Every strategy on a GPU: seconds a batch, and the share of the time in which the GPU waits.
+
+usage: python bench/gpu_strategies.py STORE [--prepare] [--strategies gnndrive,ginex] [--json FILE]
+           [--steps sage-256,gat-256] [--batches 48] [--seconds 6] [--device-memory 2GB]
+           [--memory 2500MB] [--host-budget 6GiB]
+
+--prepare first makes what strategies need and the store lacks: partitions at random, and a pack of
+the batches. Then each strategy runs in a process of its own, which loads epoch after epoch of the
+same --batches batches of random nodes, and trains on each. After one epoch, or --seconds, each of
+--steps is measured in turn on as many batches again:
+
+sage-256    GraphSAGE of three layers, 256 hidden units
+gat-256     GAT of three layers, four heads of 64
+sage-1024   GraphSAGE of three layers, 1,024 hidden units
+
+`idle` is the share of the time in which no step ran on the GPU: 1 less the steps' seconds, each
+between two events, over the seconds. `first` counts from iter() to the first batch. `where` is the
+stage whose batches took longest, beside the time that they waited in queues. At the end some rows
+of further batches are compared with the store's: one that differs ends the run.
+
+`--host-budget` limits each process's memory, page cache and CUDA's own libraries included, with a
+cgroup as root. Without a GPU the script says so and exits with 2; --rehearse runs on a fake one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import _script
+import torch
+from _gpu_device import gpu
+from _limits import drop_caches, run_limited, tried_limit
+from torch_geometric.data import Data
+from torch_geometric.nn.models import GAT, GraphSAGE
+
+import gnndrive
+from gnndrive.common.memory import parse_size
+from gnndrive.strategies import STRATEGIES
+
+SEED = 7
+CHECKED_BATCHES, CHECKED_ROWS = 4, 20_000
+WAITING = {"sampler_wait", "extracting_queue", "training_queue", "output_queue", "step"}
+STEPS = {
+    "sage-256": lambda columns, classes: GraphSAGE(columns, 256, 3, classes),
+    "gat-256": lambda columns, classes: GAT(columns, 256, 3, classes, heads=4),
+    "sage-1024": lambda columns, classes: GraphSAGE(columns, 1024, 3, classes),
+}
+
+
+class Step:
+    """A training step, with events before and after it on the GPU.
+
+    Args:
+        kind: one of `STEPS`.
+        store: the graph.
+    """
+
+    def __init__(self, kind: str, store: gnndrive.Store) -> None:
+        torch.manual_seed(SEED)
+        self._model = STEPS[kind](store.num_features, store.num_classes).to("cuda")
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.003)
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        ids = torch.arange(4, device="cuda")
+        x = torch.zeros(4, store.num_features, device="cuda")
+        self(Data(x=x, y=ids * 0, edge_index=ids.view(2, 2), batch_size=2))
+        torch.cuda.synchronize()
+        self.events.clear()
+
+    def __call__(self, batch: Data) -> None:
+        """Queue the step, without waiting for it."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        self._optimizer.zero_grad()
+        out = self._model(batch.x, batch.edge_index)[: batch.batch_size]
+        torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+        self._optimizer.step()
+        end.record()
+        self.events.append((start, end))
+
+
+# ---- one strategy, in a process of its own
+
+
+def arguments(own: argparse.Namespace, store: gnndrive.Store) -> dict[str, Any]:
+    """The arguments that all loaders and the pack share."""
+    drawn = torch.Generator().manual_seed(SEED)
+    nodes = torch.randperm(store.num_nodes, generator=drawn)[: own.batches * own.batch_size]
+    return {
+        "num_neighbors": own.fanout, "input_nodes": nodes, "batch_size": own.batch_size,
+        "shuffle": True, "seed": SEED, "memory": own.memory, "device_memory": own.device_memory,
+    }  # fmt: skip
+
+
+def prepare(own: argparse.Namespace) -> dict[str, float]:
+    """Make partitions and a pack, where they are not there; the seconds of each."""
+    store, found = gnndrive.open(own.store), {}
+    for what, make in (
+        ("partitioned", lambda: gnndrive.partition(store, method="random", memory=own.memory)),
+        ("packed", lambda: gnndrive.pack(store, **arguments(own, store))),
+    ):
+        if not Path(own.store, what).exists():
+            began = time.perf_counter()
+            make()
+            found[what] = time.perf_counter() - began
+    return found
+
+
+def work(own: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Load with a strategy and train."""
+    store, strategy = gnndrive.open(own.store), STRATEGIES[name]
+    given = arguments(own, store) | {"strategy": name, "device": "cuda"}
+    if strategy.superbatch is not None:
+        given["superbatch"] = own.batches
+    steps = {kind: Step(kind, store) for kind in own.steps}
+    found: dict[str, Any] = {"strategy": name, "steps": {}}
+    with gnndrive.NeighborLoader(store, **given) as loader:
+        began = time.perf_counter()
+        batches = endless(loader)
+        steps[own.steps[0]](next(batches))
+        found["first_s"] = time.perf_counter() - began
+        warm = timed(batches, steps[own.steps[0]], own)
+        found["warm_up_s_a_batch"] = warm["s_a_batch"]
+        for kind, step in steps.items():
+            step(next(batches))
+            found["steps"][kind] = timed(batches, step, own)
+        found["compared"] = compare(islice(batches, CHECKED_BATCHES), store)
+        stats, stages = loader.stats(), loader.stage_stats()
+        found["stages"] = {stage: each["p50_s"] for stage, each in stages.items()}
+        working = {stage: s for stage, s in found["stages"].items() if stage not in WAITING}
+        found["where"] = max(working, key=lambda stage: working[stage])
+        found["stats"] = {key: value for key, value in stats.items() if not isinstance(value, dict)}
+        found["gpu_bytes"] = torch.cuda.max_memory_allocated()
+        found["plan"] = str(loader.plan())
+        batches.close()
+    return found
+
+
+def endless(loader: Any) -> Iterator[Data]:
+    """Epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def timed(batches: Iterator[Data], step: Step, own: argparse.Namespace) -> dict[str, float]:
+    """Train on an epoch's batches, or for `own.seconds`."""
+    torch.cuda.synchronize()
+    step.events.clear()
+    began, count, nodes = time.perf_counter(), 0, 0
+    while count < own.batches and time.perf_counter() - began < own.seconds:
+        batch = next(batches)
+        step(batch)
+        count, nodes = count + 1, nodes + batch.num_nodes
+        del batch
+        if len(step.events) > 2:  # as far as a training loop that reads its loss now and then
+            step.events[-2][1].synchronize()
+    torch.cuda.synchronize()
+    elapsed = time.perf_counter() - began
+    stepped = sum(start.elapsed_time(end) for start, end in step.events) / 1e3
+    return {
+        "batches": count, "nodes_a_batch": nodes / count, "s_a_batch": elapsed / count,
+        "step_s": stepped / count, "idle": 1 - stepped / elapsed,
+    }  # fmt: skip
+
+
+def compare(batches: Iterator[Data], store: gnndrive.Store) -> int:
+    """Compare rows of batches with the store's; how many.
+
+    Raises:
+        SystemExit: one differs.
+    """
+    x, y, compared = store.tensor("x", random=True), store.tensor("y"), 0
+    for batch in batches:
+        rows = torch.randperm(batch.num_nodes)[:CHECKED_ROWS]
+        ids = batch.n_id.cpu()[rows]
+        same = torch.equal(batch.x.cpu()[rows], x[ids]) and torch.equal(batch.y.cpu()[rows], y[ids])
+        if not same:
+            sys.exit("a batch has rows of other nodes than its own")
+        compared += len(rows)
+    return compared
+
+
+# ---- all of them
+
+
+def table(found: dict[str, Any]) -> str:
+    """Format the results."""
+    made = ", ".join(f"{what} in {s:.0f} s" for what, s in found["prepared"].items())
+    lines = [found["machine"], f"{found['memory']}; made: {made or 'nothing'}"]
+    heads = f"{'nodes':>8} {'s/batch':>8} {'step s':>7} {'idle':>5} {'first s':>8}"
+    lines.append(f"{'strategy':<13} {'step':<10} {heads}  where")
+    for result in found["results"]:
+        for kind, each in result["steps"].items():
+            lines.append(
+                f"{result['strategy']:<13} {kind:<10} {each['nodes_a_batch']:8,.0f} "
+                f"{each['s_a_batch']:8.3f} {each['step_s']:7.3f} {each['idle']:5.2f} "
+                f"{result['first_s']:8.2f}  {result['where']}"
+            )
+    return "\n".join(lines + [f"failed: {line}" for line in found["failed"]])
+
+
+def measure(own: argparse.Namespace, given: list[str]) -> dict[str, Any]:
+    """Run the strategies, one after the other; one that fails is named, and the others go on."""
+    name = "a fake GPU" if own.rehearse else torch.cuda.get_device_name()
+    found: dict[str, Any] = {"machine": f"{name}, torch {torch.__version__}", "results": []}
+    found |= {"prepared": prepare(own) if own.prepare else {}, "failed": []}
+    limit = nullcontext((None, "no memory limit was requested"))
+    if own.host_budget:
+        limit = tried_limit(parse_size(own.host_budget, "--host-budget"), False)
+    with limit as (group, found["memory"]):
+        for strategy in own.strategies:
+            drop_caches(own.store, False)
+            command = [sys.executable, __file__, *given, "--worker", strategy]
+            try:
+                ended, peak = run_limited(command, group, own.most)
+            except subprocess.TimeoutExpired:
+                found["failed"].append(f"{strategy}: not ended after {own.most:.0f} s")
+                continue
+            if ended.returncode:
+                found["failed"].append(f"{strategy}: ended with {ended.returncode}")
+                continue
+            found["results"].append(json.loads(ended.stdout) | {"peak_bytes": peak})
+            print(table(found).splitlines()[-len(own.steps) - len(found["failed"])], flush=True)
+            if own.json:
+                _script.write(found, own.json)
+    return found
+
+
+def names_in(text: str) -> list[str]:
+    """Split a list of names at commas."""
+    return [name for name in text.split(",") if name]
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--prepare", action="store_true", help="make partitions and a pack")
+    parser.add_argument("--strategies", type=names_in, default=list(STRATEGIES))
+    parser.add_argument("--steps", type=names_in, default=list(STEPS))
+    parser.add_argument("--batches", type=int, default=48, help="of an epoch")
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--fanout", type=lambda text: [*map(int, text.split(","))],
+                        default=[10, 10, 10])  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=6, help="of each step, at most")
+    parser.add_argument("--most", type=float, default=90, help="seconds of a strategy, at most")
+    parser.add_argument("--device-memory", default="2GB")
+    parser.add_argument("--memory", default="2500MB")
+    parser.add_argument("--host-budget", metavar="SIZE", help="memory limit of each process")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--rehearse", action="store_true", help="on a fake GPU")
+    parser.add_argument("--worker", choices=STRATEGIES, help=argparse.SUPPRESS)
+    own = parser.parse_args(given)
+    for what, asked, known in (
+        ("strategy", own.strategies, STRATEGIES), ("step", own.steps, STEPS)
+    ):  # fmt: skip
+        if unknown := set(asked) - set(known):
+            parser.error(f"unknown {what} {', '.join(unknown)}: choose from {', '.join(known)}")
+    return own
+
+
+def main() -> None:
+    own = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the memory group is removed
+    with gpu(own.rehearse):
+        if not torch.cuda.is_available():
+            print(f"a CUDA GPU is needed: torch {torch.__version__} sees none", file=sys.stderr)
+            sys.exit(2)
+        if own.worker:
+            json.dump(work(own, own.worker), sys.stdout)
+            return
+        found = measure(own, sys.argv[1:])
+    _script.show(table(found), found, own.json)
+    if found["failed"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    _script.run(main)

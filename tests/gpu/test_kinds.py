@@ -1,0 +1,105 @@
+"""Every strategy and kind of batch on a GPU: the batches that the CPU gets, row by row."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn.models import GraphSAGE
+
+import gnndrive
+from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from tests.gpu.test_loader import DEVICE, the_way  # noqa: F401
+from tests.loader.batches import assert_same
+from tests.loader.diskgnn.conftest import ARGUMENTS as REPLAYED
+from tests.loader.diskgnn.packs import SEED, make_pack
+from tests.loader.hetero.graph import make_data as make_types
+from tests.loader.windows.stores import ARGUMENTS as WINDOWED
+from tests.loader.windows.stores import MARIUS, make_graph, make_store
+
+pytestmark = pytest.mark.gpu
+
+SMALL: dict[str, Any] = {
+    "num_neighbors": [4, 3], "batch_size": 16, "shuffle": True, "seed": 3, "buffer": "30KB",
+}  # fmt: skip
+PACK: dict[str, Any] = {**REPLAYED, "seed": SEED, "buffer": None, "strategy": "diskgnn"}
+LINKS = torch.randint(900, (2, 200), generator=torch.Generator().manual_seed(6))
+KINDS: dict[str, dict[str, Any]] = {
+    "gnndrive": SMALL,
+    "ginex": SMALL | {"strategy": "ginex", "superbatch": 6},
+    "ginex apart": SMALL | {"strategy": "ginex", "superbatch": 7, "phases": "apart"},
+    "ali+pg": SMALL | {"strategy": "ali+pg"},
+    "lsm-gnn": SMALL | {"strategy": "lsm-gnn", "superbatch": 6, "sweep": 1},
+    "diskgnn": PACK | {"device_memory": "1MB"},
+    "diskgnn, rows on the host": PACK | {"device_memory": "120KB"},
+    "hierbatching": WINDOWED,
+    "marius": WINDOWED | MARIUS,
+    "labor": SMALL | {"sampling": "labor", "batch_dependency": 5},
+    "direct": SMALL | {"topology": "direct"},
+    "links": SMALL | {"edge_label_index": LINKS, "neg_sampling_ratio": 1.0},
+    "links in windows": WINDOWED | MARIUS | {"edge_label_index": LINKS},
+    "types": SMALL | {"buffer": "100KB", "input_nodes": "paper"},
+    "a smaller type": SMALL | {"feature_dtype": "float16"},
+}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
+    """A partitioned graph with a pack, and a graph of several types."""
+    folder = tmp_path_factory.mktemp("kinds")
+    plain = make_store(make_graph(), folder)
+    make_pack(plain, REPLAYED, epochs=2)
+    return plain, gnndrive.from_data(make_types(), folder / "types.gnn")
+
+
+def loader_of(stores: tuple[Store, Store], kind: str, **more: Any) -> NeighborLoader:
+    given = {"io_depth": 16} | KINDS[kind] | more
+    make: Any = LinkNeighborLoader if "edge_label_index" in given else NeighborLoader
+    made: NeighborLoader = make(stores[kind == "types"], **given)
+    return made
+
+
+def on_host(batch: Data | HeteroData) -> Data | HeteroData:
+    """A copy in host memory of a batch, all of whose tensors are on the GPU."""
+    tensors = [value for store in batch.stores for value in store.values()]
+    assert {each.device.type for each in tensors if isinstance(each, torch.Tensor)} == {
+        torch.device(DEVICE).type
+    }
+    return batch.clone().apply(lambda tensor: tensor.cpu())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_those_of_the_cpu(stores: tuple[Store, Store], kind: str) -> None:
+    """Also when a second loader goes on in the middle of the second epoch."""
+    more = {} if "device_memory" not in KINDS[kind] else {"device_memory": None, "memory": "100MB"}
+    with loader_of(stores, kind, **more) as here, loader_of(stores, kind, device=DEVICE) as there:
+        epochs = [list(here) for _ in range(2)]
+        same(epochs[0], there)
+        half = len(epochs[1]) // 2
+        same(epochs[1][:half], islice(there, half))
+        state = there.state_dict()
+    with loader_of(stores, kind, device=DEVICE) as resumed:
+        resumed.load_state_dict(state)
+        same(epochs[1][half:], resumed)
+
+
+def same(expected: list[Any], found: Any) -> None:
+    batches = list(map(on_host, found))
+    assert len(batches) == len(expected)
+    for one, other in zip(expected, batches, strict=True):
+        for left, right in zip(one.stores, other.stores, strict=True):
+            assert_same(left, right)
+
+
+def test_inference(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, found = GraphSAGE(9, 16, num_layers=2, out_channels=7), []
+    for where in ("cpu", DEVICE):
+        out = tmp_path / where
+        gnndrive.infer(model.to(where), stores[0], device=where, memory="300MB", out=out)
+        found.append(np.load(out / "h.npy"))
+    # Sums over neighbours are made in any order on a GPU, so the last bits may differ.
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
