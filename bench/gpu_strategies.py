@@ -15,8 +15,8 @@ sage-1024   GraphSAGE of three layers, 1,024 hidden units
 
 `idle` is the share of the time in which no step ran on the GPU: 1 less the steps' seconds, each
 between two events, over the seconds. `first` counts from iter() to the first batch. `where` is the
-stage whose batches took longest, beside the time that they waited in queues. At the end some rows
-of further batches are compared with the store's: one that differs ends the run.
+stage whose batches took longest, beside the time that they waited in queues. Some rows of some
+batches are compared with the store's: one that differs ends the strategy's run.
 
 `--host-budget` limits each process's memory, page cache and CUDA's own libraries included, with a
 cgroup as root. Without a GPU the script says so and exits with 2; --rehearse runs on a fake one.
@@ -48,7 +48,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.strategies import STRATEGIES
 
 SEED = 7
-CHECKED_BATCHES, CHECKED_ROWS = 4, 20_000
+CHECKED_BATCHES, CHECKED_ROWS = 4, 1_000
 WAITING = {"sampler_wait", "extracting_queue", "training_queue", "output_queue", "step"}
 STEPS = {
     "sage-256": lambda columns, classes: GraphSAGE(columns, 256, 3, classes),
@@ -115,34 +115,34 @@ def prepare(own: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def work(own: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Load with a strategy and train."""
+def work(own: argparse.Namespace, name: str) -> None:
+    """Load with a strategy and train; print what is known so far, as a line of JSON, after each
+    step."""
     store, strategy = gnndrive.open(own.store), STRATEGIES[name]
     given = arguments(own, store) | {"strategy": name, "device": "cuda"}
     if strategy.superbatch is not None:
         given["superbatch"] = own.batches
     steps = {kind: Step(kind, store) for kind in own.steps}
-    found: dict[str, Any] = {"strategy": name, "steps": {}}
+    found: dict[str, Any] = {"strategy": name, "steps": {}, "where": "", "compared": 0}
     with gnndrive.NeighborLoader(store, **given) as loader:
         began = time.perf_counter()
         batches = endless(loader)
         steps[own.steps[0]](next(batches))
         found["first_s"] = time.perf_counter() - began
-        warm = timed(batches, steps[own.steps[0]], own)
-        found["warm_up_s_a_batch"] = warm["s_a_batch"]
+        found["warm_up"] = timed(batches, steps[own.steps[0]], own)
+        found["compared"] = compare(islice(batches, CHECKED_BATCHES), store)
+        found["plan"] = str(loader.plan())
         for kind, step in steps.items():
             step(next(batches))
             found["steps"][kind] = timed(batches, step, own)
-        found["compared"] = compare(islice(batches, CHECKED_BATCHES), store)
-        stats, stages = loader.stats(), loader.stage_stats()
-        found["stages"] = {stage: each["p50_s"] for stage, each in stages.items()}
-        working = {stage: s for stage, s in found["stages"].items() if stage not in WAITING}
-        found["where"] = max(working, key=lambda stage: working[stage])
-        found["stats"] = {key: value for key, value in stats.items() if not isinstance(value, dict)}
-        found["gpu_bytes"] = torch.cuda.max_memory_allocated()
-        found["plan"] = str(loader.plan())
+            stages = {stage: each["p50_s"] for stage, each in loader.stage_stats().items()}
+            working = {stage: s for stage, s in stages.items() if stage not in WAITING}
+            found["where"] = max(working, key=lambda stage: working[stage])
+            stats = loader.stats().items()
+            found["stats"] = {key: each for key, each in stats if not isinstance(each, dict)}
+            found |= {"stages": stages, "gpu_bytes": torch.cuda.max_memory_allocated()}
+            print(json.dumps(found), flush=True)
         batches.close()
-    return found
 
 
 def endless(loader: Any) -> Iterator[Data]:
@@ -220,16 +220,18 @@ def measure(own: argparse.Namespace, given: list[str]) -> dict[str, Any]:
         for strategy in own.strategies:
             drop_caches(own.store, False)
             command = [sys.executable, __file__, *given, "--worker", strategy]
+            peak, why = None, ""
             try:
                 ended, peak = run_limited(command, group, own.most)
-            except subprocess.TimeoutExpired:
-                found["failed"].append(f"{strategy}: not ended after {own.most:.0f} s")
-                continue
-            if ended.returncode:
-                found["failed"].append(f"{strategy}: ended with {ended.returncode}")
-                continue
-            found["results"].append(json.loads(ended.stdout) | {"peak_bytes": peak})
-            print(table(found).splitlines()[-len(own.steps) - len(found["failed"])], flush=True)
+                printed = ended.stdout
+                why = f"ended with {ended.returncode}" if ended.returncode else ""
+            except subprocess.TimeoutExpired as error:
+                printed = (error.stdout or b"").decode()
+                why = f"not ended after {own.most:.0f} s"
+            found["failed"] += [f"{strategy}: {why}"] if why else []
+            for line in printed.splitlines()[-1:]:
+                found["results"].append(json.loads(line) | {"peak_bytes": peak})
+            print(f"{strategy}: {why or 'ended well'}", file=sys.stderr, flush=True)
             if own.json:
                 _script.write(found, own.json)
     return found
@@ -277,7 +279,7 @@ def main() -> None:
             print(f"a CUDA GPU is needed: torch {torch.__version__} sees none", file=sys.stderr)
             sys.exit(2)
         if own.worker:
-            json.dump(work(own, own.worker), sys.stdout)
+            work(own, own.worker)
             return
         found = measure(own, sys.argv[1:])
     _script.show(table(found), found, own.json)

@@ -154,6 +154,7 @@ def test_too_little_device_memory_is_an_error_with_numbers(make: Make) -> None:
         iter(make(device=DEVICE, device_memory="1KB"))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_loading_never_synchronizes(make: Make, data: Data, monkeypatch) -> None:
     """Neither the whole device nor, as far as torch can detect, a stream."""
 
@@ -164,8 +165,8 @@ def test_loading_never_synchronizes(make: Make, data: Data, monkeypatch) -> None
     for _ in loader:  # what is made at first use is made
         pass
     monkeypatch.setattr(torch.cuda, "synchronize", refuse)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         batches = list(loader)
     finally:
         torch.cuda.set_sync_debug_mode("default")
