@@ -2,6 +2,7 @@
 
 import itertools
 import mmap
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -21,6 +22,14 @@ def gpus() -> Iterator[FakeCuda]:
 
 def found(problem: str) -> pytest.RaisesExc:
     return pytest.raises(AssertionError, match=problem)
+
+
+def test_a_module_that_is_imported_meanwhile_is_not_imported_again() -> None:
+    sys.modules.pop("wave", None)
+    with fake_cuda():
+        import wave
+    assert sys.modules["wave"] is wave
+    assert sys.modules.get("cupy", wave) is not None
 
 
 def test_devices_do_not_mix(gpus: FakeCuda) -> None:

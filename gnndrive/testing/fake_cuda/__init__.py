@@ -68,7 +68,10 @@ def fake_cuda(
             set_overwrites(True)
             # A real cupy.cuda that is imported already must not be found in its place.
             modules = {"cupy": fake_cupy(machine) if cupy else None, "cupy.cuda": None}
-            patched.enter_context(patch.dict(sys.modules, modules))
+            before = {name: sys.modules[name] for name in modules if name in sys.modules}
+            patched.callback(sys.modules.update, before)
+            patched.callback(lambda: [sys.modules.pop(name, None) for name in modules])
+            sys.modules.update(modules)  # `patch.dict` would forget what is imported meanwhile
             patched.callback(set_overwrites, overwrites)
             yield machine
             machine.memory.collect()
