@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 Stats = Mapping[str, Any]
+LOOKED_UP = ("rows_hit", "rows_waited", "rows_loaded")
 
 
 def ratio(part: float, whole: float) -> float:
@@ -62,6 +63,11 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def looked_up(stats: Stats) -> float:
+    """Distinct rows that batches have looked up, of all tables together; `rows` counts nodes."""
+    return sum(stats.get(name, 0) for name in LOOKED_UP)
+
+
 def derived(stats: Stats) -> dict[str, float]:
     """Derive rates over `elapsed_s`, shares and sizes from the counters.
 
@@ -69,8 +75,9 @@ def derived(stats: Stats) -> dict[str, float]:
         stats: what `loader.stats()` returned; missing counters count as 0.
 
     Returns:
-        rows_per_s, requests_per_s, read_bytes_per_s, hit_rate, waited_rate (of the rows, those that
-        another batch was loading), wanted_rate (of the bytes read), bytes_per_request, s_per_batch.
+        rows_per_s, requests_per_s, read_bytes_per_s, hit_rate, waited_rate (of the rows looked up,
+        those in the buffer and those that another batch was loading), wanted_rate (of the bytes
+        read), bytes_per_request, s_per_batch.
     """
     elapsed, rows = stats.get("elapsed_s", 0), stats.get("rows", 0)
     requests, read = stats.get("requests", 0), stats.get("bytes_read", 0)
@@ -78,8 +85,8 @@ def derived(stats: Stats) -> dict[str, float]:
         "rows_per_s": ratio(rows, elapsed),
         "requests_per_s": ratio(requests, elapsed),
         "read_bytes_per_s": ratio(read, elapsed),
-        "hit_rate": ratio(stats.get("rows_hit", 0), rows),
-        "waited_rate": ratio(stats.get("rows_waited", 0), rows),
+        "hit_rate": ratio(stats.get("rows_hit", 0), looked_up(stats)),
+        "waited_rate": ratio(stats.get("rows_waited", 0), looked_up(stats)),
         "wanted_rate": ratio(stats.get("bytes_wanted", 0), read),
         "bytes_per_request": ratio(read, requests),
         "s_per_batch": ratio(elapsed, stats.get("batches", 0)),
@@ -105,11 +112,12 @@ def final_report(
     def of(name: str) -> Any:
         return stats.get(name, 0)
 
-    rates, rows, elapsed = derived(stats), of("rows"), of("elapsed_s")
+    rates, rows, elapsed = derived(stats), looked_up(stats), of("elapsed_s")
     peak = peak_memory_bytes() if peak_memory is None else peak_memory
     lines = {
-        "rows": f"{si(rows)}, {si(rates['rows_per_s'])}/s; hit {percent(of('rows_hit'), rows)}, "
-        f"shared {percent(of('rows_waited'), rows)}, loaded {percent(of('rows_loaded'), rows)}",
+        "rows": f"{si(of('rows'))}, {si(rates['rows_per_s'])}/s; "
+        f"hit {percent(of('rows_hit'), rows)}, shared {percent(of('rows_waited'), rows)}, "
+        f"loaded {percent(of('rows_loaded'), rows)}",
         "reads": f"IOPS={si(rates['requests_per_s'])}, BW={mib(rates['read_bytes_per_s'])}/s, "
         f"{si(of('requests'))} requests of {mib(rates['bytes_per_request'])}, "
         f"{si(of('retries'))} retries",

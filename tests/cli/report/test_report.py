@@ -46,6 +46,10 @@ def test_the_final_report_as_text_and_as_json():
     assert final_report(STATS, **given, peak_memory=812 << 20) == GOLDEN
     assert final_report({}, peak_memory=1).startswith("gnndrive: 0 batches in 0.0 s (0.000 s each)")
     assert set(derived({}).values()) == {0.0}
+    # Rows of a second table are looked up too, and no node more is delivered.
+    assert "hit 60.0 %, shared 10.0 %, loaded 30.0 %" in final_report(
+        {"rows": 100, "rows_hit": 120, "rows_waited": 20, "rows_loaded": 60}, peak_memory=1
+    )
     report = json.loads(as_json(STATS, peak_memory=7, accuracy={"test": 0.941}))
     assert (report["hit_rate"], report["wanted_rate"]) == pytest.approx((0.452, 0.0961), abs=1e-3)
     assert (report["peak_memory_bytes"], report["accuracy"]) == (7, {"test": 0.941})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-from gnndrive.cli.report.html.reading import Part
+from gnndrive.cli.report.html.reading import Part, hit_share
 from gnndrive.cli.report.html.values import (
     count,
     escaped,
@@ -92,13 +92,12 @@ def _first_figures(run: Part) -> list[tuple[str, str]]:
     if not (run.has("batches") and run.has("elapsed_s")):
         return []
     elapsed, batches = run.number("elapsed_s"), run.number("batches")
-    waited, rows = run.number_or_none("wait_s"), run.number_or_none("rows")
-    read = run.number_or_none("bytes_read")
+    waited, read = run.number_or_none("wait_s"), run.number_or_none("bytes_read")
     figures = [
         ("a batch", over(elapsed, batches), seconds),
         ("batches", batches, count),
         ("of the time waited for batches", over(waited, elapsed), share),
-        ("of the rows were in the buffer", over(run.number_or_none("rows_hit"), rows), share),
+        ("of the rows were in the buffer", hit_share(run), share),
         ("read", read, size),
         ("read a second", over(read, elapsed), lambda value: size(value, "/s")),
         ("peak memory", run.number_or_none("peak_memory_bytes"), size),

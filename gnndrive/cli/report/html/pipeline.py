@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gnndrive.cli.measure.verdict import WAITS as WAITS_MATTER
 from gnndrive.cli.report.html.drawing import LINE, Drawing, wrapped
 from gnndrive.cli.report.html.figure import Figure
-from gnndrive.cli.report.html.reading import Part
+from gnndrive.cli.report.html.reading import Part, hit_share
 from gnndrive.cli.report.html.values import count, over, seconds, share, size, table
 
 STAGES = {
@@ -151,7 +151,6 @@ def _rate(run: Part, name: str, what: str) -> tuple[str, ...]:
 def _boxes(run: Part) -> list[Box]:
     """The figure's places in the order of a batch."""
     elapsed, read = run.number("elapsed_s"), run.number_or_none("bytes_read")
-    hits = run.number_or_none("rows_hit")
     bytes_s, each = over(read, elapsed), over(read, run.number_or_none("requests"))
     disk = Box(
         "disk",
@@ -170,7 +169,7 @@ def _boxes(run: Part) -> list[Box]:
         () if useful is None else (f"{_kept(share(min(useful, 1.0)))} of the bytes are rows",),
         "place",
     )
-    hit, slots = over(hits, run.number_or_none("rows")), run.number_or_none("buffer_slots")
+    hit, slots = hit_share(run), run.number_or_none("buffer_slots")
     buffer = Box(
         "feature buffer",
         (

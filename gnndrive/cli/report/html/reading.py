@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gnndrive.cli.report.html.values import over
+from gnndrive.cli.report.text import LOOKED_UP, looked_up
 from gnndrive.common.errors import ConfigError
 
 MADE_BY = (
@@ -157,3 +159,9 @@ def read_run(path: Path) -> Part:
             f"{MADE_BY}"
         )
     return Part(content, str(path))
+
+
+def hit_share(run: Part) -> float | None:
+    """The share of the rows looked up that were in the feature buffer; None: not known."""
+    found = {name: run.number(name) for name in LOOKED_UP if run.has(name)}
+    return over(found.get("rows_hit"), looked_up(found))
