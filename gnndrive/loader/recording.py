@@ -11,13 +11,16 @@ and are refused.
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
+
+import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.limits import named_limit
@@ -35,6 +38,7 @@ from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency, graph_sizes
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import Sampler, batch_key
+from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.packed.encoding import RecordedBatch
 from gnndrive.store.packed.settings import PackSettings
 
@@ -58,6 +62,29 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
         fanout_to_json(assembly.num_neighbors), bool(assembly.replace),
         drawn_text(assembly.sampling, assembly.subgraphs), seed, epochs, **placing,
     )  # fmt: skip
+
+
+def pack_command(assembly: Assembly) -> str:
+    """What packs the batches of a loader: the command, if their seeds are a split's nodes."""
+    store, memory = assembly.store, assembly.own["memory"]
+    of = (name for name in store.split_names if _are_split(assembly.inputs, store.split(name)))
+    split = next(of, None)
+    plain = assembly.subgraphs is None and isinstance(assembly.num_neighbors, Sequence)
+    if split is None or assembly.replace or assembly.drop_last or not plain:
+        return "gnndrive.pack and the arguments of the loader"
+    words = ["gnndrive", "pack", str(store.path)]
+    words += ["--fanout", ",".join(map(str, assembly.num_neighbors))]
+    words += ["--batch-size", str(assembly.batch_size), "--input", split]
+    words += [] if assembly.shuffle else ["--no-shuffle"]
+    if assembly.sampling.shares:
+        words += ["--sampling", assembly.sampling.name]
+        words += ["--batch-dependency", str(assembly.sampling.batch_dependency)]
+    words += [] if memory is None else ["--memory", str(memory)]
+    return shlex.join(words)
+
+
+def _are_split(inputs: InputNodes | InputEdges, nodes: torch.Tensor) -> bool:
+    return len(inputs) == len(nodes) and InputNodes(len(nodes), nodes).identity == inputs.identity
 
 
 def check_recordable(assembly: Assembly) -> None:

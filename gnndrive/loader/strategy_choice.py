@@ -27,6 +27,7 @@ from gnndrive.loader.find_partitioned import (
     find_partitioned,
     suited_partitions,
 )
+from gnndrive.loader.recording import pack_command
 from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.loader.window_size import choose_megabatches
 from gnndrive.plan.choice import loading_of, make_planner
@@ -237,6 +238,7 @@ def _packed_cost(known: _Known, strategy: Strategy, request: PlanRequest) -> Str
             known.loading(request, planner),
             known.traces,
             known.batches,
+            pack_command(assembly),
         )
     planner = make_planner(replace(assembly, recording=recording).request())
     assert isinstance(planner, PackedPlanner)

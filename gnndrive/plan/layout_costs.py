@@ -54,7 +54,7 @@ def packed_cost(
 
 def unpacked_cost(
     name: str, request: PlanRequest, planner: Planner, loading: Loading,
-    traces: Mapping[str, SampledTrace], batches: int | None,
+    traces: Mapping[str, SampledTrace], batches: int | None, command: str,
 ) -> StrategyCost:  # fmt: skip
     """What a batch of a pack would cost.
 
@@ -63,6 +63,7 @@ def unpacked_cost(
         request, planner, loading: of a loader that draws the batches.
         traces: by the tables' names.
         batches: of an epoch.
+        command: what packs.
 
     Raises:
         ConfigError: the plan does not fit, or no trace says how often rows are used.
@@ -88,7 +89,6 @@ def unpacked_cost(
         "disk": disk_s, "gather": pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
         PROCESSORS: pace * computing / processors(),
     }  # fmt: skip
-    command = "gnndrive.pack" if request.subgraphs else f"gnndrive pack {request.store.path}"
     note = f"if packed, with {command}; {RECORDED}"
     return StrategyCost(
         name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=note

@@ -1,6 +1,7 @@
 """`gnndrive plan`: memory by host and rank, what a step takes, and layouts for several hosts."""
 
 import re
+import shlex
 
 import pytest
 
@@ -88,6 +89,15 @@ def test_a_graph_that_is_not_there(gnndrive):
     assert "the most that the fanout allows; give fewer with --batch-nodes" in most
     assert "an epoch: not known, give its number of seeds with --seeds" in most
     assert "as asked for" in gnndrive("plan", *SKETCH, "--topology", "direct").out
+
+
+def test_the_command_that_packs_makes_the_pack_that_is_meant(gnndrive, store):
+    words = ("plan", store, "--memory", "80MB", *FEW)
+    (command,) = re.findall(r"if packed, with (gnndrive pack .*?);", gnndrive(*words).out)
+    assert gnndrive(*shlex.split(command)[1:]).code == 0
+    assert "if packed" not in gnndrive(*words).out
+    replayed = gnndrive(*words, "--strategy", "diskgnn").out
+    assert f"of memory={format_size(80_000_000)}" in replayed
 
 
 def test_batches_of_a_pack_are_not_compared(gnndrive, store):

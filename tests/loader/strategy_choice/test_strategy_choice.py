@@ -58,7 +58,7 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
             assert each.epoch_s == pytest.approx(each.batch_s * BATCHES)
             assert 0 < each.hit_share < 1
         elif each.strategy == "diskgnn":
-            assert "if packed, with gnndrive pack" in each.note
+            assert "if packed, with gnndrive.pack and the arguments" in each.note
         else:
             assert "gnndrive partition" in each.refused
             assert "\n" not in each.refused
