@@ -205,12 +205,28 @@ class PackedPlanner(Planner):
         rows = sum(int(recording.cold_entries(name, 0).sum()) for name in recording.files)
         return rows / max(len(recording), 1)
 
-    def _read_seconds(self, read: float, shared: float, beyond: float, every: float) -> float:
-        """Seconds of reading a batch: its chunk and its part of the segment in long reads, and the
-        hot rows `beyond` what memory has room for one by one; `every`: bytes of all its rows."""
-        rows = self._rows() * beyond / max(every, 1.0)
-        requests = (read - beyond) / READ_BYTES + shared / (READ_BYTES / 4) + rows + 2
-        return requests * self.disk.request_s + read * self.disk.byte_s
+    def _read_seconds(self, read: float, shared: float, tables: Sequence[TablePlan]) -> float:
+        """Seconds of reading a batch: its chunk and its part of the segment in long reads, and, in
+        a pass over each band, the hot rows that memory has no room for.
+
+        Args:
+            read: bytes, without those hot rows.
+            shared: of these, in the segment.
+            tables: those of a plan.
+        """
+        requests = read / READ_BYTES + shared / (READ_BYTES / 4) + 2
+        seconds = requests * self.disk.request_s + read * self.disk.byte_s
+        for table in tables:
+            ends, uses = (
+                of[table.name] for of in (self.recording.band_ends, self.recording.band_uses)
+            )
+            rows, passes = np.diff(ends, prepend=0), list[float]()
+            for band in np.flatnonzero(rows * (ends > table.residents + table.kept)).tolist():
+                wanted = uses[band] / max(len(self.recording), 1)
+                passes.append(self.disk.seconds(wanted, int(rows[band]), table.row_bytes))
+            # Bands lie one behind the other, so a pass goes on in the next one.
+            seconds += sum(passes) - max(len(passes) - 1, 0) * self.disk.request_s
+        return seconds
 
     def batch_seconds(self, plan: Plan, pace: float) -> tuple[dict[str, float], float]:
         """What a batch keeps busy for how long with a plan, by part, and the share of its bytes
@@ -223,7 +239,7 @@ class PackedPlanner(Planner):
         gather_s = copy_seconds(self._rows(), every)
         computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
         seconds = {
-            "disk": self._read_seconds(read_bytes, shared, beyond, every),
+            "disk": self._read_seconds(read_bytes - beyond, shared, plan.tables),
             "gather": pace * gather_s,
             HAND_OVER: pace * HAND_OVER_S,
             PROCESSORS: pace * computing / processors(),
@@ -245,7 +261,7 @@ class PackedPlanner(Planner):
             parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
         seconds = max(
-            self._read_seconds(read, shared, beyond, every), copy_seconds(self._rows(), every)
+            self._read_seconds(read - beyond, shared, tables), copy_seconds(self._rows(), every)
         )
         return (
             f"a batch's rows: {', '.join(parts)}",

@@ -103,7 +103,7 @@ def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> N
     )  # fmt: skip
     plan: Any = SimpleNamespace(tables=[SimpleNamespace(name="a", residents=1, kept=2)])
     seconds, hits = PackedPlanner.batch_seconds(planner, plan, 2.0)
-    assert asked == [(2_560 + 300, 640, 640, 6_400)]
+    assert asked == [(2_560 + 300 - 640, 640, plan.tables)]
     copied = copy_seconds(100, 6_400)
     computing = copied + HAND_OVER_S + LAND_BYTE_S * (2_560 + 300)
     assert seconds == pytest.approx(

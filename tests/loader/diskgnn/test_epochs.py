@@ -15,6 +15,7 @@ from gnndrive import Store
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.plan.choice import make_planner
+from gnndrive.plan.prediction import Disk
 from tests.loader.batches import assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of
@@ -165,6 +166,19 @@ def test_more_memory_holds_more(replay):
         mean = sum(80 * b.num_nodes + 64 * b.num_edges for b in batches) / len(batches)
         assert abs(total - mean) < 0.1 * mean
     assert read[-1] == min(read) < 0.8 * read[0]
+
+
+def test_hot_rows_without_room_are_counted_in_the_requests_that_read_them(replay):
+    """Not in one a row: rows that lie close together are read at once."""
+    loader = replay(buffer="46KB")
+    request = replay(buffer="46KB")._assembly().request()
+    of_requests = make_planner(replace(request, disk=Disk(1.0, 0.0, request.disk.gap_bytes)))
+    predicted = of_requests.batch_seconds(loader.plan(), 1.0)[0]["disk"]
+    list(loader)  # residents are read once
+    before = float(loader.stats()["requests"])
+    list(loader)
+    done = (float(loader.stats()["requests"]) - before) / BATCHES
+    assert done / 2 < predicted < 2 * done
 
 
 def test_on_a_device(replay):
