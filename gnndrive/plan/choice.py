@@ -30,6 +30,7 @@ from gnndrive.plan.requirements import Requirements
 from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
+from gnndrive.store.packed.recording import Recording
 
 SAMPLERS = (4, 2, 1)
 QUEUES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2), (2, 1), (1, 1))
@@ -76,7 +77,7 @@ def make_planner(request: PlanRequest) -> Planner:
             that works.
     """
     if request.recording is not None:
-        return packed_planner(request, request.recording)
+        return _packed_planner(request, request.recording)
     if request.windows is not None:
         return partitioned_planner(request, request.windows)
     first = _with_chosen_topology(request, default_stages(request))
@@ -90,6 +91,25 @@ def make_planner(request: PlanRequest) -> Planner:
     except ConfigError as error:
         raise too_little(request, error) from None
     return first
+
+
+def _packed_planner(request: PlanRequest, recording: Recording) -> Planner:
+    """The planner of a pack, whose plan fits; attributes that `memory=` has no room for count."""
+    planner = packed_planner(request, recording)
+    if request.memory is None:
+        return planner
+
+    def plan(memory: int) -> Plan | None:
+        try:
+            return packed_planner(replace(request, memory=memory), recording).plan()
+        except ConfigError:
+            return None
+
+    try:
+        planner.plan()
+    except ConfigError as error:
+        raise refusal(request.memory, plan, error, "pack smaller batches") from None
+    return planner
 
 
 def holds_everything(request: PlanRequest) -> bool:
