@@ -39,7 +39,7 @@ class Room:
     def free(self) -> int:
         """Bytes that the disk has for the pack, with those that it takes already."""
         taken = sum(path.stat().st_blocks for path in self.root.rglob("*") if path.is_file())
-        return free_bytes(self.root) + taken * _BLOCK_BYTES - _MARGIN_BYTES
+        return max(free_bytes(self.root) + taken * _BLOCK_BYTES - _MARGIN_BYTES, 0)
 
     @property
     def limit(self) -> int:

@@ -19,7 +19,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed import outputs, room, row_checks, row_writer, sharing
 from gnndrive.store.packed.folder import LOCK
-from gnndrive.store.packed.room import DoesNotFit
+from gnndrive.store.packed.room import DoesNotFit, Room
 from gnndrive.store.packed.verify import verify_pack
 from tests.store.packed.packs import (
     MEMORY,
@@ -205,6 +205,8 @@ def test_a_pack_whose_first_batches_are_the_largest_fits(make, tmp_path, monkeyp
 def test_a_full_disk_is_refused_and_the_samples_are_kept(make, tmp_path, monkeypatch):
     whole = pack_loader(make(), tmp_path / "whole").actual_bytes
     with monkeypatch.context() as patch:
+        patch.setattr(room, "free_bytes", lambda _: 1)
+        assert Room(tmp_path, None).free == 0, "not less"
         patch.setattr(room, "free_bytes", lambda _: whole // 2)
         patch.setattr(room, "_MARGIN_BYTES", 0)
         with pytest.raises(StoreError, match=r"the disk of .* has [0-9,]+ for it: .*free some"):
