@@ -192,16 +192,20 @@ def refusal(
         memory: the budget.
         leanest: makes the plan that needs least for a budget; None: the budget is too small.
         error: the error to return if no budget works.
-        smaller: what makes the loader need less.
+        smaller: what makes the loader need less, unless staging is most of what it needs.
     """
     try:
         named = least_text(least_where(lambda tried: leanest(tried) is not None))
     except ConfigError:
         return error
+    plan = leanest(parse_size(named, "memory"))
+    assert plan is not None
+    staging = sum(item.host_bytes for item in plan.lines if item.what == "staging")
+    if 2 * staging > plan.host_bytes:
+        smaller = "a smaller io_depth"
     return ConfigError(
         f"memory={format_size(memory)} is too little for this loader: give at least memory="
-        f'"{named}", or {smaller}. With the least it uses\n'
-        f"{leanest(parse_size(named, 'memory'))}"
+        f'"{named}", or {smaller}. With the least it uses\n{plan}'
     )
 
 
