@@ -1,5 +1,6 @@
 """from_edges: DuckDB sorts Parquet and CSV into the same store as sorting in memory."""
 
+import csv
 import threading
 from pathlib import Path
 from typing import Any
@@ -113,12 +114,48 @@ def test_kinds_of_text(tmp_path):
         ("'0','1'\n'1','2'\n", {}, [(0, 1), (1, 2)]),
         ("anna,bert\nbert,c#\n", {"map_ids": True, "header": False}, [(0, 1), (1, 2)]),
         ("user,item\n1,anna\n2,bert\n", {"map_ids": True, "header": True}, [(0, 2), (1, 3)]),
+        ("10, 9\n9 ,10\n", {"map_ids": True}, [(1, 0), (0, 1)]),
+        ("s,t\n'a,b','c'\n", {"map_ids": True, "header": True}, [(0, 1)]),
         ("a,b\n", {"num_nodes": 3, "header": True}, []),
         ("", {"num_nodes": 3}, []),
     ):
         file.write_text(content, encoding="utf-8")
         store = gnndrive.from_edges(file, tmp_path / "g.gnn", overwrite=True, **arguments)
         assert edges(store) == expected
+
+
+MANY = "".join(f"{n},{n + 1}\n" for n in range(21_000))
+"""More rows of CSV than DuckDB looks at to guess a column's type."""
+
+
+@pytest.mark.parametrize("odd", ["007,7", "1e3,1000", "+5,5", "abc,5", '"a,b",5'])
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_mapped_ids_in_text_are_compared_as_text(tmp_path, odd, place):
+    file = tmp_path / "e.csv"
+    file.write_text(f"{odd}\n{MANY}" if place == "first" else f"{MANY}{odd}\n")
+    store = gnndrive.from_edges(file, tmp_path / "g.gnn", map_ids=True, header=False)
+    names = [bytes(row).rstrip(b"\0").decode() for row in np.asarray(store.array("nodes/id"))]
+    assert sorted(names) == sorted({*map(str, range(21_001)), *next(csv.reader([odd]))})
+    assert sorted((names[s], names[t]) for s, t in edges(store)) == sorted(
+        tuple(row) for row in csv.reader([*MANY.split(), odd])
+    )
+
+
+def test_a_late_row_decides_the_type_of_a_column(tmp_path):
+    file, given = tmp_path / "e.csv", {"columns": ["w"], "overwrite": True}
+    many = "s,t,w\n" + MANY.replace("\n", ",3\n")
+    file.write_text(f"{many}0,1,0.5\n")
+    weight = gnndrive.from_edges(file, tmp_path / "g.gnn", **given).array("edges/w")
+    assert weight.tolist() == [3.0] * 21_000 + [0.5]
+    for row, match in (
+        ("0,1,x", "'w' is VARCHAR, and edge 21001 has 'x': .*or correct it"),
+        ("0,1, ", "'w' lacks 1 values"),
+        ("0.5,1,2", "edge 21001 has '0.5'"),
+        ('"x",1,2', "edge 21001 has 'x'; .*map_ids=True"),
+    ):
+        file.write_text(f"{many}{row}\n")
+        with pytest.raises(Exception, match=match):
+            gnndrive.from_edges(file, tmp_path / "g.gnn", **given)
 
 
 # ---- refusals, which leave nothing behind

@@ -19,7 +19,15 @@ import numpy.typing as npt
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.limits import named_limit
 from gnndrive.store.importers.parquet import bad_row_group, is_parquet
-from gnndrive.store.importers.sql import NUMBER, WHOLE, file_name, first_row, quoted
+from gnndrive.store.importers.sql import (
+    NUMBER,
+    PLAIN,
+    TYPES,
+    column_name,
+    file_name,
+    first_row,
+    quoted,
+)
 from gnndrive.store.temporary_folders import TemporaryFolder
 
 BATCH = 1 << 20  # edges in a batch
@@ -44,7 +52,9 @@ class EdgeList:
         memory: memory budget in bytes.
         beside: path beside which to make a temporary folder for the spilled edges.
         source, target: names of the columns of node ids; None: the first two columns.
-        map_ids: ids may be text or any whole numbers, and nodes are numbered in the ids' order.
+        map_ids: ids may be text or any whole numbers, and nodes are numbered in the ids' order. In
+            text files, ids are whole numbers if all of them are written plainly (7, not 007), and
+            else text.
         columns: names of the columns to keep.
         header: whether each text file begins with the columns' names; None: it does if no field of
             its first row is a number.
@@ -76,7 +86,8 @@ class EdgeList:
         duckdb = _duckdb()
         self._name = name or ", ".join(map(str, files))
         self._files, self._mapped, self._errors = files, map_ids, duckdb.Error
-        self._header, self._table = header, self._tables(header)
+        self._text = not all(map(is_parquet, files))
+        self._table = self._tables(header)
         self._spill: TemporaryFolder | None = None
         self._db = duckdb.connect(":memory:")
         try:
@@ -86,7 +97,7 @@ class EdgeList:
             self._run("SET enable_progress_bar = true")  # DuckDB measures no progress without it
             self._run("SET enable_progress_bar_print = false")
             self._columns = self._describe()
-            self._source, self._target = self._ends(source, target)
+            self._source, self._target = self._ends(source, target, columns)
             self._check_columns(columns)
             if map_ids:
                 self._number_ids()
@@ -122,7 +133,7 @@ class EdgeList:
 
     def column(self, name: str) -> Iterator[npt.NDArray[Any]]:
         """Read a kept column in batches, in the list's order."""
-        sql = f"SELECT {self._column(name)} FROM {self._table}"
+        sql = f"SELECT {self._column(name, self._columns[name])} FROM {self._table}"
         for (values,) in self._batches(sql):
             yield values
 
@@ -164,14 +175,13 @@ class EdgeList:
 
     # ---- tables
 
-    def _tables(self, header: bool | None, as_text: bool = False) -> str:
-        """SQL for the files as one table, in which columns of text files are numbers where all
-        their values are, or text."""
-        if all(is_parquet(file) for file in self._files):
+    def _tables(self, header: bool | None) -> str:
+        """SQL for the files as one table, in which columns of text files are text."""
+        if not self._text:
             return f"read_parquet([{', '.join(map(file_name, self._files))}])"
         tables, names = [], None
         for file in self._files:
-            skip, first, delimiter, alone = first_row(file)
+            skip, first, delimiter, quote, alone = first_row(file)
             named = header
             if named is None and first:
                 named = not any(NUMBER.match(field.strip(" '")) for field in first)
@@ -187,16 +197,17 @@ class EdgeList:
             columns = ", ".join(map(quoted, names or first))
             tables.append(
                 f"SELECT * FROM read_csv({file_name(file)}, delim = {quoted(delimiter)}, "
-                f"header = false, skip = {skip + bool(named)}, names = [{columns}]"
-                f"{', all_varchar = true' if as_text else ''})"
+                f"header = false, skip = {skip + bool(named)}, names = [{columns}], comment = '', "
+                f"quote = {quoted(quote)}, escape = {quoted(quote)}, all_varchar = true)"
             )
-        none = ", ".join(f'NULL::BIGINT AS "{name}"' for name in names or ("source", "target"))
+        empty = map(column_name, names or ("source", "target"))
+        none = ", ".join(f"NULL::VARCHAR AS {name}" for name in empty)
         return f"({' UNION ALL '.join(tables) or f'SELECT {none} WHERE false'})"
 
     @property
     def _edges(self) -> str:
         """SQL for the edges: their ends (s, t) as in the files, and their numbers (e)."""
-        ends = f"{self._source}{self._cast} AS s, {self._target}{self._cast} AS t"
+        ends = f"{self._source} AS s, {self._target} AS t"
         return f"SELECT {ends}, row_number() OVER () - 1 AS e FROM {self._table}"
 
     @property
@@ -231,13 +242,15 @@ class EdgeList:
         rows = self._run(f"DESCRIBE SELECT * FROM {self._table}").fetchall()
         return {str(row[0]): str(row[1]) for row in rows}
 
-    def _column(self, name: str) -> str:
-        if name not in self._columns:
-            names = ", ".join(map(repr, self._columns))
-            raise ConfigError(f"there is no column {name!r}; there are {names}")
-        return '"' + name.replace('"', '""') + '"'
+    def _column(self, name: str, kind: str) -> str:
+        """SQL for a column with values of the type `kind`; a blank field of text is NULL."""
+        column = column_name(name)
+        if self._text and kind == "VARCHAR":
+            return f"nullif(trim({column}), '')"
+        return f"TRY_CAST({column} AS {kind})" if self._text else f"{column}::{kind}"
 
-    def _ends(self, source: str | None, target: str | None) -> tuple[str, str]:
+    def _ends(self, source: str | None, target: str | None, kept: Sequence[str]) -> tuple[str, str]:
+        """SQL for the two ends of the edges."""
         names = list(self._columns)
         if len(names) < 2:
             raise StoreError(
@@ -245,41 +258,67 @@ class EdgeList:
                 "its separator, a comma, semicolon, tab or space"
             )
         ends = source or names[0], target or names[1]
-        kinds = {self._columns[name] for name in ends if self._column(name)}
-        self._cast = "::VARCHAR" if len(kinds) > 1 and not kinds <= _WHOLE else ""
-        for name in ends:
-            column, kind = self._column(name), self._columns[name]
+        for name in (*ends, *kept):
+            if name not in self._columns:
+                there = ", ".join(map(repr, names))
+                raise ConfigError(f"there is no column {name!r}; there are {there}")
+        if self._text:
+            kinds = self._kinds_of_text(ends, kept)
+        else:
+            kinds = [self._columns[name] for name in ends]
+        for name, kind in zip(ends, kinds, strict=True):
             if kind in _WHOLE or self._mapped:
                 continue
-            if (found := self._first_not_whole(column)) is not None:
+            if (found := self._first_without(name, TYPES["BIGINT"])) is not None:
                 edge, text = found
                 raise StoreError(
                     f"column {name!r} of {self._name} is {kind}: node ids are whole numbers from "
                     f"0, and edge {edge} has {text!r}; correct it, or give map_ids=True "
                     "(--map-ids) to have ids of any kind numbered"
                 )
-        return self._column(ends[0]), self._column(ends[1])
+        if len(set(kinds)) > 1 and not set(kinds) <= _WHOLE:
+            kinds = ["VARCHAR", "VARCHAR"]
+        return self._column(ends[0], kinds[0]), self._column(ends[1], kinds[1])
 
-    def _first_not_whole(self, column: str) -> tuple[int, str] | None:
-        """The first value in a column that is not a whole number, else the first one, as the file
-        spells it, with the number of its edge, from 1; None if the column is empty."""
+    def _kinds_of_text(self, ends: Sequence[str], kept: Sequence[str]) -> list[str]:
+        """Find the types of columns of text from all their values, because the value that is not a
+        number may come after any sample; set those of the kept columns, return those of `ends`."""
+        whole = PLAIN if self._mapped else TYPES["BIGINT"]
+        asked = [(name, whole) for name in ends]
+        asked += [(name, test) for name in kept for test in TYPES.values()]
+        tests = ", ".join(
+            f"bool_and({test.format(column_name(name))}) FILTER (trim({column_name(name)}) <> '')"
+            for name, test in asked
+        )
+        row = self._fetch_row(f"SELECT {tests} FROM {self._table}")
+        holds = [found is not False for found in row]  # None: the column is empty
+        for place, name in enumerate(kept):
+            of_name = zip(TYPES, holds[2 + place * len(TYPES) :], strict=False)
+            self._columns[name] = next((kind for kind, all_are in of_name if all_are), "VARCHAR")
+        return ["BIGINT" if all_are else "VARCHAR" for all_are in holds[:2]]
+
+    def _first_without(self, name: str, test: str) -> tuple[int, str] | None:
+        """The first value in a column that does not pass a test of texts, else the first one, with
+        the number of its edge, from 1; None if the column is empty."""
         sql = (
-            f"SELECT edge, text FROM (SELECT row_number() OVER () AS edge, {column}::VARCHAR AS "
-            f"text FROM {self._tables(self._header, as_text=True)}) WHERE text IS NOT NULL "
-            f"ORDER BY regexp_full_match(trim(text), {quoted(WHOLE)}), edge LIMIT 1"
+            f"SELECT edge, text FROM (SELECT row_number() OVER () AS edge, "
+            f"{self._column(name, 'VARCHAR')} AS text FROM {self._table}) WHERE text IS NOT NULL "
+            f"ORDER BY {test.format('text')}, edge LIMIT 1"
         )
         rows = self._run(sql).fetchall()
         return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
-            column, kind = self._column(name), self._columns[name]
+            kind = self._columns[name]
             if kind not in _NUMBERS:
+                found = self._first_without(name, TYPES["DOUBLE"])
+                where = "" if found is None else f", and edge {found[0]} has {found[1]!r}"
                 raise ConfigError(
-                    f"column {name!r} is {kind}: only columns of numbers are kept; leave it out of "
-                    "columns= (--edge-column)"
+                    f"column {name!r} is {kind}{where}: only columns of numbers are kept; leave it "
+                    "out of columns= (--edge-column), or correct it"
                 )
-            sql = f"SELECT count(*) FROM {self._table} WHERE {column} IS NULL"
+            sql = f"SELECT count(*) FROM {self._table} WHERE {self._column(name, kind)} IS NULL"
             (missing,) = self._fetch_row(sql)
             if missing:
                 raise StoreError(f"column {name!r} lacks {missing} values: fill them in")

@@ -67,8 +67,9 @@ def from_edges(
         source, target: names of the columns of node ids; None: the first two columns.
         columns: names of columns of numbers to keep as attributes of edges, such as weight.
         map_ids: ids may be text or any whole numbers. Nodes are numbered in the ids' order, which
-            features and labels must have too. The ids are kept as the node attribute "id" (text as
-            UTF-8 bytes, uint8 [nodes, longest]).
+            features and labels must have too. In text files, ids are text, so that 007 and 7 are
+            two nodes, unless all of them are whole numbers written plainly. The ids are kept as the
+            node attribute "id" (text as UTF-8 bytes, uint8 [nodes, longest]).
         num_nodes: number of nodes; None: that of features or mapped ids, or the largest id + 1.
         features, labels, splits, dtype, if_exists, overwrite, progress: as for `from_csv`.
         undirected: add the other direction of every edge and drop repetitions.
