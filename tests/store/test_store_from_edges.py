@@ -1,12 +1,14 @@
 """from_edges: DuckDB sorts Parquet and CSV into the same store as sorting in memory."""
 
 import csv
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -100,6 +102,47 @@ def test_ids_are_mapped_and_kept(ends, tmp_path, kind):
         assert kept == names[used].tolist()
     else:
         np.testing.assert_array_equal(ids, used * 1_000_003 - 7)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("named", [[1, 2, 3, 10, 20], ["1,b", "1", "#c", "d e", "é"]])
+def test_labels_and_splits_name_mapped_nodes_by_their_ids(tmp_path, named, suffix):
+    file, y, train = tmp_path / f"e{suffix}", tmp_path / "y.csv", tmp_path / "train.csv"
+    table = pa.table({"s": named, "t": named[1:] + named[:1]})
+    (pacsv.write_csv if suffix == ".csv" else pq.write_table)(table, file)
+    labels = {named[place]: label for place, label in ((3, 2), (0, 1), (4, 0))}
+    lines = [f'"{name}",{label}\n' for name, label in labels.items()]
+    train.write_text(f'# chosen\n"{named[4]}"\n\n{named[0]}\n{named[2]}\n')
+    np.save(tmp_path / "val.npy", np.array([named[3], named[1]]))
+    mask = np.array([False, True, False, False, False])
+    given: Any = {
+        "map_ids": True, "header": True if suffix == ".csv" else None, "labels": y,
+        "splits": {"train": train, "val": tmp_path / "val.npy", "test": named[1:3], "m": mask},
+    }  # fmt: skip
+    for header in ("", "node,label\n"):
+        y.write_text(header + "".join(lines))
+        store = gnndrive.from_edges(file, tmp_path / "g.gnn", overwrite=True, **given)
+        number = {name: node for node, name in enumerate(sorted(named))}
+        expected = np.full(5, -1)
+        expected[[number[name] for name in labels]] = list(labels.values())
+        assert store.array("nodes/y").tolist() == expected.tolist()
+        for split, places in (("train", [4, 0, 2]), ("val", [3, 1]), ("test", [1, 2])):
+            assert store.split(split).tolist() == [number[named[place]] for place in places]
+        assert store.split("m").tolist() == [1]
+    shutil.rmtree(tmp_path / "g.gnn")
+    unknown = tmp_path / "unknown"
+    unknown.write_text(f"{named[0]}\nzoe\n")
+    for change, match in (
+        ({"splits": {"train": unknown}}, "unknown, line 2: no edge has the id 'zoe': correct"),
+        ({"splits": {"train": [*named, "0"]}}, r"'train', entry 5 \(from 0\): no edge has the id"),
+        ({"labels": y}, "y.csv, line 1: no edge has the id 'zoe'"),
+    ):
+        y.write_text("zoe,3\n" + lines[0] if "labels" in change else lines[0])
+        with refused(tmp_path, match):
+            gnndrive.from_edges(file, tmp_path / "g.gnn", **{**given, **change})
+    y.write_text(lines[0] * 2)
+    with refused(tmp_path, f"y.csv, line 2: node {named[3]} has a second label"):
+        gnndrive.from_edges(file, tmp_path / "g.gnn", **given)
 
 
 @pytest.mark.filterwarnings("ignore:.*holds no edges")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.limits import named_limit
+from gnndrive.common.records import Int64Array
 from gnndrive.store.importers.parquet import bad_row_group, is_parquet
 from gnndrive.store.importers.sql import (
     NUMBER,
@@ -152,6 +153,24 @@ class EdgeList:
         for (values,) in self._batches("SELECT id::VARCHAR FROM ids ORDER BY node"):
             text = np.array([value.encode() for value in values], f"S{max(width, 1)}")
             yield text.view(np.uint8).reshape(len(text), -1)
+
+    def numbers(self, ids: Sequence[str] | npt.NDArray[Any]) -> Int64Array:
+        """The numbers of mapped nodes, int64 [n]; -1 for an id that no edge has.
+
+        Args:
+            ids: texts or whole numbers [n].
+        """
+        import pyarrow
+
+        whole = isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"
+        asked = pyarrow.array(ids if whole else list(map(str, ids)))
+        self._db.register("asked", pyarrow.table({"id": asked.cast(pyarrow.string())}))
+        sql = (
+            "SELECT coalesce(ids.node, -1) FROM (SELECT id, row_number() OVER () AS place FROM "
+            "asked) a LEFT JOIN ids ON ids.id::VARCHAR = a.id ORDER BY a.place"
+        )
+        parts = [values for (values,) in self._batches(sql)]
+        return np.concatenate([np.empty(0, np.int64), *parts])
 
     def refuse_above(self, num_nodes: int) -> None:
         """Check that all node numbers are below `num_nodes`.

@@ -29,6 +29,7 @@ from gnndrive.store.importers.tables import (
     write_features,
     write_labels,
 )
+from gnndrive.store.importers.text import NodeNumbers
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import clear
@@ -67,7 +68,8 @@ def from_edges(
         source, target: names of the columns of node ids; None: the first two columns.
         columns: names of columns of numbers to keep as attributes of edges, such as weight.
         map_ids: ids may be text or any whole numbers. Nodes are numbered in the ids' order, which
-            features and labels must have too. In text files, ids are text, so that 007 and 7 are
+            features, masks and labels without ids must have too; labels and splits (files, arrays
+            and lists) name nodes by their ids. In text files, ids are text, so that 007 and 7 are
             two nodes, unless all of them are whole numbers written plainly. The ids are kept as the
             node attribute "id" (text as UTF-8 bytes, uint8 [nodes, longest]).
         num_nodes: number of nodes; None: that of features or mapped ids, or the largest id + 1.
@@ -93,9 +95,10 @@ def from_edges(
         nodes = _count_nodes(found, num_nodes, table, map_ids)
         if 8 * nodes > budget:
             raise _too_many(nodes, found.last)
-        y = None if labels is None else read_labels(Path(labels), nodes)
+        numbers = found.numbers if map_ids else None
+        y = None if labels is None else read_labels(Path(labels), nodes, numbers)
         found.refuse_above(nodes)
-        chosen = _splits(splits, y, nodes)
+        chosen = _splits(splits, y, nodes, numbers)
         count = found.count_undirected() if undirected else found.count
         with _writer(path, nodes, count, files, overwrite, progress) as writer:
             if table is not None:
@@ -118,10 +121,12 @@ def _files(edges: File | Sequence[File]) -> list[Path]:
     return files
 
 
-def _splits(splits: SplitSpec, y: Labels | None, nodes: int) -> Mapping[str, Any]:
+def _splits(
+    splits: SplitSpec, y: Labels | None, nodes: int, numbers: NodeNumbers | None
+) -> Mapping[str, Any]:
     if splits is None:
         return {}
-    return resolve(splits, np.arange(nodes) if y is None else y.labelled(), nodes)
+    return resolve(splits, np.arange(nodes) if y is None else y.labelled(), nodes, numbers)
 
 
 def _too_many(nodes: int, last: int) -> ConfigError:

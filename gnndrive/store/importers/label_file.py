@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.format import is_plain_text
-from gnndrive.store.importers.text import is_whole, open_text
+from gnndrive.store.importers.text import NodeNumbers, is_whole, open_text, unknown_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,16 @@ class Labels:
         return np.flatnonzero(self.present & ~missing)
 
 
-def read_labels(path: Path, num_nodes: int | None) -> Labels:
+def read_labels(
+    path: Path, num_nodes: int | None, node_numbers: NodeNumbers | None = None
+) -> Labels:
     """Read labels; see `from_csv` for their forms.
 
     Args:
         path: the CSV file.
         num_nodes: number of nodes; None: the number of labels.
+        node_numbers: says the numbers of the nodes that the file names by mapped ids; None: it
+            names them by their numbers.
 
     Raises:
         StoreError: a line is wrong; the message names it.
@@ -60,13 +64,13 @@ def read_labels(path: Path, num_nodes: int | None) -> Labels:
             raise StoreError(f"reading {path} failed ({error.strerror}): check the file") from None
     lines = list(_fields(text, path))
     width = len(lines[0][1]) if lines else 2
-    if lines and _is_header([fields for _, fields in lines[:2]]):
+    if lines and _is_header([fields for _, fields in lines[:2]], node_numbers):
         lines = lines[1:]
     if not lines:
         warnings.warn(f"{path} holds no labels: check the file", stacklevel=2)
     if num_nodes is None:
         num_nodes = len(lines)
-    nodes: list[int] = []
+    names: list[str] = []
     labels: list[str] = []
     numbers: list[int] = []
     for number, fields in lines:
@@ -74,15 +78,23 @@ def read_labels(path: Path, num_nodes: int | None) -> Labels:
             raise StoreError(
                 f"{path}, line {number}: {fields} is not 'node,label' or one label; correct it"
             )
-        nodes.append(_node(fields[0], num_nodes, path, number) if width == 2 else len(labels))
+        names.append(fields[0])
         labels.append(fields[-1])
         numbers.append(number)
     if width == 1 and len(labels) != num_nodes:
         raise StoreError(
             f"{path} has {len(labels)} labels for {num_nodes} nodes: give node ids with them"
         )
-    ids = np.array(nodes, np.int64)
-    _check_once(ids, numbers, path)
+    if width == 1:
+        ids = np.arange(num_nodes)
+    elif node_numbers is None:
+        nodes = (_node(name, num_nodes, path, at) for name, at in zip(names, numbers, strict=True))
+        ids = np.fromiter(nodes, np.int64)
+    else:
+        ids = node_numbers(names)
+        for place in np.flatnonzero(ids < 0):
+            raise unknown_id(f"{path}, line {numbers[place]}", names[place])
+    _check_once(ids, names, numbers, path)
     return _assemble(ids, labels, num_nodes, numbers, path)
 
 
@@ -104,18 +116,21 @@ def _fields(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
         raise StoreError(f"{path}, line {reader.line_num}: {error}; correct it") from None
 
 
-def _is_header(lines: list[list[str]]) -> bool:
+def _is_header(lines: list[list[str]], node_numbers: NodeNumbers | None) -> bool:
     """Whether the first of the given lines is a header.
 
-    Of two fields, the first is not a number. Of one field, it is a usual name of labels, or it is
-    not a number and the next line is one.
+    Of two fields, the first is not a number. Where that is no sign, because there is one field or
+    ids are mapped, the last is a usual name of labels, or it is not a number and that of the next
+    line is one; and the first is no id.
     """
     first, width = lines[0], len(lines[0])
-    if width == 2:
+    if width == 2 and node_numbers is None:
         return not is_whole(first[0]) and first[0][:1] not in "+-."
-    if first[0].lower() in ("label", "labels", "y", "class", "target"):
+    if width == 2 and node_numbers is not None and node_numbers(first[:1])[0] >= 0:
+        return False
+    if first[-1].lower() in ("label", "labels", "y", "class", "target"):
         return True
-    return len(lines) > 1 and _number(first[0]) is None and _number(lines[1][0]) is not None
+    return len(lines) > 1 and _number(first[-1]) is None and _number(lines[1][-1]) is not None
 
 
 def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
@@ -128,14 +143,14 @@ def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
     return int(text)
 
 
-def _check_once(ids: Int64Array, numbers: list[int], path: Path) -> None:
+def _check_once(ids: Int64Array, names: list[str], numbers: list[int], path: Path) -> None:
     order = np.argsort(ids, kind="stable")
     again = np.flatnonzero(ids[order][1:] == ids[order][:-1])
     if len(again):
         second = int(order[again[0] + 1])
         raise StoreError(
-            f"{path}, line {numbers[second]}: node {ids[second]} has a second label; leave one of "
-            "the two"
+            f"{path}, line {numbers[second]}: node {names[second]} has a second label; leave one "
+            "of the two"
         )
 
 

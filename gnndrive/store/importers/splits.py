@@ -15,7 +15,9 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.convert import ArrayLike
 from gnndrive.store.importers.features import BAD_FILE
-from gnndrive.store.importers.text import read_ids
+from gnndrive.store.importers.text import NodeNumbers, read_ids, read_mapped_ids, unknown_id
+
+_CHUNK = 1 << 20  # ids that are mapped at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,17 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
     }
 
 
-def resolve(splits: SplitSpec, labelled: Int64Array, num_nodes: int) -> dict[str, ArrayLike]:
+def resolve(
+    splits: SplitSpec, labelled: Int64Array, num_nodes: int, numbers: NodeNumbers | None = None
+) -> dict[str, ArrayLike]:
     """The ids or masks of an importer's argument `splits`, by name.
 
     Args:
         splits: see `SplitSpec`.
         labelled: ids of the nodes that have a label, int64 [n].
         num_nodes: number of nodes.
+        numbers: says the numbers of the nodes that `splits` names by mapped ids; None: it names
+            them by their numbers.
 
     Raises:
         ConfigError: `splits` is not a `SplitSpec`.
@@ -101,18 +107,40 @@ def resolve(splits: SplitSpec, labelled: Int64Array, num_nodes: int) -> dict[str
     if not isinstance(splits, Mapping):
         raise ConfigError(f"splits {splits!r}: give a RandomSplit, or ids or files by name")
     return {
-        name: _read(Path(value), num_nodes) if isinstance(value, str | os.PathLike) else value
+        name: _read(Path(value), num_nodes, numbers)
+        if isinstance(value, str | os.PathLike)
+        else _mapped(value, f"split {name!r}", numbers)
         for name, value in splits.items()
     }
 
 
-def _read(path: Path, num_nodes: int) -> ArrayLike:
+def _read(path: Path, num_nodes: int, numbers: NodeNumbers | None) -> ArrayLike:
     if path.suffix != ".npy":
-        return read_ids(path, num_nodes)
+        return read_ids(path, num_nodes) if numbers is None else read_mapped_ids(path, numbers)
     try:
         ids: Int64Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except BAD_FILE as error:
         raise StoreError(
             f"{path} cannot be read as .npy ({error}): save it with numpy.save"
         ) from None
-    return ids
+    return _mapped(ids, str(path), numbers)
+
+
+def _mapped(ids: ArrayLike, where: str, numbers: NodeNumbers | None) -> ArrayLike:
+    """The nodes' numbers of mapped ids; a mask, and what is no array of ids, is returned."""
+    if numbers is None:
+        return ids
+    try:
+        array = np.asarray(ids.cpu() if isinstance(ids, torch.Tensor) else ids)
+    except (TypeError, ValueError, RuntimeError):  # the writer refuses it and says why
+        return ids
+    if array.ndim != 1 or array.dtype.kind not in "iuUO":
+        return ids
+    parts = [np.empty(0, np.int64)]
+    for start in range(0, len(array), _CHUNK):
+        chunk = array[start : start + _CHUNK]
+        nodes = numbers(chunk)
+        for place in np.flatnonzero(nodes < 0):
+            raise unknown_id(f"{where}, entry {start + place} (from 0)", chunk[place])
+        parts.append(nodes)
+    return np.concatenate(parts)

@@ -11,11 +11,12 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
@@ -23,6 +24,10 @@ from gnndrive.store.format import Progress
 
 _BLOCK_BYTES = 16 << 20
 LINE_BYTES_MAX = 1 << 20
+NodeNumbers: TypeAlias = "Callable[[Sequence[str] | npt.NDArray[Any]], Int64Array]"
+"""A function of mapped ids, texts or whole numbers [n], that returns the nodes' numbers, int64 [n];
+-1 for an id that no edge has."""
+
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
 _NUMBER = re.compile(r"'?[+\-.]?[0-9]")  # or looks like one
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -56,6 +61,38 @@ def read_ids(path: Path, num_nodes: int) -> Int64Array:
         StoreError: as for `read_edges`.
     """
     return _read_table(path, 1, num_nodes, None).reshape(-1)
+
+
+def read_mapped_ids(path: Path, numbers: NodeNumbers) -> Int64Array:
+    """Read mapped node ids from a text file, one a line, quoted or not; blank lines, and lines that
+    begin with "#" and are no id, are skipped.
+
+    Returns:
+        The nodes' numbers, int64 [ids], in the file's order.
+
+    Raises:
+        StoreError: the file cannot be read, or no edge has an id; the message names the line.
+    """
+    parts, line = [np.empty(0, np.int64)], 1
+    with open_text(path) as file:
+        for block in _blocks(file, path):
+            texts = _decode(block, path, line).split("\n")
+            ids = [_unquoted(text.strip()) for text in texts]
+            nodes = numbers(ids)
+            for place in np.flatnonzero(nodes < 0):
+                if ids[place] and ids[place][0] != "#":
+                    raise unknown_id(f"{path}, line {line + place}", ids[place])
+            parts.append(nodes[nodes >= 0])
+            line += len(texts) - 1
+    return np.concatenate(parts)
+
+
+def unknown_id(place: str, id: object) -> StoreError:
+    """The error for an id that no edge has, at a place in a source of mapped ids."""
+    return StoreError(
+        f"{place}: no edge has the id {str(id)!r}: correct it, or leave it out, because with "
+        "map_ids=True (--map-ids) the nodes are those of the edges"
+    )
 
 
 def open_text(path: Path) -> io.FileIO:
