@@ -158,8 +158,9 @@ def test_bad_labels_are_named(files):
         ("node,label\n0,a\n5,b\n", r"line 3: '5' is not a node id.*\(--num-nodes\)"),
         ("0,a\n1,b\n1,c\n", "line 3: node 1 has a second label"),
         ("0,a\n1,b,c\n", "line 2"),
-        ("0,a\nx,b\n", "line 2: 'x' is not a node id"),
-        ("0,a\n1,\n", "line 2: '' is not a name for a class"),
+        ("0,a\nx,b\n", r"line 2: 'x' is not a node id.* or .* give map_ids=True .*\(--map-ids\)"),
+        ("0,a\n1,\n", "line 2: the label is missing: leave the line out"),
+        ("0,3\n1,\n", "line 2: the label is missing: leave the line out"),
         ("0,a\n1,\x1b[2J\n", "line 2"),
         ('0,a\n1,"b\n', "line 2"),
         ("a\nb\n", "has 2 labels for 5 nodes"),
@@ -202,6 +203,11 @@ def test_bad_features_are_named(files):
     noise = np.random.default_rng(0).standard_normal((5, 4000))
     np.savez_compressed(files.folder / "middle.npz", x=noise)
     poke(files.folder / "middle.npz", 80_000, b"damaged...")
+    for name in ("x.parquet", "text.npy"):
+        files.put(name, "PAR1")
+        files.refuse(
+            rf"{name} cannot be read .*\(it is not an .npy file\): save .* numpy.save", name
+        )
     for name in ("text.npy", "cut.npy", "pickle.npy", "cut.npz", "two.npz", "csc.npz", "bad.npz",
                  "middle.npz", "gone.npy"):  # fmt: skip
         files.refuse(name, name)

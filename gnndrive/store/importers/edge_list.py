@@ -421,6 +421,7 @@ class EdgeList:
 
     def _failure(self, error: BaseException) -> StoreError:
         text = " ".join(line.strip() for line in str(error).strip().splitlines()[:4])
+        text = text.partition(" Possible fixes")[0]  # with options of DuckDB's
         files = self._name
         if "No space left" in text or "max_temp_directory_size" in text:
             return StoreError(

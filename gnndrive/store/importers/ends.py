@@ -21,7 +21,7 @@ from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
 from gnndrive.store.importers.csv_numbers import batches, columns_of, line_of_row, wrong_count
 from gnndrive.store.importers.edge_list import EdgeList
-from gnndrive.store.importers.features import BAD_FILE, read_header
+from gnndrive.store.importers.features import BAD_FILE, map_npy, read_header
 from gnndrive.store.importers.sorted_edges import write_graph
 from gnndrive.store.temporary_folders import TemporaryFolder
 from gnndrive.store.writer import StoreWriter
@@ -101,9 +101,7 @@ class NpyEnds(Ends):
     def __init__(self, path: Path) -> None:
         self.where = str(path)
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if not isinstance(array, np.ndarray):
-                raise ValueError("it is not one .npy array")
+            array = map_npy(path)
             _check_ends(array.shape, array.dtype)
         except BAD_FILE as error:
             raise _bad(self.where, error) from None

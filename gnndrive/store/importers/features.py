@@ -204,12 +204,26 @@ class Array(Features):
             yield self._array[start : start + rows]
 
 
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """Map the array of an .npy file.
+
+    Raises:
+        One of `BAD_FILE`: the file cannot be read. For another kind of file numpy's own error says
+        to allow pickles, which does not help.
+    """
+    with path.open("rb") as file:
+        start = file.read(len(npy_format.MAGIC_PREFIX))
+    if start.startswith(b"PK"):
+        raise ValueError("it is not one .npy array; .npz files end with .npz")
+    if start != npy_format.MAGIC_PREFIX:
+        raise ValueError("it is not an .npy file")
+    array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
 class _Npy(Array):
     def __init__(self, path: Path) -> None:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise ValueError("it is not one .npy array; .npz files end with .npz")
-        super().__init__(array)
+        super().__init__(map_npy(path))
         _check_rows(self.shape, self.dtype)
 
 

@@ -94,7 +94,7 @@ def from_edges(
         table = None if features is None else open_features(Path(features))
         nodes = _count_nodes(found, num_nodes, table, map_ids)
         if 8 * nodes > budget:
-            raise _too_many(nodes, found.last)
+            raise _too_many(nodes, found.last, map_ids)
         numbers = found.numbers if map_ids else None
         y = None if labels is None else read_labels(Path(labels), nodes, numbers)
         found.refuse_above(nodes)
@@ -129,10 +129,11 @@ def _splits(
     return resolve(splits, np.arange(nodes) if y is None else y.labelled(), nodes, numbers)
 
 
-def _too_many(nodes: int, last: int) -> ConfigError:
+def _too_many(nodes: int, last: int, map_ids: bool) -> ConfigError:
+    few = "" if map_ids else ", or if few of the ids are used give map_ids=True (--map-ids)"
     return ConfigError(
-        f"ids go up to {last}: the index pointers of {nodes} nodes alone are more than memory=; "
-        "raise memory= (--memory), or if few of the ids are used give map_ids=True (--map-ids)"
+        f"{'' if map_ids else f'ids go up to {last}: '}the index pointers of {nodes} nodes alone "
+        f"are more than memory=; raise memory= (--memory){few}"
     )
 
 

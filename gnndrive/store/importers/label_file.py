@@ -134,7 +134,13 @@ def _is_header(lines: list[list[str]], node_numbers: NodeNumbers | None) -> bool
 
 
 def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
-    if not is_whole(text) or not 0 <= int(text) < num_nodes:
+    if not is_whole(text):
+        raise StoreError(
+            f"{path}, line {number}: {text!r} is not a node id, a whole number from 0: correct the "
+            "line, or if the ids of the edges are text give map_ids=True to gnndrive.from_edges "
+            "(--map-ids)"
+        )
+    if not 0 <= int(text) < num_nodes:
         raise StoreError(
             f"{path}, line {number}: {text!r} is not a node id; there are {num_nodes} nodes, "
             "numbered from 0; correct the line, or say how many there are: with features, or "
@@ -176,7 +182,12 @@ def _assemble(
         real[ids] = np.array(floats, np.float32)
         return Labels(real, present, None)
     for label, number in zip(labels, numbers, strict=True):
-        if not label or not is_plain_text(label):
+        if not label:
+            raise StoreError(
+                f"{path}, line {number}: the label is missing: leave the line out, and the node "
+                "has no label"
+            )
+        if not is_plain_text(label):
             raise StoreError(
                 f"{path}, line {number}: {label!r} is not a name for a class; correct it"
             )

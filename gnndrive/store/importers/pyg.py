@@ -248,9 +248,11 @@ def _edge_index(key: EdgeKey, store: Any) -> Any:
     found = store.edge_index if "edge_index" in store else None
     if not isinstance(found, torch.Tensor) or found.dim() != 2 or len(found) != 2:
         whose = "data" if key is None else f"data[{key!r}]"
+        edges = "torch.stack([sources, targets])"
+        if "adj_t" in store:
+            edges = f"torch_geometric.utils.to_edge_index({whose}.adj_t.t())[0]"
         raise ConfigError(
-            f"{whose} has no edge_index [2, num_edges]: convert adj_t with {whose}.edge_index = "
-            f"torch.stack({whose}.adj_t.t().coo()[:2])"
+            f"{whose} has no edge_index [2, num_edges]: set {whose}.edge_index = {edges}"
         )
     return found.detach().cpu().numpy()
 

@@ -14,7 +14,7 @@ import torch
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.convert import ArrayLike
-from gnndrive.store.importers.features import BAD_FILE
+from gnndrive.store.importers.features import BAD_FILE, map_npy
 from gnndrive.store.importers.text import NodeNumbers, read_ids, read_mapped_ids, unknown_id
 
 _CHUNK = 1 << 20  # ids that are mapped at a time
@@ -118,7 +118,7 @@ def _read(path: Path, num_nodes: int, numbers: NodeNumbers | None) -> ArrayLike:
     if path.suffix != ".npy":
         return read_ids(path, num_nodes) if numbers is None else read_mapped_ids(path, numbers)
     try:
-        ids: Int64Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        ids = map_npy(path)
     except BAD_FILE as error:
         raise StoreError(
             f"{path} cannot be read as .npy ({error}): save it with numpy.save"
