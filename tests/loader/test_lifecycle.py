@@ -33,6 +33,7 @@ from gnndrive.disk.engines import uring
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.output_queue import OutputQueue, References
+from tests import forked
 from tests.interrupted import drop_and_interrupt
 from tests.loader.conftest import NODES
 from tests.soak import product
@@ -500,3 +501,21 @@ def test_the_rings_own_thread_is_refused(make, tmp_path, monkeypatch):
     ):
         iter(make(engine="uring"))
     assert_no_more(before)
+
+
+HEAPS = """
+import ctypes, sys
+import gnndrive
+with gnndrive.NeighborLoader(gnndrive.open(sys.argv[1]), [4, 3], batch_size=16, samplers=4,
+                             buffer="40KB", engine="threads") as loader:
+    assert len(list(loader)) == len(loader)
+    libc = ctypes.CDLL(None)
+    libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+    libc.fflush(None)
+"""
+
+
+def test_threads_share_one_heap(store):
+    """Each would keep what it has freed in one of its own, which no plan counts."""
+    ended = forked.run(HEAPS, str(store.path))
+    assert ended.stdout.count("<heap nr=") == 1, ended.stderr
