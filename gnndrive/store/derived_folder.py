@@ -4,7 +4,9 @@ Its name depends on the layout's path and settings alone: `.NAME.DIGEST.ENDING`,
 A maker keeps a file in it locked while it lives, so a second maker of the same is refused, and one
 that comes after a killed one takes the folder over. A record in it says of which store it is; a
 folder of another store is emptied. `finish` writes the layout's json, fsyncs and renames: a layout
-exists whole or not at all.
+exists whole or not at all. One that is replaced or removed is first renamed to `aside_of` its path.
+A hidden folder is whole if the json is in it; if nothing is at the layout's path, `gnndrive clean`
+puts it there (unfinished_layout.py).
 
 When not to use it: for stores, which are written anew after a kill (temporary_folders.py).
 """
@@ -28,6 +30,8 @@ from gnndrive.store.packed.volumes import PART, failure, write_whole
 from gnndrive.store.reader import Store
 
 Info = TypeVar("Info")
+
+ASIDE = 12 * "0"  # stands for the digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,8 @@ class DerivedFolder(ABC, Generic[Info]):
             self.resumed = (self.path / self.kind.record).read_bytes() == content
         except OSError:
             self.resumed = False
-        if self.resumed and (self.path / self.kind.json).exists():
-            self.finished = self.finish(self._read())
+        if (whole := self._whole()) is not None:
+            self.finished = self.finish(whole)
             return
         for entry in list(os.scandir(self.path)):
             if entry.name == self.kind.lock or (self.resumed and not entry.name.endswith(PART)):
@@ -177,6 +181,14 @@ class DerivedFolder(ABC, Generic[Info]):
                 raise failure(error, Path(entry.path)) from error
         if not self.resumed:
             write_whole(self.path / self.kind.record, content)
+
+    def _whole(self) -> Info | None:
+        """The layout, if an earlier maker has finished it, which may have removed its record."""
+        try:
+            settings = json.loads((self.path / self.kind.json).read_bytes())["settings"]
+            return self._read() if _plain(settings) == _plain(self._settings) else None
+        except (OSError, StoreError, ValueError, TypeError, KeyError):
+            return None
 
     def discard(self) -> None:
         """Remove the folder, because the same layout can never be finished."""
@@ -195,47 +207,82 @@ class DerivedFolder(ABC, Generic[Info]):
         found = self._read()  # a layout that could not be read is never renamed
         self._refuse_finished()  # with other settings, another maker may have been faster
         try:
-            self._remove_leftovers()
-            fsync_folder(self.path)
-            if self._overwrite:
-                self._put_aside()
-            os.rename(self.path, self.target)
-            os.unlink(self.target / self.kind.lock)  # the last: before that, it can be taken over
-            fsync_folder(self.target.parent)
-            if self._overwrite and self._aside.exists():
-                shutil.rmtree(self._aside)
+            remove_leftovers(self.path, self.kind)
+            if self._overwrite and os.path.lexists(self.target):
+                put_aside(self.target, self.kind)
+            put_into_place(self.path, self.target, self.kind)
+            remove_layout(aside_of(self.target, self.kind), self.kind)
         except OSError as error:
             raise failure(error, self.target) from error
         return found
 
-    def _remove_leftovers(self) -> None:
-        """Remove what only an unfinished layout has.
 
-        Raises:
-            OSError: the operating system's.
-        """
-        kept = {self.kind.json, self.kind.lock, *(f"{name}.npy" for name in self.kind.arrays)}
-        for entry in list(os.scandir(self.path)):
-            if not entry.is_dir(follow_symlinks=False):
-                if entry.name not in kept:
-                    os.unlink(entry.path)
-            elif entry.name not in self.kind.arrays:
-                shutil.rmtree(entry.path)
+def _plain(settings: dict[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
-    @property
-    def _aside(self) -> Path:
-        """Where a layout that is replaced goes; `gnndrive clean` finds it there."""
-        return self.target.with_name(f".{self.target.name}.{12 * '0'}{self.kind.ending}")
 
-    def _put_aside(self) -> None:
-        """Move what is at the target out of the way; of a link, only the link is removed.
+def remove_leftovers(path: Path, kind: LayoutKind) -> None:
+    """Remove what only an unfinished layout has.
 
-        Raises:
-            OSError: the operating system's.
-        """
-        if self.target.is_symlink():
-            self.target.unlink()
-        elif self.target.exists():
-            if self._aside.exists():  # of an earlier call that was killed
-                shutil.rmtree(self._aside)
-            os.rename(self.target, self._aside)
+    Raises:
+        OSError: the operating system's.
+    """
+    kept = {kind.json, kind.lock, *(f"{name}.npy" for name in kind.arrays)}
+    for entry in list(os.scandir(path)):
+        if not entry.is_dir(follow_symlinks=False):
+            if entry.name not in kept:
+                os.unlink(entry.path)
+        elif entry.name not in kind.arrays:
+            shutil.rmtree(entry.path)
+    fsync_folder(path)
+
+
+def put_into_place(path: Path, target: Path, kind: LayoutKind) -> None:
+    """Give the folder of a whole layout its name, and remove its lock.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    os.rename(path, target)
+    (target / kind.lock).unlink(missing_ok=True)  # the last: before that, it can be taken over
+    fsync_folder(target.parent)
+
+
+def aside_of(target: Path, kind: LayoutKind) -> Path:
+    """Where a layout goes that is replaced or removed."""
+    return target.with_name(f".{target.name}.{ASIDE}{kind.ending}")
+
+
+def put_aside(target: Path, kind: LayoutKind) -> None:
+    """Move a layout out of the way; of a link, only the link is removed.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    if target.is_symlink():
+        target.unlink()
+        return
+    aside = aside_of(target, kind)
+    remove_layout(aside, kind)  # of an earlier call that was killed
+    os.rename(target, aside)
+
+
+def remove_layout(path: Path, kind: LayoutKind) -> None:
+    """Remove the folder of a layout, if it is there; its lock goes last.
+
+    What says which layout it is goes first: if this is interrupted, no maker goes on with the rest,
+    and it is not taken for a whole one.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    if not path.exists():
+        return
+    for name in (kind.record, kind.json):
+        (path / name).unlink(missing_ok=True)
+    for entry in list(os.scandir(path)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif entry.name != kind.lock:
+            os.unlink(entry.path)
+    shutil.rmtree(path)

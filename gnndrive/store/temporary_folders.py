@@ -140,6 +140,8 @@ class Leftover:
                     os.unlink(self.target / LOCK)
                 fsync_folder(self.target.parent)
             elif remedy == "remove":
+                if self.kind == "new" and _is_whole(self.target):
+                    (self.target / REPLACED).unlink(missing_ok=True)
                 remove(self.path)
             else:
                 return False

@@ -1,7 +1,8 @@
 """`UnfinishedLayout`: the hidden folder of a layout that is being made, or whose maker was killed.
 
-`unfinished_layouts` finds them, for lists of layouts and for cleaning up. When not to use it: to go
-on with one; the same call that began it does that (derived_folder.py).
+`unfinished_layouts` finds them, for lists of layouts and for cleaning up; also a layout that was
+replaced or removed, or the rest of it. When not to use it: to go on with one; the same call that
+began it does that (derived_folder.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,13 @@ from typing import TypeVar
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.file_lock import is_free, try_lock
-from gnndrive.store.derived_folder import LayoutKind
+from gnndrive.store.derived_folder import (
+    ASIDE,
+    LayoutKind,
+    put_into_place,
+    remove_layout,
+    remove_leftovers,
+)
 from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.parsing import Record
@@ -36,6 +42,7 @@ class UnfinishedLayout:
         target: the folder that the layout will have.
         nbytes: the bytes of its files; those of rows are reserved before rows are written.
         in_use: whether a process makes it now, or that cannot be found out.
+        is_whole: whether it is whole, nothing is at `target`, and no other is put there.
     """
 
     kind: LayoutKind
@@ -43,6 +50,7 @@ class UnfinishedLayout:
     target: Path
     nbytes: int
     in_use: bool
+    is_whole: bool
 
     def settings(self, mend: str, parse: Callable[[Record], Settings]) -> Settings | None:
         """The settings that it is made with; None: they are not known.
@@ -59,41 +67,58 @@ class UnfinishedLayout:
         except (OSError, StoreError):
             return None
 
+    @property
+    def remedy(self) -> str:
+        """What `clean` does with it: "remove", or "restore" (move it to `target`)."""
+        return "restore" if self.is_whole and not os.path.lexists(self.target) else "remove"
+
     def clean(self) -> bool:
+        """Do what `remedy` says; returns whether the folder is gone. It stays if a process works in
+        it."""
+        return self._end(self.remedy == "restore")
+
+    def remove(self) -> bool:
         """Remove the folder; returns whether it is gone. It stays if a process works in it."""
+        return self._end(False)
+
+    def _end(self, restore: bool) -> bool:
         with contextlib.suppress(OSError):
             fd = try_lock(self.path / self.kind.lock)
             try:
-                # What says which layout it is goes first, so that no maker goes on with the rest.
-                for name in (self.kind.record, self.kind.json):
-                    (self.path / name).unlink(missing_ok=True)
-                for entry in list(os.scandir(self.path)):
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path)
-                    elif entry.name != self.kind.lock:
-                        os.unlink(entry.path)
-                shutil.rmtree(self.path)
+                if restore:
+                    remove_leftovers(self.path, self.kind)
+                    put_into_place(self.path, self.target, self.kind)
+                else:
+                    remove_layout(self.path, self.kind)
             finally:
                 os.close(fd)
         return not os.path.lexists(self.path)
 
 
 def unfinished_layouts(folder: Path, kind: LayoutKind) -> list[UnfinishedLayout]:
-    """The unfinished layouts of a kind in a folder, by name; folders in it are not searched.
+    """The unfinished layouts of a kind in a folder, by name, those that were replaced or removed
+    last; folders in it are not searched.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    pattern = re.compile(rf"\.(?P<name>.+)\.[0-9a-f]{{12}}{re.escape(kind.ending)}", re.DOTALL)
-    found = []
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        match = pattern.fullmatch(entry.name)
-        if match is None or not entry.is_dir(follow_symlinks=False):
+    pattern = re.compile(
+        rf"\.(?P<name>.+)\.(?P<digest>[0-9a-f]{{12}}){re.escape(kind.ending)}", re.DOTALL
+    )
+    names = (each.name for each in os.scandir(folder) if each.is_dir(follow_symlinks=False))
+    matches = [match for match in map(pattern.fullmatch, names) if match is not None]
+    found: list[UnfinishedLayout] = []
+    for match in sorted(matches, key=lambda each: (each["digest"] == ASIDE, each.string)):
+        path, target = folder / match.string, folder / match["name"]
+        if not _is_ours(path, kind):
             continue
-        path = Path(entry.path)
-        if _is_ours(path, kind):
-            held = (path / kind.lock).exists() and not is_free(path / kind.lock)
-            found.append(UnfinishedLayout(kind, path, folder / match["name"], size_of(path), held))
+        held = (path / kind.lock).exists() and not is_free(path / kind.lock)
+        others = [each for each in found if each.target == target]
+        if match["digest"] == ASIDE:  # its maker holds the lock of the new one
+            held = held or any(each.in_use for each in others)
+        whole = (path / kind.json).exists() and not os.path.lexists(target)
+        whole = whole and not any(each.is_whole for each in others)
+        found.append(UnfinishedLayout(kind, path, target, size_of(path), held, whole))
     return found
 
 

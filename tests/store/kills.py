@@ -11,7 +11,7 @@ from gnndrive.common.errors import StoreError
 
 CALLS = (
     "write", "pwrite", "posix_fallocate", "ftruncate", "rename", "replace", "fsync", "unlink",
-    "mkdir",
+    "mkdir", "rmdir",
 )  # fmt: skip
 """Calls of the operating system that change the disk."""
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import is_free, remove_if_free
 from gnndrive.common.memory import format_size
 from gnndrive.inference.unfinished import Unfinished, unfinished
+from gnndrive.store.added import DERIVED
 from gnndrive.store.format import STORE_JSON
+from gnndrive.store.packed.folder import PACKS
 from gnndrive.store.packed.format import PACKED
 from gnndrive.store.packed.unfinished import unfinished_packs
-from gnndrive.store.partitioned.folder import unfinished_partitions
+from gnndrive.store.partitioned.folder import PARTITIONS, unfinished_partitions
 from gnndrive.store.partitioned.format import PARTITIONED
-from gnndrive.store.temporary_folders import Leftover, leftovers
+from gnndrive.store.temporary_folders import LOCK, Leftover, leftovers
 from gnndrive.store.unfinished_layout import UnfinishedLayout
+
+INSIDE = (DERIVED, PACKED, PARTITIONED)  # folders of a store; removed if they are empty
 
 
 def run(folder: Path, dry_run: bool = False) -> None:
@@ -22,7 +27,7 @@ def run(folder: Path, dry_run: bool = False) -> None:
 
     That are temporary folders and lock files that no process holds, and unfinished inferences,
     packs and partitions in stores. A store that was being replaced, of which nothing else is
-    left, is put back.
+    left, is put back; and a whole pack or partitioned folder is put into its place.
 
     Raises:
         ConfigError: there is no such folder.
@@ -40,10 +45,9 @@ def run(folder: Path, dry_run: bool = False) -> None:
     removed = 0
     every: list[Leftover | Unfinished | UnfinishedLayout] = [*folders, *runs, *layouts]
     for each in every:
-        restored = isinstance(each, Leftover) and each.remedy == "restore"
-        text = f"remove {each.path}"
-        if isinstance(each, Leftover) and restored:
-            text = f"restore {each.target} from {each.path}"
+        restored, text = False, f"remove {each.path}"
+        if not isinstance(each, Unfinished) and each.remedy == "restore":
+            restored, text = True, f"restore {each.target} from {each.path}"
         print(f"{format_size(each.nbytes):>8}  {text}")
         if not (dry_run or each.clean()):
             raise StoreError(
@@ -55,6 +59,10 @@ def run(folder: Path, dry_run: bool = False) -> None:
         print(f"{format_size(0):>8}  remove {lock}")
         if not dry_run:
             remove_if_free(lock)
+    if not dry_run:
+        for empty in (store / name for store in _stores(folder) for name in INSIDE):
+            with contextlib.suppress(OSError):
+                empty.rmdir()
     found = every or locks
     would = " would be" if dry_run else ""
     print(f"{format_size(removed)}{would} freed" if found else f"nothing to clean in {folder}")
@@ -62,7 +70,7 @@ def run(folder: Path, dry_run: bool = False) -> None:
 
 def _unfinished_layouts(folder: Path) -> list[UnfinishedLayout]:
     """Unfinished packs and partitions that no process makes, in `folder` and the stores in it."""
-    stores = [each.parent for each in sorted(folder.glob(f"*/{STORE_JSON}"))]
+    stores = _stores(folder)
     packed = [folder, *(each / PACKED for each in stores)]
     partitioned = [each / PARTITIONED for each in stores]
     found = [unfinished_packs(each) for each in packed if each.is_dir()]
@@ -71,10 +79,23 @@ def _unfinished_layouts(folder: Path) -> list[UnfinishedLayout]:
 
 
 def _free_locks(folder: Path, targets: set[Path]) -> list[Path]:
-    """Lock files of `if_exists` that no process holds, of stores in `folder` and of `targets`.
+    """Lock files that no process holds: those of `if_exists`, of stores in `folder` and of
+    `targets`; and those in whole stores and layouts, whose makers were killed at their very end.
 
     Other programs' files may have such names, so no others are listed.
     """
-    stores = {each.parent for each in folder.glob(f"*/{STORE_JSON}")}
-    names = sorted(each.name for each in targets | stores)
-    return [lock for name in names if is_free(lock := folder / f".{name}.lock")]
+    stores = _stores(folder)
+    locks = [
+        folder / f".{name}.lock" for name in sorted({each.name for each in targets | {*stores}})
+    ]
+    locks += [store / LOCK for store in stores]
+    for store in stores:
+        for kind in (PACKS, PARTITIONS):
+            locks += sorted(store.glob(f"{kind.inside}/[!.]*/{kind.lock}"))
+    locks += [each.with_name(PACKS.lock) for each in sorted(folder.glob(f"[!.]*/{PACKS.json}"))]
+    return [lock for lock in locks if is_free(lock)]
+
+
+def _stores(folder: Path) -> list[Path]:
+    """The stores in a folder."""
+    return [each.parent for each in sorted(folder.glob(f"*/{STORE_JSON}"))]

@@ -123,6 +123,8 @@ def pack_lines(store: Store) -> list[str]:
 def _state(pack: UnfinishedLayout) -> str:
     if pack.in_use:
         return "being packed"
+    if pack.is_whole:
+        return "whole (gnndrive clean puts it into its place)"
     if settings_of(pack) is None:
         return "the rest of a removed pack (gnndrive clean removes it)"
     return "unfinished (gnndrive pack goes on with it, gnndrive clean removes it)"

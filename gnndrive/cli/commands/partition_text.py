@@ -135,6 +135,8 @@ def partition_lines(store: Store) -> list[str]:
 def _state(unfinished: UnfinishedLayout) -> str:
     if unfinished.in_use:
         return "being partitioned"
+    if unfinished.is_whole:
+        return "whole (gnndrive clean puts it into its place)"
     if settings_of(unfinished) is None:
         return "the rest of a removed folder (gnndrive clean removes it)"
     return "unfinished (gnndrive partition goes on with it, gnndrive clean removes it)"

@@ -6,11 +6,11 @@ When not to use it: while a loader replays the pack, whose next batches are then
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.packed.folder import PACKING
+from gnndrive.store.derived_folder import aside_of, put_aside, remove_layout
+from gnndrive.store.packed.folder import PACKS
 from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
 from gnndrive.store.packed.unfinished import unfinished_packs
 from gnndrive.store.reader import Store
@@ -41,15 +41,11 @@ def unpack(
     folder, found = opened.path / PACKED, packs_of(opened)
     target = _target(opened, pack, found)
     beside = folder if target is None else target.parent
-    unfinished = [
-        each
-        for each in (unfinished_packs(beside) if beside.is_dir() else [])
-        if not each.in_use and (beside == folder or each.target == target)
-    ]
+    unfinished = [each for each in _unfinished(beside) if beside == folder or each.target == target]
     if target is None and not unfinished:
         raise ConfigError(f"{opened.path} has no pack, so there is nothing to remove")
     removed = []
-    if target is not None:
+    if target is not None and target.is_dir():
         _remove(target)
         removed.append(target)
     for each in unfinished:
@@ -64,13 +60,21 @@ def _target(store: Store, pack: str | os.PathLike[str] | None, found: list[Pack]
         if len(found) > 1:
             raise ConfigError(f"{store.path} has several packs: name one of {_listed(found)}")
         return found[0].path if found else None
-    by_name = {each.path.name: each.path for each in found}
+    by_name = {each.target.name: each.target for each in _unfinished(store.path / PACKED)}
+    by_name |= {each.path.name: each.path for each in found}
     path = by_name.get(os.fspath(pack), Path(os.path.abspath(pack)))
-    if not path.is_dir():
+    if path.is_dir():
+        if path not in by_name.values():
+            _check_pack(path)
+    elif path not in {each.target for each in _unfinished(path.parent)}:
         raise ConfigError(f"there is no pack {os.fspath(pack)!r}: the store has {_listed(found)}")
-    if path not in by_name.values():
-        _check_pack(path)
     return path
+
+
+def _unfinished(folder: Path) -> list[UnfinishedLayout]:
+    """The unfinished packs in a folder that no process makes, and the rests of removed ones."""
+    found = unfinished_packs(folder) if folder.is_dir() else []
+    return [each for each in found if not each.in_use]
 
 
 def _check_pack(path: Path) -> None:
@@ -98,15 +102,9 @@ def _remove(path: Path) -> None:
     Raises:
         StoreError: it cannot be removed.
     """
-    hidden = path.with_name(f".{path.name}.{12 * '0'}{PACKING}")
     try:
-        if path.is_symlink():
-            path.unlink()
-            return
-        if hidden.exists():  # of an earlier removal that was interrupted
-            shutil.rmtree(hidden)
-        os.rename(path, hidden)
-        shutil.rmtree(hidden)
+        put_aside(path, PACKS)
+        remove_layout(aside_of(path, PACKS), PACKS)
     except OSError as error:
         raise StoreError(
             f"{path} cannot be removed ({error.strerror or error}): check whose it is, and call "
@@ -120,7 +118,7 @@ def _remove_unfinished(pack: UnfinishedLayout) -> None:
     Raises:
         StoreError: it cannot be removed, or a process has begun to pack again.
     """
-    if not pack.clean():
+    if not pack.remove():
         raise StoreError(
             f"{pack.path} cannot be removed, or a process packs again: check whose it is, and call "
             "unpack again"

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnndrive.cli.commands import clean
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store import Store
 from gnndrive.store.packed.folder import LOCK, PACKING_JSON, PackingFolder
 from gnndrive.store.packed.format import (
     PACK_JSON,
+    PACKED,
     PackArray,
     PackInfo,
     dump,
@@ -28,6 +30,8 @@ from gnndrive.store.packed.samples import read_index, write_index
 from gnndrive.store.packed.sections import Schema, Section
 from gnndrive.store.packed.settings import PackSettings, differences
 from gnndrive.store.packed.unfinished import settings_of, unfinished_packs
+from gnndrive.store.packed.unpack import unpack
+from tests.store.kills import killed_at
 from tests.store.packed.packs import files_of
 
 SETTINGS = PackSettings("40 positions abc", 16, False, True, [10, 5], False, seed=3, epochs=2)
@@ -191,6 +195,44 @@ def test_one_that_a_process_holds_stays(store):
     os.close(lock)
     assert free.clean()
     assert held.clean()  # it is gone
+
+
+def test_a_maker_that_is_killed_at_any_call(store):
+    """Cleaning leaves a whole one or nothing, and the same call ends with the same files."""
+    folder, at = store.path / PACKED, 0
+    files = files_of(finished(store))
+    shutil.rmtree(folder)
+    while killed_at(lambda: finished(store), at := at + 1):
+        copy = shutil.copytree(store.path, store.path.with_name("copy"))
+        target = pack_path(store, SETTINGS)
+        if not target.exists():
+            finished(store)
+            assert files_of(folder) == {
+                f"{target.name}/{name}": each for name, each in files.items()
+            }
+        clean.run(copy.parent)
+        left = {path.parent.name: files_of(path.parent) for path in copy.glob("packed/*/index.npy")}
+        assert left in ({}, {target.name: files})
+        assert (copy / PACKED).exists() == bool(left)
+        shutil.rmtree(copy)
+        shutil.rmtree(folder)
+    assert at > 15
+    assert left
+
+
+def test_a_removal_that_is_killed_at_any_call(store):
+    """The same one ends it, also if it names the pack; until then the pack is whole or gone."""
+    at = 0
+    path = finished(store)
+    files = files_of(path)
+    while killed_at(lambda: unpack(store, path.name), at := at + 1):
+        assert not path.exists() or files_of(path) == files
+        unpack(store, path.name)
+        assert os.listdir(path.parent) == []
+        finished(store)
+    assert at > 5
+    with pytest.raises(ConfigError, match="there is no pack"):
+        unpack(store, path.name)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"settings": {"epochs": 3}}', "[1]"])

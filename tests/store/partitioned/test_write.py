@@ -1,7 +1,9 @@
 """The writer makes the files that `made.py` makes, also if it is killed or its disk is full."""
 
 import json
+import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import gnndrive
+from gnndrive.cli.commands import clean
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.packed import outputs, reserving
 from gnndrive.store.partitioned import renumbering, write
@@ -197,22 +200,38 @@ def test_a_writer_whose_disk_fails_is_finished_by_the_next(work, seeds, monkeypa
         work.check_failure(random.Random(seed), monkeypatch)
 
 
-def test_killed_while_it_replaces_another(work):
-    """There is the old folder or the new one, or the next call ends the new one."""
-    seen = set()
-    for at in range(work.calls - 3, work.calls + 30, 6):
-        work.clear()
-        partition(work.store, 3, "random", name="p")
-        before = files_of(work.target)
-        if not killed_at(lambda: work.make(None, overwrite=True), at):
-            break
-        found = files_of(work.target) if work.target.exists() else {}
-        found.pop(PARTITIONS.lock, None)
-        assert found in (before, work.files, {})
-        seen.add("old" if found == before else "new")
-        work.make(None, overwrite=True)
+def test_killed_while_it_replaces_another(work, tmp_path):
+    """Cleaning leaves the old folder or the new one, and the same call ends the new one."""
+
+    def replace() -> None:
+        work.make(lambda *_: None, overwrite=True)
+
+    def restore(folder: Path) -> None:
+        shutil.rmtree(work.target.parent)
+        shutil.copytree(folder, work.target.parent)
+
+    work.clear()
+    partition(work.store, 3, "random", name="p")
+    before = files_of(work.target)
+    assert killed_at(replace, work.calls - 12)
+    near, killed = tmp_path / "near the end", tmp_path / "killed"
+    shutil.copytree(work.target.parent, near)
+    seen: list[str] = []
+    while killed_at(replace, len(seen) + 1, ("rename", "unlink", "rmdir")):
+        shutil.copytree(work.target.parent, killed)
+        replace()
         assert files_of(work.target) == work.files
-    assert seen == {"old", "new"}
+        assert os.listdir(work.target.parent) == ["p"]
+        restore(killed)
+        clean.run(tmp_path)
+        found = files_of(work.target)
+        seen.append("old" if found == before else "new")
+        assert found == (before if seen[-1] == "old" else work.files)
+        assert os.listdir(work.target.parent) == ["p"]
+        shutil.rmtree(killed)
+        restore(near)
+    assert seen == sorted(seen, reverse=True), "first the old one, then the new one"
+    assert set(seen) == {"old", "new"}
 
 
 def test_a_disk_that_is_too_small(store, monkeypatch):
