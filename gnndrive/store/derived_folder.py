@@ -13,6 +13,7 @@ When not to use it: for stores, which are written anew after a kill (temporary_f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -138,6 +139,8 @@ class DerivedFolder(ABC, Generic[Info]):
 
     def __exit__(self, *raised: object) -> None:
         if self._lock >= 0:
+            if any(isinstance(each, ConfigError) for each in raised):
+                self._discard_if_nothing_is_made()
             os.close(self._lock)
             self._lock = -1
 
@@ -189,6 +192,11 @@ class DerivedFolder(ABC, Generic[Info]):
             return self._read() if _plain(settings) == _plain(self._settings) else None
         except (OSError, StoreError, ValueError, TypeError, KeyError):
             return None
+
+    def _discard_if_nothing_is_made(self) -> None:
+        with contextlib.suppress(OSError):
+            if set(os.listdir(self.path)) <= {self.kind.lock, self.kind.record}:
+                self.discard()
 
     def discard(self) -> None:
         """Remove the folder, because the same layout can never be finished."""

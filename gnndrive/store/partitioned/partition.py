@@ -13,6 +13,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, parse_size
+from gnndrive.common.records import Int32Array
 from gnndrive.store.format import Progress
 from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
 from gnndrive.store.partitioned.folder import PartitioningFolder
@@ -89,12 +90,13 @@ def partition(
     with PartitioningFolder(opened, target, settings, overwrite) as folder, opened.unchanged():
         if folder.finished is not None:
             return folder.finished
-        if given is not None:
-            given.write(folder.path)
-        return write(
-            opened, lambda: assign(opened, settings, folder.path, room, told), settings, folder,
-            room, told,
-        )  # fmt: skip
+
+        def part() -> Int32Array:
+            if given is not None:
+                given.write(folder.path)
+            return assign(opened, settings, folder.path, room, told)
+
+        return write(opened, part, settings, folder, room, told)
 
 
 def _with_method(

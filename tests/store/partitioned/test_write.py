@@ -114,8 +114,10 @@ def test_shares_of_kept_edges(tmp_path: Path):
     ],
 )
 def test_arguments_that_cannot_work(store, given, said):
+    """Nothing is left of the call."""
     with pytest.raises(ConfigError, match=said):
         partition(store, **{"parts": 4, "method": "random", **given})
+    assert not any((store.path / "partitioned").glob("*"))
 
 
 def test_fewer_partitions_than_are_given_are_refused(store, tmp_path):
