@@ -38,7 +38,7 @@ def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
         ConfigError: too many files are open.
     """
     try:
-        fd, waited = _acquire(path, on_wait)
+        fd, waited = acquire(path, os.O_RDONLY | os.O_CREAT, 0o666, on_wait)
     except OSError as error:
         if (refused := refusal(error.errno or 0)) is not None:
             raise refused from None
@@ -121,15 +121,25 @@ def remove_if_free(path: Path) -> None:
             os.close(fd)
 
 
-def _acquire(path: Path, on_wait: Callable[[], object]) -> tuple[int, bool]:
-    """Lock the file that is at `path` when the lock is granted.
+def acquire(
+    path: Path, flags: int, mode: int, on_wait: Callable[[], object] = lambda: None
+) -> tuple[int, bool]:
+    """Lock the file that is at `path` when the lock is granted, after waiting for it.
+
+    Args:
+        path: the file.
+        flags, mode: how it is opened.
+        on_wait: called once if the lock is taken, before the wait.
 
     Returns:
         (descriptor, whether the lock was taken).
+
+    Raises:
+        OSError: the file cannot be made, is no plain file, or its file system has no locks.
     """
     waited = False
     while True:
-        fd = _open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+        fd = _open(path, flags, mode)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

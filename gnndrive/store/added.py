@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO
 
 from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
@@ -92,8 +93,12 @@ def write_added(
         "arrays": {array.name: replace(array, folder="").as_dict() for array in arrays},
     }
     content = (json.dumps(record, indent=1) + "\n").encode()
-    replace_file(folder / DERIVED / f"{name}.json", lambda file: file.write(content))
-    os.chmod(folder / DERIVED / f"{name}.json", 0o644)
+
+    def write(file: BinaryIO) -> None:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(content)
+
+    replace_file(folder / DERIVED / f"{name}.json", write)
 
 
 def _names(folder: Path) -> list[str]:

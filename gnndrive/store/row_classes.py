@@ -78,11 +78,10 @@ def row_classes(store: Store, node_type: NodeKey, score: str) -> Classes:
         found = _find(store, node_type, score)
         if found is None:
             with contextlib.ExitStack() as until_made:
-                alone = _lock(store, score, until_made)
-                if alone:  # another process may have made it meanwhile
+                if _lock(store, score, until_made):  # another process may have made it meanwhile
                     found = _find(store, node_type, score)
                 if found is None:
-                    found = _make(store, score, alone)[node_type]
+                    found = _make(store, score)[node_type]
         _in_use[_key(store, node_type, score)] = found
     return found
 
@@ -122,8 +121,8 @@ def _bins(scores: npt.NDArray[np.uint32] | npt.NDArray[np.float32]) -> npt.NDArr
     return bits >> np.uint32(32 - _BIN_BITS)
 
 
-def _make(store: Store, score: str, alone: bool) -> dict[NodeKey, Classes]:
-    """Read the graph, and keep the classes of all types; `alone`: the lock is held."""
+def _make(store: Store, score: str) -> dict[NodeKey, Classes]:
+    """Read the graph, and keep the classes of all types."""
     with store.unchanged():
         scores = SCORES[score](store)
     made: dict[NodeKey, Classes] = {}
@@ -132,7 +131,7 @@ def _make(store: Store, score: str, alone: bool) -> dict[NodeKey, Classes]:
         made[type].flags.writeable = False
     try:
         for type, classes in made.items():
-            _save(store, type, score, classes, alone)
+            _save(store, type, score, classes)
     except OSError as error:
         _unsaved.clear()
         _unsaved[_key(store, None, score)] = made
@@ -202,11 +201,8 @@ def _load(store: Store, type: NodeKey, score: str) -> Classes | None:
     return classes
 
 
-def _save(store: Store, type: NodeKey, score: str, classes: Classes, alone: bool) -> None:
+def _save(store: Store, type: NodeKey, score: str, classes: Classes) -> None:
     """Write the classes into the store's folder.
-
-    Args:
-        alone: the lock is held, so that unfinished files are those of killed processes.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -221,9 +217,6 @@ def _save(store: Store, type: NodeKey, score: str, classes: Classes, alone: bool
     path = store.path / _file(type, score)
     for folder in dict.fromkeys((store.path / FOLDER, path.parent)):
         _make_folder(folder)
-    for left in path.parent.glob(f".{path.name}.*") if alone else ():
-        with contextlib.suppress(OSError):
-            left.unlink()
     replace_file(path, write)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from gnndrive.common.atomic_files import REPLACING
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import is_free, remove_if_free
 from gnndrive.common.memory import format_size
@@ -35,7 +36,7 @@ def run(folder: Path, dry_run: bool = False) -> None:
     """
     try:
         folders = leftovers(folder)
-        locks = _free_locks(folder, {each.target for each in folders})
+        files = _free_files(folder, {each.target for each in folders})
         runs = unfinished(folder)
         layouts = _unfinished_layouts(folder)
     except OSError as error:
@@ -55,15 +56,16 @@ def run(folder: Path, dry_run: bool = False) -> None:
                 "gnndrive clean again"
             )
         removed += 0 if restored else each.nbytes
-    for lock in locks:
-        print(f"{format_size(0):>8}  remove {lock}")
+    for file in filter(Path.exists, files):
+        print(f"{format_size(size := file.stat().st_size):>8}  remove {file}")
+        removed += size
         if not dry_run:
-            remove_if_free(lock)
+            remove_if_free(file)
     if not dry_run:
         for empty in (store / name for store in _stores(folder) for name in INSIDE):
             with contextlib.suppress(OSError):
                 empty.rmdir()
-    found = every or locks
+    found = every or files
     would = " would be" if dry_run else ""
     print(f"{format_size(removed)}{would} freed" if found else f"nothing to clean in {folder}")
 
@@ -78,22 +80,26 @@ def _unfinished_layouts(folder: Path) -> list[UnfinishedLayout]:
     return [layout for layouts in found for layout in layouts if not layout.in_use]
 
 
-def _free_locks(folder: Path, targets: set[Path]) -> list[Path]:
-    """Lock files that no process holds: those of `if_exists`, of stores in `folder` and of
-    `targets`; and those in whole stores and layouts, whose makers were killed at their very end.
+def _free_files(folder: Path, targets: set[Path]) -> list[Path]:
+    """Files that no process holds: new ones that should have replaced others (`replace_file`), and
+    locks: those of `if_exists`, of stores in `folder` and of `targets`, and those in whole stores
+    and layouts, whose makers were killed at their very end.
 
     Other programs' files may have such names, so no others are listed.
     """
     stores = _stores(folder)
-    locks = [
+    found = [
         folder / f".{name}.lock" for name in sorted({each.name for each in targets | {*stores}})
     ]
-    locks += [store / LOCK for store in stores]
+    found += [store / LOCK for store in stores]
     for store in stores:
         for kind in (PACKS, PARTITIONS):
-            locks += sorted(store.glob(f"{kind.inside}/[!.]*/{kind.lock}"))
-    locks += [each.with_name(PACKS.lock) for each in sorted(folder.glob(f"[!.]*/{PACKS.json}"))]
-    return [lock for lock in locks if is_free(lock)]
+            found += sorted(store.glob(f"{kind.inside}/[!.]*/{kind.lock}"))
+    found += [each.with_name(PACKS.lock) for each in sorted(folder.glob(f"[!.]*/{PACKS.json}"))]
+    for parent, depths in ((folder, ("", "*/")), *((store, ("*/", "*/*/")) for store in stores)):
+        for depth in depths:
+            found += sorted(parent.glob(f"{depth}.*{REPLACING}"))
+    return [each for each in found if is_free(each)]
 
 
 def _stores(folder: Path) -> list[Path]:
