@@ -3,6 +3,9 @@
 In a store, the attribute h has the folder `derived/h/`; elsewhere the user names a folder (`out=`).
 A computation works in a folder below, named after all that its result depends on (`run_key`), so
 that it finds its own files again and no others'.
+
+A result has a record, `derived/h.json` or `out/h.made-by.txt`, which is written when all of it is
+durable: so what a record names is whole. The same call ends what a kill interrupted after that.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gnndrive.common.atomic_files import fsync_folder, replace_file
@@ -25,7 +28,9 @@ from gnndrive.store.reader import Store
 from gnndrive.store.types import array_name, folder
 
 KEY = "made-by.txt"  # `out/h.made-by.txt`: what made `out/h.npy`, and which files it made
-_KEY_FORM = "[0-9a-f]{16}"
+KEY_FORM = "[0-9a-f]{16}"
+_NODES = "nodes"  # in a working folder: the result
+_WORK = re.compile(rf"layer-\d+|\.?{re.escape(RECORD)}(\..+)?")  # what only work needs
 OF_BATCHES = (
     "edge_index", "n_id", "e_id", "batch_size", "input_id", "num_nodes", "num_sampled_nodes",
     "num_sampled_edges", "batch", "ptr",
@@ -82,11 +87,15 @@ class Outcome:
 
         Raises:
             ConfigError: another result is there, or a file of the user's, and `overwrite` is False.
+            StoreError: the folder cannot be written to.
         """
         made, files = self._made_by()
         if made == self._key:
-            if all(each.is_file() for each in files):
-                return True
+            with self._writing():
+                self._settle()
+                if all(each.is_file() for each in files):
+                    return True
+                self._forget()
         elif not overwrite and (made is not None or self._has_other_files()):
             where = self._out or self._store.path
             raise ConfigError(
@@ -94,12 +103,13 @@ class Outcome:
                 "arguments: give overwrite=True (--overwrite) to replace it, or another name"
             )
         for other in self._others(made):
-            warnings.warn(
-                f"removing {other}, an unfinished computation of another model or with other "
-                "arguments",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            if Record.load(other).layers:
+                warnings.warn(
+                    f"removing {other}, an unfinished computation of another model or with other "
+                    "arguments",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
             shutil.rmtree(other, ignore_errors=True)
         return False
 
@@ -112,57 +122,63 @@ class Outcome:
         Raises:
             StoreError: the folder cannot be written to.
         """
-        try:
+        files = {(self.base / info.file).parent for _, info in arrays}
+        with self._writing():
+            for each in {*files, self.folder / _NODES, self.folder, self.root, self.base}:
+                fsync_folder(each)
             if self._out is None:
-                self._add([info for _, info in arrays])
+                own, infos = self._store.info.own, [info for _, info in arrays]
+                write_added(self._store.path, own, self.name, self._key, infos)
             else:
-                self._move(self._out, arrays)
+                made = [str(Path(folder(type), f"{self.name}.npy")) for type, _ in arrays]
+                content = "\n".join([self._key, *made]).encode()
+                replace_file(self._made_by_file, lambda file: file.write(content))
+            self._settle()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise StoreError(
                 f"{self.root} cannot be written ({error.strerror or error}): free some space or "
                 "check the disk, and run the same again; it goes on where it stopped"
             ) from error
 
-    def _add(self, infos: Sequence[ArrayInfo]) -> None:
-        own = self._store.info.own
-        old, _ = self._made_by()
-        arrays = {(self.base / info.file).parent for info in infos}
-        for each in (*arrays, self.folder, self.root, self._store.path):
-            fsync_folder(each)
-        write_added(self._store.path, own, self.name, self._key, infos)
-        if old is not None and old != self._key:
-            shutil.rmtree(self.root / old, ignore_errors=True)
-        for each in self.folder.glob("layer-*"):
-            shutil.rmtree(each, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(self.folder / RECORD)
+    def _settle(self) -> None:
+        """End what follows the result's record, which an earlier call may not have ended."""
+        if self._out is not None:
+            put_in_place(self._out, self.name, self._key)
+            return
+        for each in self._others(None):
+            if not (each / RECORD).exists():  # a result that was replaced
+                shutil.rmtree(each, ignore_errors=True)
+        for each in rest_of_work(self.folder):
+            remove(each)
 
-    def _move(self, out: Path, arrays: Sequence[tuple[NodeKey, ArrayInfo]]) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._key_file(out))
-        made = [self._key]
-        for type, info in arrays:
-            place = out / folder(type) / f"{self.name}.npy"
-            place.parent.mkdir(exist_ok=True)
-            if (out / info.file).exists():  # else it was moved before a kill
-                os.replace(out / info.file, place)
-            fsync_folder(place.parent)
-            made.append(str(place.relative_to(out)))
-        replace_file(self._key_file(out), lambda file: file.write("\n".join(made).encode()))
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def _forget(self) -> None:
+        """Remove the record of a result that has lost a file, before it is computed again. The
+        record of work says that the files that are left are not the user's."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        Record(self.folder / RECORD).save()
+        os.unlink(self._made_by_file)
 
-    def _key_file(self, out: Path) -> Path:
-        return out / f"{self.name}.{KEY}"
+    @property
+    def _made_by_file(self) -> Path:
+        """The record of the result."""
+        if self._out is None:
+            return self.root.with_name(f"{self.name}.json")
+        return self._out / f"{self.name}.{KEY}"
 
     def _made_by(self) -> tuple[str | None, list[Path]]:
         """The key of the computation whose result is there, None if there is none; its files."""
         if self._out is not None:
             with contextlib.suppress(OSError):
-                content = self._key_file(self._out).read_text("utf-8", "replace")
+                content = self._made_by_file.read_text("utf-8", "replace")
                 key, *files = content.split("\n")
                 return key, [self._out / each for each in files]
             return None, []
-        if not os.path.lexists(self.root.with_name(f"{self.name}.json")):
+        if not os.path.lexists(self._made_by_file):
             return None, []
         arrays = read_added(self._store.path, self._store.info.own, self.name).values()
         key = next((Path(each.folder).name for each in arrays), "")
@@ -170,7 +186,7 @@ class Outcome:
 
     def _has_other_files(self) -> bool:
         """Whether `out` has files that the result would replace and no computation of ours made."""
-        if self._out is None or (self.folder / RECORD).exists():  # killed while it moved its files
+        if self._out is None or (self.folder / RECORD).exists():  # see _forget
             return False
         folders = [folder(nodes.type) for nodes in self._store.all_nodes()]
         return any((self._out / each / f"{self.name}.npy").exists() for each in folders)
@@ -178,9 +194,53 @@ class Outcome:
     def _others(self, made: str | None) -> list[Path]:
         """Working folders of this attribute's other computations than this one and `made`."""
         mine = {self.folder.name, made}
-        form = _KEY_FORM if self._out is None else rf"\.{re.escape(self.name)}-{_KEY_FORM}"
+        form = KEY_FORM if self._out is None else rf"\.{re.escape(self.name)}-{KEY_FORM}"
         return [
             each
             for each in sorted(self.root.iterdir())
-            if each.name not in mine and re.fullmatch(form, each.name) and Record.load(each).layers
+            if each.name not in mine and re.fullmatch(form, each.name) and is_working_folder(each)
         ]
+
+
+def is_working_folder(folder: Path) -> bool:
+    """Whether a folder holds what a computation makes, or nothing; its name may be another's."""
+    try:
+        names = [each.name for each in folder.iterdir()]
+    except OSError:
+        return False
+    return all(each == _NODES or _WORK.fullmatch(each) for each in names)
+
+
+def rest_of_work(folder: Path) -> list[Path]:
+    """What a working folder holds beside the result."""
+    return sorted(each for each in folder.glob("*") if _WORK.fullmatch(each.name))
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def put_in_place(out: Path, name: str, key: str) -> None:
+    """Move the files of a result that has a record from its working folder, if it is there, into
+    the user's folder.
+
+    Args:
+        out: the user's folder.
+        name: the attribute's name.
+        key: the computation's key.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    working = out / f".{name}-{key}"
+    for each in sorted((working / _NODES).rglob(f"{name}.npy")):
+        place = out / each.relative_to(working / _NODES)
+        place.parent.mkdir(exist_ok=True)
+        os.replace(each, place)
+        fsync_folder(place.parent)
+    shutil.rmtree(working, ignore_errors=True)

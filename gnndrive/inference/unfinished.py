@@ -1,7 +1,9 @@
-"""What computations that were killed have left in stores, for `gnndrive clean`.
+"""What computations that were killed have left, for `gnndrive clean`.
 
-A computation that was killed leaves its working folder `derived/NAME/RUN`, so that it can go on.
-When not to use it: while a program is to go on with one of them.
+A computation that was killed leaves its working folder, in a store `derived/NAME/RUN`, in a folder
+that the user named `.NAME-RUN`, so that it can go on. If its result has a record (outcome.py), only
+what is of no more use is left, or files that have not got their place yet. When not to use it:
+while a program is to go on with one of them.
 """
 
 from __future__ import annotations
@@ -16,78 +18,123 @@ from pathlib import Path
 
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.common.file_lock import try_lock
+from gnndrive.inference.outcome import (
+    KEY,
+    KEY_FORM,
+    is_working_folder,
+    put_in_place,
+    remove,
+    rest_of_work,
+)
 from gnndrive.store.added import DERIVED
 from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX, STORE_JSON
 from gnndrive.store.temporary_folders import size_of
 
 _LOCK = ".lock"  # see `sole_use`
-_RUN = re.compile("[0-9a-f]{16}")
+_RUN = re.compile(KEY_FORM)
+_OUTSIDE = re.compile(rf"\.(?P<name>.+)-(?P<key>{KEY_FORM})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The working folder of a computation, which no record names and no process holds.
+    """What a killed computation left, which no process holds.
 
     Attributes:
-        path: the folder.
+        root: the folder of the attribute in a store, or the one that the user named.
+        path: what is left, in it or itself.
         nbytes: the bytes of the files in it.
+        target: where `clean` puts the files of a whole result; None: `path` is of no use.
     """
 
+    root: Path
     path: Path
     nbytes: int
+    target: Path | None = None
+
+    @property
+    def remedy(self) -> str:
+        """What `clean` does with it: "remove", or "restore" (move its files to `target`)."""
+        return "remove" if self.target is None else "restore"
 
     def clean(self) -> bool:
-        """Remove the folder; returns whether it is gone. It stays if it is in use again."""
+        """Do what `remedy` says; returns whether it is gone. It stays if it is in use again."""
         with contextlib.suppress(OSError):
-            fd = try_lock(self.path.parent / _LOCK, 0o644)
+            fd = try_lock(self.root / _LOCK, 0o644)
             try:
-                if self.path in _unnamed(self.path.parent):
-                    shutil.rmtree(self.path)
+                left = {each.path: each.target for each in _left(self.root)}
+                if self.path in left and left[self.path] == self.target:
+                    match = _OUTSIDE.fullmatch(self.path.name)
+                    if self.target is None:
+                        remove(self.path)
+                    elif match is not None:
+                        put_in_place(self.root, match["name"], match["key"])
+                if [each.path for each in _left(self.root)] == [self.root]:
+                    shutil.rmtree(self.root)
             finally:
                 os.close(fd)
         return not os.path.lexists(self.path)
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
-    """The working folders of killed computations in the stores of a folder.
+    """What killed computations left in the stores of a folder, in it and in folders in it.
 
     Raises:
         OSError: the folder cannot be read.
     """
     found = []
-    for store in _folders(folder):
-        if not (store / STORE_JSON).is_file():
-            continue
-        with contextlib.suppress(OSError):
-            for name in _folders(store / DERIVED):
-                if not _is_held(name):
-                    found += [Unfinished(each, size_of(each)) for each in _unnamed(name)]
+    for root in [folder, *_folders(folder)]:
+        roots = [root]
+        if (root / STORE_JSON).is_file() and not (root / DERIVED).is_symlink():
+            with contextlib.suppress(OSError):
+                roots += _folders(root / DERIVED)
+        for each in roots:
+            with contextlib.suppress(OSError):
+                found += [] if _is_held(each) else _left(each)
     return found
 
 
 def _folders(folder: Path) -> list[Path]:
-    if folder.name == DERIVED and folder.is_symlink():
-        return []
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     return [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
-def _is_held(name: Path) -> bool:
-    """Whether a process computes this attribute, or that cannot be found out."""
-    if not (name / _LOCK).exists():
-        return True  # not made by a computation
+def _is_held(root: Path) -> bool:
+    """Whether a process computes there, or that cannot be found out."""
+    if not (root / _LOCK).exists():
+        # Not made by a computation, or by one that was killed before it had locked it.
+        return not _is_in_store(root) or any(root.iterdir())
     try:
-        os.close(try_lock(name / _LOCK, 0o644))
+        os.close(try_lock(root / _LOCK, 0o644))
     except OSError:
         return True
     return False
 
 
-def _unnamed(name: Path) -> list[Path]:
-    """The working folders of an attribute that its record does not name."""
+def _is_in_store(root: Path) -> bool:
+    return root.parent.name == DERIVED and (root.parents[1] / STORE_JSON).is_file()
+
+
+def _left(root: Path) -> list[Unfinished]:
+    """What is left in a folder of results, also if a process holds it."""
+    if _is_in_store(root):
+        return [Unfinished(root, each, _size(each)) for each in _left_in_store(root)]
+    found = []
+    for each in _folders(root):
+        match = _OUTSIDE.fullmatch(each.name)
+        if match is not None and is_working_folder(each):
+            record = root / f"{match['name']}.{KEY}"
+            whole = _first_line(record) == match["key"]
+            target = root / f"{match['name']}.npy" if whole else None
+            found.append(Unfinished(root, each, _size(each), target))
+    return found
+
+
+def _left_in_store(root: Path) -> list[Path]:
+    """The working folders that the attribute's record does not name, and what is left of work in
+    the one that it names; the folder itself if nothing else is in it."""
     named = None
-    record = name.with_name(f"{name.name}.json")
+    record = root.with_name(f"{root.name}.json")
     if os.path.lexists(record):
         try:
             content = read_plain(record.parent, record.name, JSON_BYTES_MAX)
@@ -100,4 +147,25 @@ def _unnamed(name: Path) -> list[Path]:
             KeyError,
         ):  # damaged: nothing is known of the folders
             return []
-    return [each for each in _folders(name) if _RUN.fullmatch(each.name) and each.name != named]
+    elif {each.name for each in root.iterdir()} <= {_LOCK}:
+        return [root]
+    found = []
+    for each in _folders(root):
+        if _RUN.fullmatch(each.name) and is_working_folder(each):
+            found += rest_of_work(each) if each.name == named else [each]
+    return found
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return (
+            read_plain(file.parent, file.name, JSON_BYTES_MAX)
+            .decode("utf-8", "replace")
+            .split("\n")[0]
+        )
+    except (OSError, GNNDriveError):
+        return ""
+
+
+def _size(path: Path) -> int:
+    return size_of(path) if path.is_dir() else path.lstat().st_size

@@ -32,6 +32,7 @@ from gnndrive.store import ArrayInfo
 from tests.inference.conftest import COLUMNS, doubled, interrupt
 from tests.loader.hetero.graph import CITES, WRITES, WRITTEN
 from tests.soak import Seeds, product
+from tests.store.kills import counting, killed_at
 
 CALLS = ("pwrite", "fdatasync", "fsync", "replace", "unlink", "ftruncate", "posix_fallocate")
 
@@ -98,13 +99,79 @@ def test_killed_at_any_call(hetero_store: Store, hetero: HeteroData, tmp_path: P
     wanted = files_of(out)
     assert set(wanted) == {"author/h.npy", "paper/h.npy"}
     last = calls[-1] - 14  # far behind, before results are put in place
-    for call in (last, *(1 + 9 * seed % calls[-1] for seed in seeds(5))):
+    moving = calls[-1] - 2  # one of two types is in place
+    for call in (last, moving, *(1 + 9 * seed % calls[-1] for seed in seeds(5))):
         shutil.rmtree(out)
         kill_at(call, work)
         begun: list[tuple[int, int]] = []
         work(progress=lambda what, *of, begun=begun: begun.append(of))
+        assert call != moving or not begun
         assert call != last or not begun or begun[0][0] > begun[0][1] // 2
         assert files_of(out) == wanted
+
+
+def tripled(x: Any, edge_index: Any) -> Any:
+    return x * 3
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """The files and folders below a folder."""
+    return {
+        str(each.relative_to(folder)): b"" if each.is_dir() else each.read_bytes()
+        for each in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_killed_at_its_end(in_store: bool, store: Store, tmp_path: Path):
+    """The old rows or the new ones are there; what has a record is never computed again."""
+    out = None if in_store else tmp_path / "out"
+    root, record = (store.path / "derived", "h.json") if out is None else (out, "h.made-by.txt")
+
+    def work(layer: Any, progress: Any = None) -> None:
+        infer([layer] * 2, store, out=out, overwrite=True, batch_size=200, progress=progress)
+
+    wanted, calls = {}, 0
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+
+    for layer in (doubled, tripled):
+        calls = 0
+        with pytest.MonkeyPatch.context() as patch:
+            counting(patch.setattr, count)
+            work(layer)
+        wanted[layer] = tree(root)
+    rows = {
+        layer: next(each for name, each in wanted[layer].items() if "h.npy" in name)
+        for layer in wanted
+    }
+    old, new, recorded = tripled, doubled, False
+    for at in range(calls - 20, calls + 1):
+        assert killed_at(partial(work, new), at)
+        left = tree(root)
+        recorded = left[record] == wanted[new][record]
+        assert any(
+            rows[new if recorded and in_store else layer] in left.values() for layer in (old, new)
+        )
+        if at % 2:
+            clean.run(tmp_path)
+            assert tree(root) == wanted[new if recorded else old]
+        begun: list[int] = []
+        work(new, lambda what, done, total, begun=begun: begun.append(done))
+        assert not (recorded and begun)
+        assert tree(root) == wanted[new]
+        old, new = new, old
+    assert recorded
+
+
+def test_cleaning_after_a_kill_at_any_call_before_the_end(store: Store):
+    work, at = partial(infer, [doubled], store, batch_size=200), 0
+    while killed_at(work, at := at + 1) and not (store.path / "derived" / "h.json").exists():
+        clean.run(store.path.parent)
+        assert not (store.path / "derived").exists()
+    assert at > 20
 
 
 def test_an_interrupted_one_goes_on_from_its_last_batch(store: Store):
@@ -216,6 +283,7 @@ def test_folders_of_others_stay(store: Store, tmp_path: Path):
             (root / name / "other").write_text("precious")
     infer([doubled], store, out=tmp_path / "out")
     infer([doubled], store)
+    clean.run(tmp_path)
     assert all((root / name / "other").exists() for name in names for root in roots)
 
 
@@ -236,13 +304,21 @@ def test_an_unfinished_computation_of_another_name_stays(store: Store, tmp_path:
 
 @pytest.mark.parametrize("in_store", [False, True])
 def test_a_result_without_its_file_is_computed_again(in_store: bool, store: Store, tmp_path: Path):
+    """And not taken for whole if that is interrupted."""
     out = None if in_store else tmp_path / "out"
-    infer([doubled], store, out=out)
+    work = partial(infer, [doubled], store, out=out, batch_size=16)
+    work()
     file = next((out or store.path / "derived").rglob("h.npy"))
     content = file.read_bytes()
     file.unlink()
-    infer([doubled], store, out=out)
+    with pytest.raises(KeyboardInterrupt):
+        work(progress=interrupt)
+    work()
     assert file.read_bytes() == content
+    if in_store:
+        shutil.rmtree(file.parents[1])
+        work()
+        assert file.read_bytes() == content
 
 
 def test_a_file_of_the_user_is_not_replaced(store: Store, tmp_path: Path):

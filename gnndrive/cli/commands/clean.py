@@ -27,8 +27,8 @@ def run(folder: Path, dry_run: bool = False) -> None:
     """Remove what killed processes have left in `folder`, and print each with its size.
 
     That are temporary folders and lock files that no process holds, and unfinished inferences,
-    packs and partitions in stores. A store that was being replaced, of which nothing else is
-    left, is put back; and a whole pack or partitioned folder is put into its place.
+    packs and partitions. A store that was being replaced, of which nothing else is left, is put
+    back; and a whole pack, partitioned folder or inference is put into its place.
 
     Raises:
         ConfigError: there is no such folder.
@@ -47,7 +47,7 @@ def run(folder: Path, dry_run: bool = False) -> None:
     every: list[Leftover | Unfinished | UnfinishedLayout] = [*folders, *runs, *layouts]
     for each in every:
         restored, text = False, f"remove {each.path}"
-        if not isinstance(each, Unfinished) and each.remedy == "restore":
+        if each.remedy == "restore":
             restored, text = True, f"restore {each.target} from {each.path}"
         print(f"{format_size(each.nbytes):>8}  {text}")
         if not (dry_run or each.clean()):
