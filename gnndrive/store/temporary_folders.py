@@ -7,7 +7,8 @@ locked while its process lives, so the folders that no process holds can be foun
 
 A name is `.NAME.8 HEX DIGITS.KIND`, beside NAME. The kinds:
 
-- tmp: a store that is being written. Once store.json is in it, it is whole.
+- tmp: a store that is being written. Once store.json is in it, it is whole, and if nothing is at
+  NAME, `gnndrive clean` puts it there.
 - sort: what is of use only to its process: edges being sorted, rows of an evaluation.
 - old: a store that another one is replacing. If nothing is at NAME, it is put back.
 - new: a whole store that is to replace one that cannot be renamed (`StoreWriter`), which has been
@@ -116,22 +117,27 @@ class Leftover:
     @property
     def remedy(self) -> str:
         """What `clean` does with it: "remove", "restore" (move it to `target`) or "keep"."""
+        if self.kind == "tmp" and _is_whole(self.path) and not os.path.lexists(self.target):
+            return "remove" if self.path.with_suffix(".old").exists() else "restore"
         if self.kind in ("tmp", "sort") or _is_whole(self.target) or not _is_whole(self.path):
             return "remove"
         if self.kind == "old":
             return "keep" if os.path.lexists(self.target) else "restore"
         return "restore" if _is_rest_of_store(self.target) else "keep"
 
-    def clean(self) -> bool:
+    def clean(self, anew: bool = False) -> bool:
         """Remove the folder or move it to `target`; returns whether it is gone.
 
         A folder that a process has taken meanwhile, or that cannot be removed, stays.
+
+        Args:
+            anew: remove also a whole new store, because it is about to be written again.
         """
         lock = None
         try:
             if self.kind != "old":
                 lock = _lock(self.path)
-            remedy = self.remedy
+            remedy = "remove" if anew and self.kind == "tmp" else self.remedy
             if remedy == "restore":
                 if self.target.is_dir():
                     remove(self.target)
@@ -202,7 +208,7 @@ def clear(target: Path) -> None:
     """Clean up what processes that were killed have left of a store at `target`."""
     with contextlib.suppress(OSError):
         for leftover in leftovers(target.parent, target.name):
-            leftover.clean()
+            leftover.clean(anew=True)
         remove_if_free(target.parent / f".{target.name}.lock")  # see if_exists.py
         if (target / LOCK).exists() and not _is_held(target):
             os.unlink(target / LOCK)  # of a writer that was killed after it had put it there

@@ -273,12 +273,12 @@ class StoreWriter:
         content = dump(info)
         if parse(content, STORE_JSON) != info:
             raise AssertionError("store.json does not read back as it was written")
-        fd = os.open(
-            folder / STORE_JSON, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-        )
+        part = folder / f"{STORE_JSON}.part"  # because a folder with a store.json is whole
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with contextlib.closing(os.fdopen(fd, "wb", buffering=0)):
             write_all(fd, memoryview(content))
             os.fsync(fd)
+        os.rename(part, folder / STORE_JSON)
         files = [Path(name) for name in arrays]
         for part in {parent for file in files for parent in file.parents[:-1]}:
             fsync_folder(folder / part)
