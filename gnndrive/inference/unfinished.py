@@ -90,7 +90,8 @@ def unfinished(folder: Path) -> list[Unfinished]:
                 roots += _folders(root / DERIVED)
         for each in roots:
             with contextlib.suppress(OSError):
-                found += [] if _is_held(each) else _left(each)
+                left = _left(each)
+                found += left if left and not _is_held(each) else []
     return found
 
 

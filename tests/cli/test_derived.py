@@ -197,6 +197,20 @@ def test_clean_removes_what_was_killed(gnndrive, store, monkeypatch):
         assert (f"remove {path}" in cleaned.out, path.exists()) == (True, False)
 
 
+def test_clean_puts_a_whole_one_into_its_place(gnndrive, store, kind, words):
+    assert gnndrive(*words).code == 0
+    path = made_in(store, KINDS[kind])
+    ending = "packing" if kind == "packs" else "partitioning"
+    hidden = path.rename(path.with_name(f".{path.name}.000000000000.{ending}"))
+    assert "whole (gnndrive clean puts it into its place)" in gnndrive("info", store).out
+    for option in (("--dry-run",), ()):
+        assert hidden.exists()
+        said = gnndrive("clean", store.parent, *option).out
+        assert f"restore {path} from {hidden}" in said
+    assert os.listdir(path.parent) == [path.name]
+    assert gnndrive("verify", path).code == 0
+
+
 def test_info_and_verify(gnndrive, store, tmp_path, kind, words):
     assert gnndrive("info", store, "--json").json[kind] == []
     assert gnndrive(*words).code == 0
