@@ -110,8 +110,12 @@ def _infer(
     store.check_unchanged()
     outcome = Outcome(store, name, out, key)
     with sole_use(outcome.root):
-        if not outcome.is_there(overwrite):
-            Run(store, layers, settings, outcome, progress).run()
+        try:
+            if not outcome.is_there(overwrite):
+                Run(store, layers, settings, outcome, progress).run()
+        except ConfigError:
+            outcome.give_up()
+            raise
     if out is None:
         store.find_added()
     return store

@@ -21,7 +21,7 @@ from pathlib import Path
 from gnndrive.common.atomic_files import fsync_folder, replace_file
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import NodeKey
-from gnndrive.inference.progress import RECORD, Record
+from gnndrive.inference.progress import LOCK, RECORD, Record
 from gnndrive.store.added import DERIVED, read_added, write_added
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.reader import Store
@@ -134,6 +134,15 @@ class Outcome:
                 content = "\n".join([self._key, *made]).encode()
                 replace_file(self._made_by_file, lambda file: file.write(content))
             self._settle()
+
+    def give_up(self) -> None:
+        """Remove the folders of a call that was refused before it made anything in them."""
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+        with contextlib.suppress(OSError):
+            if self._out is None and os.listdir(self.root) == [LOCK]:
+                shutil.rmtree(self.root)
+                self.root.parent.rmdir()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -27,6 +27,7 @@ from gnndrive.store.format import ArrayInfo
 from gnndrive.store.types import array_name
 
 RECORD = "progress.json"
+LOCK = ".lock"  # see `sole_use`
 _VERSION = 1
 
 
@@ -143,9 +144,9 @@ def sole_use(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int:
-    """See `try_lock`. `gnndrive clean` may remove the folder while it is free."""
+    """See `try_lock`. Another process may remove the folder, in which nothing is, and its lock."""
     for _ in range(100):
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            return try_lock(folder / ".lock", 0o644)
+            return try_lock(folder / LOCK, 0o644)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))

@@ -26,12 +26,12 @@ from gnndrive.inference.outcome import (
     remove,
     rest_of_work,
 )
+from gnndrive.inference.progress import LOCK
 from gnndrive.store.added import DERIVED
 from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX, STORE_JSON
 from gnndrive.store.temporary_folders import size_of
 
-_LOCK = ".lock"  # see `sole_use`
 _RUN = re.compile(KEY_FORM)
 _OUTSIDE = re.compile(rf"\.(?P<name>.+)-(?P<key>{KEY_FORM})", re.DOTALL)
 
@@ -60,7 +60,7 @@ class Unfinished:
     def clean(self) -> bool:
         """Do what `remedy` says; returns whether it is gone. It stays if it is in use again."""
         with contextlib.suppress(OSError):
-            fd = try_lock(self.root / _LOCK, 0o644)
+            fd = try_lock(self.root / LOCK, 0o644)
             try:
                 left = {each.path: each.target for each in _left(self.root)}
                 if self.path in left and left[self.path] == self.target:
@@ -102,11 +102,11 @@ def _folders(folder: Path) -> list[Path]:
 
 def _is_held(root: Path) -> bool:
     """Whether a process computes there, or that cannot be found out."""
-    if not (root / _LOCK).exists():
+    if not (root / LOCK).exists():
         # Not made by a computation, or by one that was killed before it had locked it.
         return not _is_in_store(root) or any(root.iterdir())
     try:
-        os.close(try_lock(root / _LOCK, 0o644))
+        os.close(try_lock(root / LOCK, 0o644))
     except OSError:
         return True
     return False
@@ -148,7 +148,7 @@ def _left_in_store(root: Path) -> list[Path]:
             KeyError,
         ):  # damaged: nothing is known of the folders
             return []
-    elif {each.name for each in root.iterdir()} <= {_LOCK}:
+    elif {each.name for each in root.iterdir()} <= {LOCK}:
         return [root]
     found = []
     for each in _folders(root):

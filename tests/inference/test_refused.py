@@ -87,6 +87,9 @@ def test_refused(model: Any, given: dict[str, Any], message: str, store: Store):
     with pytest.raises(ConfigError, match=rf"(?s){message}"):
         infer(model, store, **({"batch_size": BATCH} | given))
     assert "h" not in gnndrive.open(store.path).node_names
+    made = any(store.path.glob("derived/**/*.npy"))
+    assert made == (message == "of one shape")
+    assert made or not (store.path / "derived").exists(), "nothing is left of the call"
 
 
 def test_a_gcn_conv_that_is_given_other_edges(store: Store):
