@@ -89,15 +89,15 @@ class Uring(Engine):
     async def aclose(self) -> None:
         """See `Engine.aclose`; may be cancelled and called again."""
         self._closing = True
-        if not self._finish.alive:
-            return
-        lib.gd_ring_halt(self._ring)
+        if self._finish.alive:
+            lib.gd_ring_halt(self._ring)
         while self._active:
             self._ended.clear()
             await self._ended.wait()
-        self._last_stats = _stats(self._ring)
-        self._last_latency = self.latency()
-        self._finish()
+        if self._finish.alive:  # another call, which waited too, may have freed the ring meanwhile
+            self._last_stats = _stats(self._ring)
+            self._last_latency = self.latency()
+            self._finish()
 
     def stats(self) -> dict[str, int]:
         """See `Engine.stats`; all counters of `gd_ring_stats`."""

@@ -18,7 +18,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import EngineSettings, Landing
 from gnndrive.disk import engines
-from gnndrive.disk.engines import _probe
+from gnndrive.disk.engines import _probe, uring
 from gnndrive.disk.engines.threads import Threads
 from gnndrive.disk.engines.uring import Uring
 
@@ -273,6 +273,21 @@ def test_bad_ring_sizes_and_options_are_refused(sizes, options):
     depth, block_bytes, report_rows = sizes
     assert lib.gd_ring_new(depth, block_bytes, -1, report_rows, given, error) == ffi.NULL
     assert error[0] == -errno.EINVAL
+
+
+async def test_the_second_of_two_that_close_at_once_does_not_use_the_freed_ring(
+    rows_of, monkeypatch
+):
+    rows = rows_of(512, 100)
+    engine, used = Uring(EngineSettings(depth=1, block_bytes=65536)), []
+    real = uring._stats
+    monkeypatch.setattr(
+        uring, "_stats", lambda ring: used.append(engine._finish.alive) or real(ring)
+    )
+    picked = np.arange(100)
+    engine.read(rows.table.locate(picked, picked.astype(np.int32), rows.landing))
+    await asyncio.gather(engine.aclose(), engine.aclose())
+    assert used == [True]
 
 
 def test_halting_twice_and_enqueueing_after_it(rows_of):

@@ -247,13 +247,13 @@ def what_cannot_be_asked_for_is_refused(kind: type[Tier], folder: Path) -> None:
 
 
 def closing_ends_what_the_tier_does_itself(kind: type[Tier], folder: Path) -> None:
-    """Before the engine is closed, whenever it is closed, and twice."""
+    """Before the engine is closed, whenever it is closed, twice at once, and again."""
 
     async def main(bench: Bench) -> None:
         others = asyncio.all_tasks()
         await bench.bring(*some(10, 0))
-        for _ in range(2):
-            await bench.tier.aclose()
+        for calls in (2, 1):
+            await asyncio.gather(*(bench.tier.aclose() for _ in range(calls)))
             assert asyncio.all_tasks() == others, "a task is left"
             assert not bench.engine.inflight, "a read is left"
 
