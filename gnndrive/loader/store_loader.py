@@ -255,12 +255,14 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     def _new_iterator(self) -> BatchIterator:
         if self._runtime is not None:
             self._runtime.check_caller()
+            newest = None if self._newest is None else self._newest()
+            if self._runtime.shares_buffer and newest is not None:
+                # Lightning, for one, holds its sanity check's iterator. It gives way before the
+                # ranks agree, because another rank may need its turns to get there.
+                newest.give_way()
         state = self._resumed or EpochState(self.epoch, self.seed)
         ranks, seed = self._agreed_seed(state)
         runtime, assembly = self._start_runtime(ranks), self._assembly()
-        newest = None if self._newest is None else self._newest()
-        if runtime.shares_buffer and newest is not None:
-            newest.give_way()  # Lightning, for one, holds its sanity check's iterator
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
         state.seed = seed
         state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)

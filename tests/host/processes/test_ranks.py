@@ -68,7 +68,7 @@ def check_ended(ended: Any, statuses: Sequence[int] = ()) -> None:
     assert set(ended.orphans) <= {0}
 
 
-def test_two_ranks_in_many_ways(starter, store, tmp_path):
+def test_two_ranks_in_many_ways(starter, store, tmp_path, whole):
     ended = starter.run("much", 2, tmp_path, store=str(store.path))
     check_ended(ended)
     train, valid = alone(store, 4), alone(store, 2, shuffle=False, input_nodes=range(50))
@@ -79,6 +79,7 @@ def test_two_ranks_in_many_ways(starter, store, tmp_path):
             "broken off": dealt(train[2], 2)[rank][: 1 + rank],
             "begun": dealt(train[3], 2)[rank][:2],
             "resumed": dealt(train[3], 2, done=4)[rank],
+            "kept": dealt(whole, 2)[rank][: 1 if rank else None],
         }
 
 
