@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
@@ -51,13 +52,17 @@ class ForkLock:
     def __init__(self) -> None:
         self._made_in, self._lock = ProcessGuard(), threading.RLock()
 
-    def __enter__(self) -> None:
+    # `with` gets these methods before it calls the first one. So it calls those of the lock itself,
+    # in C, and a Ctrl-C cannot arrive while the lock is taken and not yet sure to be released.
+    @property
+    def __enter__(self) -> Callable[[], object]:
         if self._made_in.forked:  # only the thread that forked is here
             self._made_in, self._lock = ProcessGuard(), threading.RLock()
-        self._lock.acquire()
+        return self._lock.__enter__
 
-    def __exit__(self, *raised: object) -> None:
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._lock.__exit__
 
 
 def keep_until_exit(thing: Any) -> None:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ProcessGuard, keep_until_exit
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.limits import named_limit, require_files
 
 Result = TypeVar("Result")
@@ -50,13 +51,16 @@ class LoopThread:
         self._closing = threading.Lock()
         self._closed = False
         self.guard = ProcessGuard()
+        _open.add(self)
         try:
-            with named_limit():
+            with named_limit(), deferred_interrupts():
                 self._thread.start()
         except BaseException:
-            self._loop.close()
+            if self._thread.is_alive():
+                self.close()
+            else:
+                self._loop.close()
             raise
-        _open.add(self)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -94,17 +98,9 @@ class LoopThread:
         coroutine.close()
         raise ClosedError(CLOSED)
 
-    def call(
-        self,
-        coroutine: Coroutine[Any, Any, Result],
-        discard: Callable[[Result], object] | None = None,
-    ) -> Result:
-        """Run a coroutine in the loop and wait for its result.
-
-        Args:
-            coroutine: what to run.
-            discard: called with the result if the calling thread was interrupted (Ctrl-C) before
-                the result arrived.
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the loop and wait for its result. It runs to its end also if the
+        calling thread is interrupted (Ctrl-C) meanwhile.
 
         Raises:
             ClosedError: the loop thread was closed.
@@ -114,19 +110,10 @@ class LoopThread:
         if self.inside:
             coroutine.close()
             raise ConfigError(INSIDE)
-        future = self.start(coroutine)
-
-        def pass_on(ended: Future[Result]) -> None:
-            if discard and not ended.cancelled() and ended.exception() is None:
-                discard(ended.result())
-
         try:
-            return future.result()
+            return self.start(coroutine).result()
         except CancelledError:
             raise ClosedError(CLOSED) from None
-        except BaseException:
-            future.add_done_callback(pass_on)
-            raise
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Have the loop call a function soon; does nothing if the loop is closed.
@@ -137,7 +124,7 @@ class LoopThread:
             self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread.
+        """Stop the loop and wait for the thread. After a KeyboardInterrupt, call it again.
 
         The caller must end what runs in the loop before.
 
@@ -145,11 +132,10 @@ class LoopThread:
             ConfigError: this is a forked child.
         """
         self.guard.check()
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        with deferred_interrupts(), self._closing:
+            if not self._closed:
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.inside:
             self._thread.join()
 
@@ -157,7 +143,8 @@ class LoopThread:
 def in_loop_thread(make: Callable[[], Result], name: str = "gnndrive") -> tuple[LoopThread, Result]:
     """Start a loop thread and call `make` in its loop; return the loop thread and the result.
 
-    If `make` raises, the loop thread is closed.
+    If `make` raises, the loop thread is closed. Call it within `deferred_interrupts`, until
+    something owns both.
     """
 
     async def made() -> Result:
@@ -181,7 +168,10 @@ def close_from_finalizer(close: Callable[[], object], guard: ProcessGuard) -> No
     if guard.forked:
         return
     if threading.current_thread() is threading.main_thread():
-        close()
+        with (
+            deferred_interrupts()
+        ):  # because Python drops an error here, and does not call it again
+            close()
     else:
         threading.Thread(target=close, name="gnndrive-close").start()
 

@@ -19,6 +19,7 @@ import torch
 
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.forks import ProcessGuard, keep_until_exit
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, close_from_finalizer, in_loop_thread
 from gnndrive.common.records import EngineSettings, Int64Array, Landing
@@ -111,7 +112,7 @@ class RowReader:
 
     def _start(self) -> _Reader:
         self._reset_after_fork()
-        with self._starting:
+        with self._starting, deferred_interrupts():
             if self._closed:
                 raise ClosedError(CLOSED)
             if self._reader is None:

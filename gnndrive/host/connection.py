@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 import errno
 import os
+import select
 import socket
 import weakref
 from collections.abc import Callable
 
 from gnndrive.common.errors import HostServiceError
+from gnndrive.common.interrupts import interruptible
 from gnndrive.common.limits import named_limit, refusal
 from gnndrive.host.error_text import error_from
 from gnndrive.host.hello import Hello, Welcome
@@ -133,6 +135,10 @@ class Connection:
             raise
 
     def _first_message(self) -> Message:
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLIN)
+        with interruptible():
+            waiting.poll()
         size, cloexec = MESSAGE_BYTES_MAX + 1, socket.MSG_CMSG_CLOEXEC
         data, self.fds, flags, _ = socket.recv_fds(self._sock, size, FDS_MAX, cloexec)
         if not data:

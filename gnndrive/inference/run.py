@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
 from gnndrive.disk.row_reader import RowReader
@@ -177,18 +178,20 @@ class Run:
         if self._reads is None:
             gap = checked_gap(None, self._store, SWEEP_BLOCK_BYTES)
             settings = self._settings
-            self._reads = RowReads(settings.engine, settings.io_depth, row_bytes, gap)
+            with deferred_interrupts():
+                self._reads = RowReads(settings.engine, settings.io_depth, row_bytes, gap)
         return self._reads
 
     def _close_reads(self) -> None:
-        reads, self._reads = self._reads, None
-        if reads is None:
-            return
-        try:
-            for name, count in reads.stats().items():
-                self.stats[name] = self.stats.get(name, 0) + count
-        finally:
-            reads.close()
+        with deferred_interrupts():
+            reads, self._reads = self._reads, None
+            if reads is None:
+                return
+            try:
+                for name, count in reads.stats().items():
+                    self.stats[name] = self.stats.get(name, 0) + count
+            finally:
+                reads.close()
 
     def _inputs(self, layer: int) -> dict[NodeKey, TableFile]:
         """The rows that a layer reads, by node type."""

@@ -27,6 +27,7 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
+from gnndrive.pipeline.run import EpochRun
 from gnndrive.sampling.schedules.base import Window
 
 GAVE_WAY = (
@@ -148,9 +149,14 @@ class BatchIterator(Iterator[Any]):
 
     def _begin(self, inputs: EpochInputs) -> None:
         """Start a part of the epoch."""
-        self._run = self._runtime.begin(inputs, self._times)
-        self._output = self._run.epoch.output
-        self._finalizer = weakref.finalize(self, self._runtime.drop, self._run)
+        self._runtime.begin(inputs, self._times, self._own)
+
+    def _own(self, run: EpochRun) -> None:
+        """In the loop thread: a part of the epoch has begun."""
+        self._run, self._output = run, run.epoch.output
+        self._finalizer = weakref.finalize(self, self._runtime.drop, run)
+        if self._closed:  # meanwhile, because the user's thread was interrupted
+            self._runtime.drop(run)
 
     def __iter__(self) -> BatchIterator:
         return self

@@ -24,6 +24,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
+from gnndrive.common.interrupts import interruptible
 from gnndrive.sampling.samplers.base import batch_key
 
 T = TypeVar("T")
@@ -97,7 +98,8 @@ class Ranks:
         if self.group is None:
             return [told]
         everyone: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(everyone, told, group=self.group)
+        with interruptible():
+            torch.distributed.all_gather_object(everyone, told, group=self.group)
         return everyone
 
     def all_or_none(self, told: T, error: Exception | None) -> list[T]:

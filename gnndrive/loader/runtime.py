@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -20,6 +20,7 @@ from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.host_memory import claim, release
+from gnndrive.common.interrupts import interruptible
 from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread, close_from_finalizer
 from gnndrive.common.malloc import return_free_memory, share_one_heap
 from gnndrive.common.plugins import find
@@ -47,7 +48,8 @@ from gnndrive.store.reader import Store
 
 
 class Runtime:
-    """Owns everything that outlives an epoch; `close` frees it.
+    """Owns everything that outlives an epoch; `close` frees it. Make it within
+    `deferred_interrupts`, until something owns it.
 
     Args:
         store: the store to load from.
@@ -89,7 +91,8 @@ class Runtime:
                 undo.callback(timeline.close)
             if host is not None:
                 undo.callback(host.close)
-            settings = with_classes(settings, self.shares_buffer)
+            with interruptible():
+                settings = with_classes(settings, self.shares_buffer)
             with store.unchanged():
                 graph = None if host is None else host.graph
                 indices = {} if graph is None else graph.indices
@@ -131,14 +134,15 @@ class Runtime:
             self._files.adjacency.start(kind, own)
             return await self._host.buffers(settings, empty)
         engine = kind.make(own)
+        layouts, copies = self._files.layouts, self.timeline
         try:
             self._files.adjacency.start(kind, own)
+            pool = BufferPool(settings, store, layouts, engine, self.device, empty, copies)
         except BaseException:
             await engine.aclose()
             raise
         self.engine = engine
-        layouts, copies = self._files.layouts, self.timeline
-        return BufferPool(settings, store, layouts, engine, self.device, empty, copies)
+        return pool
 
     def check_caller(self) -> None:
         """Refuse a caller that would wait for a thread that waits for it, or does not exist.
@@ -153,12 +157,16 @@ class Runtime:
 
     # ---- epochs ----
 
-    def begin(self, inputs: EpochInputs, times: EpochTimes) -> EpochRun:
+    def begin(
+        self, inputs: EpochInputs, times: EpochTimes, own: Callable[[EpochRun], object]
+    ) -> None:
         """Start an epoch, or a part of it, whose batches arrive in its output queue.
 
         Args:
             inputs: what it loads.
             times: gets the times of its batches.
+            own: gets the epoch as it begins, in the loop thread, also if the calling thread was
+                interrupted (Ctrl-C) meanwhile; it has to see to it that the epoch ends.
 
         Raises:
             ConfigError: see `BufferPool.take` and `check_caller`.
@@ -166,7 +174,7 @@ class Runtime:
         """
         self.check_caller()
 
-        async def start() -> EpochRun:
+        async def start() -> None:
             await self._idle()
             apart = inputs.phase == "inspect"
             epoch = Epoch(
@@ -183,11 +191,11 @@ class Runtime:
             task = asyncio.get_running_loop().create_task(run_epoch(epoch))
             self._tasks[run] = task
             task.add_done_callback(partial(self._on_end, run))
+            own(run)
             if self._trace_counters is not None:
                 self._trace_counters.start()
-            return run
 
-        return self.loop_thread.call(start(), discard=self.drop)
+        self.loop_thread.call(start())
 
     async def _wait_for_abandoned_epochs(self) -> None:
         """Wait for the end of epochs whose iterators were dropped, so that their buffers are free.

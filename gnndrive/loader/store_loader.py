@@ -21,6 +21,7 @@ import torch
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ForkLock
+from gnndrive.common.interrupts import deferred_interrupts, interruptible
 from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, INSIDE
 from gnndrive.loader.arguments import (
@@ -246,8 +247,8 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         """Start an epoch, but not while this thread starts one, in which a sampler asks for it."""
         if (thread := threading.get_ident()) in self._beginning:
             raise ConfigError(INSIDE)
-        self._beginning.add(thread)
         try:
+            self._beginning.add(thread)
             return self._new_iterator()
         finally:
             self._beginning.discard(thread)
@@ -325,14 +326,15 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             nonlocal timeline
             if self._closed:  # meanwhile, by another thread; the other ranks have to hear of it
                 raise ClosedError(CLOSED)
-            self._choose_strategy()
-            settings = self._assembly().settings()
+            with interruptible():
+                self._choose_strategy()
+                settings = self._assembly().settings()
             timeline = open_timeline(self.trace, ranks)
             return settings
 
         if self._runtime is not None:
             self._runtime.check_caller()
-        with self._start_lock:
+        with self._start_lock, deferred_interrupts():
             if self._closed and self._runtime is not None:
                 raise ClosedError(CLOSED)
             if self._runtime is None:

@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.limits import named_limit
 
 Result = TypeVar("Result")
@@ -81,7 +82,7 @@ class ThreadWorkers(Workers):
         self._work = SimpleQueue()
         self._threads: list[threading.Thread] = []
         try:
-            with named_limit():
+            with named_limit(), deferred_interrupts():
                 for number in range(count):
                     thread = threading.Thread(
                         target=self._run_functions, args=(number,), daemon=True,

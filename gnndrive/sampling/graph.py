@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ClosedError
+from gnndrive.common.interrupts import interruptible
 from gnndrive.common.loop_thread import CLOSED, LoopThread, in_loop_thread
 from gnndrive.common.plugins import find
 from gnndrive.common.records import FAILURE, EdgeKey, EngineSettings, TableFile, TopologyChoice
@@ -125,8 +126,9 @@ class Adjacency:
             StoreError, ReadError: the graph cannot be read.
         """
         opened: list[Topology] = []
-        for context in self._contexts[len(self.topologies) :]:
-            opened.append(self._kind.make(context))
+        with interruptible():
+            for context in self._contexts[len(self.topologies) :]:
+                opened.append(self._kind.make(context))
         self.topologies += opened
 
     def free(self) -> None:

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,10 +36,11 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.output_queue import OutputQueue, References
 from tests import forked
-from tests.interrupted import drop_and_interrupt
+from tests.interrupted import drop_and_interrupt, interrupted
 from tests.loader.conftest import NODES
 from tests.soak import product
 
+STEP = 31  # between the points of a start at which it is interrupted
 LOOKS = 20_000  # at a condition that soon becomes true, such as the end of a joined thread's entry
 
 
@@ -209,12 +212,40 @@ def test_closing_in_the_middle_raises_and_again_after_an_interrupt(
     assert list(iterator) == list(closed) == []
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("phase", ["start", "close"])
+def test_an_interrupt_at_any_point_leaves_nothing(store, nothing_is_left, seeds, phase):
+    """The loader may be used again, closed or dropped. Here some of the points; and a graph that is
+    mapped, because Python's pools of threads are not safe."""
+    places = "/threading.py", "/_base.py", "/contextlib.py", "gnndrive/common/forks.py"
+    own = "runtime.py", "store_loader.py", "iterator.py", "loop_thread.py", "workers.py"
+    places += tuple(f"/{name}" for name in own)
+    given = {"batch_size": 16, "buffer": "40KB", "io_depth": 16, "topology": "mmap"}
+    for seed in seeds(1):
+        for number in count(seed % STEP, STEP):
+            loader = NeighborLoader(store, [4, 3], **given)
+            if phase == "close":
+                iterator = iter(loader)
+                next(iterator)
+                there_is_one = interrupted(loader.close, number, *places)
+            else:
+                there_is_one = interrupted(partial(iter, loader), number, *places)
+                assert sum(1 for _ in loader) == len(loader)
+            if number % 2:
+                loader.close()
+            loader = iterator = None
+            gc.collect()  # not within the next one
+            if not there_is_one:
+                break
+    assert number > 2 * STEP
+
+
 def test_an_interrupt_right_after_the_engines_have_started(make, nothing_is_left, monkeypatch):
     """Both engines are there by then, each in a thread of its own."""
     call = LoopThread.call
 
-    def interrupted(loop_thread: LoopThread, doing: Any, discard: Any = None) -> Any:
-        done = call(loop_thread, doing, discard)
+    def interrupted(loop_thread: LoopThread, doing: Any) -> Any:
+        done = call(loop_thread, doing)
         if doing.__name__ == "_start_buffers":
             monkeypatch.undo()
             raise KeyboardInterrupt

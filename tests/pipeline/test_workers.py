@@ -6,6 +6,8 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,8 +16,10 @@ import pytest
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.loop_thread import LoopThread
 from gnndrive.pipeline.workers import ThreadWorkers
+from tests.interrupted import interrupted
 
 PATIENCE_S = 60  # a limit: only broken code takes that long
+LOOKS = 1_000_000  # at the number of threads, which soon is what it was
 
 
 @pytest.fixture
@@ -126,6 +130,22 @@ def test_close_waits_for_running_functions_and_ends_the_threads():
     assert threading.active_count() <= before  # an earlier loader may end meanwhile
 
 
+@pytest.mark.parametrize("make", [partial(ThreadWorkers, 2), LoopThread])
+def test_an_interrupt_at_any_point_of_the_start_leaves_no_thread(make):
+    before, made = threading.active_count(), list[Any]()
+    for number in count():
+        places = "/workers.py", "/loop_thread.py", "/threading.py"
+        if not interrupted(lambda: made.append(make()), number, *places):
+            break
+        for _ in range(LOOKS):
+            if threading.active_count() <= before:
+                break
+        assert threading.active_count() <= before, number
+    made.pop().close()
+    assert not made
+    assert number > 20, "both have started threads"
+
+
 # ---- the loop thread
 
 
@@ -177,19 +197,3 @@ def test_close_ends_a_call_that_is_under_way(loop_thread):
         assert begun.wait(PATIENCE_S)
         loop_thread.close()
         assert isinstance(user.exception(), ClosedError)
-
-
-def test_a_result_that_is_not_waited_for_is_discarded(loop_thread, monkeypatch):
-    """Because the caller gets a Ctrl-C; a call that fails makes nothing."""
-    discarded: list[Any] = []
-
-    def interrupt(*_: Any) -> None:
-        monkeypatch.undo()  # the result that comes later is not interrupted
-        raise KeyboardInterrupt
-
-    for called in (echo("epoch"), fail()):
-        monkeypatch.setattr(concurrent.futures.Future, "result", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            loop_thread.call(called, discard=discarded.append)
-        loop_thread.call(echo(None)), loop_thread.call(echo(None))
-    assert discarded == ["epoch"]
