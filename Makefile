@@ -9,10 +9,11 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip -qq --disable-pip-version-check --no-input
 TORCH := torch==2.13.0
 WORKERS ?= $(shell nproc)
+TESTS ?= $(addprefix tests/,buffer common disk inference loader pipeline pyg sampling store)
 CORE := gnndrive/_core.abi3.so
 NATIVE := $(wildcard native/*.c native/*.h) build_ext.py setup.py
 
-.PHONY: help demo test soak build lint format docs gpu-bundle clean distclean
+.PHONY: help demo test soak sanitize build lint format docs gpu-bundle clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## what there is to make
@@ -28,6 +29,10 @@ test: $(CORE)  ## all tests
 
 soak: $(CORE)  ## tests with fresh seeds for MINUTES=10, from SEED=a random one
 	@$(PY) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(DROP),--drop $(DROP))
+
+sanitize: export PY := $(abspath $(PY))
+sanitize: $(CORE)  ## TESTS that call C, with gcc watching memory, undefined behaviour, data races
+	@.ci/sanitize $(TESTS)
 
 build: $(CORE)  ## install what is needed and build the C core in place
 
