@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections import deque
 from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -48,7 +49,9 @@ class OutputQueue:
         self._capacity = capacity
         # Re-entrant: a garbage collection while it is held may finalize this queue's iterator.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        # Users who wait. Not a Condition: Ctrl-C within its `wait` may leave its lock released, and
+        # then becomes a RuntimeError.
+        self._waiting: set[SimpleQueue[None]] = set()
         self._ready: deque[tuple[Any, References, BatchTimes | None]] = deque()
         self.taken: BatchTimes | None = None
         self._newest: References = ()  # to the newest batch that the user took
@@ -136,13 +139,17 @@ class OutputQueue:
             LateError: no batch was ready within `timeout` seconds; a later call gets it.
         """
         end = None if timeout is None else monotonic() + timeout
-        with self._lock:
-            while not self._has_next():
-                left = SIGNAL_S if end is None else min(end - monotonic(), SIGNAL_S)
-                if left <= 0:
-                    raise LateError(LATE.format(timeout))
-                self._changed.wait(left)
-            return self._take_next()
+        changed: SimpleQueue[None] = SimpleQueue()
+        while True:
+            with self._lock:
+                if self._has_next():
+                    return self._take_next()
+                self._waiting.add(changed)
+            left = SIGNAL_S if end is None else min(end - monotonic(), SIGNAL_S)
+            if left <= 0:
+                raise LateError(LATE.format(timeout))
+            with contextlib.suppress(Empty):
+                changed.get(timeout=left)
 
     async def aget(self) -> Any:
         """Like `get`, awaited in the caller's own event loop; cancelling it loses no batch."""
@@ -183,7 +190,8 @@ class OutputQueue:
         return listener
 
     def _notify(self) -> None:
-        self._changed.notify_all()
+        while self._waiting:
+            self._waiting.pop().put(None)
         listeners, self._listeners = self._listeners, []
         for loop, listener in listeners:
             with contextlib.suppress(RuntimeError):  # the listener's loop is closed

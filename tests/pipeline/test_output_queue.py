@@ -5,13 +5,15 @@ import os
 import threading
 import weakref
 from contextlib import ExitStack, suppress
+from itertools import count
 
 import pytest
 
 from gnndrive.common.errors import LateError
+from gnndrive.pipeline import output_queue
 from gnndrive.pipeline.finalizer_event import on_finalized
 from gnndrive.pipeline.output_queue import SIGNAL_S, OutputEnded, OutputQueue
-from tests.interrupted import drop_and_interrupt
+from tests.interrupted import drop_and_interrupt, interrupted
 from tests.pipeline.tight import in_virtual_loop
 
 
@@ -133,15 +135,28 @@ def test_no_wait_is_without_end(monkeypatch):
     """Ctrl-C that comes just before a wait does not end it; what runs behind it hears of it."""
     output, waits = OutputQueue(), []
 
-    def interrupted(seconds: float | None = None) -> bool:
-        waits.append(seconds)
-        raise KeyboardInterrupt
+    class Interrupted:
+        def get(self, timeout: float | None = None) -> None:
+            waits.append(timeout)
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(output._changed, "wait", interrupted)
+    monkeypatch.setattr(output_queue, "SimpleQueue", Interrupted)
     for timeout in (None, 300):
         with pytest.raises(KeyboardInterrupt):
             output.get(timeout)
     assert waits == [SIGNAL_S, SIGNAL_S]
+
+
+def test_a_wait_may_be_interrupted_at_any_point():
+    output = OutputQueue()
+
+    def ask() -> None:
+        with suppress(LateError):
+            output.get(0.01)
+
+    places = "/output_queue.py", "/threading.py"
+    assert next(number for number in count() if not interrupted(ask, number, *places)) > 5
+    assert not output._lock._is_owned()
 
 
 @in_virtual_loop
