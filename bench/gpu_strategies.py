@@ -49,7 +49,9 @@ from gnndrive.strategies import STRATEGIES
 
 SEED = 7
 CHECKED_BATCHES, CHECKED_ROWS = 4, 1_000
-WAITING = {"sampler_wait", "extracting_queue", "training_queue", "output_queue", "step"}
+WAITING = {
+    "sampler_wait", "extracting_queue", "admission", "training_queue", "output_queue", "step",
+}  # fmt: skip
 STEPS = {
     "sage-256": lambda columns, classes: GraphSAGE(columns, 256, 3, classes),
     "gat-256": lambda columns, classes: GAT(columns, 256, 3, classes, heads=4),

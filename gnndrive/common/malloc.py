@@ -1,7 +1,7 @@
 """What glibc keeps of the memory that the process has freed, and how it is returned to the system.
 
-Threads that sample or gather batches each have a heap of their own, and what they free stays in it:
-some hundred MB, which no plan counts. Without glibc these functions do nothing.
+By default threads that sample or gather batches each have a heap of their own, and what they free
+stays in it: some hundred MB, which no plan counts. Without glibc these functions do nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ def return_large_blocks() -> None:
 
 
 def share_one_heap() -> None:
-    """Let threads that start from now on allocate from the heap of the main thread.
+    """Let threads that start from now on, the user's too, share the heaps that there are: that of
+    the main thread, unless other threads have made some. What one thread frees the next one uses.
 
-    What threads free is then used by the next one, whichever it is, and returned at the end. Large
-    blocks cost the same as before, and hardly any thread waits for another to allocate.
+    Large blocks cost the same as before (other than with `return_large_blocks`), and hardly any
+    thread waits for another to allocate. Once nine heaps exist glibc ignores it.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
@@ -37,7 +38,8 @@ def share_one_heap() -> None:
 
 def return_free_memory() -> None:
     """Return what is free at this moment in the heaps of all threads. Takes some milliseconds, and
-    memory that is needed again costs page faults: call it once a plan is made, not for each batch.
+    memory that is needed again costs page faults: call it once a plan is made or a loader is
+    closed, not for each batch.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

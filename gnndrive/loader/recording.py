@@ -25,7 +25,7 @@ import torch
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.limits import named_limit
 from gnndrive.common.malloc import share_one_heap
-from gnndrive.common.memory import available_memory, format_size, least_text
+from gnndrive.common.memory import available_memory, format_size, least_text, parse_size
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
@@ -67,7 +67,7 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
 
 def pack_command(assembly: Assembly) -> str:
     """What packs the batches of a loader: the command, if their seeds are a split's nodes."""
-    store, memory = assembly.store, assembly.own["memory"]
+    store = assembly.store
     of = (name for name in store.split_names if _are_split(assembly.inputs, store.split(name)))
     split = next(of, None)
     plain = assembly.subgraphs is None and isinstance(assembly.num_neighbors, Sequence)
@@ -80,7 +80,9 @@ def pack_command(assembly: Assembly) -> str:
     if assembly.sampling.shares:
         words += ["--sampling", assembly.sampling.name]
         words += ["--batch-dependency", str(assembly.sampling.batch_dependency)]
-    words += [] if memory is None else ["--memory", str(memory)]
+    for name in ("memory", "device_memory"):
+        if (size := assembly.own[name]) is not None:
+            words += [f"--{name}".replace("_", "-"), str(parse_size(size, name))]
     return shlex.join(words)
 
 

@@ -12,6 +12,7 @@ from torch_geometric.nn.models import GraphSAGE
 
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.strategies import STRATEGIES
 from tests.gpu.test_loader import DEVICE, the_way  # noqa: F401
 from tests.loader.batches import assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS as REPLAYED
@@ -69,6 +70,11 @@ def on_host(batch: Data | HeteroData) -> Data | HeteroData:
         torch.device(DEVICE).type
     }
     return batch.clone().apply(lambda tensor: tensor.cpu())
+
+
+def test_each_strategy_is_there() -> None:
+    named = {given.get("strategy", "gnndrive") for given in KINDS.values()}
+    assert STRATEGIES.keys() == named
 
 
 @pytest.mark.parametrize("kind", KINDS)
