@@ -4,10 +4,11 @@
  * Time: an edge is a candidate if its own time, or its source's, is at most the seed's. The whole
  * list is read, so its order does not matter.
  *
- * Weight, without replacement: each candidate arrives after an exponential time whose rate is its
- * weight, and the first k to arrive are drawn (Efraimidis, Spirakis, IPL 97(5), 2006). That equals
- * drawing one after the other, each by weight among those left. With replacement: k times a uniform
- * number selects the first of the running sums that is greater.
+ * Weight: an edge of weight 0 is no candidate. Without replacement: each candidate arrives after an
+ * exponential time whose rate is its weight, and the first k to arrive are drawn (Efraimidis,
+ * Spirakis, IPL 97(5), 2006). That equals drawing one after the other, each by weight among those
+ * left. With replacement: k times a uniform number selects the first of the running sums that is
+ * greater.
  */
 #include <math.h>
 #include "choose.h"
@@ -84,36 +85,41 @@ static double next_unit(uint64_t *stream) {
     return ((double)(gd_mix(*stream += GD_GOLDEN) >> 11) + 0.5) * 0x1p-53;
 }
 
-int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t stream, int64_t count,
-                         int64_t k, int32_t replace, int64_t *out, int64_t *culprit) {
+int64_t gd_weighing_candidates(gd_candidates *c, const gd_edge_type *type, int64_t count,
+                               int64_t *culprit) {
     int64_t weighing = 0;
-    double sum = 0;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t position = ~c->entry[i].order;
-        const double weight = weight_of(type, position), unit = next_unit(&stream);
+        const gd_candidate entry = c->entry[i];
+        const double weight = weight_of(type, ~entry.order);
         if (!(weight >= 0) || isinf(weight)) {
-            *culprit = position;
+            *culprit = ~entry.order;
             return -EDOM;
         }
-        if (weight == 0) continue;
+        if (weight > 0) c->entry[weighing++] = entry;
+    }
+    return weighing;
+}
+
+void gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t stream, int64_t count,
+                      int64_t k, int32_t replace, int64_t *out) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        gd_candidate *const entry = &c->entry[i];
+        const double weight = weight_of(type, ~entry->order), unit = next_unit(&stream);
         /* bit patterns of positive doubles are in the order of their values */
         const double arrival = -log(unit) / weight;
-        gd_candidate *const entry = &c->entry[weighing];
         memcpy(&entry->rank, &arrival, sizeof entry->rank);
-        entry->order = ~position;
-        c->sum[weighing++] = sum += weight;
+        c->sum[i] = sum += weight;
     }
     if (!replace) {
-        k = k < weighing ? k : weighing;
-        gd_first_candidates(c->entry, weighing, k);
+        gd_first_candidates(c->entry, count, k);
         for (int64_t i = 0; i < k; i++) out[i] = ~c->entry[i].order;
-        return k;
+        return;
     }
-    if (weighing == 0) return 0;
     for (int64_t i = 0; i < k; i++) {
         const double target = next_unit(&stream) * sum;
         int64_t low = 0,
-                high = weighing - 1; /* search the first candidate whose sum is above the target */
+                high = count - 1; /* search the first candidate whose sum is above the target */
         while (low < high) {
             const int64_t middle = low + (high - low) / 2;
             if (c->sum[middle] > target)
@@ -123,5 +129,4 @@ int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t st
         }
         out[i] = ~c->entry[low].order;
     }
-    return k;
 }

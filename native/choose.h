@@ -11,9 +11,12 @@ void gd_first_candidates(gd_candidate *entry, int64_t count, int64_t k);
  * the latest rank first. Returns how many, or -ERANGE: *culprit is not a node. */
 int64_t gd_find_candidates(gd_candidates *c, const gd_edge_type *type, int64_t sources,
                            int64_t begin, int64_t degree, int64_t time, int64_t *culprit);
-/* Draw k of `count` candidates by weight into out[]; without replacement fewer, if fewer have a
- * weight above 0. Returns how many, or -EDOM: the weight at position *culprit is negative or not
- * finite. */
-int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t stream, int64_t count,
-                         int64_t k, int32_t replace, int64_t *out, int64_t *culprit);
+/* Keep those of `count` candidates whose weight is above 0, in order. Returns how many, or -EDOM:
+ * the weight at position *culprit is negative or not finite. */
+int64_t gd_weighing_candidates(gd_candidates *c, const gd_edge_type *type, int64_t count,
+                               int64_t *culprit);
+/* Draw k of `count` candidates, whose weights are above 0, by weight into out[]; without
+ * replacement k is at most `count`. */
+void gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t stream, int64_t count,
+                      int64_t k, int32_t replace, int64_t *out);
 #endif

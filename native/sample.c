@@ -42,7 +42,8 @@ static int draw_uniform(gd_sampler *s, uint64_t stream, int64_t begin, int64_t c
 }
 
 /* Draw among the in-edges [begin, begin + degree) that are not later than `time`, or among all if
- * the type has no times. Returns how many it drew, or -errno. */
+ * the type has no times; if it has weights, among those of weight above 0. Returns how many it
+ * drew, or -errno. */
 static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_t degree,
                            int64_t fanout, int64_t time) {
     const gd_edge_type *const type = gd_turn_type(s);
@@ -55,6 +56,7 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
                                    &s->culprit);
     else
         for (int64_t i = 0; i < count; i++) c->entry[i].order = ~(begin + i);
+    if (count >= 0 && type->weight) count = gd_weighing_candidates(c, type, count, &s->culprit);
     if (count < 0) return count;
     if (temporal && s->job.latest && fanout >= 0 && count > fanout) {
         gd_first_candidates(c->entry, count, fanout);
@@ -66,8 +68,10 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
     const int rc = gd_reserve_edges(d, k);
     if (rc) return rc;
     int64_t *const out = d->edge + d->edges;
-    if (!all && type->weight)
-        return gd_draw_weighted(c, type, stream, count, k, s->job.replace, out, &s->culprit);
+    if (!all && type->weight) {
+        gd_draw_weighted(c, type, stream, count, k, s->job.replace, out);
+        return k;
+    }
     if (!all && draw_uniform(s, stream, 0, count, k, out)) return -ENOMEM;
     for (int64_t i = 0; i < k; i++) out[i] = ~c->entry[all ? i : out[i]].order;
     return k;

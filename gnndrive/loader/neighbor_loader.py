@@ -59,7 +59,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         temporal_strategy: which neighbours to sample of those that are not later than the seed:
             "uniform" (random ones) or "last" (the latest).
         time_attr: the name of the node or edge attribute that holds times, or None.
-        weight_attr: the name of the edge attribute that holds sampling weights, or None.
+        weight_attr: the name of the edge attribute that holds sampling weights, or None; edges of
+            weight 0 are never drawn.
         transform: a function applied to each batch, or None.
         transform_sampler_output: a function applied to each sample before its features are joined,
             or None.

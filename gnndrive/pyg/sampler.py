@@ -65,7 +65,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         disjoint: whether each seed has a separate subgraph; always so with times.
         temporal_strategy: which edges not later than the seed are drawn: "uniform" (any) or "last".
         time_attr: the node or edge attribute that holds the time, int64.
-        weight_attr: the edge attribute by which neighbours are drawn: finite, not negative.
+        weight_attr: the edge attribute by which neighbours are drawn: finite, not negative;
+            edges of weight 0 are never drawn.
         is_sorted: whether edges are sorted by column already.
         share_memory: whether the graph is put into shared memory, for worker processes.
         directed: deprecated by PyG; False means subgraph_type="induced".
