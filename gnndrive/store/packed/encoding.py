@@ -329,8 +329,8 @@ def _subgraph(
     listed: dict[str, Sequence[Type]] = {"nodes": schema.node_types, "edges": schema.edge_types}
     for what, of_kind in listed.items():
         per_hop: dict[Any, Any] = {key: schema.hop_counts(row, what, key) for key in of_kind}
-        if any(each is None for each in per_hop.values()):
-            per_hop = {}
+        if None in per_hop.values() or (what == "edges" and counts["num_sampled_nodes"] is None):
+            per_hop = {}  # a sample without hops has no column that says so for its edges
         counts[f"num_sampled_{what}"] = (per_hop or None) if hetero else per_hop.get(None)
     if hetero and edges and given["edge"] is not None:
         given["edge"] = {key: fields["edge"].get(key) for key in edges}

@@ -50,6 +50,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "weighted": NODE | {"weight_attr": "weight"},
     "induced": NODE | {"subgraph_type": "induced"},
     "bidirectional": NODE | {"subgraph_type": "bidirectional"},
+    "induced, no hops": NODE | {"subgraph_type": "induced", "num_neighbors": []},
+    "bidirectional, no hops": NODE | {"subgraph_type": "bidirectional", "num_neighbors": []},
+    "disjoint, no hops": NODE | {"disjoint": True, "num_neighbors": []},
     "links": LINK,
     "binary links": LINK | {"neg_sampling": "binary"},
     "triplets": LINK | {"neg_sampling": {"mode": "triplet", "amount": 2}},
@@ -62,6 +65,8 @@ TYPED: dict[str, dict[str, Any]] = {
                                                ("paper", "rev_writes", "author"): [4, 2],
                                                ("venue", "hosts", "paper"): [1, 1]}},
     "disjoint": NODE | {"input_nodes": "paper", "disjoint": True},
+    "induced, no hops": NODE | {"input_nodes": "paper", "num_neighbors": [],
+                                "subgraph_type": "induced"},
     "links": LINK | {"edge_label_index": WRITES, "neg_sampling": "binary"},
     "triplets": LINK | {"edge_label_index": CITES, "neg_sampling": "triplet"},
 }  # fmt: skip
