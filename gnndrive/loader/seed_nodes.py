@@ -10,6 +10,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import NodeKey
 from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.schedules.base import InputNodes
+from gnndrive.store.convert import is_mask_of_integers
 from gnndrive.store.reader import Store
 
 
@@ -30,7 +31,8 @@ def checked_input_nodes(
         is a mask, else the position among the input nodes.
 
     Raises:
-        ConfigError: an argument has another form, or an id is out of range.
+        ConfigError: an argument has another form, `nodes` is a mask as integers, or an id is out of
+            range.
     """
     type, nodes = _split_type(store, nodes)
     refuse_sparse(input_nodes=nodes, input_time=time)
@@ -101,6 +103,12 @@ def _node_ids(nodes: Any, num_nodes: int) -> tuple[torch.Tensor | None, bool]:
         raise ConfigError(
             f"input_nodes is {nodes.dtype} {list(nodes.shape)}: give a mask, or node ids as "
             "integers in one dimension"
+        )
+    if is_mask_of_integers(nodes, num_nodes):
+        raise ConfigError(
+            f"input_nodes has a 0 or 1 for each of the {num_nodes} nodes, which looks like a mask, "
+            f"but is {nodes.dtype}: give mask.bool(); if these are node ids, give them as "
+            "sampler=ids instead, and the node type or None as input_nodes"
         )
     nodes = nodes.to("cpu", torch.int64, copy=True).contiguous()
     if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < num_nodes):

@@ -145,6 +145,21 @@ def _check_fit(rows: npt.NDArray[Any], converted: npt.NDArray[Any], what: str) -
         )
 
 
+def holds_zeros_and_ones(values: Rows, count: int) -> bool:
+    """Whether `values` are `count` whole numbers in one dimension, all of them 0 or 1."""
+    if values.ndim != 1 or len(values) != count or not count or "int" not in dtype_of(values):
+        return False
+    if isinstance(values, torch.Tensor):
+        values = values.to(torch.int64)  # torch has no minimum of uint16
+    return bool(values.min() >= 0 and values.max() <= 1)
+
+
+def is_mask_of_integers(ids: Rows, num_nodes: int) -> bool:
+    """Whether what was given as node ids must be a mask: a 0 or 1 for each node, more than one 0.
+    As ids they would be nodes 0 and 1, again and again."""
+    return holds_zeros_and_ones(ids, num_nodes) and int((ids == 0).sum()) > 1
+
+
 def split_ids(nodes: Rows, num_nodes: int, name: str) -> Rows:
     """The node ids of a split that is given as ids or as a bool mask.
 
@@ -154,7 +169,7 @@ def split_ids(nodes: Rows, num_nodes: int, name: str) -> Rows:
         name: the split's name, for errors.
 
     Raises:
-        ConfigError: `nodes` is neither ids nor a mask of all nodes.
+        ConfigError: `nodes` is neither ids nor a mask of all nodes, or is a mask as integers.
     """
     dtype = dtype_of(nodes)
     if nodes.ndim != 1 or (dtype == "bool" and len(nodes) != num_nodes):
@@ -167,5 +182,11 @@ def split_ids(nodes: Rows, num_nodes: int, name: str) -> Rows:
     if len(nodes) and "int" not in dtype:
         raise ConfigError(
             f"split {name!r} holds {dtype}: give node ids as whole numbers, or a bool mask"
+        )
+    if is_mask_of_integers(nodes, num_nodes):
+        raise ConfigError(
+            f"split {name!r} has a 0 or 1 for each of the {num_nodes} nodes, which looks like a "
+            f"mask, but is {dtype}: give mask.bool(), in numpy mask.astype(bool); if these are "
+            "node ids, give each once, numpy.unique(ids)"
         )
     return nodes

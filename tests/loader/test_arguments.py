@@ -73,6 +73,8 @@ def test_samplers_of_positions_and_of_batches(make, data):
     for batch in loader:
         check(batch, data)
         assert torch.equal(batch.n_id[: batch.batch_size], batch.input_id + 100)
+    ids = torch.arange(NODES).eq(1).long()  # as input_nodes this is refused: it looks like a mask
+    assert torch.equal(next(iter(make(sampler=ids, batch_size=NODES))).input_id, ids)
     batches = [[9, 8], [1], [2, 3, 4]]
     loader = make(batch_sampler=batches, batch_size=1)
     assert len(loader) == 3
@@ -137,6 +139,14 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (ConfigError, "input_nodes", {"input_nodes": torch.ones(3, dtype=torch.bool)}),
         (ConfigError, "input_nodes", {"input_nodes": torch.ones(3, 2, dtype=torch.int64)}),
         (ConfigError, "input_nodes", {"input_nodes": [0.5]}),
+        *(
+            (
+                ConfigError,
+                r"input_nodes has a 0 or 1 .* give mask.bool\(\); if .* sampler=ids",
+                {"input_nodes": torch.arange(NODES).eq(1).to(dtype)},
+            )
+            for dtype in (torch.int64, torch.uint8, torch.int8)
+        ),
         (ConfigError, "400 inputs", {"input_id": torch.arange(3)}),
         (ConfigError, "a whole number for each of", {"input_id": torch.rand(400)}),
         (ConfigError, "feature_dtype", {"feature_dtype": "int8"}),

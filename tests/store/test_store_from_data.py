@@ -60,6 +60,19 @@ def test_what_is_left_out_is_named(tmp_path):
         assert from_data(data, tmp_path / "t").split_names == ("val", "test")
 
 
+def test_masks_of_zeros_and_ones_are_splits(tmp_path):
+    data = make_data()
+    masks = data.train_mask, data.val_mask
+    data.train_mask, data.val_mask = masks[0].to(torch.uint8), masks[1].long()
+    data.test_mask = torch.arange(50)
+    with pytest.warns(UserWarning, match=r"test_mask is int64 \[50\] and is not made a split"):
+        store = from_data(data, tmp_path / "s")
+    assert store.split_names == ("train", "val")
+    for name, mask in zip(store.split_names, masks, strict=True):
+        assert torch.equal(store.split(name), mask.nonzero().view(-1))
+    assert store.train_mask.dtype == torch.uint8
+
+
 def test_refusals(tmp_path):
     meta, edge, imaginary = make_data(), make_data(), make_data()
     meta.x, edge.edge_index[0, 9] = torch.empty(50, 3, device="meta"), 50

@@ -303,6 +303,7 @@ def test_invalid_arguments_are_refused(tmp_path):
         ({"indptr": []}, "indptr is empty"),
         ({"splits": {"train": [True, False]}}, "bool mask"),
         ({"splits": {"train": [0.5]}}, "whole numbers"),
+        ({"splits": {"train": np.uint8([0, 1, 0])}}, r"uint8: give mask.*numpy.unique\(ids\)"),
         ({"splits": {"train": [[0]]}}, "give node ids"),
         ({"classes": ["a\x1b[2J"]}, "control characters"),
     ):

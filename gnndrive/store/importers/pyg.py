@@ -16,7 +16,14 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey
-from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, is_sparse, sparse_error
+from gnndrive.store.convert import (
+    ArrayLike,
+    as_rows,
+    dtype_of,
+    holds_zeros_and_ones,
+    is_sparse,
+    sparse_error,
+)
 from gnndrive.store.format import Progress, dtype_name
 from gnndrive.store.if_exists import Counts, IfExists, Kinds, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc
@@ -66,7 +73,8 @@ def from_data(
     """Write a PyG `Data` or `HeteroData` as a store.
 
     Every attribute that PyG takes for an attribute of nodes or of edges is written. Edge ids are
-    positions in `edge_index`. Masks `NAME_mask` [num_nodes] also become splits NAME. Attributes of
+    positions in `edge_index`. Masks `NAME_mask` [num_nodes] also become splits NAME: bool, or
+    integers that are all 0 or 1. Attributes of
     the whole graph are left out, because a store cannot hold them.
 
     Args:
@@ -93,7 +101,8 @@ def from_data(
         StoreError: an edge names a node that does not exist, or the disk is full.
 
     Warns:
-        UserWarning: attributes are left out, or a mask holds several splits.
+        UserWarning: attributes are left out, or a mask is not made a split: it holds several, or
+            other values.
     """
     if undirected:
         _types(data)  # refuses what is no graph
@@ -282,9 +291,16 @@ def _mask_splits(
             name = full.removeprefix(f"{prefix}/")
             if name == full or not name.endswith("_mask"):
                 continue
-            if str(value.dtype).removeprefix("torch.") != "bool":
-                continue
             split = name.removesuffix("_mask")
+            if (dtype := dtype_name(dtype_of(value))) != "bool":
+                if not holds_zeros_and_ones(value, len(value)):
+                    warnings.warn(
+                        f"{name} is {dtype} {list(value.shape)} and is not made a split: if it is "
+                        f"a mask, make it bool before (data.{name} = data.{name}.bool())",
+                        stacklevel=3,
+                    )
+                    continue
+                value = value == 1
             if value.ndim == 1:
                 splits[key, split] = value
             else:
