@@ -174,8 +174,8 @@ def train(
         The losses, the accuracies and the model.
 
     Raises:
-        ConfigError: the settings cannot work, labels are no classes, or a checkpoint cannot be
-            read or written or is of another model.
+        ConfigError: the settings cannot work, labels are no classes, the loss of a batch is not
+            finite, or a checkpoint cannot be read or written or is of another model.
     """
     settings = settings or TrainSettings()
     if checkpoint is not None:
@@ -191,7 +191,8 @@ def train(
         _load(Path(resume), history, optimizer, model_settings, settings, where)
     for epoch in range(len(history.epochs), settings.epochs):
         started = perf_counter()
-        losses = _train_epoch(batches("train", epoch), model, optimizer, settings.trim, on_loss)
+        given = batches("train", epoch)
+        losses = _train_epoch(given, epoch, model, optimizer, settings.trim, on_loss)
         if not losses:
             raise ConfigError(
                 "no seed of the train split has a label: give labels y or another split"
@@ -267,6 +268,7 @@ def seed_labels(batch: Any) -> torch.Tensor:
 
 def _train_epoch(
     batches: Iterable[Any],
+    epoch: int,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     trim: bool,
@@ -274,14 +276,30 @@ def _train_epoch(
 ) -> tuple[float, ...]:
     model.train()
     losses = []
-    for batch in batches:
+    for number, batch in enumerate(batches):
         loss = train_step(batch, model, optimizer, trim)
         if loss is None:
             continue
+        if not math.isfinite(loss):
+            raise ConfigError(
+                f"the loss of batch {number} of epoch {epoch + 1} is {loss}: {_cause(batch)}"
+            )
         losses.append(loss)
         if on_loss is not None:
             on_loss(losses[-1])
     return tuple(losses)
+
+
+def _cause(batch: Any) -> str:
+    """Why a batch has no finite loss, and what to do about it."""
+    rows = (~batch.x.isfinite()).flatten(1).any(dim=1).nonzero().view(-1)
+    if not len(rows):
+        return "its x is finite, so the weights have grown too large; give a lower rate (--lr)"
+    first = int(batch.n_id[rows[0]]) if "n_id" in batch else int(rows[0])
+    return (
+        f"{len(rows):,} of its {len(batch.x):,} rows of x hold nan or infinity, among them that of "
+        f"node {first}; replace them (torch.nan_to_num(x)) and import the store again"
+    )
 
 
 def train_step(

@@ -265,6 +265,13 @@ class StoreWriter:
                     "the rest"
                 )
             arrays[name] = writer.finished
+            if writer.not_finite:
+                warnings.warn(
+                    f"{name}: {writer.not_finite:,} of its {writer.rows_written:,} rows hold nan "
+                    f"or infinity, first row {writer.first_not_finite}, which makes the loss nan: "
+                    "replace them before the import (torch.nan_to_num(x)), or train without them",
+                    stacklevel=3,
+                )
         for name in missing_arrays(arrays, self.types):
             raise ConfigError(f"{name} is not written: write it, because every store has a graph")
         warn_own_names(arrays, self.types)

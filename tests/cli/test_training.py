@@ -71,6 +71,23 @@ def test_rows_of_any_dtype_train(dtype):
     assert losses(batches(dtype=dtype)) == losses(batches())
 
 
+def test_a_loss_that_is_not_finite_ends_the_training_with_its_batch():
+    def damaged(split: str, epoch: int) -> Iterator[Data]:
+        for number, batch in enumerate(batches()(split, epoch)):
+            batch.n_id = torch.arange(100, 100 + len(batch.x))
+            if number == 1:
+                batch.x[[7, 20]] = torch.tensor([float("nan"), float("inf"), 0, 0])
+            yield batch
+
+    seen: list[float] = []
+    message = r"loss of batch 1 of epoch 1 is nan: 2 of its 42 rows of x .* node 107; replace"
+    with pytest.raises(ConfigError, match=message):
+        train(damaged, MODEL, SETTINGS, on_loss=seen.append)
+    assert len(seen) == 1
+    with pytest.raises(ConfigError, match=r"its x is finite, .*--lr"):
+        losses(batches(), lr=1e30)
+
+
 def test_seeds_without_a_label_are_ignored():
     unknown = torch.tensor([0, -1, 2, -1, 1, -5])
     floats = torch.tensor([0, float("nan"), 2, float("nan"), 1, float("nan")])

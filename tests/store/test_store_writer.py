@@ -137,8 +137,8 @@ def test_values_that_fit_are_converted(tmp_path):
         with StoreWriter(tmp_path / str(number), 3, 0) as writer:
             writer.write("graph/indptr", [0, 0, 0, 0])
             writer.write("graph/indices", np.empty(0, np.int32))
-            writer.write("nodes/x", values, dtype)
-        got = open(tmp_path / str(number)).tensor("x")
+            writer.write("nodes/z", values, dtype)
+        got = open(tmp_path / str(number)).tensor("nodes/z")
         wanted = torch.as_tensor(values).to(got.dtype)
         assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
 
@@ -163,6 +163,18 @@ def test_num_classes(tmp_path):
         graph = {"indptr": [0] * (len(y) + 1), "indices": []}
         store = write_store(tmp_path / "s", **graph, nodes={"y": y}, overwrite=True)
         assert (store.num_classes, store.num_features) == (classes, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_rows_of_features_that_are_not_finite_are_counted(tmp_path, dtype, monkeypatch):
+    monkeypatch.setattr("gnndrive.store.writer.CHUNK_BYTES", 32)  # chunks of two rows
+    x = torch.zeros(8, 2, 2).to(dtype)
+    x[0], x[3:6, 1, 0], x[7, 0, 0] = torch.finfo(dtype).max, float("nan"), -float("inf")
+    given = {"indptr": [0] * 9, "indices": []}
+    match = r"^nodes/x: 4 of its 8 rows hold nan or infinity, first row 3, .*nan_to_num"
+    with pytest.warns(UserWarning, match=match):
+        write_store(tmp_path / "s", **given, nodes={"x": x})
+    write_store(tmp_path / "t", **given, nodes={"x": x.nan_to_num(), "y": torch.full((8,), np.nan)})
 
 
 def test_labels_with_gaps_are_named_with_numbers_and_remedy(tmp_path):

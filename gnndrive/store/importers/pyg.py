@@ -101,8 +101,8 @@ def from_data(
         StoreError: an edge names a node that does not exist, or the disk is full.
 
     Warns:
-        UserWarning: attributes are left out, or a mask is not made a split: it holds several, or
-            other values.
+        UserWarning: features hold nan or infinity; attributes are left out; or a mask is not made a
+            split, because it holds several or other values.
     """
     if undirected:
         _types(data)  # refuses what is no graph

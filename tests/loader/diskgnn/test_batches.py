@@ -132,6 +132,7 @@ HOWS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.usefixtures("some_staging")
+@pytest.mark.filterwarnings("ignore:nodes/x.* nan")
 @product("row,how", ROWS, HOWS)
 def test_rows_equal_the_tables(tmp_path, monkeypatch, row, how):
     """Rows are random bytes. The buffer holds one batch and few of the hot rows, so most hot rows
