@@ -1,4 +1,5 @@
-"""Deliver in batches what a program has set on a store, as PyG delivers what is set on its data.
+"""Deliver in batches the store's values of the whole graph, and what a program has set on the
+store, as PyG delivers what is set on its data.
 
 An attribute with one row for each node or edge is indexed by the batch's nodes or edges, in memory;
 any other attribute is in each batch as it is.
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SetHere:
-    """What was set on a store when this object was made.
+    """What was set on a store when this object was made, and its values of the whole graph.
 
     Args:
         store: the store.

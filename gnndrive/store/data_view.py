@@ -21,6 +21,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.convert import is_sparse, sparse_error
+from gnndrive.store.graph_values import decode
 from gnndrive.store.overlay import Key, Overlay
 
 GRAPH = ("edge_index", "adj_t", "adj")
@@ -59,6 +60,11 @@ class DataView:
     def _makers(self) -> Mapping[str, Callable[[], Any]]:
         """The attributes that the store has; a call makes or maps the tensor."""
 
+    @property
+    @abstractmethod
+    def _stored_values(self) -> Mapping[str, Any]:
+        """The values of the whole graph, or of the type, in the store; see `StoreInfo.values`."""
+
     @abstractmethod
     def _rows(self, name: str, count: int) -> str:
         """Whose rows an attribute has that was set with `count` rows: "nodes", "edges" or ""."""
@@ -73,7 +79,8 @@ class DataView:
         """Names of all attributes, or those of `names` that there are."""
         overlay, key = self._overlay, self._key
         hidden = overlay.hidden(key)
-        found = [name for name in self._makers() if name not in hidden] + [*overlay.values(key)]
+        stored = (*self._makers(), *self._stored_values)
+        found = [name for name in stored if name not in hidden] + [*overlay.values(key)]
         return [name for name in found if name in names] if names else found
 
     def values(self, *names: str) -> list[Any]:
@@ -98,7 +105,11 @@ class DataView:
         values = overlay.values(key)
         if name in values:
             return values[name]
-        maker = None if name in overlay.hidden(key) else self._makers().get(name)
+        if name in overlay.hidden(key):
+            return _ABSENT
+        if name in self._stored_values:
+            return decode(self._stored_values[name])
+        maker = self._makers().get(name)
         return _ABSENT if maker is None else maker()
 
     def __contains__(self, name: object) -> bool:
@@ -211,11 +222,14 @@ class DataView:
         return found
 
     def unsliced(self) -> dict[str, Any]:
-        """What this process has set that has no row for each node or edge; a batch has it as it
-        is, as in PyG."""
+        """What has no row for each node or edge: the store's values of the whole graph, and what
+        this process has set. A batch has it as it is, as in PyG."""
         sliced = self.attached("nodes").keys() | self.attached("edges").keys()
-        values = self._overlay.values(self._key)
-        return {name: value for name, value in values.items() if name not in sliced}
+        values, hidden = self._overlay.values(self._key), self._overlay.hidden(self._key)
+        stored = {name: value for name, value in self._stored_values.items() if name not in hidden}
+        return {name: decode(value) for name, value in stored.items()} | {
+            name: value for name, value in values.items() if name not in sliced
+        }
 
     def is_node_attr(self, name: str) -> bool:
         """Whether an attribute has one row for each node."""

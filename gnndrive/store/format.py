@@ -8,7 +8,8 @@ uint16 and called bfloat16 in store.json. No file holds a pickle.
 
 The groups: `graph/indptr`, `graph/indices` and `graph/edge_id` (CSC), `nodes/*` with one row per
 node, `edges/*` with one row per edge in the order that edge_id refers to, `splits/*` with node ids.
-A heterogeneous store, version 2 of the format, has these groups for each type (types.py).
+A heterogeneous store, version 2 of the format, has these groups for each type (types.py). Small
+values of the whole graph are in `store.json` itself (graph_values.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import math
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -27,7 +28,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import NodeKey
+from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.types import NodeType, Types, array_name
 
 FORMAT = "gnndrive-store"
@@ -105,17 +106,20 @@ class StoreInfo:
         types: the types of nodes and edges, with their numbers of nodes and edges.
         made_by: a text that says how the store was made.
         arrays: every array by name, the added ones too (see added.py).
+        values: values of the whole graph by name, as `graph_values.encode` returns them; those of
+            the types of a heterogeneous store too, by type. None: of the whole graph.
     """
 
     types: Types
     made_by: str
     arrays: Mapping[str, ArrayInfo]
+    values: Mapping[NodeKey | EdgeKey, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def own(self) -> StoreInfo:
         """What store.json itself holds, without added arrays."""
         own = {name: array for name, array in self.arrays.items() if not array.folder}
-        return StoreInfo(self.types, self.made_by, own)
+        return replace(self, arrays=own)
 
     @property
     def version(self) -> int:
@@ -158,11 +162,17 @@ class StoreInfo:
         if not self.types.hetero:
             counts = {"num_nodes": self.types.num_nodes, "num_edges": self.types.num_edges}
             counts |= _classes(nodes[None])
+        values = [
+            {"type": list(type) if isinstance(type, tuple) else type, "name": name, "value": value}
+            for type, of_type in self.values.items()
+            for name, value in of_type.items()
+        ]
         return {
             "format": FORMAT,
             "version": self.version,
             "made_by": self.made_by,
             **counts,
+            **({"values": values} if values else {}),
             "arrays": {array.name: array.as_dict() for array in self.arrays.values()},
         }
 

@@ -25,7 +25,8 @@ from gnndrive.store.format import (
     missing_arrays,
     storage_dtype,
 )
-from gnndrive.store.types import NodeType, Types
+from gnndrive.store.graph_values import decode
+from gnndrive.store.types import NodeType, Types, is_value_name
 
 _DAMAGED = "the store is damaged: copy it again from where it came, or import it again"
 
@@ -55,7 +56,7 @@ def parse(content: bytes, where: str) -> StoreInfo:
     for name in listed:
         record = Record(listed[name], where, f"arrays[{name!r}]")
         arrays[name] = _parse_array(name, record, types)
-    info = StoreInfo(types, top.text("made_by"), arrays)
+    info = StoreInfo(types, top.text("made_by"), arrays, _parse_values(top, types))
     _check_counts(info, where)
     return info
 
@@ -119,6 +120,25 @@ def _parse_types(top: Record) -> Types:
     if types.num_nodes >= COUNT_MAX or types.num_edges >= COUNT_MAX:
         raise top.error("has more nodes or edges than a store can hold")
     return types
+
+
+def _parse_values(top: Record, types: Types) -> dict[NodeKey | EdgeKey, dict[str, Any]]:
+    found: dict[NodeKey | EdgeKey, dict[str, Any]] = {}
+    for place, fields in enumerate(top.value("values", list) if "values" in top.fields else ()):
+        record = Record(fields, top.where, f"values[{place}]")
+        type, name = record.fields.get("type"), record.text("name")
+        if isinstance(type, list):
+            type = tuple(record.texts("type") or ())
+        if type is not None and (not types.hetero or type not in (*types.nodes, *types.edges)):
+            raise record.error("has a 'type' that the store has not")
+        if not is_value_name(name, type, types) or name in found.get(type, {}):
+            raise record.error("has a 'name' that no value may have, or that is there twice")
+        try:
+            decode(value := record.fields.get("value"))
+        except ValueError as error:
+            raise record.error(str(error)) from None
+        found.setdefault(type, {})[name] = value
+    return found
 
 
 def _parse_nodes(record: Record) -> NodeType:

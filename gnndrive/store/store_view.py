@@ -1,8 +1,8 @@
 """`StoreView`: what PyG's `Data` and `HeteroData` answer as a whole, answered by a store.
 
 `Store` inherits it. A homogeneous store has the attributes of its nodes and edges itself, as a
-`Data` has; a heterogeneous one has node and edge types, and attributes of the whole graph that this
-process has set. `data_view.py` has what the nodes or edges of one type answer.
+`Data` has; a heterogeneous one has node and edge types, and attributes of the whole graph.
+`data_view.py` has what the nodes or edges of one type answer.
 """
 
 from __future__ import annotations
@@ -250,6 +250,10 @@ class StoreView(DataView, MappedArrays):
             return {}
         (nodes,), (edges,) = self.all_nodes(), self.all_edges()
         return {**edges._makers(), **nodes._makers()}
+
+    @property
+    def _stored_values(self) -> Mapping[str, Any]:
+        return self.info.values.get(None, {})
 
     def _rows(self, name: str, count: int) -> str:
         return "" if self.is_hetero else self.all_nodes()[0]._rows(name, count)

@@ -229,6 +229,14 @@ class Types:
         )
 
 
+def is_value_name(name: str, type: NodeKey | EdgeKey, types: Types) -> bool:
+    """Whether a value of the whole graph (type None) or of a type may have this name."""
+    taken = name in ("num_nodes", "num_edges", "edge_index") or (
+        type is None and name in types.nodes
+    )
+    return not taken and not name.startswith("_") and bool(_LEAF.fullmatch(name))
+
+
 def folder(type: NodeKey | EdgeKey) -> str:
     """The folder of a type within a group; "" in a homogeneous store."""
     if type is None:

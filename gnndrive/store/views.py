@@ -88,7 +88,11 @@ class _View(DataView):
         return self._type
 
     def _stored_group(self, name: str) -> str:
-        return self.group if name in self.keys() else ""
+        return self.group if name in self.keys() and name not in self._stored_values else ""
+
+    @property
+    def _stored_values(self) -> Mapping[str, Any]:
+        return {} if self._type is None else self._arrays.info.values.get(self._type, {})
 
     def _columns_of(self, attribute: str) -> int:
         if attribute in self.names:

@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from gnndrive.common.atomic_files import fsync_folder, write_all
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.records import EdgeType, NodeKey
+from gnndrive.common.records import EdgeKey, EdgeType, NodeKey
 from gnndrive.store.array_writer import ArrayWriter, outside_with_block
 from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, split_ids
 from gnndrive.store.format import (
@@ -61,6 +62,9 @@ class StoreWriter:
         overwrite: replace an existing store at `path`; anything else at `path` is never touched.
         progress: called by `write` as progress(array, bytes done, bytes in all).
 
+    Attributes:
+        values: see `StoreInfo.values`; may be set until the block is left.
+
     Raises:
         ConfigError: types that a store cannot have; on entering the block, `path` exists or its
             parent folder does not.
@@ -82,6 +86,7 @@ class StoreWriter:
         self._made_by = "".join(letter if is_plain_text(letter) else "?" for letter in made_by)
         self._overwrite, self._progress = overwrite, progress
         self._classes: dict[NodeKey, tuple[str, ...]] = {}
+        self.values: Mapping[NodeKey | EdgeKey, Mapping[str, Any]] = {}
         self._writers: dict[str, ArrayWriter] = {}
         self._bytes_expected = 0
         self._temporary: TemporaryFolder | None = None
@@ -274,9 +279,9 @@ class StoreWriter:
                 )
         for name in missing_arrays(arrays, self.types):
             raise ConfigError(f"{name} is not written: write it, because every store has a graph")
-        warn_own_names(arrays, self.types)
+        warn_own_names(arrays, self.types, self.values)
         nodes = {type: self._with_classes(type, nodes) for type, nodes in self.types.nodes.items()}
-        info = StoreInfo(Types(nodes, self.types.edges), self._made_by, arrays)
+        info = StoreInfo(Types(nodes, self.types.edges), self._made_by, arrays, self.values)
         content = dump(info)
         if parse(content, STORE_JSON) != info:
             raise AssertionError("store.json does not read back as it was written")

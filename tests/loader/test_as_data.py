@@ -4,7 +4,9 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
@@ -57,6 +59,59 @@ def test_set_attributes_are_in_batches_as_in_pygs(store, data, make):
     loader.data.n_id = torch.arange(NODES)
     found = [batch for batch in loader if not {"x", "y"} & set(batch.keys())]
     assert torch.equal(torch.cat([b.n_id[: b.batch_size] for b in found]), torch.arange(NODES))
+
+
+VALUES: dict[str, Any] = {
+    "title": "a\ngraph", "flag": True, "number": 3, "share": -0.5, "infinite": float("inf"),
+    "words": ["a", "b"], "pair": (1, ["\ud800", 2.5]), "by_id": {0: "a", (1,): {}},
+    "scalar": torch.tensor(3.0), "small": torch.arange(6, dtype=torch.int16).view(2, 3),
+    "half": torch.tensor([[1.5], [float("nan")]]).bfloat16(), "none": torch.empty(0, 3).bool(),
+    "tensors": [torch.ones(2)], "matrix": np.arange(4.0).reshape(2, 2), "one": np.float32(1.5),
+}  # fmt: skip
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and of the same types and dtypes."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        same_bits = one.nan_to_num().equal(other.nan_to_num())
+        return one.shape == other.shape and one.dtype == other.dtype and same_bits
+    if isinstance(one, np.ndarray | np.generic):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return bool(one == other)
+
+
+def test_values_of_the_whole_graph_are_in_batches_as_in_pygs(data, hetero, tmp_path, opened):
+    plain, typed = copy.copy(data), copy.copy(hetero)
+    for name, value in VALUES.items():
+        plain[name] = value
+        setattr(typed, name, value)
+        setattr(typed["paper"], name, value)
+        setattr(typed[CITES], name, value)
+    for mine, nodes in ((plain, None), (typed, "paper")):
+        store = gnndrive.from_data(mine, tmp_path / str(nodes))
+        given = {"num_neighbors": [2], "input_nodes": nodes, "batch_size": 9}
+        expected = next(iter(NeighborLoader(mine, **given)))
+        loader = opened.enter_context(NeighborLoader(store, buffer="1MB", **given))
+        batch = next(iter(loader))
+        places: list[Any] = [lambda of: of]
+        if nodes:
+            places += [lambda of: of["paper"], lambda of: of[CITES]]
+        for place in places:
+            for name in VALUES:
+                assert same(getattr(place(batch), name), getattr(place(expected), name)), name
+                assert same(getattr(place(store), name), VALUES[name]), name
+                assert name in place(store)
+                assert not store.stores[0].is_node_attr(name)
+            assert set(place(batch).keys()) == set(place(expected).keys())
+    store.title = "another"
+    del store["paper"].title
+    batch = next(iter(NeighborLoader(store, buffer="1MB", **given)))
+    assert (batch.title, "title" in batch["paper"]) == ("another", False)
 
 
 def test_changes_between_epochs_count_from_the_next_one(store, make):

@@ -50,9 +50,9 @@ def test_round_trip(tmp_path):
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_what_is_left_out_is_named(tmp_path):
     data = make_data()
-    data.title, data.target, data.many = "a graph", torch.tensor(3.0), torch.zeros(7, 2)
+    data.titles, data.object, data.many = ["of a node"] * 50, object(), torch.zeros(70_000)
     data.adj_t = torch.sparse_coo_tensor(data.edge_index, torch.ones(300), (50, 50))
-    with pytest.warns(UserWarning, match="left out: adj_t, many, target, title"):
+    with pytest.warns(UserWarning, match="left out: adj_t, many, object, titles"):
         assert "many" not in from_data(data, tmp_path / "s").node_names
     data = make_data()
     data.train_mask = torch.zeros(50, 10, dtype=torch.bool)

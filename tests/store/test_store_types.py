@@ -72,7 +72,7 @@ def test_splits_may_be_given(tmp_path):
 
 def test_errors_and_warnings_name_the_type(tmp_path):
     data = make_data()
-    data.title, data["paper"].names = "a graph", ["a", "b"]
+    data.title, data["paper"].names = object(), ["a"] * NODES["paper"]
     with pytest.warns(UserWarning, match=r"left out: paper\.names, title"):
         gnndrive.from_data(data, tmp_path / "s")
     del data[CITES].edge_index
@@ -84,6 +84,38 @@ def test_errors_and_warnings_name_the_type(tmp_path):
     ):
         with refused(tmp_path, match):
             gnndrive.from_data(each, tmp_path / "t")
+
+
+def test_values_of_a_stranger_are_checked(tmp_path):
+    data = make_data()
+    data.number, data[CITES].kind = 3, ("a", None)
+    store = gnndrive.from_data(data, tmp_path / "s")
+    assert gnndrive.open(store.path).number == 3
+    assert store[CITES].kind == ("a", None)
+    good, file = {"type": "paper", "name": "a", "value": 1}, store.path / "store.json"
+    for change, match in (
+        ({"type": "poper"}, "values.0. has a 'type' that the store has not"),
+        ({"type": ["paper"]}, "has a 'type' that"),
+        ({"type": 7}, "has a 'type' that"),
+        ({"name": "_store"}, "values.0. has a 'name' that no value may have"),
+        ({"name": "paper", "type": None}, "has a 'name' that"),
+        ({"name": "num_nodes"}, "has a 'name' that"),
+        ({"name": "../a"}, "has a 'name' that"),
+        *(({"value": value}, "values.0. ") for value in (
+            {}, {"a": 1}, {"float": []}, {"text": "{"}, {"tuple": 3}, {"dict": [[[], 1]]},
+            {"tensor": ["complex64", [1], ""]}, {"tensor": ["int64", [2], "AAAAAAAAAAA="]},
+            {"numpy": ["int64", ["1"], "AAAAAAAAAAA="]}, {"tensor": ["int8", [1], "=="]},
+            [[{"tensor": None}]],
+        )),
+    ):  # fmt: skip
+        edit_json(
+            store.path / "store.json", lambda top, of=change: top.update(values=[{**good, **of}])
+        )
+        with pytest.raises(StoreError, match=match):
+            gnndrive.open(store.path)
+    edit_json(file, lambda top: top.update(values=[good, good]))
+    with pytest.raises(StoreError, match=r"values.1. has a 'name' .* twice"):
+        gnndrive.open(store.path)
 
 
 def test_invalid_types_are_refused(tmp_path):

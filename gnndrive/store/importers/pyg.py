@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,17 +25,19 @@ from gnndrive.store.convert import (
     sparse_error,
 )
 from gnndrive.store.format import Progress, dtype_name
+from gnndrive.store.graph_values import encode
 from gnndrive.store.if_exists import Counts, IfExists, Kinds, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.store.types import array_name
+from gnndrive.store.types import Types, array_name, is_value_name
 from gnndrive.store.writer import StoreWriter
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 Splits = Mapping[str, ArrayLike]
+Key: TypeAlias = "NodeKey | EdgeKey"
 
 
 def _counts(given: Mapping[str, Any]) -> Counts:
@@ -50,7 +52,7 @@ def _counts(given: Mapping[str, Any]) -> Counts:
 def _kinds(given: Mapping[str, Any]) -> Kinds:
     """Attributes of `from_data`'s data; those of edges only without `undirected`."""
     nodes, edges = _types(given["data"])
-    arrays, _ = _arrays(given["data"], nodes, edges)
+    arrays, _ = _arrays(nodes, edges)
     return {
         name: (dtype_name(dtype_of(rows)), tuple(rows.shape[1:]))
         for name, rows in arrays.items()
@@ -74,8 +76,9 @@ def from_data(
 
     Every attribute that PyG takes for an attribute of nodes or of edges is written. Edge ids are
     positions in `edge_index`. Masks `NAME_mask` [num_nodes] also become splits NAME: bool, or
-    integers that are all 0 or 1. Attributes of
-    the whole graph are left out, because a store cannot hold them.
+    integers that are all 0 or 1. Attributes of the whole graph (numbers, text, small dense tensors
+    and arrays, and lists, tuples and dicts of these) are in each batch, as in PyG, if they take no
+    more than 64 KiB each; others are left out.
 
     Args:
         data: a graph with `edge_index`; a HeteroData has one for each edge type.
@@ -116,7 +119,8 @@ def from_data(
     num_edges: Any = {key: each.shape[1] for key, each in edge_index.items()}
     if not hetero:
         num_nodes, num_edges = num_nodes[None], num_edges[None]
-    arrays = _warn_left_out(*_arrays(data, nodes, edges))
+    arrays, others = _arrays(nodes, edges)
+    values = _values(data, nodes, edges, others, Types.of(num_nodes, num_edges))
     found = _mask_splits(nodes, arrays) if splits is None else _by_type(splits, hetero)
     with StoreWriter(
         path, num_nodes, num_edges, made_by=made_by, overwrite=overwrite, progress=progress
@@ -129,6 +133,7 @@ def from_data(
             writer.write(name, array)
         for (node_type, name), ids in found.items():
             writer.split(name, ids, node_type)
+        writer.values = values
     return open_store(writer.path)
 
 
@@ -201,11 +206,11 @@ def _types(data: object) -> tuple[dict[NodeKey, Any], dict[EdgeKey, Any]]:
 
 
 def _arrays(
-    data: Data | HeteroData, nodes: Mapping[NodeKey, Any], edges: Mapping[EdgeKey, Any]
-) -> tuple[dict[str, Any], set[str]]:
-    """Attributes of nodes and edges by their names in the store, and the names of the others."""
+    nodes: Mapping[NodeKey, Any], edges: Mapping[EdgeKey, Any]
+) -> tuple[dict[str, Any], dict[tuple[Key, str], Any]]:
+    """Attributes of nodes and edges by name in the store, and the others by type and name."""
     arrays: dict[str, Any] = {}
-    left_out: set[str] = set()
+    others: dict[tuple[Key, str], Any] = {}
     for group, stores in (("nodes", nodes), ("edges", edges)):
         for key, store in stores.items():
             for name, value in store.to_dict().items():
@@ -218,7 +223,7 @@ def _arrays(
                     # an adjacency beside edge_index is left out, because it says the same
                     if "adj" not in name and _length(value) == count:
                         raise sparse_error(f"data.{name}" if key is None else f"{name} of {key}")
-                    left_out.add(name if key is None else f"{key}.{name}")
+                    others[key, name] = value
                     continue
                 # PyG takes edge_label_index [2, n] for an attribute of n edges, but a store needs
                 # one row for each edge.
@@ -227,22 +232,49 @@ def _arrays(
                     full = array_name(group, key, name)
                     arrays[full] = as_rows(value, full)
                 else:
-                    left_out.add(name if key is None else f"{key}.{name}")
+                    others[key, name] = value
     if None in nodes:  # a Data is in `nodes` and in `edges`: keep what neither of them took
-        left_out -= {name.rpartition("/")[2] for name in arrays}
-    else:
-        left_out.update(data._global_store.keys())
-    return arrays, left_out
+        for name in arrays:
+            others.pop((None, name.rpartition("/")[2]), None)
+    return arrays, others
 
 
-def _warn_left_out(arrays: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
-    """Warn of what `_arrays` has left out; returns the arrays."""
+def _values(
+    data: Data | HeteroData,
+    nodes: Mapping[Any, Any],
+    edges: Mapping[Any, Any],
+    others: Mapping[tuple[Key, str], Any],
+    types: Types,
+) -> dict[Key, dict[str, Any]]:
+    """The values of the whole graph and of its types that a store can hold, as `StoreInfo.values`
+    has them; warns once of those that it cannot hold.
+
+    Args:
+        data, nodes, edges: the graph and its types.
+        others: what `_arrays` did not take.
+        types: the types of the store.
+    """
+    of_types = {**nodes, **edges}
+    if None not in nodes:
+        others = {**others, **{(None, name): each for name, each in data._global_store.items()}}
+    values: dict[Key, dict[str, Any]] = {}
+    left_out = []
+    for (key, name), value in others.items():
+        whose = of_types.get(key)
+        try:
+            has_rows = whose is not None and (whose.is_node_attr(name) or whose.is_edge_attr(name))
+            if has_rows or not is_value_name(name, key, types):
+                raise ConfigError("it is no value of the whole graph")
+            values.setdefault(key, {})[name] = encode(value)
+        except ConfigError:
+            left_out.append(name if key is None else f"{key}.{name}")
     if left_out:
         warnings.warn(
-            f"a store holds attributes of nodes and edges; left out: {', '.join(sorted(left_out))}",
+            "a store holds attributes of nodes and edges, and small values of the whole graph; "
+            f"left out: {', '.join(sorted(left_out))}",
             stacklevel=3,
         )
-    return arrays
+    return values
 
 
 def _length(value: Any) -> int:

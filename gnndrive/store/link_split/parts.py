@@ -187,6 +187,7 @@ def _fill(
     for name in store.info.arrays:
         if name not in written:
             writer.take(store, name)
+    writer.values = store.info.values
 
 
 def _write_labels(

@@ -45,6 +45,7 @@ def graph(edge_index: torch.Tensor) -> Data:
         weight=torch.arange(count).double(),
         code=(edge_index[0] * NODES + edge_index[1]).int().view(-1, 1).repeat(1, 2),
         half=torch.arange(count).bfloat16(),
+        title="of the graph",
     )
 
 
@@ -137,6 +138,7 @@ def test_edges_keep_their_attributes_and_order(store):
         assert torch.equal(part.tensor("x"), store.tensor("x"))
         assert torch.equal(part.split("train"), store.split("train"))
         assert part.num_classes == store.num_classes == 3
+        assert part.title == "of the graph"
 
 
 def test_nodes_are_shared_and_stores_independent(store, data, tmp_path, monkeypatch):
