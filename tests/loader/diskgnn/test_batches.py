@@ -3,6 +3,7 @@ of their rows, also of those that host memory keeps because the device has no ro
 
 import gc
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 import torch
 
 import gnndrive
+from gnndrive import ConfigError
 from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
 from gnndrive.disk.tiers import host_rows
 from gnndrive.store.packed.orders import SETS_MAX
 from gnndrive.store.packed.verify import verify_pack
+from gnndrive.strategies import STRATEGIES
 from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_same, simulate
 from tests.loader.diskgnn.conftest import BATCHES, EPOCHS
@@ -50,8 +53,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "weighted": NODE | {"weight_attr": "weight"},
     "induced": NODE | {"subgraph_type": "induced"},
     "bidirectional": NODE | {"subgraph_type": "bidirectional"},
-    "induced, no hops": NODE | {"subgraph_type": "induced", "num_neighbors": []},
-    "bidirectional, no hops": NODE | {"subgraph_type": "bidirectional", "num_neighbors": []},
     "disjoint, no hops": NODE | {"disjoint": True, "num_neighbors": []},
     "links": LINK,
     "binary links": LINK | {"neg_sampling": "binary"},
@@ -116,6 +117,34 @@ def test_graphs_of_several_types(arguments, tmp_path):
             check_rows(replayed, typed)
             for got, expected in zip(replayed.stores, drawn.stores, strict=True):
                 assert_same(got, expected)
+
+
+@product(
+    "kind,num_neighbors,subgraph_type,more",
+    [{}, {"edge_label_index": None}, *({"edge_label_index": None, "neg_sampling": mode}
+                                       for mode in ("binary", "triplet"))],
+    [[], [], [2, 1], [2]],
+    ["bidirectional", "induced", "directional"],
+    [{}, {"weight_attr": "weight"}, {"disjoint": True}, {"replace": True}],
+    ids=repr,
+)  # fmt: skip
+def test_all_strategies_deliver_the_same_attributes(
+    graph, tmp_path, kind, num_neighbors, subgraph_type, more
+):
+    store = gnndrive.from_data(graph, tmp_path / "graph.gnn")
+    gnndrive.partition(store, 4, method="random")
+    arguments = {"num_neighbors": num_neighbors, "batch_size": 60, **kind, **more}
+    arguments["subgraph_type"] = subgraph_type
+    found = {}
+    for name in STRATEGIES:
+        with suppress(ConfigError):  # the strategy does not sample so
+            if name == "diskgnn":
+                make_pack(store, arguments)
+            with loader_of(store, arguments, strategy=name, buffer="2MB") as loader:
+                found[name] = set(next(iter(loader)).keys())
+    refused = subgraph_type == "induced" and "disjoint" in more
+    assert ({"gnndrive", "diskgnn"} <= found.keys()) is not refused
+    assert all(each == found["gnndrive"] for each in found.values()), found
 
 
 ROWS = (
