@@ -31,18 +31,19 @@ def claim(nbytes: int) -> int:
         nbytes: what the loader will use, with this rank's part of what ranks share.
     """
     global _before
+    own = _own_bytes()
     with _lock:
         if not _claims:
-            _before = _own_bytes()
+            _before = own
         number = next(_numbers)
         _claims[number] = nbytes
         return number
 
 
 def release(number: int) -> None:
-    """Give back a claim; idempotent."""
-    with _lock:
-        _claims.pop(number, None)
+    """Give back a claim; idempotent. Takes no lock: a finalizer may call it wherever garbage is
+    collected, and wait for the loop that does."""
+    _claims.pop(number, None)
 
 
 def left_memory(ranks: int) -> int:
@@ -52,10 +53,9 @@ def left_memory(ranks: int) -> int:
     claim and have not used yet is not left of it. Other ranks are taken to have the same loaders.
     """
     on_host = max(local_ranks(), ranks)
-    with _lock:
-        unused = 0
-        if _claims:
-            unused = max(sum(_claims.values()) - max(_own_bytes() - _before, 0), 0)
+    unused = 0
+    if claimed := sum(list(_claims.values())):
+        unused = max(claimed - max(_own_bytes() - _before, 0), 0)
     return max(ranks * available_memory() // on_host - ranks * unused, 0)
 
 

@@ -51,6 +51,20 @@ def test_ranks_divide_what_reads_and_copies(monkeypatch, make, ranks):
     assert asked.call_args.args[-1] == gather_threads()
 
 
+def test_garbage_may_be_collected_while_memory_is_measured(monkeypatch):
+    """A finalizer then gives a claim back, in a thread that this one waits for."""
+
+    def own_bytes() -> int:
+        assert not host_memory._lock.locked()
+        return 0
+
+    monkeypatch.setattr(host_memory, "_own_bytes", own_bytes)
+    number = claim(1)
+    assert left_memory(1) >= 0
+    with host_memory._lock:
+        release(number)
+
+
 def test_each_rank_of_the_host_has_an_equal_part(monkeypatch):
     for said, ranks in (("4", 4), ("", 1), ("0", 1), ("x", 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
