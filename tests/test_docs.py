@@ -157,7 +157,7 @@ def is_said(message: str, said: list[str]) -> bool:
 def test_every_quoted_message_is_still_in_the_code():
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
-    assert 25 <= len(messages) == len(set(messages)) <= 55
+    assert 25 <= len(messages) == len(set(messages)) <= 60
     sources = [path for path in files(".py") if named(path).startswith("gnndrive/")]
     said = [text for path in sources for text in texts(path.read_text(encoding="utf-8"))]
     assert not [message for message in messages if not is_said(message, said)]

@@ -262,6 +262,8 @@ def _values(
     for (key, name), value in others.items():
         whose = of_types.get(key)
         try:
+            if is_sparse(value):  # PyG cannot say of it whether it has rows
+                raise ConfigError("an adjacency is no value of the whole graph")
             has_rows = whose is not None and (whose.is_node_attr(name) or whose.is_edge_attr(name))
             if has_rows or not is_value_name(name, key, types):
                 raise ConfigError("it is no value of the whole graph")
