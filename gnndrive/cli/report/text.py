@@ -65,7 +65,7 @@ def peak_memory_bytes() -> int:
 
 def looked_up(stats: Stats) -> float:
     """Distinct rows that batches have looked up, of all tables together; `rows` counts nodes."""
-    return sum(stats.get(name, 0) for name in LOOKED_UP)
+    return float(sum(stats.get(name, 0) for name in LOOKED_UP))
 
 
 def derived(stats: Stats) -> dict[str, float]:
