@@ -1,9 +1,10 @@
 """Ctrl-C that waits until what was taken has an owner.
 
-Python raises KeyboardInterrupt in the main thread between any two steps: also after a thread has
-started or a file was opened, and before the statement that stores it. So whoever takes such things
-does it within `deferred_interrupts`, until something that is closed owns them. What may take long
-within it, and would be freed by an exception, is `interruptible`.
+Python may raise KeyboardInterrupt in the main thread between any two instructions, so also when a
+thread has just been started, or a file opened, and no variable refers to it yet: then nothing would
+end it. Code that takes such resources runs within `deferred_interrupts` until an object that will
+be closed owns them. Parts of it that may take long, and free what they took if an exception ends
+them, run within `interruptible`.
 """
 
 from __future__ import annotations

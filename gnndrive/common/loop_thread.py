@@ -168,9 +168,8 @@ def close_from_finalizer(close: Callable[[], object], guard: ProcessGuard) -> No
     if guard.forked:
         return
     if threading.current_thread() is threading.main_thread():
-        with (
-            deferred_interrupts()
-        ):  # because Python drops an error here, and does not call it again
+        # Python drops what a finalizer raises, and does not call it again.
+        with deferred_interrupts():
             close()
     else:
         threading.Thread(target=close, name="gnndrive-close").start()

@@ -226,7 +226,7 @@ def rest_of_work(folder: Path) -> list[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, as far as that is possible."""
+    """Remove a file, or a folder with all that is in it; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

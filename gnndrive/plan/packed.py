@@ -217,9 +217,7 @@ class PackedPlanner(Planner):
         requests = read / READ_BYTES + shared / (READ_BYTES / 4) + 2
         seconds = requests * self.disk.request_s + read * self.disk.byte_s
         for table in tables:
-            ends, uses = (
-                of[table.name] for of in (self.recording.band_ends, self.recording.band_uses)
-            )
+            ends, uses = self.recording.band_ends[table.name], self.recording.band_uses[table.name]
             rows, passes = np.diff(ends, prepend=0), list[float]()
             for band in np.flatnonzero(rows * (ends > table.residents + table.kept)).tolist():
                 wanted = uses[band] / max(len(self.recording), 1)

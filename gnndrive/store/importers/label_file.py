@@ -92,8 +92,8 @@ def read_labels(
         ids = np.fromiter(nodes, np.int64)
     else:
         ids = node_numbers(names)
-        for place in np.flatnonzero(ids < 0):
-            raise unknown_id(f"{path}, line {numbers[place]}", names[place])
+        if len(unknown := np.flatnonzero(ids < 0)):
+            raise unknown_id(f"{path}, line {numbers[unknown[0]]}", names[unknown[0]])
     _check_once(ids, names, numbers, path)
     return _assemble(ids, labels, num_nodes, numbers, path)
 

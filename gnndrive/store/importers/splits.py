@@ -140,7 +140,8 @@ def _mapped(ids: ArrayLike, where: str, numbers: NodeNumbers | None) -> ArrayLik
     for start in range(0, len(array), _CHUNK):
         chunk = array[start : start + _CHUNK]
         nodes = numbers(chunk)
-        for place in np.flatnonzero(nodes < 0):
-            raise unknown_id(f"{where}, entry {start + place} (from 0)", chunk[place])
+        if len(unknown := np.flatnonzero(nodes < 0)):
+            first = unknown[0]
+            raise unknown_id(f"{where}, entry {start + first} (from 0)", chunk[first])
         parts.append(nodes)
     return np.concatenate(parts)
