@@ -58,6 +58,8 @@ from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.training import TrainSettings
 from gnndrive.common.errors import GNNDriveError, StoreError
 from gnndrive.common.malloc import return_large_blocks
+from gnndrive.inference.outcome import remove_result
+from gnndrive.store.reader import open as open_store
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -217,6 +219,15 @@ def clean(
 ) -> None:
     """Remove what imports, inferences, packers and partitioners left when they were killed."""
     clean_command.run(folder, dry_run)
+
+
+@app.command()
+def remove(
+    store: StorePath, name: Annotated[str, typer.Argument(help="The attribute, such as h.")]
+) -> None:
+    """Remove an attribute that `gnndrive infer` added to a store."""
+    remove_result(open_store(store), name)
+    print(f"removed {name} of {store}")
 
 
 app.command()(plans.plan)

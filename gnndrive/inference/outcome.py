@@ -21,8 +21,8 @@ from pathlib import Path
 from gnndrive.common.atomic_files import fsync_folder, replace_file
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import NodeKey
-from gnndrive.inference.progress import LOCK, RECORD, Record
-from gnndrive.store.added import DERIVED, read_added, write_added
+from gnndrive.inference.progress import LOCK, RECORD, Record, sole_use
+from gnndrive.store.added import DERIVED, added_names, read_added, write_added
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.reader import Store
 from gnndrive.store.types import array_name, folder
@@ -209,6 +209,36 @@ class Outcome:
             for each in sorted(self.root.iterdir())
             if each.name not in mine and re.fullmatch(form, each.name) and is_working_folder(each)
         ]
+
+
+def remove_result(store: Store, name: str) -> None:
+    """Remove an attribute that `gnndrive.infer` added to a store, and what is left of its making.
+    Its record goes first, so that a reader finds all of it or nothing.
+
+    Args:
+        store: the store; open it again to see it without the attribute.
+        name: the attribute's name.
+
+    Raises:
+        ConfigError: no such attribute was added, or another process computes it now.
+        StoreError: it cannot be removed.
+    """
+    folder = store.path / DERIVED
+    if name not in (added := added_names(store.path)):
+        raise ConfigError(
+            f"{store.path} has no attribute {name!r} that gnndrive.infer added; it has: "
+            f"{', '.join(added) or 'none'}"
+        )
+    with sole_use(folder / name):
+        try:
+            os.unlink(folder / f"{name}.json")
+            fsync_folder(folder)
+            shutil.rmtree(folder / name)
+        except OSError as error:
+            raise StoreError(
+                f"{folder / name} cannot be removed ({error.strerror}): check the disk, and run "
+                f"gnndrive clean {store.path.parent}"
+            ) from error
 
 
 def is_working_folder(folder: Path) -> bool:

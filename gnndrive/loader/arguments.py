@@ -164,6 +164,7 @@ OWN_ARGUMENTS = {
     "device_memory": None,
     "victim_buffer": "auto",
     "feature_dtype": None,
+    "attrs": None,
     "strategy": "gnndrive",
     "sampling": "neighbor",
     "batch_dependency": 1,

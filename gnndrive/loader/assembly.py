@@ -301,7 +301,7 @@ class Assembly:
             name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS
         }
         request = PlanRequest(
-            store=self.store,
+            store=self.collate.store,
             tables=tuple(self.collate.tables),
             converted_bytes=tuple(map(self.collate.converted_bytes, self.collate.tables)),
             bounds=bounds,

@@ -27,6 +27,7 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.window_size import choose_megabatches, still_fit
 from gnndrive.pyg.collate import Collate
 from gnndrive.store.packed.recording import Recording
+from gnndrive.store.partitioned.format import TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned
 
 
@@ -48,7 +49,11 @@ class DerivedLayouts(Resumable):
     def _with_derived(self, assembly: Assembly) -> Assembly:
         """The assembly with the pack or the windows that the loader reads."""
         recording, megabatches = self._find_recording(assembly), self._find_megabatches(assembly)
-        return replace(assembly, recording=recording, megabatches=megabatches)
+        if recording is not None:
+            self._collate = self._collate.buffering(recording.files)
+        return replace(
+            assembly, collate=self._collate, recording=recording, megabatches=megabatches
+        )
 
     def _open_partitioned(self) -> None:
         """Open the partitioned store, if the strategy's windows are partitions.
@@ -63,6 +68,7 @@ class DerivedLayouts(Resumable):
         check_window_arguments(own, name)
         self._partitioned = find_partitioned(self.data, self.partitioned, name)
         self._check_tables()
+        self._collate = self._collate.buffering({TABLE})
 
     def _check_tables(self) -> None:
         check_tables([table.name for table in self._collate.tables], self._strategy.name)

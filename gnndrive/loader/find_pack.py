@@ -16,6 +16,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.recording import pack_settings
 from gnndrive.sampling.schedules.base import InputEdges
+from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.packed.settings import PackSettings, differences
@@ -54,7 +55,8 @@ def find_recording(assembly: Assembly, packed: Any) -> Recording:
     else:
         found = _only(assembly, wanted)
     assert found.info is not None
-    return Recording(found.path, found.info, store, assembly.collate.tables)
+    delivered = {table.name for table in feature_tables(assembly.collate.store)}
+    return Recording(found.path, found.info, store, feature_tables(store), delivered)
 
 
 def replays(recording: Recording, assembly: Assembly) -> bool:

@@ -99,20 +99,20 @@ def suited_partitions(strategy: Strategy, store: Store) -> str | None:
 
 
 def check_tables(tables: list[str], strategy: str) -> None:
-    """Check that a loader has the table that partitions have.
+    """Check that a loader has the table that partitions have; others are other attributes then.
 
     Args:
         tables: the names of the loader's feature tables.
         strategy: the name of the strategy, for the message.
 
     Raises:
-        ConfigError: it has others.
+        ConfigError: it has not.
     """
-    if tables != [TABLE]:
+    if TABLE not in tables:
         raise ConfigError(
-            f"strategy={strategy!r} loads the rows of x in the order of their partitions, and this "
-            f"loader has {', '.join(tables) or 'no tables'}: use another strategy for edge "
-            "features of 64 bytes and more, and for features that you have set yourself"
+            f"strategy={strategy!r} loads the rows of x in the order of their partitions, and "
+            "this loader delivers no x of the store: use another strategy without x, and for "
+            "features that you have set yourself"
         )
 
 

@@ -8,7 +8,7 @@ frameworks such as Lightning inspect and rebuild those.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -85,6 +85,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         feature_dtype: the floating dtype in which x is delivered, such as "float32"; x is converted
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.
+        attrs: the names of the store's attributes that batches have, such as ["x", "y"]; what else
+            the store has, as what `gnndrive.infer` added, is not read. None: all of them.
         strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
             "auto": the one whose batches are predicted to cost least, of those that have the
             batches of "gnndrive" (docs/tasks/strategies.md).
@@ -197,9 +199,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, victim_buffer: str | int = "auto",
-        feature_dtype: str | torch.dtype | None = None, strategy: str | Strategy = "gnndrive",
-        sampling: str = "neighbor", batch_dependency: int = 1, packed: Any = None,
-        partitioned: Any = None,
+        feature_dtype: str | torch.dtype | None = None, attrs: Sequence[str] | None = None,
+        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
+        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
         superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",
@@ -289,9 +291,9 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, victim_buffer: str | int = "auto",
-        feature_dtype: str | torch.dtype | None = None, strategy: str | Strategy = "gnndrive",
-        sampling: str = "neighbor", batch_dependency: int = 1, packed: Any = None,
-        partitioned: Any = None,
+        feature_dtype: str | torch.dtype | None = None, attrs: Sequence[str] | None = None,
+        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
+        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
         superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -51,7 +51,6 @@ from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
-from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
 
@@ -64,6 +63,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     device: Any
     device_memory: str | int | None
     feature_dtype: str | torch.dtype | None
+    attrs: Sequence[str] | None
     topology: Any
     neighbour_cache: str | int | None
     engine: Any
@@ -129,7 +129,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             )
         dtype = checked_feature_dtype(self.feature_dtype)
         self._collate = Collate(
-            data, feature_tables(data), self.transform, self.pin_memory, dtype, self.custom_cls
+            data, self.transform, self.pin_memory, dtype, self.custom_cls, self.attrs
         )
         self._open_partitioned()
         self._check_packed()

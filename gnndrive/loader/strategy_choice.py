@@ -44,6 +44,7 @@ from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.plan.simulation import curve_slots
 from gnndrive.plan.strategy_costs import StrategyCost, predict, predict_curve
 from gnndrive.store.calibration import load_calibration
+from gnndrive.store.partitioned.format import TABLE
 from gnndrive.store.row_classes import kept_classes, row_classes
 from gnndrive.strategies import AUTO, STRATEGIES, Strategy, batches_of
 
@@ -180,7 +181,8 @@ def choose(assembly: Assembly) -> tuple[Strategy, str]:
 
 
 def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
-    return replace(assembly, strategy=strategy)
+    """The assembly with another strategy, and all tables in the feature buffer."""
+    return replace(assembly, strategy=strategy, collate=assembly.collate.buffering(None))
 
 
 def _costs(
@@ -240,7 +242,8 @@ def _packed_cost(known: _Known, strategy: Strategy, request: PlanRequest) -> Str
             known.batches,
             pack_command(assembly),
         )
-    planner = make_planner(replace(assembly, recording=recording).request())
+    collate = assembly.collate.buffering(recording.files)
+    planner = make_planner(replace(assembly, collate=collate, recording=recording).request())
     assert isinstance(planner, PackedPlanner)
     return packed_cost(strategy.name, planner, known.pace, known.batches)
 
@@ -254,6 +257,7 @@ def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
     if named is None:
         named = suited_partitions(strategy, assembly.store)
     partitioned = find_partitioned(assembly.store, named, strategy.name)
+    assembly = replace(assembly, collate=assembly.collate.buffering({TABLE}))
     megabatches = choose_megabatches(assembly, partitioned)
     inside = replace(assembly, megabatches=megabatches)
     request = inside.request()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -45,29 +45,36 @@ class Collate:
 
     Args:
         store: the store that holds all other attributes.
-        tables: the tables whose rows come through the feature buffer.
         transform: the user's transform, applied last.
         pin_memory: whether batches are pinned, if there is a CUDA device.
         feature_dtype: dtype of x in a batch; None: as it is stored. Stored integers are multiplied
             by the node attribute `x_scale` (a number or a row for each node), if the store has it.
         custom_cls: makes an empty batch; None: PyG's Data or HeteroData.
+        attrs: names of the attributes that batches have; None: all of them.
+        buffered: names of the tables whose rows come through the feature buffer, if they are those
+            of attributes that batches have; None: all that can.
 
     Attributes:
+        store: the store with the attributes that batches have.
+        tables: the tables whose rows come through the feature buffer.
         version: the version of the store's overlay whose attributes batches have.
     """
 
     def __init__(
         self,
         store: Store,
-        tables: Sequence[FeatureTable],
         transform: Callable[[Any], Any] | None,
         pin_memory: bool,
         feature_dtype: torch.dtype | None = None,
         custom_cls: Callable[[], Any] | None = None,
+        attrs: Sequence[str] | None = None,
+        buffered: Container[str] | None = None,
     ) -> None:
-        self._arguments = (transform, pin_memory, feature_dtype, custom_cls)
-        self._store, self.tables = store, tables
+        self._whole, self._buffered = store, buffered
+        self._arguments = (transform, pin_memory, feature_dtype, custom_cls, attrs)
         self.version = store.overlay.version
+        self.store = store = store if attrs is None else store.only(attrs)
+        self.tables = tables = _buffered_tables(store, buffered)
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
         self._set_here = SetHere(store)
@@ -89,15 +96,28 @@ class Collate:
         Raises:
             ConfigError: the tables changed, and the feature buffer is made.
         """
-        if self.version == self._store.overlay.version:
+        if self.version == self._whole.overlay.version:
             return self
-        tables = feature_tables(self._store)
-        if started and tuple(self.tables) != tables:
+        other = self._again(self._buffered)
+        if started and self.tables != other.tables:
             raise ConfigError(
                 "x or edge_attr of the store was set or deleted after this loader's first batch, "
                 "and its feature buffer is made: do it before, or make another loader"
             )
-        other = Collate(self._store, tables, *self._arguments)
+        return other
+
+    def buffering(self, names: Collection[str] | None) -> Collate:
+        """The same with fewer tables in the feature buffer; the rows of others are read as those of
+        any other attribute.
+
+        Args:
+            names: the names of the tables; None: all of them.
+        """
+        same = self._buffered is names or self.tables == _buffered_tables(self.store, names)
+        return self if same else self._again(None if names is None else frozenset(names))
+
+    def _again(self, buffered: Container[str] | None) -> Collate:
+        other = Collate(self._whole, *self._arguments, buffered)
         other.use_labels({name: each.shared for name, each in self._labels.items()})
         return other
 
@@ -211,7 +231,7 @@ class Collate:
         Raises:
             ConfigError: `custom_cls` made something else than a Data or HeteroData.
         """
-        kind = HeteroData if self._store.is_hetero else Data
+        kind = HeteroData if self.store.is_hetero else Data
         batch = kind() if self._custom_cls is None else self._custom_cls()
         if not isinstance(batch, kind):
             raise ConfigError(
@@ -270,8 +290,8 @@ class Collate:
         if isinstance(sample, Sample):
             if sample.numbered:
                 return _wide(sample.edge, empty)
-            return _numbers(sample.edge, self._store.edges(type), attributes, empty)
-        edge, edges = sample.edge.get(type, _NONE), self._store.edges(type)
+            return _numbers(sample.edge, self.store.edges(type), attributes, empty)
+        edge, edges = sample.edge.get(type, _NONE), self.store.edges(type)
         if edge is None:
             return None
         if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
@@ -313,6 +333,11 @@ class Collate:
         self.attributes.close()
         for each in self._labels.values():
             each.close()
+
+
+def _buffered_tables(store: Store, names: Container[str] | None) -> tuple[FeatureTable, ...]:
+    tables = feature_tables(store)
+    return tables if names is None else tuple(each for each in tables if each.name in names)
 
 
 def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:

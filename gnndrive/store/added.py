@@ -38,7 +38,7 @@ def with_added(folder: Path, own: StoreInfo) -> StoreInfo:
         StoreError: a record of added arrays is damaged, or two name the same array.
     """
     arrays = dict(own.arrays)
-    for name in _names(folder):
+    for name in added_names(folder):
         for array in read_added(folder, own, name).values():
             if array.name in arrays:
                 raise StoreError(
@@ -101,8 +101,8 @@ def write_added(
     replace_file(folder / DERIVED / f"{name}.json", write)
 
 
-def _names(folder: Path) -> list[str]:
-    """The names of the attributes that `derived/` has records of."""
+def added_names(folder: Path) -> list[str]:
+    """The names of the attributes that were added to the store in a folder."""
     try:
         found = os.listdir(folder / DERIVED)
     except OSError:  # there is none

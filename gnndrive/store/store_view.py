@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Self
 
 import torch
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeType
 from gnndrive.store.coo import check_room, has_isolated_nodes, has_self_loops
-from gnndrive.store.data_view import DataView, own_name_error, refuse
+from gnndrive.store.data_view import COUNTS, GRAPH, DataView, own_name_error, refuse
 from gnndrive.store.mapped_arrays import MappedArrays
 from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.views import StoredEdges, StoredNodes
@@ -219,6 +220,33 @@ class StoreView(DataView, MappedArrays):
     def contiguous(self, *names: str) -> Self:
         """The store itself, whose rows are contiguous."""
         return self
+
+    def only(self, names: Sequence[str]) -> Self:
+        """Another object for the same store with fewer attributes; the graph stays.
+
+        Args:
+            names: the names of the attributes that it has, of any type. With a name, such as "x",
+                it has the scale "x_scale" too, without which integers are no features.
+
+        Raises:
+            ConfigError: nothing has such an attribute, or `names` is no list of names.
+        """
+        given = not isinstance(names, str) and isinstance(names, Iterable)
+        if not (given and all(isinstance(each, str) for each in names)):
+            raise ConfigError(f"attrs={names!r}: give a list of attributes' names, such as ['x']")
+        other = self.__copy__()
+        views: list[DataView] = [other, *other.all_nodes(), *other.all_edges()]
+        there = set(chain.from_iterable(view.keys() for view in views))
+        if unknown := [name for name in names if name not in there]:
+            raise ConfigError(
+                f"attrs={list(names)!r}: {self.path} has no {unknown[0]!r}; it has: "
+                f"{', '.join(sorted(there))}"
+            )
+        kept = {*names, *(f"{name}_scale" for name in names), *GRAPH, *COUNTS}
+        for view in views:
+            for name in {*view.keys()} - kept:
+                other.overlay.delete(view._key, name)
+        return other
 
     def __copy__(self) -> Self:
         """Another object for the same store, with attributes set and deleted of its own."""

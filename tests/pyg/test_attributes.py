@@ -207,7 +207,7 @@ def test_a_batch_has_the_stores_labels(write, y, kept, monkeypatch):
 
 def test_preparing_reads_the_labels_that_pick_returns(write):
     store = write(labels_of(50, np.int64))
-    collate = Collate(store, (), None, False)
+    collate = Collate(store, None, False, buffered=())
     collate.prepare()
     os.truncate(store.table("y").path, 4096)
     (labels,) = collate._labels.values()
@@ -229,7 +229,7 @@ def test_labels_of_another_process_are_used_until_close(write, monkeypatch):
     assert np.array_equal(kept, y)
     kept[5] = 3  # to be told from what is read here
     kept.flags.writeable = False
-    collate = Collate(store, (), None, False)
+    collate = Collate(store, None, False, buffered=())
     collate.use_labels({"nodes/y": SharedLabels(kept)})
     store.year = torch.zeros(COUNT)
     collate = collate.current(False)

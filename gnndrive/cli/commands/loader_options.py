@@ -74,10 +74,17 @@ class LoaderOptions:
 
     def loader(self, store: Store, seeds: Any, shuffle: bool, **more: Any) -> NeighborLoader:
         """Make a loader over `seeds`; `more` has further arguments of it, or arguments in place of
-        these options."""
+        these options. Batches have what training reads, whatever else the store has."""
         strategy = find_strategy(self.strategy)
         decides = strategy.replays or strategy.partitioned
         given = asdict(self)
+        given["attrs"] = trained(store)
         given["samplers"] = self.samplers or ("auto" if decides else SAMPLERS)
         fanout = list(given.pop("fanout"))
         return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **{**given, **more})
+
+
+def trained(store: Store) -> list[str]:
+    """The names of the attributes that training reads, of those that the store has."""
+    there = {name for view in (*store.all_nodes(), *store.all_edges()) for name in view.row_names}
+    return [name for name in ("x", "y") if name in there]

@@ -186,4 +186,5 @@ def _types(store: Store) -> dict[str, str]:
 
 def _array(array: ArrayInfo) -> str:
     shape = " × ".join(f"{size:,}" for size in array.shape)
-    return f"{array.dtype:<8} {shape:<24} {format_size(array.nbytes):>8}"
+    added = "  added by gnndrive infer" if array.folder else ""
+    return f"{array.dtype:<8} {shape:<24} {format_size(array.nbytes):>8}{added}"

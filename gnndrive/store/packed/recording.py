@@ -12,7 +12,7 @@ When not to use it: while the pack is being made; then its samples have no place
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,38 +89,43 @@ class Recording:
         info: the content of its pack.json, checked against the store (`open_pack`).
         store: the store.
         tables: the store's tables of the feature buffer.
+        wanted: the names of those whose rows are delivered, if the pack has them.
 
     Attributes:
         path, info: the same.
         index: the index, int64 [batches of all epochs, columns].
         places: what the index says of each table, by its name.
-        files: table name → the file of its packed rows.
+        files: table name → the file of its packed rows, of the wanted tables.
         hot_rows: table name → how many rows of the file are hot; the first ones.
         band_ends: table name → the slot after the last one of each band of hot rows, int64 [BANDS].
         sizes: the sizes of the largest batches.
         band_uses: table name → the uses of each band's rows in all batches, int64 [BANDS].
 
     Raises:
-        StoreError: the pack is damaged, was made for other tables, or was removed or replaced.
+        StoreError: the pack is damaged, has rows of a table that the store has not or that have
+            changed, or was removed or replaced.
     """
 
     def __init__(
-        self, path: Path, info: PackInfo, store: Store, tables: Sequence[FeatureTable]
-    ) -> None:
-        self.path, self.info, self._tables = path, info, tuple(tables)
-        names = [table.name for table in tables]
+        self, path: Path, info: PackInfo, store: Store, tables: Sequence[FeatureTable],
+        wanted: Container[str],
+    ) -> None:  # fmt: skip
+        self.path, self.info = path, info
         plain = replace(info.schema, more=())
         listed = [each.name[4:] for each in plain.sections if each.name.startswith("hot/")]
-        if listed != names or with_places(plain, names) != info.schema:
+        packed = [table for table in tables if table.name in listed]
+        if [table.name for table in packed] != listed or with_places(plain, listed) != info.schema:
             raise StoreError(
                 f"{path} has the rows of {', '.join(listed) or 'no table'}, and the store's are "
-                f"{', '.join(names) or 'none'}: {MEND}"
+                f"{', '.join(table.name for table in tables) or 'none'}: {MEND}"
             )
-        if dict(info.tables) != table_checksums(store, tables):
-            raise StoreError(
-                f"the features of {store.path} have changed since {path} was packed: {MEND}"
-            )
-        self.places = places_of(plain, names)
+        self._tables = [table for table in packed if table.name in wanted]
+        for name, checksum in table_checksums(store, self._tables).items():
+            if info.tables.get(name) != checksum:
+                raise StoreError(
+                    f"{name} of {store.path} has changed since {path} was packed: {MEND}"
+                )
+        self.places = places_of(plain, listed)
         self.hot_rows: dict[str, int] = {}
         self.band_ends: dict[str, Int64Array] = {}
         self.band_uses: dict[str, Int64Array] = {}
@@ -131,11 +136,11 @@ class Recording:
         )  # fmt: skip
         with self.unchanged():
             self.index = read_index(path, info.epochs * info.batches, len(info.schema.columns))
-            self.files = {table.name: self._file(table) for table in tables}
-            for name in names:
+            self.files = {table.name: self._file(table) for table in self._tables}
+            for name in self.files:
                 self._open_bands(name)
         self._reader = SampleReader(
-            path, info.schema, self.index, store.info.types, tables, info.batches
+            path, info.schema, self.index, store.info.types, packed, info.batches
         )
         self._check_index()
         self.sizes = recorded_sizes(info.schema, self.index)

@@ -109,7 +109,7 @@ def test_where_a_pack_may_be(own, tmp_path):
     ("change", "error", "said"),
     [
         # Those that `gnndrive.infer` adds may change without the store's identity.
-        ({"tables": {"nodes/x": "0" * 64}}, StoreError, "the features of .* have changed since"),
+        ({"tables": {"nodes/x": "0" * 64}}, StoreError, "nodes/x of .* has changed since"),
         ({"store": "0" * 64}, ConfigError, "has changed since .* was packed"),
     ],
 )

@@ -25,7 +25,6 @@ from tests.loader.hetero.graph import make_data as make_typed
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.damage import KINDS, damage, outcome
 from tests.loader.windows.stores import (
-    EDGES,
     MARIUS,
     MEMORY,
     NODES,
@@ -116,13 +115,7 @@ def test_single_batches_are_refused(make: Make) -> None:
     assert len(list(loader)) == len(loader)
 
 
-def test_other_tables_than_x_are_refused(make: Make, own: Store, tmp_path: Path) -> None:
-    """Those of edges with 64 bytes and more, and those that the program has set, at any time."""
-    data = make_graph()
-    data.edge_attr = torch.randn(EDGES, 16)
-    (tmp_path / "wide").mkdir()
-    with pytest.raises(ConfigError, match="use another strategy for edge features of 64 b"):
-        make(data=make_store(data, tmp_path / "wide"))
+def test_features_that_the_program_has_set_are_refused_at_any_time(make: Make, own: Store) -> None:
     later = make(data=own)
     own.x = torch.randn(own.num_nodes, 4)
     for use in (lambda: make(data=own), lambda: iter(later)):

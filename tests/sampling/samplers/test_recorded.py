@@ -30,7 +30,8 @@ def pack(tmp_path_factory):
     assembly = NeighborLoader(store, buffer="20KB", **GIVEN)._assembly()
     info = gnndrive.pack(store, seed=SEED, epochs=EPOCHS, buffer="20KB", **GIVEN)
     path = next(Path(store.path, "packed").iterdir())
-    recording = Recording(path, info, store, assembly.collate.tables)
+    tables = assembly.collate.tables
+    recording = Recording(path, info, store, tables, {table.name for table in tables})
     return recording, list(LoaderRecording(assembly, SEED, EPOCHS).draw(0))
 
 
