@@ -47,6 +47,19 @@ def in_memory(model: torch.nn.Module, path: Path) -> torch.Tensor:
     return rows
 
 
+def test_what_was_added_is_listed_left_out_of_training_and_removed(gnndrive, store):
+    before = gnndrive("plan", store, "--memory", "200MB").out
+    gd.infer([lambda x, edge_index: x], gd.open(store), name="twice")
+    assert "added by gnndrive infer" in gnndrive("info", store).out
+    assert gnndrive("plan", store, "--memory", "200MB").out == before
+    unknown = gnndrive("remove", store, "x")
+    assert unknown.code == 2
+    assert "no attribute 'x' that gnndrive.infer added; it has: twice" in unknown.err
+    assert gnndrive("remove", store, "twice").out == f"removed twice of {store}\n"
+    assert not (Path(store) / "derived" / "twice.json").exists()
+    assert "it has: none" in gnndrive("remove", store, "twice").err
+
+
 def test_a_checkpoint_of_train(gnndrive, store, tmp_path):
     file = tmp_path / "model.pt"
     words = ("--epochs", "1", "--hidden", "8", "--batch-size", "200", "--checkpoint", file)

@@ -27,6 +27,7 @@ from gnndrive.inference import hidden, infer
 from gnndrive.inference import outcome as outcome_module
 from gnndrive.inference import run as run_module
 from gnndrive.inference.hidden import HiddenWriter
+from gnndrive.inference.outcome import remove_result
 from gnndrive.inference.unfinished import unfinished
 from gnndrive.store import ArrayInfo
 from tests.inference.conftest import COLUMNS, doubled, interrupt
@@ -172,6 +173,22 @@ def test_cleaning_after_a_kill_at_any_call_before_the_end(store: Store):
         clean.run(store.path.parent)
         assert not (store.path / "derived").exists()
     assert at > 20
+
+
+def test_a_removal_that_was_killed_has_removed_nothing_or_all(store: Store):
+    wanted = gnndrive.open(store.path).info.own
+    for at in range(1, 99):
+        infer([doubled], store)
+        killed = killed_at(lambda: remove_result(gnndrive.open(store.path), "h"), at)
+        opened = gnndrive.open(store.path)
+        opened.verify()
+        if "h" not in opened.node_names:
+            assert opened.info == wanted
+            clean.run(store.path.parent)
+            assert not (store.path / "derived").exists()
+        if not killed:
+            break
+    assert 3 < at < 20
 
 
 def test_an_interrupted_one_goes_on_from_its_last_batch(store: Store):
