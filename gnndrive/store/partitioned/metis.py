@@ -74,10 +74,9 @@ def assign_metis(
         The partition of each node, int32 [nodes].
 
     Raises:
-        ConfigError: pymetis is not there, the memory is too little, or the child failed.
+        ConfigError: the memory is too little, or the child failed.
         StoreError: its result cannot be read.
     """
-    check_there()
     if memory < (least := memory_of(lists.entries)):
         raise ConfigError(
             f"memory={format_size(memory)} is too little for METIS, which takes {BYTES_AN_ENTRY} "

@@ -1,5 +1,7 @@
 """The hybrid and the static policy: traces by hand, and the threshold."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,16 @@ def test_a_trace_by_hand(foreseen):
         admit(table, [batch], [codes[index]], part=0).release(0, len(batch))
         assert before - present(table) == leaves, f"batch {index}"
         table.verify()
+
+
+def test_the_rows_of_a_withdrawn_batch_are_let_go():
+    table = SlotTable(len(CLASSES), 4, 8, NOTHING, NO_TIER, Hybrid(1), classes=CLASSES)
+    rows = np.arange(3)
+    held = weakref.ref(rows)
+    table.announce(0, rows)
+    table.withdraw(0, rows)
+    del rows
+    assert held() is None
 
 
 @pytest.mark.parametrize(

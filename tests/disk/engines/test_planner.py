@@ -95,6 +95,16 @@ def test_extents_equal_brute_force(data):
     assert extents_of(other) == expected
 
 
+def test_runs_are_joined_up_to_the_largest_gap_and_extent():
+    for gap, extent, expected in (
+        (1024, 2560, [(0, 2560)]),
+        (1023, 2560, [(0, 512), (1536, 1024)]),
+        (1024, 2559, [(0, 512), (1536, 1024)]),
+    ):
+        options = {"row_bytes": 512, "gap_bytes_max": gap, "extent_bytes_max": extent}
+        assert extents_of(plan([0, 3, 4], **options)[0]) == expected
+
+
 def test_separate_rows_are_read_one_by_one_in_the_callers_order():
     options = {"row_bytes": 512, "separate": 1, "gap_bytes_max": 4096}
     assert extents_of(plan([5, 3, 3, 4], **options)[0]) == [
