@@ -24,13 +24,16 @@ TYPES = {
 """SQL that says whether a text is of a type."""
 
 
+_QUOTED = re.compile(r"""\s*(['"]).*\1\s*""")
+
+
 def first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
     """Find a text file's first row.
 
     Returns:
         (number of lines before it, which are blank or comments; its fields, [] if the file is
-        empty; its separator; the file's quotes, single ones if all fields of one of the first two
-        rows have them; whether it is the only row).
+        empty; its separator; the file's quotes, single ones if a field of the first two
+        rows has them and none has double ones; whether it is the only row).
 
     Raises:
         StoreError: the file cannot be read as text.
@@ -44,8 +47,9 @@ def first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
                 if text.strip() and not text.lstrip().startswith("#"):
                     delimiter = next((sign for sign in ",;\t " if sign in text), ",")
                     second = next((rest for rest in lines if rest.strip()), None)
-                    single = any(_single_quoted(row, delimiter) for row in (text, second))
-                    quote = "'" if single else '"'
+                    fields = [*text.split(delimiter), *(second or "").split(delimiter)]
+                    marks = {field.strip()[:1] for field in fields if _QUOTED.fullmatch(field)}
+                    quote = "'" if marks == {"'"} else '"'
                     (fields,) = csv.reader([text], delimiter=delimiter, quotechar=quote)
                     return number, fields, delimiter, quote, second is None
     except (OSError, UnicodeDecodeError) as error:
@@ -59,11 +63,6 @@ def _lines(stream: IO[str], file: Path) -> Iterator[str]:
         if len(line) == LINE_BYTES_MAX:
             raise long_line(file)
         yield line
-
-
-def _single_quoted(row: str | None, delimiter: str) -> bool:
-    fields = [] if row is None else [field.strip() for field in row.split(delimiter)]
-    return bool(fields) and all(re.fullmatch("'.*'", field) for field in fields)
 
 
 def column_name(name: str) -> str:
