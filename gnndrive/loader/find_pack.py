@@ -14,7 +14,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.recording import pack_settings
+from gnndrive.loader.recording import pack_command, pack_settings
 from gnndrive.sampling.schedules.base import InputEdges
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
@@ -110,11 +110,15 @@ def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[Pack]) -> st
             said = "; ".join(differences(pack.info.settings, wanted))
         lines.append(f"\n  {pack.path}: {said}")
     fanout, size = wanted.num_neighbors, wanted.batch_size
-    seeds, command = "input_nodes=…", ", or with gnndrive pack"
-    if isinstance(assembly.inputs, InputEdges):
-        seeds, command = "edge_label_index=…", ""
+    if command := pack_command(assembly):
+        make = f"`{command}`"
+    else:
+        seeds = "edge_label_index" if isinstance(assembly.inputs, InputEdges) else "input_nodes"
+        make = (
+            f"gnndrive.pack(store, {fanout!r}, {seeds}=…, batch_size={size}, memory=…) and the "
+            "loader's other arguments"
+        )
     return (
         f"strategy={name!r} replays recorded batches, and {store} has no pack of this loader's: "
-        f"make one with gnndrive.pack(store, {fanout!r}, {seeds}, batch_size={size}, memory=…) "
-        f"and the loader's other arguments{command}{''.join(lines)}"
+        f"make one with {make}{''.join(lines)}"
     )

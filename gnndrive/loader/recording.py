@@ -65,14 +65,14 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
     )  # fmt: skip
 
 
-def pack_command(assembly: Assembly) -> str:
-    """What packs the batches of a loader: the command, if their seeds are a split's nodes."""
+def pack_command(assembly: Assembly) -> str | None:
+    """The command that packs the batches of a loader; None: only Python can say which they are."""
     store = assembly.store
     of = (name for name in store.split_names if _are_split(assembly.inputs, store.split(name)))
     split = next(of, None)
     plain = assembly.subgraphs is None and isinstance(assembly.num_neighbors, Sequence)
     if split is None or assembly.replace or assembly.drop_last or not plain:
-        return "gnndrive.pack and the arguments of the loader"
+        return None
     words = ["gnndrive", "pack", str(store.path)]
     words += ["--fanout", ",".join(map(str, assembly.num_neighbors))]
     words += ["--batch-size", str(assembly.batch_size), "--input", split]

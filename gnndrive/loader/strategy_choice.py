@@ -240,7 +240,7 @@ def _packed_cost(known: _Known, strategy: Strategy, request: PlanRequest) -> Str
             known.loading(request, planner),
             known.traces,
             known.batches,
-            pack_command(assembly),
+            pack_command(assembly) or "gnndrive.pack and the arguments of the loader",
         )
     collate = assembly.collate.buffering(recording.files)
     planner = make_planner(replace(assembly, collate=collate, recording=recording).request())

@@ -47,6 +47,9 @@ def test_training_finds_what_packing_makes_without_options(gnndrive, store):
     assert replayed["epochs"][0]["accuracy"].keys() == {"val", "test"}
     refused = gnndrive(*words, *SMALL, "--strategy", "diskgnn").refusal
     assert "fanout was [10, 10] and is [3, 2]" in refused
+    (command,) = re.findall(r"make one with `gnndrive (.*?)`", refused)
+    assert gnndrive(*shlex.split(command)).code == 0
+    assert gnndrive(*words, *SMALL, "--strategy", "diskgnn").code == 0
 
 
 def test_the_lines_at_the_end_use_the_pack(gnndrive, store, tmp_path):

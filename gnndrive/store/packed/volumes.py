@@ -52,12 +52,15 @@ def volume_name(number: int) -> str:
 
 
 def failure(error: OSError, path: Path) -> Exception:
-    """The error for a file of a pack that cannot be written."""
+    """The error for a file of a pack or of partitions that cannot be written."""
     remedy = (
         "free some space, or choose another disk; the same command goes on after what is written"
     )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = "choose a folder that you may write with out=, or --out"
+        remedy = (
+            "make the folder writable, or copy the store to one where you may write; a pack alone "
+            "may lie elsewhere (out=, or --out)"
+        )
     return refusal(error.errno or 0) or StoreError(
         f"writing {path} failed ({error.strerror or error}): {remedy}"
     )
