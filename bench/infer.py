@@ -39,7 +39,6 @@ import gnndrive
 from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.direct_file import STRETCH_BYTES
-from gnndrive.common.malloc import return_large_blocks
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import DiskCost
 from gnndrive.inference.layers import Layers
@@ -55,7 +54,6 @@ def unchanged(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
 
 def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
     """Infer all layers; returns seconds and what was read."""
-    return_large_blocks()  # as the command line does
     store = gnndrive.open(options.store)
     settings = RunSettings(
         parse_size(options.memory, "--memory"), None, "x", {}, None, BATCH_TARGETS, "auto", 128

@@ -57,7 +57,6 @@ from gnndrive.cli.commands.options import (
 from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.training import TrainSettings
 from gnndrive.common.errors import GNNDriveError, StoreError
-from gnndrive.common.malloc import return_large_blocks
 from gnndrive.inference.outcome import remove_result
 from gnndrive.store.reader import open as open_store
 
@@ -349,7 +348,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    return_large_blocks()
     # Without it, the interpreter's last collection looks at all of torch: 0.8 s of every Ctrl-C.
     atexit.register(_freeze)
     with streams.guarded():

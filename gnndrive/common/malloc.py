@@ -9,28 +9,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
-_LARGE_BYTES = 4 << 20
-
-
-def return_large_blocks() -> None:
-    """Return blocks of 4 MiB and more as soon as they are freed, from now on.
-
-    By default, glibc raises its threshold for that up to 32 MiB once a block of that size was
-    freed. Each thread that gathers batches then keeps some tens of MB for the next batch: 290 MB
-    more at the peak of a run whose batches take 33 MB. The setting is of the whole process, so the
-    command line changes it in its own process, and the library does not change it in its users'.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+_M_ARENA_MAX = -8  # malloc.h
 
 
 def share_one_heap() -> None:
     """Let threads that start from now on, the user's too, share the heaps that there are: that of
     the main thread, unless other threads have made some. What one thread frees the next one uses.
 
-    Large blocks cost the same as before (other than with `return_large_blocks`), and hardly any
-    thread waits for another to allocate. Once nine heaps exist glibc ignores it.
+    Large blocks cost the same as before, and hardly any thread waits for another to allocate. Once
+    nine heaps exist glibc ignores it.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

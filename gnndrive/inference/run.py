@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.interrupts import deferred_interrupts
-from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
+from gnndrive.common.malloc import return_free_memory, share_one_heap
+from gnndrive.common.records import NodeKey, TableFile, ends_of
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
 from gnndrive.disk.row_reader import RowReader
 from gnndrive.inference import degrees
@@ -24,7 +25,7 @@ from gnndrive.inference.edge_values import EdgeValues
 from gnndrive.inference.hidden import HiddenWriter, remove, table_file
 from gnndrive.inference.layer_pass import LayerPass
 from gnndrive.inference.layers import Layers
-from gnndrive.inference.memory import plan_rows
+from gnndrive.inference.memory import RowPlan, plan_rows
 from gnndrive.inference.outcome import Outcome
 from gnndrive.inference.progress import Done, Record
 from gnndrive.inference.row_cache import RowReads
@@ -88,6 +89,7 @@ class Run:
             self._record.layers.clear()
         self._convs = convs_of(layers.modules)
         self._reads: RowReads | None = None
+        self._edge_bytes = 0
         self._thread: ThreadPoolExecutor
         self.stats: dict[str, int] = {}
 
@@ -95,7 +97,9 @@ class Run:
         """Compute all layers that are not finished, and make the last one the result."""
         self._inputs(0)  # complains before anything is made
         self._outcome.folder.mkdir(parents=True, exist_ok=True)
+        share_one_heap()
         with ExitStack() as stack:
+            stack.callback(return_free_memory)
             where = stack.enter_context(self._layers.evaluated(self._settings.device))
             stack.enter_context(torch.inference_mode())
             reader = RowReader(self._store, self._settings.engine, self._settings.io_depth)
@@ -109,6 +113,7 @@ class Run:
             stack.callback(self._close_reads)
             self._thread = stack.enter_context(ThreadPoolExecutor(1, "gnndrive-blocks"))
             call = BatchCall(self._store, self._layers, values, normaliser, where)
+            self._edge_bytes = call.edge_bytes
             for layer in range(len(self._layers)):
                 with self._store.unchanged():
                     self._run_layer(layer, call)
@@ -125,11 +130,7 @@ class Run:
         later = len(self._record.layers) > layer + 1
         files = {} if later else self._inputs(layer)
         for type in self._rows:
-            targets = Targets(
-                self._store, type,
-                [each for each in self._store.all_edges() if later or self._has(files, each.type)],
-                self._settings.batch_size,
-            )  # fmt: skip
+            targets = self._targets(type, self._rows if later else files)
             done = self._record.layers[layer].get(type)
             if later or (done is not None and done.finished):
                 self._entries_done += targets.entries
@@ -152,16 +153,37 @@ class Run:
                 if before.dtype is not None:
                     remove(self._outcome.base, self._info(layer - 1, type))
 
+    def check_next(self, layer: int) -> None:
+        """Check that the layer after `layer` has memory for the rows whose width is known by now.
+
+        Raises:
+            ConfigError: see `plan_rows`.
+        """
+        if layer + 1 == len(self._layers):
+            return
+        files = self._inputs(layer + 1)
+        for type in self._rows:
+            targets = self._targets(type, files)
+            if type in files and targets.count:
+                self._plan(targets, {each: files[each] for each in targets.sources})
+
+    def _targets(self, type: NodeKey, sources: Container[NodeKey]) -> Targets:
+        """A type's nodes with their in-edges from `sources`, of which a layer has rows."""
+        edges = [each for each in self._store.all_edges() if ends_of(each.type)[0] in sources]
+        return Targets(self._store, type, edges, self._settings.batch_size)
+
+    def _plan(self, targets: Targets, files: Mapping[NodeKey, TableFile]) -> RowPlan:
+        return plan_rows(
+            targets, files, self._settings.memory, self._settings.io_depth,
+            degrees.NODE_BYTES if self._convs else 0, self._edge_bytes,
+        )  # fmt: skip
+
     def _run_type(
         self, layer: int, targets: Targets, files: Mapping[NodeKey, TableFile], call: BatchCall
     ) -> None:
         """Compute what is left of one type in a layer."""
         used = {type: files[type] for type in targets.sources}
-        settings = self._settings
-        plan = plan_rows(
-            targets, used, settings.memory, settings.io_depth,
-            degrees.NODE_BYTES if self._convs else 0, call.edge_bytes,
-        )  # fmt: skip
+        plan = self._plan(targets, used)
         reads = self._reads_for(max(file.row_bytes for file in used.values()))
         compute = call.of_layer(layer, targets.type, files)
         sink = _Sink(self, layer, targets)
@@ -226,10 +248,6 @@ class Run:
             for type, done in self._record.layers[layer].items()
             if done.dtype is not None
         )
-
-    def _has(self, files: Mapping[NodeKey, TableFile], type: EdgeKey) -> bool:
-        """Whether a layer has rows of the type that edges come from."""
-        return ends_of(type)[0] in files
 
     def _info(self, layer: int, type: NodeKey) -> Any:
         """The array of a type's rows after a layer."""
@@ -322,6 +340,7 @@ class _Sink:
         return self._run._record.layers[self._layer][self._type]
 
     def _open(self) -> None:
+        self._run.check_next(self._layer)
         info = self._run._info(self._layer, self._type)
         self._writer = HiddenWriter(
             self._run._outcome.base, info, self.first, checksum=self._checksum

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.loader.arguments import positive, whole
 from gnndrive.loader.assembly import Assembly
@@ -88,12 +89,15 @@ def pack(
         disk=_bytes(disk=disk), device_memory=size_or_none(device_memory or 0, "device_memory"),
     )  # fmt: skip
     room, request = _bytes(packing_memory=packing_memory), training.request()
-    return write_pack(
-        opened, pack_path(opened, settings) if out is None else Path(out), settings,
-        LoaderRecording(training, seed, epochs, room), training.collate.tables,
-        lambda recorded: hot_slots(request, recorded, settings.device_memory),
-        room or settings.memory, progress=progress,
-    )  # fmt: skip
+    try:
+        return write_pack(
+            opened, pack_path(opened, settings) if out is None else Path(out), settings,
+            LoaderRecording(training, seed, epochs, room), training.collate.tables,
+            lambda recorded: hot_slots(request, recorded, settings.device_memory),
+            room or settings.memory, progress=progress,
+        )  # fmt: skip
+    finally:
+        return_free_memory()
 
 
 def _check_draws(arguments: dict[str, Any]) -> None:

@@ -234,9 +234,7 @@ class Runtime:
         self._tasks.pop(run, None)
         run.epoch.output.finish(None)
         try:
-            buffer = run.epoch.buffer
-            if run.epoch.inputs.phase is not None:  # its memory is wanted by the next part
-                run.epoch.buffer = NoBuffer()
+            buffer, run.epoch.buffer = run.epoch.buffer, NoBuffer()  # an iterator keeps the epoch
             if not isinstance(buffer, NoBuffer):
                 self._buffers.give(buffer)
             if not task.cancelled():

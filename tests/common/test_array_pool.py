@@ -15,7 +15,7 @@ import torch
 from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.common import array_pool, malloc
 from gnndrive.common.array_pool import ArrayPool, empty_tensor
-from gnndrive.common.malloc import return_free_memory, return_large_blocks
+from gnndrive.common.malloc import return_free_memory
 from tests.interrupted import drop_and_interrupt
 from tests.soak import product
 
@@ -188,5 +188,4 @@ def test_blocks_below_one_that_is_in_use_are_returned():
 def test_without_glibc_nothing_happens(monkeypatch):
     monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
     return_free_memory()
-    return_large_blocks()
     malloc.share_one_heap()

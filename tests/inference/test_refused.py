@@ -5,6 +5,7 @@ import errno
 import fcntl
 import functools
 import os
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -458,3 +459,27 @@ def test_what_cannot_be_named_is_computed_anew(store: Store):
     with pytest.warns(RuntimeWarning, match="Generator"):
         infer(layers, store, overwrite=True, progress=lambda what, *of: done.append(of[0]))
     assert done
+
+
+def test_memory_that_is_too_little_for_a_later_layer_is_refused_at_the_first_batch(store: Store):
+    def wide(x: Any, edge_index: Any) -> Any:
+        return x.repeat(1, 30)
+
+    computed: list[int] = []
+
+    def run(memory: int) -> None:
+        computed.clear()
+        infer(
+            [wide, wide, lambda x, edge_index: x[:, :1]], store, memory=memory, batch_size=BATCH,
+            progress=lambda what, done, total: computed.append(done),
+        )  # fmt: skip
+
+    least, entries = 10_000, store.num_nodes + store.num_edges
+    for begun in (0, 0, 1):  # each width is known from the first batch of its layer on
+        with pytest.raises(ConfigError, match="give memory=") as refused:
+            run(least)
+        assert max(computed, default=0) == begun * entries
+        (found,) = re.findall(r"give memory=(\d+)", str(refused.value))
+        assert int(found) > least
+        least = int(found)
+    run(least)

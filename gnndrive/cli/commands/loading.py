@@ -28,7 +28,6 @@ import torch
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS, mapped_batches
 from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import ConfigError, GNNDriveError
-from gnndrive.common.malloc import return_large_blocks
 from gnndrive.common.records import Int64Array
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.plan.strategy_costs import StrategyCost
@@ -257,7 +256,6 @@ def _said(given: Loading) -> str:
 
 def main(text: str) -> None:
     """Load what a `Loading` in JSON says, and print how it ended."""
-    return_large_blocks()
     fields = json.loads(text)
     given = Loading(**fields | {"fanout": tuple(fields["fanout"])})
     try:

@@ -117,8 +117,11 @@ class Native:
         self._idle: list[Any] = []
 
     def stop(self) -> None:
-        """Make running and later calls end at once with ClosedError."""
+        """Make running and later calls end at once with ClosedError, and free their memory: what
+        has ended with an error is referred to by its traceback for a while."""
         self._stop.set()
+        with self._lock:
+            self._idle.clear()
 
     @contextmanager
     def sampled(
@@ -155,7 +158,9 @@ class Native:
             yield InScratch(scratch, relations, options)
         finally:
             with self._lock:
-                self._idle.append(scratch)
+                if not self._stop:
+                    self._idle.append(scratch)
+            del scratch
 
     def _take_scratch(self) -> Any:
         with self._lock:
