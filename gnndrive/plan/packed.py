@@ -18,6 +18,7 @@ import numpy as np
 from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.computing import (
     HAND_OVER,
@@ -29,7 +30,7 @@ from gnndrive.plan.computing import (
 )
 from gnndrive.plan.items import PlanItem, item_if_any, other_items
 from gnndrive.plan.plan import Plan, TablePlan, default_bytes
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.planner import MAPPED_BYTES, Planner, fetch_bytes
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
 from gnndrive.plan.requirements import Requirements
@@ -40,6 +41,7 @@ STAGES = StageCounts(2, 2, 2)
 STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
 PLACES = 2  # one is read while the other is gathered
 READ_BYTES = 256 << 10  # of one request of a long read
+NO_TOPOLOGY = TopologyChoice("none", "none, because samples are recorded", 0)
 _NOT_NEEDED = ("mapping table", "index pointers", "look-ahead", "topology", "leases",
                "queued samples", "sampler scratch")  # fmt: skip
 RESIDENT_BYTES = 45  # of a hot row that is being read: its numbers, and its planned read
@@ -350,7 +352,7 @@ def packed_planner(request: PlanRequest, recording: Recording) -> PackedPlanner:
     requirements, warm_up = requirements_of(request, _stages(request))
     return PackedPlanner(
         replace(requirements, edge_number_bytes=0), request.memory, request.buffer,
-        TopologyChoice("none", "none, because samples are recorded", 0), warm_up,
+        NO_TOPOLOGY, warm_up,
         _stages(request), None, attribute_files(request), recording=recording, sizes=sizes,
         disk=request.disk,
     )  # fmt: skip
@@ -368,22 +370,41 @@ def packed_room(
 
     Returns:
         Bytes of the device and the host together, and the number of places.
+
+    Raises:
+        ConfigError: the memory is too little to replay the batches, even with one place.
     """
     request = packed_request(request, sizes)
-    requirements, _ = requirements_of(request, _stages(request))
-    places = min(PLACES, _stages(request).training_queue)
+    requirements = replace(requirements_of(request, _stages(request))[0], edge_number_bytes=0)
+    places, ranks = min(PLACES, _stages(request).training_queue), request.ranks
     if device_memory:
         requirements = replace(requirements, device_memory=device_memory)
-        device_memory -= 2 * requirements.batch_bytes
-    host = default_bytes(request.ranks)
-    most = (request.buffer or request.memory or host) // request.ranks + max(device_memory, 0)
+        device = find("devices", "cuda")
+        scratch = (device.scratch_bytes(each.row_bytes, each.rows) for each in requirements.tables)
+        device_memory -= 2 * requirements.batch_bytes + sum(scratch)
+    host = default_bytes(ranks)
+    most = (request.buffer or request.memory or host) // ranks + max(device_memory, 0)
     hot_rows = sum(min(each.rows, most // each.row_bytes) for each in requirements.tables)
-    items = packed_items(requirements, sizes, hot_rows)
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
-        host = request.memory - sum(item.host_bytes for item in items)
-    return max(host // request.ranks, 0) + max(device_memory, 0), places
+        fetched = [name for name, nbytes in attribute_files(request) if nbytes > MAPPED_BYTES]
+        if fetched:
+            nbytes = fetch_bytes(requirements, fetched, NO_TOPOLOGY)
+            requirements = replace(requirements, fetch_bytes=nbytes)
+        without, others = (
+            sum(item.host_bytes for item in packed_items(requirements, sizes, hot))
+            for hot in (0, hot_rows)
+        )
+        host = request.memory - others
+        place = sum(each.batch_rows_max * each.row_bytes for each in requirements.tables)
+        least = without + (0 if device_memory else place * ranks)
+        if request.memory < least:
+            raise ConfigError(
+                f"memory={format_size(request.memory)} is too little to replay these batches: give "
+                f'at least memory="{least_text(least)}", or pack smaller batches'
+            )
+    return max(host // ranks, 0) + max(device_memory, 0), places
 
 
 def _stages(request: PlanRequest) -> StageCounts:

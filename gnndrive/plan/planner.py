@@ -67,12 +67,7 @@ class Planner:
         fetched = self._fetched(plan, small)
         if not fetched:
             return plan
-        of_nodes = all(name.startswith("nodes/") for name in fetched)
-        rows = self.requirements.batch_nodes_max if of_nodes else self.requirements.batch_edges_max
-        readers = 1 + self.requirements.samplers * (self.requirements.edge_number_bytes > 0)
-        nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers
-        if not self.topology.has_ring:  # a topology's ring, which it has counted, is used for both
-            nbytes += RING_BYTES
+        nbytes = fetch_bytes(self.requirements, fetched, self.topology)
         plan = self._make(mapped_bytes=sum(small.values()), fetch_bytes=nbytes)
         return replace(plan, fetched=fetched)
 
@@ -116,3 +111,19 @@ class Planner:
         why = "because training leaves that much of the device's memory"
         requirements = replace(self.requirements, device_memory=device_bytes, device_why=why)
         return replace(self, requirements=requirements).plan()
+
+
+def fetch_bytes(
+    requirements: Requirements, fetched: Collection[str], topology: TopologyChoice
+) -> int:
+    """Bytes that reading attributes directly takes, for `Requirements.fetch_bytes`.
+
+    Args:
+        requirements: of the loader.
+        fetched: the names of the attributes.
+        topology: where the adjacency lives; its ring, which it has counted, is used for both.
+    """
+    of_nodes = all(name.startswith("nodes/") for name in fetched)
+    rows = requirements.batch_nodes_max if of_nodes else requirements.batch_edges_max
+    readers = 1 + requirements.samplers * (requirements.edge_number_bytes > 0)
+    return FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers + RING_BYTES * (not topology.has_ring)

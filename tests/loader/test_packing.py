@@ -1,6 +1,7 @@
 """`gnndrive.pack` takes a loader's arguments; `gnndrive.unpack` removes packs, and nothing else."""
 
 import fcntl
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,17 @@ def test_memory_need_only_suffice_for_replaying(tmp_path):
         drawing.plan()
     with pytest.raises(ConfigError, match="too little to pack"):
         gnndrive.pack(store, **given)
-    info = gnndrive.pack(store, **given, packing_memory="1GB")
-    assert info.settings.memory == 1_400_000
+    with pytest.raises(ConfigError, match="to replay these batches: give at least") as refused:
+        gnndrive.pack(store, **given | {"memory": "300KB"}, packing_memory="1GB")
+    (least,) = re.findall('at least memory="(.*)",', str(refused.value))
+    for memory in (least, "1.4MB"):
+        info = gnndrive.pack(store, **given | {"memory": memory}, packing_memory="1GB")
+        with NeighborLoader(store, **given | {"memory": memory}, strategy="diskgnn") as loader:
+            assert loader.plan().total_bytes <= info.settings.memory
+
+        shutil.rmtree(store.path / "packed")
+    gnndrive.pack(store, **given, packing_memory="1GB")
     with NeighborLoader(store, **given, strategy="diskgnn") as loader:
-        assert loader.plan().total_bytes <= info.settings.memory
         for batch in loader:
             assert torch.equal(batch.x, data.x[batch.n_id])
 
