@@ -14,8 +14,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ProcessGuard, keep_until_exit
@@ -23,6 +25,7 @@ from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.limits import named_limit, require_files
 
 Result = TypeVar("Result")
+Begun = TypeVar("Begun")
 CLOSED = "this loader was closed; make a new one"
 INSIDE = (
     "this was called in one of the loader's own threads, for example in a transform, a sampler or "
@@ -89,12 +92,24 @@ class LoopThread:
             ClosedError: the loop thread was closed.
             ConfigError: this is a forked child.
         """
+
+        def begin() -> Future[Result]:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+        return self._begin(coroutine, begin)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any], begin: Callable[[], Begun]) -> Begun:
+        """Call `begin`, which has the loop run a coroutine, unless it cannot.
+
+        Raises:
+            ClosedError, ConfigError: see `start`.
+        """
         if self.guard.forked:
             coroutine.close()
             self.guard.check()
         with self._closing:
             if not self._closed:
-                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+                return begin()
         coroutine.close()
         raise ClosedError(CLOSED)
 
@@ -110,10 +125,27 @@ class LoopThread:
         if self.inside:
             coroutine.close()
             raise ConfigError(INSIDE)
+        # A Future has a condition in Python, which an interrupt at its beginning leaves locked; the
+        # loop would wait for it for ever. A queue's `get` is interrupted whole or not at all.
+        # And the task is freed in the loop thread, because what a signal raises is lost while a
+        # weak reference to it is removed.
+        ended: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+        def deliver(task: asyncio.Task[Result]) -> None:
+            error = ClosedError(CLOSED) if task.cancelled() else task.exception()
+            ended.put((None if error else task.result(), error))
+
+        def run() -> None:
+            self._loop.create_task(coroutine).add_done_callback(deliver)
+
+        self._begin(coroutine, partial(self._loop.call_soon_threadsafe, run))
+        result, error = ended.get()
         try:
-            return self.start(coroutine).result()
-        except CancelledError:
-            raise ClosedError(CLOSED) from None
+            if error is not None:
+                raise error
+            return cast(Result, result)
+        finally:
+            del error  # whose traceback refers to this frame
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Have the loop call a function soon; does nothing if the loop is closed.

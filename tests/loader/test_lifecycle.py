@@ -10,11 +10,11 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +27,7 @@ import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader, Store, StoreError
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
-from gnndrive.common import array_pool
+from gnndrive.common import array_pool, loop_thread
 from gnndrive.common.ffi import ffi
 from gnndrive.common.loop_thread import LoopThread
 from gnndrive.common.memory import parse_size
@@ -195,15 +195,18 @@ def test_closing_in_the_middle_raises_and_again_after_an_interrupt(
     next(iterator)
     closed.close(), closed.close()
     interrupts = iter([KeyboardInterrupt])
-    result = Future.result
 
-    def interrupted(self: Future[Any], timeout: float | None = None) -> Any:
-        if threading.current_thread() is threading.main_thread():
+    class Interrupted:
+        def __init__(self) -> None:
+            self._queue = SimpleQueue[Any]()
+            self.put = self._queue.put
+
+        def get(self) -> Any:
             for interrupt in interrupts:
                 raise interrupt
-        return result(self, timeout)
+            return self._queue.get()
 
-    monkeypatch.setattr(Future, "result", interrupted)
+    monkeypatch.setattr(loop_thread, "SimpleQueue", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         loader.close()
     loader.close()

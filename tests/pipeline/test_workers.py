@@ -176,6 +176,19 @@ def test_a_coroutine_runs_in_the_loop_thread(loop_thread):
         loop_thread.call(fail())
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_an_interrupt_at_any_point_of_a_call_leaves_the_loop_free(loop_thread):
+    def call() -> None:
+        loop_thread.call(echo(1))
+        for _ in range(9):  # steps at which the last interrupt may still come
+            str()
+
+    places = "/loop_thread.py", "/_base.py", "/threading.py", "/test_workers.py"
+    for number in range(20):
+        interrupted(call, number, *places)
+        assert loop_thread.call(echo(number)) == number
+
+
 def test_after_close_everything_is_refused(loop_thread):
     loop_thread.close(), loop_thread.close()
     coroutine = echo(1)
