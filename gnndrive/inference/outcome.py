@@ -229,9 +229,15 @@ def remove_result(store: Store, name: str) -> None:
             f"{store.path} has no attribute {name!r} that gnndrive.infer added; it has: "
             f"{', '.join(added) or 'none'}"
         )
-    with sole_use(folder / name):
+    with sole_use(folder / name, "stop it"):
         try:
             os.unlink(folder / f"{name}.json")
+        except OSError as error:
+            raise StoreError(
+                f"{folder / name}.json cannot be removed ({error.strerror}): make {folder} "
+                "writable, and run the same again"
+            ) from error
+        try:
             fsync_folder(folder)
             shutil.rmtree(folder / name)
         except OSError as error:
@@ -239,6 +245,8 @@ def remove_result(store: Store, name: str) -> None:
                 f"{folder / name} cannot be removed ({error.strerror}): check the disk, and run "
                 f"gnndrive clean {store.path.parent}"
             ) from error
+    with contextlib.suppress(OSError):  # other attributes lie in it
+        folder.rmdir()
 
 
 def is_working_folder(folder: Path) -> bool:

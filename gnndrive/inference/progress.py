@@ -112,8 +112,12 @@ def run_key(*parts: Any) -> str:
 
 
 @contextmanager
-def sole_use(folder: Path) -> Iterator[None]:
+def sole_use(folder: Path, other: str = "give another name= or out=") -> Iterator[None]:
     """Make a folder and keep other processes and threads out of it; the lock's file stays.
+
+    Args:
+        folder: the folder.
+        other: what may be done instead of waiting, for errors.
 
     Raises:
         ConfigError: another process or thread is in it, it cannot be made or written to, its file
@@ -123,19 +127,17 @@ def sole_use(folder: Path) -> Iterator[None]:
         fd = _lock(folder)
     except BlockingIOError as error:
         raise ConfigError(
-            f"another process or thread computes in {folder} now: wait until it ends, or give "
-            "another name= or out="
+            f"another process or thread computes in {folder} now: wait until it ends, or {other}"
         ) from error
     except OSError as error:
         if (refused := refusal(error.errno or 0)) is not None:
             raise refused from None
         if has_no_locks(error):
             raise ConfigError(
-                f"the file system of {folder} has no locks: give a folder on a local disk with out="
+                f"the file system of {folder} has no locks: use a local disk, or {other}"
             ) from error
         raise ConfigError(
-            f"{folder} cannot be written to ({error.strerror}): make it writable, or give another "
-            "folder with out="
+            f"{folder} cannot be written to ({error.strerror}): make it writable, or {other}"
         ) from error
     try:
         yield

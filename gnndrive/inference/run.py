@@ -159,8 +159,8 @@ class Run:
         Raises:
             ConfigError: see `plan_rows`.
         """
-        if layer + 1 == len(self._layers):
-            return
+        if layer + 1 == len(self._layers) or self._settings.memory is None:
+            return  # or there is no limit but what is free then
         files = self._inputs(layer + 1)
         for type in self._rows:
             targets = self._targets(type, files)

@@ -68,6 +68,8 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
 def pack_command(assembly: Assembly) -> str | None:
     """The command that packs the batches of a loader; None: only Python can say which they are."""
     store = assembly.store
+    if store.is_hetero:
+        return None
     of = (name for name in store.split_names if _are_split(assembly.inputs, store.split(name)))
     split = next(of, None)
     plain = assembly.subgraphs is None and isinstance(assembly.num_neighbors, Sequence)

@@ -119,7 +119,7 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
 
 def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
     own = assembly.strategy
-    whole = assembly
+    whole = assembly  # from which batches are drawn, with all tables in the feature buffer
     if own.replays or own.partitioned:
         whole = replace(_with(assembly, STRATEGIES[DEFAULT]), recording=None, megabatches=None)
     drawing = whole.drawing(for_plan=False)
@@ -132,7 +132,7 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
         return None
     types: dict[str, NodeKey] = {
         table.name: table.type  # type: ignore[misc]
-        for table in assembly.collate.tables
+        for table in whole.collate.tables
         if not table.of_edges
     }
     try:

@@ -372,19 +372,20 @@ def packed_room(
         Bytes of the device and the host together, and the number of places.
 
     Raises:
-        ConfigError: the memory is too little to replay the batches, even with one place.
+        ConfigError: `memory=` is too little to replay the batches, even with one place.
     """
     request = packed_request(request, sizes)
     requirements = replace(requirements_of(request, _stages(request))[0], edge_number_bytes=0)
     places, ranks = min(PLACES, _stages(request).training_queue), request.ranks
+    tables = requirements.tables
+    place = sum(each.batch_rows_max * each.row_bytes for each in tables)
     if device_memory:
         requirements = replace(requirements, device_memory=device_memory)
         device = find("devices", "cuda")
-        scratch = (device.scratch_bytes(each.row_bytes, each.rows) for each in requirements.tables)
-        device_memory -= 2 * requirements.batch_bytes + sum(scratch)
+        taken = 2 * requirements.batch_bytes
+        taken += sum(device.scratch_bytes(each.row_bytes, each.rows) for each in tables)
+        device_memory, place = max(device_memory - taken, 0), 0
     host = default_bytes(ranks)
-    most = (request.buffer or request.memory or host) // ranks + max(device_memory, 0)
-    hot_rows = sum(min(each.rows, most // each.row_bytes) for each in requirements.tables)
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
@@ -392,19 +393,19 @@ def packed_room(
         if fetched:
             nbytes = fetch_bytes(requirements, fetched, NO_TOPOLOGY)
             requirements = replace(requirements, fetch_bytes=nbytes)
+        most = request.memory // ranks + device_memory
+        hot_rows = sum(min(each.rows, most // each.row_bytes) for each in tables)
         without, others = (
             sum(item.host_bytes for item in packed_items(requirements, sizes, hot))
             for hot in (0, hot_rows)
         )
-        host = request.memory - others
-        place = sum(each.batch_rows_max * each.row_bytes for each in requirements.tables)
-        least = without + (0 if device_memory else place * ranks)
-        if request.memory < least:
+        if request.memory < (least := without + place * ranks):
             raise ConfigError(
                 f"memory={format_size(request.memory)} is too little to replay these batches: give "
                 f'at least memory="{least_text(least)}", or pack smaller batches'
             )
-    return max(host // ranks, 0) + max(device_memory, 0), places
+        host = max(request.memory - others, 0)
+    return host // ranks + device_memory, places
 
 
 def _stages(request: PlanRequest) -> StageCounts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Self
 
@@ -221,7 +221,7 @@ class StoreView(DataView, MappedArrays):
         """The store itself, whose rows are contiguous."""
         return self
 
-    def only(self, names: Sequence[str]) -> Self:
+    def only(self, names: Collection[str]) -> Self:
         """Another object for the same store with fewer attributes; the graph stays.
 
         Args:
@@ -231,7 +231,7 @@ class StoreView(DataView, MappedArrays):
         Raises:
             ConfigError: nothing has such an attribute, or `names` is no list of names.
         """
-        given = not isinstance(names, str) and isinstance(names, Iterable)
+        given = not isinstance(names, str) and isinstance(names, Collection)
         if not (given and all(isinstance(each, str) for each in names)):
             raise ConfigError(f"attrs={names!r}: give a list of attributes' names, such as ['x']")
         other = self.__copy__()

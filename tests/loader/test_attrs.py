@@ -1,5 +1,6 @@
 """`attrs=`, and attributes that a store got after it was packed and partitioned."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,10 @@ def test_a_pack_of_other_rows_of_an_attribute_serves_loaders_without_it(graph, t
     add(store, torch.ones(store.num_nodes, 20), run="f" * 16)
     store = gnndrive.open(store.path)
     assert "h" not in first_batch(store, strategy="diskgnn", attrs=["x"])
+    shutil.rmtree(store.path / "derived")
+    without = first_batch(gnndrive.open(store.path), strategy="diskgnn")
+    assert torch.equal(without.x, make_graph().x[without.n_id])
+    add(store, torch.ones(store.num_nodes, 20), run="f" * 16)
     with pytest.raises(gnndrive.StoreError, match=r"nodes/h of .* has changed since .* was packed"):
         first_batch(store, strategy="diskgnn")
 
@@ -123,7 +128,7 @@ def test_integers_keep_their_scale(tmp_path):
 @pytest.mark.parametrize(
     ("attrs", "said"),
     [("x", r"give a list of attributes' names"), ([3], "give a list"), (7, "give a list"),
-     (["x", "q"], r"has no 'q'; it has: edge_attr, .*weight, x")],
+     (iter("xy"), "give a list"), (["x", "q"], r"has no 'q'; it has: edge_attr, .*weight, x")],
 )  # fmt: skip
 def test_what_is_no_list_of_its_attributes_is_refused(graph, attrs, said):
     with pytest.raises(ConfigError, match=said):

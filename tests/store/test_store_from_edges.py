@@ -156,6 +156,7 @@ def test_kinds_of_text(tmp_path):
         ("a\tb\n0\t1\n", {"header": True}, [(0, 1)]),
         ("'0','1'\n'1','2'\n", {}, [(0, 1), (1, 2)]),
         ("s,t\n'0',1\n1,'2'\n", {}, [(0, 1), (1, 2)]),
+        ("s,t\n1,'Bob's'\n'tis,1\n", {"map_ids": True, "header": True}, [(2, 0), (1, 2)]),
         ("anna,bert\nbert,c#\n", {"map_ids": True, "header": False}, [(0, 1), (1, 2)]),
         ("user,item\n1,anna\n2,bert\n", {"map_ids": True, "header": True}, [(0, 2), (1, 3)]),
         ("10, 9\n9 ,10\n", {"map_ids": True}, [(1, 0), (0, 1)]),

@@ -24,7 +24,7 @@ TYPES = {
 """SQL that says whether a text is of a type."""
 
 
-_QUOTED = re.compile(r"""\s*(['"]).*\1\s*""")
+_QUOTED = re.compile(r"""\s*(['"])(?:(?!\1).|\1\1)*\1\s*""")
 
 
 def first_row(file: Path) -> tuple[int, list[str], str, str, bool]:

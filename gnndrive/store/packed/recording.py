@@ -113,8 +113,10 @@ class Recording:
         self.path, self.info = path, info
         plain = replace(info.schema, more=())
         listed = [each.name[4:] for each in plain.sections if each.name.startswith("hot/")]
-        packed = [table for table in tables if table.name in listed]
-        if [table.name for table in packed] != listed or with_places(plain, listed) != info.schema:
+        there = {table.name: table for table in tables}
+        found = (there.get(name) or _removed(name, store) for name in listed)
+        packed = [table for table in found if table is not None]
+        if len(packed) < len(listed) or with_places(plain, listed) != info.schema:
             raise StoreError(
                 f"{path} has the rows of {', '.join(listed) or 'no table'}, and the store's are "
                 f"{', '.join(table.name for table in tables) or 'none'}: {MEND}"
@@ -266,6 +268,18 @@ class Recording:
         if len(found) and not 0 <= int(found.min()) <= int(found.max()) < limit:
             raise self._damaged(f"batch {number} has rows of {name} outside of its file")
         return found
+
+
+def _removed(name: str, store: Store) -> FeatureTable | None:
+    """A packed table that the store had when it was packed, whose rows are not read; None: a store
+    of these types cannot have had it."""
+    attribute = name.rpartition("/")[2]
+    for views, of_edges in ((store.all_nodes(), False), (store.all_edges(), True)):
+        for view in views:
+            if view.name_of(attribute) == name:
+                file = TableFile("", DATA_OFFSET, 0, 0, "uint8", ())
+                return FeatureTable(name, attribute, view.type, of_edges, file)
+    return None
 
 
 _NO_PLACES = np.empty(0, np.int32)

@@ -19,6 +19,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from tests.loader.batches import assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of, make_pack, pack_folder
+from tests.loader.hetero.graph import make_data
 from tests.store.packed.packs import make_graph
 
 
@@ -54,6 +55,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_work_is_refused(store, arguments, message):
     with pytest.raises(ConfigError, match=message):
         loader_of(store, ARGUMENTS | arguments, buffer="100KB")
+
+
+def test_a_store_of_types_without_a_pack(tmp_path):
+    store = gnndrive.from_data(make_data(), tmp_path / "types.gnn")
+    with pytest.raises(ConfigError, match=r"make one with gnndrive\.pack\(store, .*input_nodes=…"):
+        NeighborLoader(store, [3], ("paper", torch.arange(9)), strategy="diskgnn", batch_size=3)
 
 
 @pytest.fixture
