@@ -216,20 +216,26 @@ def test_closing_in_the_middle_raises_and_again_after_an_interrupt(
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.parametrize("phase", ["start", "close"])
-def test_an_interrupt_at_any_point_leaves_nothing(store, nothing_is_left, phase):
+@pytest.mark.parametrize("phase", ["start", "epoch", "close"])
+def test_an_interrupt_at_any_point_leaves_nothing(store, nothing_is_left, phase, seeds):
     """The loader may be used again, closed or dropped. Here some of the points; and a graph that is
     mapped, because Python's pools of threads are not safe."""
     places = "/threading.py", "/_base.py", "/contextlib.py", "gnndrive/common/forks.py"
     own = "runtime.py", "store_loader.py", "iterator.py", "loop_thread.py", "workers.py"
     places += tuple(f"/{name}" for name in own)
     given = {"batch_size": 16, "buffer": "40KB", "io_depth": 16, "topology": "mmap"}
-    for number in count(0, STEP):
+    (first,) = seeds(1)
+    for number in count(first % STEP, STEP):
         loader = NeighborLoader(store, [4, 3], **given)
         if phase == "close":
             iterator = iter(loader)
             next(iterator)
             there_is_one = interrupted(loader.close, number, *places)
+        elif phase == "epoch":
+            iterator = iter(loader)
+            there_is_one = interrupted(partial(list, iterator), number, *places)
+            iterator = None
+            assert sum(1 for _ in loader) == len(loader)
         else:
             there_is_one = interrupted(partial(iter, loader), number, *places)
             assert sum(1 for _ in loader) == len(loader)

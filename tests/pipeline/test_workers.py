@@ -181,7 +181,7 @@ def test_an_interrupt_at_any_point_of_a_call_leaves_the_loop_free(loop_thread):
     def call() -> None:
         loop_thread.call(echo(1))
         for _ in range(9):  # steps at which the last interrupt may still come
-            str()
+            repr(1)
 
     places = "/loop_thread.py", "/_base.py", "/threading.py", "/test_workers.py"
     for number in range(20):
