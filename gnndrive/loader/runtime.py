@@ -234,7 +234,9 @@ class Runtime:
         self._tasks.pop(run, None)
         run.epoch.output.finish(None)
         try:
-            buffer, run.epoch.buffer = run.epoch.buffer, NoBuffer()  # an iterator keeps the epoch
+            # What refers to the epoch still, an iterator or a traceback, shall not keep its memory.
+            buffer, run.epoch.buffer = run.epoch.buffer, NoBuffer()
+            run.epoch.keeper = None
             if not isinstance(buffer, NoBuffer):
                 self._buffers.give(buffer)
             if not task.cancelled():
