@@ -18,7 +18,7 @@ import numpy as np
 from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text
-from gnndrive.common.plugins import find
+from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.computing import (
     HAND_OVER,
@@ -381,9 +381,11 @@ def packed_room(
     place = sum(each.batch_rows_max * each.row_bytes for each in tables)
     if device_memory:
         requirements = replace(requirements, device_memory=device_memory)
-        device = find("devices", "cuda")
-        taken = 2 * requirements.batch_bytes
-        taken += sum(device.scratch_bytes(each.row_bytes, each.rows) for each in tables)
+        scratch = (
+            sum(device.scratch_bytes(each.row_bytes, each.rows) for each in tables)
+            for device in (find("devices", name) for name in names("devices"))
+        )
+        taken = 2 * requirements.batch_bytes + max(scratch)
         device_memory, place = max(device_memory - taken, 0), 0
     host = default_bytes(ranks)
     if request.buffer is not None:
