@@ -99,14 +99,15 @@ def suited_partitions(strategy: Strategy, store: Store) -> str | None:
 
 
 def check_tables(tables: list[str], strategy: str) -> None:
-    """Check that a loader has the table that partitions have; others are other attributes then.
+    """Check that a loader has the table that partitions have. It may have others, whose rows are
+    read from the store as those of other attributes are.
 
     Args:
         tables: the names of the loader's feature tables.
         strategy: the name of the strategy, for the message.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: it does not have it.
     """
     if TABLE not in tables:
         raise ConfigError(

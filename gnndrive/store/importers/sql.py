@@ -25,6 +25,7 @@ TYPES = {
 
 
 _QUOTED = re.compile(r"""\s*(['"])(?:(?!\1).|\1\1)*\1\s*""")
+"""A field in quotes; quotes within it are doubled."""
 
 
 def first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
@@ -32,8 +33,8 @@ def first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
 
     Returns:
         (number of lines before it, which are blank or comments; its fields, [] if the file is
-        empty; its separator; the file's quotes, single ones if a field of the first two
-        rows has them and none has double ones; whether it is the only row).
+        empty; its separator; the file's quotes, single ones if a field of the first two rows has
+        them and none has double ones; whether it is the only row).
 
     Raises:
         StoreError: the file cannot be read as text.

@@ -102,8 +102,8 @@ class Recording:
         band_uses: table name → the uses of each band's rows in all batches, int64 [BANDS].
 
     Raises:
-        StoreError: the pack is damaged, has rows of a table that the store has not or that have
-            changed, or was removed or replaced.
+        StoreError: the pack is damaged, has rows of a table that such a store cannot have, or
+            wanted rows that have changed since, or was removed or replaced.
     """
 
     def __init__(
