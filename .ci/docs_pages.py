@@ -27,7 +27,7 @@ TITLES = {
 }
 """Titles of the API's pages, by the folder of the public names on them; else the folder's name."""
 FURTHER = {
-    "Plans": ["gnndrive.plan.plan.Plan", "gnndrive.plan.plan.PlanItem"],
+    "Plans": ["gnndrive.plan.plan.Plan", "gnndrive.common.items.Item"],
     "PyG's remote backend": ["gnndrive.pyg.stores"],
     "Strategies": ["gnndrive.strategies"],
     "Testing": ["gnndrive.testing.simulation", "gnndrive.testing.loop", "gnndrive.testing.faults"],

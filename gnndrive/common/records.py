@@ -2,17 +2,19 @@
 
 A batch starts as `Seeds` and becomes a `Sample` (or a `Subgraph`); the reads of its missing rows
 report progress as `Stretch`es, and the loader yields it as a torch_geometric `Data`. This module
-imports no other module of the package, so that every folder may use its records.
+imports only `items`, so that every folder may use its records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from gnndrive.common.items import Item, Owner, Phase, Shape
 
 EdgeType: TypeAlias = tuple[str, str, str]
 """(source, relation, target), as in PyG."""
@@ -252,6 +254,10 @@ class Landing:
     leave: Callable[[], None] = lambda: None
 
 
+NO_TOPOLOGY = "none"
+"""The name of the topology of a loader that has none, or none yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyChoice:
     """Which topology a loader uses, and why.
@@ -275,6 +281,13 @@ class TopologyChoice:
         """The plug-in's name."""
         name: str = self.kind if isinstance(self.kind, str) else self.kind.name
         return name
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `gnndrive.common.items.Part`; a loader without a topology takes nothing for one."""
+        if self.name != NO_TOPOLOGY:
+            owner = Owner.RANK if self.has_ring else Owner.GRAPH
+            during = Phase.SAMPLING if shape.apart else Phase.BOTH
+            yield Item("topology", self.nbytes, self.why, owner, during=during)
 
 
 INFLIGHT_BYTES = 4 << 20

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gnndrive.common.direct_file import STRETCH_BYTES
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import TableShape
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.records import NodeKey, TableFile
 from gnndrive.disk.layouts.base import block_bytes
@@ -20,7 +21,6 @@ from gnndrive.inference.row_cache import ROW_BYTES, SLOT_BYTES
 from gnndrive.inference.subgraphs import ENTRY_BYTES
 from gnndrive.inference.targets import Targets
 from gnndrive.plan.plan import DEFAULT_SHARE
-from gnndrive.plan.requirements import TableRequirements
 from gnndrive.plan.slot_split import split_slots
 from gnndrive.store.format import index_dtype
 
@@ -89,7 +89,7 @@ def plan_rows(
     more = split_slots(
         left,
         [
-            TableRequirements(
+            TableShape(
                 str(type), files[type].row_count - least[type], files[type].row_bytes,
                 min(largest[type], files[type].row_count - least[type]),
             )

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Item
 from gnndrive.common.limits import named_limit
 from gnndrive.common.malloc import share_one_heap
 from gnndrive.common.memory import available_memory, format_size, least_text, parse_size
@@ -32,8 +33,8 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.sampling_choice import drawn_text
 from gnndrive.plan.choice import default_stages
-from gnndrive.plan.items import rest_bytes
-from gnndrive.plan.request import PlanRequest, StageCounts, requirements_of
+from gnndrive.plan.planner import StageCounts
+from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency, graph_sizes
@@ -208,16 +209,18 @@ def recording_memory(request: PlanRequest, packing_memory: int | None = None) ->
     store, memory = request.store, packing_memory or request.memory
     request = replace(request, ranks=1, shared=False)  # one process records
     for samplers in range(default_stages(request).samplers, 0, -1):
-        requirements, _ = requirements_of(request, StageCounts(samplers, 2 * samplers, 0))
-        counts = COUNT_BYTES * requirements.table_rows
-        requirements = replace(
-            requirements, tables=(), label_bytes=0, seed_bytes=requirements.seed_bytes + counts
-        )
-        topology = choose_topology(
-            request.topologies, request.neighbour_cache, graph_sizes(store), requirements, memory,
-            None, request.topology_asked, request.needs_indices,
+        planner = planner_of(request, StageCounts(samplers, 2 * samplers, 0))
+        counts = Item("counts", COUNT_BYTES * planner.shape.rows, "of the uses of each row")
+        parts = [each for each in planner.parts if getattr(each, "what", "") != "labels"]
+        planner = replace(
+            planner, shape=replace(planner.shape, tables=()), parts=(*parts, counts),
+            budget=replace(planner.budget, memory=memory, buffer=None),
         )  # fmt: skip
-        least = rest_bytes(requirements) + topology.nbytes
+        topology = choose_topology(
+            request.topologies, request.neighbour_cache, graph_sizes(store), planner,
+            request.topology_asked, request.needs_indices,
+        )  # fmt: skip
+        least = planner.rest_bytes() + topology.nbytes
         if memory is None or least <= memory:
             break
     else:

@@ -17,7 +17,7 @@ from gnndrive.common.plugins import find, name_of, names
 from gnndrive.host.connect import service_of
 from gnndrive.host.inquiry import ask
 from gnndrive.loader.ranks import Ranks
-from gnndrive.plan.requirements import Served
+from gnndrive.plan.plan import Served
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 

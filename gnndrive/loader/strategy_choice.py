@@ -35,8 +35,6 @@ from gnndrive.plan.comparison import Comparison, MissRatio, cheapest, duration
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.layout_costs import packed_cost, partitioned_cost, unpacked_cost
 from gnndrive.plan.pace import measure_pace
-from gnndrive.plan.packed import PackedPlanner
-from gnndrive.plan.partitioned import PartitionedPlanner
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading
 from gnndrive.plan.request import PlanRequest
@@ -244,7 +242,6 @@ def _packed_cost(known: _Known, strategy: Strategy, request: PlanRequest) -> Str
         )
     collate = assembly.collate.buffering(recording.files)
     planner = make_planner(replace(assembly, collate=collate, recording=recording).request())
-    assert isinstance(planner, PackedPlanner)
     return packed_cost(strategy.name, planner, known.pace, known.batches)
 
 
@@ -262,7 +259,6 @@ def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
     inside = replace(assembly, megabatches=megabatches)
     request = inside.request()
     planner = make_planner(request)
-    assert isinstance(planner, PartitionedPlanner)
     windows = (each.partitions for each in inside.schedule(0).windows(0))
     return partitioned_cost(strategy.name, request, planner, known.pace, windows, inside.steps())
 

@@ -5,18 +5,19 @@ Only `drawn` reads the graph, through a sampler. A plan is for all ranks of one 
 in which a loader uses them:
 
 - `drawn`: `draw_batches` samples a few batches, whose sizes say how large a batch is.
-- `request`: `PlanRequest` and the `requirements_of` it.
-- `requirements`: `Requirements`, the sizes that a plan depends on, such as the largest batch.
+- `request`: `PlanRequest`, and `planner_of`, which names the parts of a loader.
 - `choice`: `make_planner` chooses topology, samplers and queues; `least_memory`.
 - `topology_choice`: `choose_topology` picks where the adjacency lives.
 - `prediction`: `step_seconds`, what a batch for each rank costs with a plan.
 - `computing`: what the processors take of a batch; `pace`: how fast those of this machine are.
 - `planner`: `Planner` makes the plan and decides which attributes are memory-mapped.
-- `plan`: `make_plan` makes a `Plan`, a list of `PlanItem`s.
-- `items`: all uses of memory beside the feature buffer; add new ones there.
-- `slot_split`: `split_slots` divides the feature buffer's memory among its tables.
+- `plan`: `divide` makes a `Plan`: it adds up the `Item`s that each part of the loader states, and
+  divides what they leave. It knows no part: a new use of memory is stated by the part that has it.
+- `slots`: the feature buffer in which each row has a slot, and victim buffers beside it;
+  `slot_split`: `split_slots` divides its memory among its tables.
+- `packed`, `partitioned`: the feature buffers of loaders that replay a pack, or sample inside
+  windows.
 - `second_buffer`: the feature buffer of a second live iterator.
-- `packed`: the plan of a loader that replays a pack.
 
 `loader.compare()` uses `sampled_trace`, `simulation` and `replay`, `strategy_costs` and
 `layout_costs`, and makes a `comparison`. `gnndrive plan` also uses `sketch`, for a graph that is

@@ -12,21 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from operator import mul
 
+from gnndrive.buffer.items import slot_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches, joined
-from gnndrive.plan.items import rest_bytes, slot_bytes
 from gnndrive.plan.packed import packed_planner
 from gnndrive.plan.partitioned import partitioned_planner
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Loading, step_seconds
-from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
-from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
@@ -142,10 +141,11 @@ def with_drawn(request: PlanRequest, drawn: DrawnBatches) -> PlanRequest:
 def _least_bytes(request: PlanRequest) -> int:
     """Bytes that the leanest stages take on this host with feature buffers of one largest batch,
     without the adjacency."""
-    requirements, _ = requirements_of(request, stage_options(request)[-1])
-    slots = [min(each.batch_rows_max, each.rows) for each in requirements.tables]
-    buffer_bytes: int = requirements.buffers * sum(map(mul, slots, slot_bytes(requirements)))
-    return rest_bytes(requirements) + buffer_bytes
+    planner = planner_of(request, stage_options(request)[-1])
+    shape = planner.shape
+    slots = [min(each.batch_rows_max, each.rows) for each in shape.tables]
+    buffer_bytes: int = shape.buffers * sum(map(mul, slots, slot_bytes(shape)))
+    return planner.rest_bytes() + buffer_bytes
 
 
 def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
@@ -161,7 +161,7 @@ def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
     """
     assert before.topology is not None
     options = [
-        _planner(request, stages, before.topology)
+        replace(planner_of(request, stages), topology=before.topology)
         for stages in stage_options(request)
         if stages.samplers <= samplers
     ]
@@ -241,9 +241,9 @@ def least_where(works: Callable[[int], bool]) -> int:
 def _leanest(request: PlanRequest) -> Plan | None:
     """A plan with the fewest samplers and queued batches; None: the budget is too small."""
     stages = stage_options(request)[-1]
-    for choice in _topologies(request, stages):
+    for planner in _planners(request, stages):
         try:
-            return _planner(request, stages, choice).plan()
+            return planner.plan()
         except ConfigError:
             continue
     return None
@@ -254,12 +254,8 @@ def _leanest(request: PlanRequest) -> Plan | None:
 
 def _choose(request: PlanRequest) -> Planner | None:
     """The planner whose batches cost least; None: no plan fits the budget."""
-    options = [
-        _planner(request, stages, choice)
-        for stages in stage_options(request)
-        for choice in _topologies(request, stages)
-    ]
-    costs = _costs(request, options)
+    options = (_planners(request, stages) for stages in stage_options(request))
+    costs = _costs(request, chain.from_iterable(options))
     best = cheapest(costs)
     if best is None or request.drawn is None or request.topology_asked:
         return best
@@ -272,9 +268,10 @@ def _choose(request: PlanRequest) -> Planner | None:
     others = ", ".join(f"{seconds:.2g} with {name}" for name, seconds in least.items())
     what = "a batch costs" if request.ranks == 1 else f"{request.ranks} ranks' batches cost"
     why = f"because {what} about {own:.2g} s of reading and sampling, {others}"
-    for choice in _topologies(request, best.stages, why):
-        if choice.name == best.topology.name and choice.nbytes == best.topology.nbytes:
-            return replace(best, topology=choice)
+    chosen = best.topology.name, best.topology.nbytes
+    for planner in _planners(request, best.stages, why):
+        if (planner.topology.name, planner.topology.nbytes) == chosen:
+            return planner
     return best
 
 
@@ -318,46 +315,36 @@ def loading_of(
     return Loading(
         drawn, graph_sizes(request.store), request.disk, stages.samplers,
         (stages.extracting_queue, stages.training_queue), request.sweep,
-        planner.requirements.looks_ahead, pace,
+        planner.shape.looks_ahead, pace,
     )  # fmt: skip
 
 
-def _topologies(
+def _planners(
     request: PlanRequest, stages: StageCounts, why: str | None = None
-) -> Iterator[TopologyChoice]:
-    """The topologies to consider with a budget, the preferred one first; see `candidates`."""
-    requirements, _ = requirements_of(request, stages)
+) -> Iterator[Planner]:
+    """The planners with each topology to consider with a budget, the preferred one first; see
+    `candidates`."""
+    planner = planner_of(request, stages)
     if request.topology_asked or request.drawn is None:
-        yield _chosen_topology(request, requirements)
+        yield replace(planner, topology=_chosen_topology(request, planner))
         if request.topology_asked:
             return
-    question = make_question(
-        request.neighbour_cache, graph_sizes(request.store), requirements, request.memory,
-        request.buffer,
-    )  # fmt: skip
-    yield from candidates(
-        request.topologies, replace(question, why=why), requirements, request.needs_indices
+    question = make_question(request.neighbour_cache, graph_sizes(request.store), planner)
+    choices = candidates(
+        request.topologies, replace(question, why=why), planner, request.needs_indices
     )
+    for choice in choices:
+        yield replace(planner, topology=choice)
 
 
 def _with_chosen_topology(request: PlanRequest, stages: StageCounts) -> Planner:
     """The planner with the first topology that suits."""
-    requirements, _ = requirements_of(request, stages)
-    return _planner(request, stages, _chosen_topology(request, requirements))
+    planner = planner_of(request, stages)
+    return replace(planner, topology=_chosen_topology(request, planner))
 
 
-def _chosen_topology(request: PlanRequest, requirements: Requirements) -> TopologyChoice:
+def _chosen_topology(request: PlanRequest, planner: Planner) -> TopologyChoice:
     return choose_topology(
-        request.topologies, request.neighbour_cache, graph_sizes(request.store), requirements,
-        request.memory, request.buffer, request.topology_asked, request.needs_indices,
-    )  # fmt: skip
-
-
-def _planner(request: PlanRequest, stages: StageCounts, topology: TopologyChoice) -> Planner:
-    requirements, warm_up = requirements_of(request, stages)
-    ahead, size = request.superbatches, request.planned
-    return Planner(
-        requirements, request.memory, request.buffer, topology, warm_up, stages,
-        None if request.drawn is None else size, attribute_files(request),
-        0 if ahead is None else ahead.disk_bytes(size), () if ahead is None else ahead.said(size),
+        request.topologies, request.neighbour_cache, graph_sizes(request.store), planner,
+        request.topology_asked, request.needs_indices,
     )  # fmt: skip

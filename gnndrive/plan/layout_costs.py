@@ -26,8 +26,8 @@ from gnndrive.plan.computing import (
     gather_seconds,
     processors,
 )
-from gnndrive.plan.packed import PackedPlanner
-from gnndrive.plan.partitioned import PartitionedPlanner
+from gnndrive.plan.packed import PackSlots
+from gnndrive.plan.partitioned import WindowSlots
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading
 from gnndrive.plan.request import PlanRequest
@@ -39,16 +39,15 @@ RECORDED = "recorded: the same epochs again and again"
 INSIDE = "batches are smaller: neighbours outside their window are left out"
 
 
-def packed_cost(
-    name: str, planner: PackedPlanner, pace: float, batches: int | None
-) -> StrategyCost:
+def packed_cost(name: str, planner: Planner, pace: float, batches: int | None) -> StrategyCost:
     """What a batch of a pack costs; see `plan/pace.py`.
 
     Raises:
         ConfigError: the plan does not fit.
     """
-    plan = planner.plan()
-    seconds, hit_share = planner.batch_seconds(plan, pace)
+    plan, slots = planner.plan(), planner.slots
+    assert isinstance(slots, PackSlots)
+    seconds, hit_share = slots.batch_seconds(plan, pace)
     return StrategyCost(name, seconds, batches, hit_share, same_batches=False, note=RECORDED)
 
 
@@ -96,7 +95,7 @@ def unpacked_cost(
 
 
 def partitioned_cost(
-    name: str, request: PlanRequest, planner: PartitionedPlanner, pace: float,
+    name: str, request: PlanRequest, planner: Planner, pace: float,
     windows: Iterable[Int32Array | None], batches: int,
 ) -> StrategyCost:  # fmt: skip
     """What a batch inside a window costs.
@@ -111,7 +110,8 @@ def partitioned_cost(
     Raises:
         ConfigError: the plan does not fit, or no batch was drawn.
     """
-    plan, sizes = planner.plan(), planner.windows
+    assert isinstance(planner.slots, WindowSlots)
+    plan, sizes = planner.plan(), planner.slots.windows
     partitioned, drawn = sizes.partitioned, sizes.drawn
     if drawn is None:
         raise ConfigError("how large batches are is not known before one is drawn: give memory=")

@@ -10,16 +10,19 @@ When not to use it: for batches that are drawn (`plan.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from gnndrive.buffer.items import ALIAS_BYTES, SlotTables
 from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
-from gnndrive.common.records import TopologyChoice
+from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
 from gnndrive.plan.computing import (
     HAND_OVER,
     HAND_OVER_S,
@@ -28,12 +31,20 @@ from gnndrive.plan.computing import (
     copy_seconds,
     processors,
 )
-from gnndrive.plan.items import PlanItem, item_if_any, other_items
-from gnndrive.plan.plan import Plan, TablePlan, default_bytes
-from gnndrive.plan.planner import MAPPED_BYTES, Planner, fetch_bytes
+from gnndrive.plan.plan import (
+    Budget,
+    Plan,
+    TablePlan,
+    check_budget,
+    default_bytes,
+    host_bytes,
+    rest_bytes,
+)
+from gnndrive.plan.planner import MAPPED_BYTES, Planner, StageCounts
 from gnndrive.plan.prediction import Disk
-from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
-from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.request import PlanRequest, attribute_files, planner_of
+from gnndrive.pyg.items import Attributes
+from gnndrive.sampling.items import Graph, Samples
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.packed.recording import RecordedSizes, Recording
 
@@ -41,16 +52,15 @@ STAGES = StageCounts(2, 2, 2)
 STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
 PLACES = 2  # one is read while the other is gathered
 READ_BYTES = 256 << 10  # of one request of a long read
-NO_TOPOLOGY = TopologyChoice("none", "none, because samples are recorded", 0)
-_NOT_NEEDED = ("mapping table", "index pointers", "look-ahead", "topology", "leases",
-               "queued samples", "sampler scratch")  # fmt: skip
+TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because samples are recorded", 0)
+_NOT_NEEDED = (SlotTables, Graph, Samples)  # parts of a loader that draws
 RESIDENT_BYTES = 45  # of a hot row that is being read: its numbers, and its planned read
 _ENTRY_BYTES = 16  # of a queued sample: the node's id and its row in the packed file
-ALIAS_BYTES, LOAD_BYTES = 4, 33  # of a row of a batch; of one that is read, with its planned read
+LOAD_BYTES = 33  # of a row of a batch that is read, with its planned read
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
+class _Limit:
     """What limits the feature buffer.
 
     Attributes:
@@ -69,64 +79,73 @@ class _Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedPlanner(Planner):
-    """Makes the plan of a loader that replays a pack; see `Planner`.
+class PackSlots:
+    """The feature buffer of a loader that replays a pack; see `plan.plan.Slots`.
 
     Attributes:
         recording: the pack.
         sizes: the largest batches.
+        places_max: how many places it may have.
         disk: what reads cost.
     """
 
-    recording: Recording = field(kw_only=True)
-    sizes: RecordedSizes = field(kw_only=True)
-    disk: Disk = field(kw_only=True)
+    recording: Recording
+    sizes: RecordedSizes
+    places_max: int
+    disk: Disk
 
-    def _make(self, **more: int) -> Plan:
-        requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
-        hot_rows = sum(self.recording.hot_rows.values())
-        items = packed_items(requirements, self.sizes, hot_rows)
-        budget = self._budget(requirements, items)
-        room, tried = (budget.nbytes - budget.taken) // budget.buffers, list[int]()
-        for places in range(min(PLACES, self.stages.training_queue), 0, -1):
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """See `Slots.fit`."""
+        limit = _limit(shape, budget, items)
+        room, tried = (limit.nbytes - limit.taken) // limit.buffers, list[int]()
+        for places in range(self.places_max, 0, -1):
             for hot in _choices(self.recording):
-                tables = self._tables(requirements, hot, places)
+                tables = self._tables(shape, hot, places)
                 tried.append(sum(each.slots * each.row_bytes for each in tables))
                 if tried[-1] <= room:
-                    if requirements.device_memory is not None:
-                        tables = self._with_kept(tables, hot, items, requirements.ranks)
-                    return self._plan(requirements, items, tables, hot)
-        lines = "\n".join(f"  {each.what}: {format_size(each.host_bytes)}" for each in items)
-        least = least_text(budget.buffers * min(tried) + budget.taken)
+                    return tables, self._why(tables, hot)
+        lines = "\n".join(
+            f"  {each.what}: {format_size(each.host_bytes)}" for each in items if not each.on_device
+        )
+        least = least_text(limit.buffers * min(tried) + limit.taken)
         raise ConfigError(
-            f"{budget.said} is too little to replay {self.recording.path}: give at least "
-            f'{budget.name}="{least}", or pack smaller batches; beside the rows there are\n{lines}'
+            f"{limit.said} is too little to replay {self.recording.path}: give at least "
+            f'{limit.name}="{least}", or pack smaller batches; beside the rows there are\n{lines}'
         )
 
-    def _budget(self, requirements: Requirements, items: Sequence[PlanItem]) -> _Budget:
-        """What limits hot rows and places."""
-        ranks = requirements.ranks
-        if self.buffer is not None:
-            said = f"buffer={format_size(self.buffer)}"
-            return _Budget("buffer", self.buffer, 0, said, ranks)
-        if (device := requirements.device_memory) is not None:
-            live = 2 * requirements.batch_bytes + requirements.device_scratch_bytes
-            said = f"device_memory={format_size(device)}"
-            return _Budget("device_memory", device, live, said)
-        if self.memory is not None:
-            others = sum(item.host_bytes for item in items)
-            said = f"memory={format_size(self.memory)}"
-            return _Budget("memory", self.memory, others, said, ranks)
-        given = default_bytes(ranks)
-        said = f"a quarter of the memory that is left, {format_size(given)},"
-        return _Budget("buffer", given, 0, said, ranks)
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """See `Slots.said`: where a batch's rows come from, and what a batch costs."""
+        tables, on_device = plan.tables, bool(plan.device_lines)
+        every = self._bytes({})[0]
+        held = self._bytes({each.name: each.residents for each in tables})[0]
+        read, shared, chunk, beyond = self._bytes(
+            {each.name: each.residents + each.kept for each in tables}
+        )
+        where = "device" if on_device else "memory"
+        parts = [f"{format_size(int(every - held))} from {where}"]
+        if on_device:
+            parts.append(f"{format_size(int(held - read))} from host memory")
+        if beyond >= 1:
+            parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
+        parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
+        seconds = max(
+            self._read_seconds(read - beyond, shared, tables), copy_seconds(self._rows(), every)
+        )
+        return (
+            f"a batch's rows: {', '.join(parts)}",
+            f"a batch takes about {seconds:.2g} s of reading and copying",
+        )
 
-    def _tables(
-        self, requirements: Requirements, hot: Mapping[str, int], places: int
-    ) -> tuple[TablePlan, ...]:
+    def check(self, plan: Plan, budget: Budget) -> None:
+        """See `Slots.check`."""
+        check_budget(plan, budget)
+
+    def _tables(self, shape: Shape, hot: Mapping[str, int], places: int) -> tuple[TablePlan, ...]:
         """The slots of each table if so many of its rows are hot."""
         found = []
-        for table in requirements.tables:
+        for table in shape.tables:
             name, held = table.name, hot[table.name]
             place = int(self.recording.cold_entries(name, held).max(initial=0))
             most = int(self.recording.cold_entries(name, 0).max(initial=0))
@@ -138,55 +157,16 @@ class PackedPlanner(Planner):
             )
         return tuple(found)
 
-    def _with_kept(
-        self, tables: Sequence[TablePlan], hot: Mapping[str, int], items: Sequence[PlanItem],
-        ranks: int,
-    ) -> tuple[TablePlan, ...]:  # fmt: skip
-        """The tables with the hot rows that have no room on the device, as far as host memory has
-        room for them."""
-        room = default_bytes(ranks)
-        if self.memory is not None:
-            room = self.memory - sum(item.host_bytes for item in items)
-        room //= ranks
-        for more in _choices(self.recording):
-            kept = [max(more[each.name] - hot[each.name], 0) for each in tables]
-            if sum(n * each.row_bytes for n, each in zip(kept, tables, strict=True)) <= room:
-                break
-        return tuple(replace(each, kept=n) for n, each in zip(kept, tables, strict=True))
-
-    def _plan(
-        self, requirements: Requirements, items: tuple[PlanItem, ...],
-        tables: tuple[TablePlan, ...], hot: Mapping[str, int],
-    ) -> Plan:  # fmt: skip
+    def _why(self, tables: Sequence[TablePlan], hot: Mapping[str, int]) -> str:
+        """The text of the feature buffer's item."""
         held = sum(each.residents for each in tables)
-        nbytes = sum(each.slots * each.row_bytes for each in tables)
         share = 1 - self._bytes(hot)[0] / max(self._bytes({})[0], 1)
         places = max((each.places for each in tables), default=0)
         rows = sum(each.place_rows for each in tables)
-        why = (
+        return (
             f"{held:,} hot rows, {share:.0%} of what batches use, and {places} places of up to "
             f"{rows:,} other rows"
         )
-        on_device, ranks = requirements.device_memory is not None, requirements.ranks
-        buffer = PlanItem("feature buffer", nbytes, why, 1 if on_device else ranks)
-        kept = sum(each.kept for each in tables)
-        kept_bytes = sum(each.kept * each.row_bytes for each in tables)
-        kept_why = f"{kept:,} rows for which the device has no room"
-        items = (*item_if_any("hot rows", kept_bytes, kept_why, ranks), *items)
-        live = PlanItem("live batches", 2 * requirements.batch_bytes, "one in use, one ready")
-        plan = Plan(
-            items if on_device else (buffer, *items), tables, self.memory, self.topology,
-            (buffer, live) if on_device else (),
-            requirements.device_memory if requirements.device_given else None,
-            levels=self._levels(tables, on_device), ranks=ranks,
-        )  # fmt: skip
-        if self.memory is not None and plan.host_bytes > self.memory:
-            raise ConfigError(
-                f"memory={format_size(self.memory)} is less than this loader can need, "
-                f'{format_size(plan.host_bytes)}; give memory="{least_text(plan.host_bytes)}"'
-                f"\n{plan}"
-            )
-        return plan
 
     def _bytes(self, hot: Mapping[str, int]) -> tuple[float, float, float, float]:
         """Bytes of a batch's rows, on average over all batches: those that are read, and of these
@@ -246,67 +226,88 @@ class PackedPlanner(Planner):
         }
         return seconds, 1 - read / max(every, 1)
 
-    def _levels(self, tables: Sequence[TablePlan], on_device: bool) -> tuple[str, ...]:
-        """Where a batch's rows come from, and what a batch costs, as `plan()` prints it."""
-        every = self._bytes({})[0]
-        held = self._bytes({each.name: each.residents for each in tables})[0]
-        read, shared, chunk, beyond = self._bytes(
-            {each.name: each.residents + each.kept for each in tables}
-        )
-        where = "device" if on_device else "memory"
-        parts = [f"{format_size(int(every - held))} from {where}"]
-        if on_device:
-            parts.append(f"{format_size(int(held - read))} from host memory")
-        if beyond >= 1:
-            parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
-        parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
-        seconds = max(
-            self._read_seconds(read - beyond, shared, tables), copy_seconds(self._rows(), every)
-        )
-        return (
-            f"a batch's rows: {', '.join(parts)}",
-            f"a batch takes about {seconds:.2g} s of reading and copying",
-        )
+
+def _limit(shape: Shape, budget: Budget, items: Sequence[Item]) -> _Limit:
+    """What limits hot rows and places."""
+    ranks = shape.ranks
+    if budget.buffer is not None:
+        return _Limit("buffer", budget.buffer, 0, f"buffer={format_size(budget.buffer)}", ranks)
+    if (device := budget.device_memory) is not None:
+        taken = sum(item.nbytes for item in items if item.on_device)
+        return _Limit("device_memory", device, taken, f"device_memory={format_size(device)}")
+    if budget.memory is not None:
+        said = f"memory={format_size(budget.memory)}"
+        return _Limit("memory", budget.memory, host_bytes(items), said, ranks)
+    given = default_bytes(ranks)
+    said = f"a quarter of the memory that is left, {format_size(given)},"
+    return _Limit("buffer", given, 0, said, ranks)
 
 
-def packed_items(
-    requirements: Requirements, sizes: RecordedSizes, hot_rows: int
-) -> tuple[PlanItem, ...]:
-    """All items of host memory except the feature buffer.
+@dataclass(frozen=True, slots=True)
+class HotRows:
+    """Hot rows in host memory for which a device has no room; see `plan.plan.Beside`.
 
-    Args:
-        requirements: those of the largest recorded batches.
+    Attributes:
+        recording: the pack.
+    """
+
+    recording: Recording
+
+    def items(self, shape: Shape) -> Sequence[Item]:
+        """See `Part`."""
+        return ()
+
+    def fit(
+        self, shape: Shape, tables: tuple[TablePlan, ...], left: int
+    ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
+        """See `Beside.fit`."""
+        if not shape.on_device:
+            return tables, ()
+        for more in _choices(self.recording):
+            kept = [max(more[each.name] - each.residents, 0) for each in tables]
+            nbytes = sum(n * each.row_bytes for n, each in zip(kept, tables, strict=True))
+            if nbytes <= left:
+                break
+        tables = tuple(replace(each, kept=n) for n, each in zip(kept, tables, strict=True))
+        why = f"{sum(kept):,} rows for which the device has no room"
+        return tables, if_any(Item("hot rows", nbytes, why))
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Samples that are read from a pack, and the leases of their batches.
+
+    Attributes:
         sizes: of the pack.
         hot_rows: how many rows of the pack are hot.
+        subgraphs: whether samples are in PyG's own form.
     """
-    entries, queued = requirements.entries_max, requirements.batches_queued
-    ranks = requirements.ranks
-    nodes = requirements.batch_nodes_max
-    sample = sizes.record_bytes + _ENTRY_BYTES * max(nodes, entries)
-    if requirements.subgraphs:
-        sample += requirements.sample_bytes
-    extracted = requirements.batches_extracted
-    kept = [item for item in other_items(requirements, None) if item.what not in _NOT_NEEDED]
-    largest = f"the largest has {nodes:,} nodes and {requirements.batch_edges_max:,} edges"
-    return (
-        PlanItem("index", sizes.index_bytes, "of the pack: where each batch lies", ranks),
-        *kept,
-        PlanItem("queued samples", sample * queued, f"{queued} samples; {largest}", ranks),
-        PlanItem(
-            "residents",
-            hot_rows + RESIDENT_BYTES * min(hot_rows, 3 * RESIDENT_PART_ROWS // 2),
-            "to read the hot rows in parts",
-            ranks,
-        ),
-        PlanItem(
-            "records", (sample + 8 * entries) * requirements.samplers,
-            "samples that are being read", ranks,
-        ),
-        PlanItem(
-            "leases", (ALIAS_BYTES + LOAD_BYTES) * entries * extracted,
-            f"aliases and reads of {extracted} batches", ranks,
-        ),
-    )  # fmt: skip
+
+    sizes: RecordedSizes
+    hot_rows: int
+    subgraphs: bool
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        entries, queued, hot = shape.entries, shape.queued, self.hot_rows
+        sample = self.sizes.record_bytes + _ENTRY_BYTES * max(shape.nodes, entries)
+        if self.subgraphs:
+            sample += shape.sample_bytes
+        largest = f"the largest has {shape.nodes:,} nodes and {shape.edges:,} edges"
+        yield Item("index", self.sizes.index_bytes, "of the pack: where each batch lies")
+        of_epoch = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
+        yield of_epoch("queued samples", sample * queued, f"{queued} samples; {largest}")
+        resident = hot + RESIDENT_BYTES * min(hot, 3 * RESIDENT_PART_ROWS // 2)
+        yield Item(
+            "residents", resident, "to read the hot rows in parts", life=Life.BUFFER,
+            during=Phase.EXTRACTION,
+        )  # fmt: skip
+        records = (sample + 8 * entries) * shape.samplers
+        yield of_epoch("records", records, "samples that are being read")
+        yield of_epoch(
+            "leases", (ALIAS_BYTES + LOAD_BYTES) * entries * shape.extracted,
+            f"aliases and reads of {shape.extracted} batches",
+        )  # fmt: skip
 
 
 def _choices(recording: Recording) -> list[dict[str, int]]:
@@ -345,17 +346,27 @@ def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
     )  # fmt: skip
 
 
-def packed_planner(request: PlanRequest, recording: Recording) -> PackedPlanner:
+def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
     """The planner of a loader that replays a pack."""
-    sizes = recording.sizes
-    request = packed_request(request, sizes)
-    requirements, warm_up = requirements_of(request, _stages(request))
-    return PackedPlanner(
-        replace(requirements, edge_number_bytes=0), request.memory, request.buffer,
-        NO_TOPOLOGY, warm_up,
-        _stages(request), None, attribute_files(request), recording=recording, sizes=sizes,
-        disk=request.disk,
+    stages = _stages(packed_request(request, recording.sizes))
+    places = min(PLACES, stages.training_queue)
+    planner = _replaying(request, recording.sizes, sum(recording.hot_rows.values()))
+    return replace(
+        planner, slots=PackSlots(recording, recording.sizes, places, request.disk),
+        beside=HotRows(recording),
     )  # fmt: skip
+
+
+def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Planner:
+    """The planner of a loader that replays batches of such sizes, whose feature buffer is not
+    known."""
+    request = packed_request(request, sizes)
+    planner = planner_of(request, _stages(request))
+    replayed = Replayed(sizes, hot_rows, request.subgraphs)
+    parts = [each for each in planner.parts if not isinstance(each, _NOT_NEEDED)]
+    return replace(
+        planner, parts=(replayed, *parts), topology=TOPOLOGY, edge_numbers=False, beside=None
+    )
 
 
 def packed_room(
@@ -375,30 +386,30 @@ def packed_room(
         ConfigError: `memory=` is too little to replay the batches, even with one place.
     """
     request = packed_request(request, sizes)
-    requirements = replace(requirements_of(request, _stages(request))[0], edge_number_bytes=0)
     places, ranks = min(PLACES, _stages(request).training_queue), request.ranks
-    tables = requirements.tables
+    planner = _replaying(request, sizes, 0)
+    shape, tables = planner.shape, planner.shape.tables
     place = sum(each.batch_rows_max * each.row_bytes for each in tables)
     if device_memory:
-        requirements = replace(requirements, device_memory=device_memory)
+        shape = replace(shape, on_device=True)
         scratch = (
             sum(device.scratch_bytes(each.row_bytes, each.rows) for each in tables)
             for device in (find("devices", name) for name in names("devices"))
         )
-        taken = 2 * requirements.batch_bytes + max(scratch)
+        taken = 2 * (shape.batch_bytes + shape.features_bytes) + max(scratch)
         device_memory, place = max(device_memory - taken, 0), 0
     host = default_bytes(ranks)
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
+        attributes = Attributes()
         fetched = [name for name, nbytes in attribute_files(request) if nbytes > MAPPED_BYTES]
         if fetched:
-            nbytes = fetch_bytes(requirements, fetched, NO_TOPOLOGY)
-            requirements = replace(requirements, fetch_bytes=nbytes)
+            attributes = Attributes(planner.fetch_bytes(fetched))
         most = request.memory // ranks + device_memory
         hot_rows = sum(min(each.rows, most // each.row_bytes) for each in tables)
         without, others = (
-            sum(item.host_bytes for item in packed_items(requirements, sizes, hot))
+            rest_bytes(shape, (*_replaying(request, sizes, hot).parts, attributes))
             for hot in (0, hot_rows)
         )
         if request.memory < (least := without + place * ranks):

@@ -1,27 +1,26 @@
-"""The plan of a loader that samples inside windows of a partitioned store (HierBatching §4).
+"""The feature buffer of a loader that samples inside windows of a partitioned store.
 
-The feature buffer holds the static rows and those of two windows: one is trained on while the
-next one is loaded. Rows that both have are there once. `largest_window` says how many partitions a
-window may have within the memory; `make_planner` (`choice.py`) calls `partitioned_planner`, which
-makes the plan for windows of one size. The slots must hold two windows, or batches would load rows
-one by one.
+It holds the static rows and those of two windows (HierBatching section 4): one is trained on while
+the next one is loaded. Rows that both have are there once. `largest_window` says how many
+partitions a window may have within the memory; `make_planner` (`choice.py`) calls
+`partitioned_planner`, which makes the plan for windows of one size. The slots must hold two
+windows, or batches would load rows one by one.
 
-When not to use it: for batches that are sampled from the whole graph (`plan.py`).
+When not to use it: for batches that are sampled from the whole graph (`slots.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Item, Shape
 from gnndrive.common.memory import format_size, least_text
-from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.items import PlanItem, item_if_any, other_items
-from gnndrive.plan.plan import Plan, TablePlan, default_bytes
-from gnndrive.plan.planner import Planner
-from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
-from gnndrive.plan.requirements import SLOT_TABLE_BYTES, Requirements
+from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
+from gnndrive.plan.plan import Budget, Plan, TablePlan, default_bytes
+from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.plan.windows import PlannedWindows
 from gnndrive.sampling.schedules.base import WindowSizes
 
@@ -29,24 +28,24 @@ STAGES = StageCounts(2, 4, 3)
 STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
 FREE = "the part of the device's free memory that loading may use, "
 QUARTER = "a quarter of the memory that is left, "
-NO_TOPOLOGY = TopologyChoice("none", "none, because each window has a graph of its own", 0)
+TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because each window has a graph of its own", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionedPlanner(Planner):
-    """Makes the plan of a loader that samples inside windows; see `Planner`.
+class WindowSlots:
+    """The feature buffer of a loader that samples inside windows; see `plan.plan.Slots`.
 
     Attributes:
         windows: what the windows need.
     """
 
-    windows: PlannedWindows = field(kw_only=True)
+    windows: PlannedWindows
 
-    def _make(self, **more: int) -> Plan:
-        requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
-        windows, (table,) = self.windows, requirements.tables
-        items, slots = window_items(requirements, windows), windows.slots
-        on_device = requirements.device_memory is not None
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """See `Slots.fit`."""
+        windows, (table,), slots = self.windows, shape.tables, self.windows.slots
         tables = (TablePlan(table.name, table.rows, slots, table.row_bytes, windows.nodes),)
         count = f"{windows.count} windows" if windows.count > 1 else "one window"
         in_common = 2 * windows.sizes.one - windows.sizes.two
@@ -56,34 +55,25 @@ class PartitionedPlanner(Planner):
             f"{'two' if windows.count > 1 else 'one'} of {count}, each of "
             f"{windows.sizes.one:,} of {windows.partitioned.num_parts:,} partitions{common}"
         )
-        ranks = requirements.ranks
-        buffer = PlanItem("feature buffer", slots * table.row_bytes, why, 1 if on_device else ranks)
-        live = PlanItem("live batches", 2 * requirements.batch_bytes, "one in use, one ready")
-        scratch = item_if_any("scratch", requirements.device_scratch_bytes, "to put rows in order")
-        plan = Plan(
-            items if on_device else (buffer, *items), tables, self.memory, self.topology,
-            (buffer, live, *scratch) if on_device else (),
-            requirements.device_memory if requirements.device_given else None,
-            levels=windows.said(), ranks=ranks,
-        )  # fmt: skip
-        self._check(plan, requirements)
-        return plan
+        return tables, why
 
-    def _check(self, plan: Plan, requirements: Requirements) -> None:
-        """Raise ConfigError if the plan does not fit what limits it."""
-        ranks, slots = requirements.ranks, plan.buffer_bytes
-        limits = [("memory", "memory=", self.memory, plan.host_bytes)]
-        limits.append(("buffer", "buffer=", self.buffer, slots * ranks))
-        device, given = requirements.device_memory, requirements.device_given
-        if given or (device is not None and not self.windows.chosen):
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """See `Slots.said`."""
+        return self.windows.said()
+
+    def check(self, plan: Plan, budget: Budget) -> None:
+        """See `Slots.check`."""
+        windows, ranks, slots = self.windows, plan.ranks, plan.buffer_bytes
+        limits = [("memory", "memory=", budget.memory, plan.host_bytes)]
+        limits.append(("buffer", "buffer=", budget.buffer, slots * ranks))
+        device, given = budget.device_memory, budget.device_given
+        if given or (device is not None and not windows.chosen):
             said = "device_memory=" if given else FREE
             limits.append(("device_memory", said, device, plan.device_bytes))
-        budgets = self.memory, self.buffer, device
-        if not self.windows.chosen and budgets == (None, None, None):
+        if not windows.chosen and (budget.memory, budget.buffer, device) == (None, None, None):
             limits.append(("buffer", QUARTER, default_bytes(ranks), slots * ranks))
         for name, said, limit, needed in limits:
             if limit is not None and needed > limit:
-                windows = self.windows
                 raise ConfigError(
                     f"{said}{format_size(limit)} is too little for windows of "
                     f"{windows.megabatch:,} of {windows.partitioned.num_parts:,} partitions, which "
@@ -102,32 +92,15 @@ def smaller(windows: PlannedWindows) -> str:
     )
 
 
-def window_items(requirements: Requirements, windows: PlannedWindows) -> tuple[PlanItem, ...]:
-    """All items of host memory except the feature buffer."""
-    ranks = requirements.ranks
-    kept = [item for item in other_items(requirements, None) if item.what != "look-ahead"]
-    return (
-        PlanItem(
-            "slot tables", windows.slots * SLOT_TABLE_BYTES,
-            "reverse map, ref counts, standby list", ranks,
-        ),
-        PlanItem(
-            "window graphs", windows.graph_bytes,
-            f"adjacency inside {'two windows' if windows.count > 1 else 'the window'}", ranks,
-        ),
-        PlanItem("held rows", windows.held_bytes, "leases of whole windows", ranks),
-        *kept,
-    )  # fmt: skip
-
-
-def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> PartitionedPlanner:
+def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Planner:
     """The planner of a loader that samples inside windows."""
     request = windowed_request(request, windows)
     stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
-    requirements, warm_up = requirements_of(request, stages)
-    return PartitionedPlanner(
-        requirements, request.memory, request.buffer, NO_TOPOLOGY, warm_up, stages, None,
-        attribute_files(request), windows=windows,
+    planner = planner_of(request, stages)
+    shape = replace(planner.shape, looks_ahead=False)  # whole windows are loaded
+    return replace(
+        planner, shape=shape, parts=(windows, *planner.parts), slots=WindowSlots(windows),
+        topology=TOPOLOGY, beside=None, limits=None,
     )  # fmt: skip
 
 

@@ -1,41 +1,55 @@
-"""`Plan`: what uses how much memory and why; `make_plan` divides `memory=` or `buffer=`.
+"""`Plan`: what uses how much memory and why; `divide` adds up the items of a loader's parts.
 
-`Planner` (`plan/planner.py`) calls `make_plan` before the first read. `memory=` counts everything
-that loading needs: the feature buffer and its slot tables, staging, queued samples, samplers'
-scratch, the adjacency and two live batches. It does not count Python, torch and the model. Because
-a batch's size is unknown before it is sampled, the plan counts the largest batch that the fanout
-allows, or with a budget the largest that is expected from a few that were drawn (`plan/drawn.py`),
-and the feature buffer gets what remains.
+`Planner` (`plan/planner.py`) calls `divide` before the first read. `memory=` counts everything that
+loading needs; it does not count Python, torch and the model. Each part of the loader states its
+items (`gnndrive.common.items`). Because a batch's size is unknown before it is sampled, they count
+the largest batch that the fanout allows, or with a budget the largest that is expected from a few
+that were drawn (`plan/drawn.py`). The feature buffer gets what remains, and beside a device what it
+leaves may keep rows that have no room there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+from gnndrive.buffer.items import SLOT_TABLE_BYTES, slot_table_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
+from gnndrive.common.items import Item, Life, Owner, Part, Phase, Shape, if_any
 from gnndrive.common.memory import format_size
-from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.apart import sampling_apart
-from gnndrive.plan.items import (
-    LIVE,
-    PER_EPOCH,
-    SHARE,
-    VICTIMS,
-    PlanItem,
-    extraction_items,
-    format_items,
-    item_if_any,
-    slot_bytes,
-)
-from gnndrive.plan.requirements import SLOT_TABLE_BYTES as SLOT_BYTES
-from gnndrive.plan.requirements import Requirements, Served, TableRequirements
-from gnndrive.plan.slot_split import split_slots
-from gnndrive.plan.victims import victims_left
+from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
 
 DEFAULT_SHARE = 0.25  # share of the available memory that is used if the user gives no budget
 SERVED = "service: this loader's share of the service; once: there for all loaders, not counted"
+UNKNOWN = TopologyChoice(NO_TOPOLOGY, "none yet", 0)
+"""Stands for a topology until one is chosen; it takes no memory."""
+OF_AN_ITERATOR = (Life.EPOCH, Life.KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a service that a user has started (`gnndrive serve`) has left for a loader.
+
+    Attributes:
+        left: bytes that it may still use; None: it has no limit.
+        graphs: the topologies whose arrays it has in memory already.
+    """
+
+    left: int | None
+    graphs: frozenset[str] = frozenset()
+
+    def graph_room(self, topology: str, given: int) -> int:
+        """Bytes that the service has for the arrays of a topology, beside a loader's own part.
+
+        Args:
+            topology: its name.
+            given: bytes that the loader may use in all.
+        """
+        if self.left is None or topology in self.graphs:
+            return 1 << 62
+        return self.left - given
 
 
 def default_bytes(ranks: int, served: Served | None = None) -> int:
@@ -43,12 +57,37 @@ def default_bytes(ranks: int, served: Served | None = None) -> int:
 
     Args:
         ranks: how many there are.
-        served: see `Requirements`.
+        served: see `Budget`.
     """
     left = left_memory(ranks)
     if served is not None and served.left is not None:
         left = min(left, served.left)
     return int(DEFAULT_SHARE * left)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What limits a plan; bytes, or None.
+
+    Attributes:
+        memory: for everything on this host, of all its ranks.
+        buffer: for the slots of all feature buffers on this host.
+        device_memory: of a rank's device, for the feature buffer and live batches; None: both are
+            in host memory.
+        device_given: whether the user gave `device_memory`; if not, it is free memory of the
+            device.
+        device_why: the reason for the feature buffer's size on the device, as `plan()` prints it.
+        served: what a service that a user has started has left; None: the ranks share what one of
+            them starts, or nothing. Such a service has the graph once for several loaders, so that
+            it is no part of a loader's memory.
+    """
+
+    memory: int | None
+    buffer: int | None = None
+    device_memory: int | None = None
+    device_given: bool = False
+    device_why: str = ""
+    served: Served | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +132,7 @@ class Plan:
         device_memory: the budget `device_memory=` in bytes; None: the user gave none.
         fetched: names of the arrays whose rows are read directly when batches need them, because
             memory has no room for their files.
-        levels: texts that say where a batch's rows come from, if the loader replays a pack, or what
-            it takes of a disk.
+        levels: texts that say where a batch's rows come from, or what the loader takes of a disk.
         disk_bytes: the most bytes of disk that a live iterator takes.
         sampling_bytes: bytes of this host's memory while a superbatch is sampled apart from
             extraction, which `lines` describe; 0: it is not.
@@ -106,17 +144,17 @@ class Plan:
             feature buffer.
     """
 
-    lines: tuple[PlanItem, ...]
+    lines: tuple[Item, ...]
     tables: tuple[TablePlan, ...]
     memory: int | None
     topology: TopologyChoice | None = None
-    device_lines: tuple[PlanItem, ...] = ()
+    device_lines: tuple[Item, ...] = ()
     device_memory: int | None = None
     fetched: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     disk_bytes: int = 0
     sampling_bytes: int = 0
-    slot_table_bytes: int = SLOT_BYTES
+    slot_table_bytes: int = SLOT_TABLE_BYTES
     ranks: int = 1
     shared: bool = False
     served: bool = False
@@ -159,30 +197,27 @@ class Plan:
     @property
     def live_device_bytes(self) -> int:
         """Bytes of device memory for live batches."""
-        return sum(line.nbytes for line in self.device_lines if line.what in PER_EPOCH)
+        return sum(line.nbytes for line in self.device_lines if line.life in OF_AN_ITERATOR)
 
     @property
     def epoch_bytes(self) -> int:
         """Bytes of host memory that a live iterator has for itself on all ranks of this host,
         without its feature buffer and slot tables."""
-        return sum(line.host_bytes for line in self.lines if line.what in PER_EPOCH)
+        return sum(line.host_bytes for line in self.lines if line.life in OF_AN_ITERATOR)
 
     @property
     def between_epochs_bytes(self) -> int:
         """Bytes of a rank's host memory that are free while no epoch runs and the feature buffer is
         closed; the user may still have two live batches, and torch keeps its pinned memory. What
         ranks share is not counted, because other ranks may use it."""
-        kept = {"live batches", "pinned copies"}
-        freed = {"feature buffer", "slot tables", *VICTIMS, *PER_EPOCH} - kept
-        if self.shared:
-            freed -= set(SHARE)
-        own = [line for line in self.lines if line.copies == self.ranks]
-        return sum(line.nbytes for line in own if line.what in freed)
+        own = {Owner.RANK} if self.shared else {Owner.RANK, Owner.BUFFER}
+        freed = (Life.BUFFER, Life.EPOCH)
+        return sum(line.nbytes for line in self.lines if line.life in freed and line.owner in own)
 
     @property
     def share_bytes(self) -> int:
         """Bytes of the host service's memory that the loader needs for its feature buffer."""
-        return sum(line.host_bytes for line in self.lines if self.shared and line.what in SHARE)
+        return sum(line.host_bytes for line in self.lines if self._in_service(line))
 
     @property
     def buffer_bytes(self) -> int:
@@ -199,176 +234,192 @@ class Plan:
         where = "on the device" if self.ranks == 1 else "on the device of each rank"
         return "\n".join([host, where, device, *self.levels])
 
-    def _mark(self, item: PlanItem) -> str:
+    def _in_service(self, item: Item) -> bool:
+        return self.shared and item.owner is Owner.BUFFER
+
+    def _mark(self, item: Item) -> str:
         """Whose memory an item of the host's memory is; "": there is one process alone."""
         of_ranks = "" if self.ranks == 1 else f" × {self.ranks}"
         if self.served:
             if not item.copies:
                 return "once"
-            in_service = self.shared and item.what in SHARE
-            return "service" if in_service else f"process{of_ranks}"
+            return "service" if self._in_service(item) else f"process{of_ranks}"
         if self.ranks == 1:
             return ""
         return "shared" if item.copies == 1 else f"each{of_ranks}"
 
 
-def make_plan(
-    requirements: Requirements,
-    memory: int | None,
-    buffer: int | None,
-    topology: TopologyChoice | None = None,
-) -> Plan:
+def format_items(
+    items: Sequence[Item], budget: int | None, name: str, ranks: int = 1,
+    mark: Callable[[Item], str] = lambda item: "",
+) -> str:  # fmt: skip
+    """One line for each item and one for their total.
+
+    Args:
+        items: what to list.
+        budget, name: what limits them, and the argument that set it.
+        ranks: ranks on this host.
+        mark: says whose memory an item is.
+    """
+    width = max(len(item.what) for item in items)
+    marks = [mark(item) for item in items]
+    wide = max(map(len, marks)) + 2 if any(marks) else 0
+    rows = [
+        f"{item.what:<{width}}  {format_size(item.nbytes):>8}  {whose:<{wide}}{item.why}"
+        for item, whose in zip(items, marks, strict=True)
+    ]
+    text = f"{format_size(sum(item.host_bytes for item in items)):>8}"
+    if ranks > 1 and all(item.copies > 1 for item in items):
+        of_one = format_size(sum(item.nbytes for item in items))
+        text = f"{of_one:>8}  × {ranks} = {text.strip()}"
+    of_budget = "" if budget is None else f"  of {name}={format_size(budget)}"
+    return "\n".join([*rows, f"{'total':<{width}}  {text}{of_budget}"])
+
+
+# ---- dividing
+
+
+class Slots(Protocol):
+    """Decides how many rows the feature buffer holds."""
+
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """The feature buffer's share of each table, and the text of its item.
+
+        Args:
+            shape, budget: the loader's.
+            items: all other items, of the host and of the device, while batches are extracted.
+
+        Raises:
+            ConfigError: the budget is too small for the buffer.
+        """
+        ...
+
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """What the plan prints of the feature buffer below its lines."""
+        ...
+
+    def check(self, plan: Plan, budget: Budget) -> None:
+        """Raise ConfigError if the plan does not fit the budget."""
+        ...
+
+
+class Beside(Protocol):
+    """Keeps rows in host memory for which a device has no room."""
+
+    def items(self, shape: Shape) -> Sequence[Item]:
+        """See `Part`: the items whose size is known before."""
+        ...
+
+    def fit(
+        self, shape: Shape, tables: tuple[TablePlan, ...], left: int
+    ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
+        """The tables with the rows that are kept, and the items of these.
+
+        Args:
+            shape: the loader's.
+            tables: what the feature buffer holds.
+            left: bytes of a rank that all other items leave.
+        """
+        ...
+
+
+def divide(
+    shape: Shape, parts: Sequence[Part], slots: Slots, budget: Budget, topology: TopologyChoice,
+    beside: Beside | None = None,
+) -> Plan:  # fmt: skip
     """Divide the memory among everything that loading needs.
 
     Args:
-        requirements: the sizes that the plan depends on.
-        memory: the budget for everything on this host in bytes, or None.
-        buffer: bytes for the slots of all feature buffers on this host; None: all that `memory`
-            leaves, or without a budget a quarter of the memory that is left. A buffer never has
-            more slots than rows.
-        topology: where the adjacency lives and the bytes it takes beside the index pointers; None:
-            no bytes.
+        shape: the sizes of the loader's batches.
+        parts: what needs memory beside the feature buffer and the topology.
+        slots: decides what the feature buffer holds.
+        budget: what limits the plan.
+        topology: where the adjacency lives.
+        beside: what may use the memory that the rest leaves.
 
     Raises:
         ConfigError: the budget is too small for the other items, or the buffer for a single row;
             the message names a size that works.
     """
-    others = extraction_items(requirements, topology)
-    live = PlanItem("live batches", 2 * requirements.batch_bytes, LIVE)
-    scratch = item_if_any("scratch", requirements.device_scratch_bytes, "to put rows in order")
-    slots, why = _choose_slots(requirements, memory, buffer, others, live.nbytes)
-    tables = tuple(
-        TablePlan(table.name, table.rows, count, table.row_bytes, table.batch_rows_max)
-        for table, count in zip(requirements.tables, slots, strict=True)
-    )
-    plan = Plan((), tables, memory)
-    if plan.holds_everything:
-        why = "because the whole table fits" if len(tables) == 1 else "because all tables fit"
-    copies, device_memory = requirements.buffers, requirements.device_memory
-    on_device = device_memory is not None
-    where = 1 if on_device else copies
-    slot_memory = PlanItem("feature buffer", plan.buffer_bytes, f"{_counted(tables)}, {why}", where)
-    slot_tables = PlanItem(
-        "slot tables", plan.slots * requirements.slot_table_bytes,
-        "reverse map, ref counts, standby list", copies,
-    )  # fmt: skip
-    used = sum(item.host_bytes for item in (slot_tables, *others))
-    left = default_bytes(requirements.ranks) if memory is None else memory - used
-    places, victims = victims_left(requirements, left, plan.holds_everything)
-    tables = tuple(replace(each, victims=n) for each, n in zip(tables, places, strict=True))
-    others = (*others, *victims)
-    sampling, said = sampling_apart(requirements, topology, memory)
+    every = shape.counted([topology, *parts, *([] if beside is None else [beside])])
+    others = [item for item in every if Phase.EXTRACTION in item.during]
+    tables, why = slots.fit(shape, budget, others)
+    slot_bytes, of_buffer = slot_table_bytes(shape), (Owner.BUFFER, Life.BUFFER, Phase.EXTRACTION)
+    buffer_bytes = sum(table.slots * table.row_bytes for table in tables)
+    entries = slot_bytes * sum(table.slots for table in tables if not table.places)
+    own = [
+        Item("feature buffer", buffer_bytes, why, *of_buffer, on_device=shape.on_device),
+        *if_any(Item("slot tables", entries, "reverse map, ref counts, standby list", *of_buffer)),
+    ]
+    items = [*shape.counted(own), *others]
+    if beside is not None:
+        left = default_bytes(shape.ranks)
+        if budget.memory is not None:
+            left = budget.memory - host_bytes(items)
+        tables, kept = beside.fit(shape, tables, left // shape.ranks)
+        items += shape.counted(kept)
+    sampling, said = _sampling_apart(every, budget.memory)
     plan = Plan(
-        (slot_tables, *others) if on_device else (slot_memory, slot_tables, *others),
-        tables, memory, topology,
-        (slot_memory, live, *scratch) if on_device else (),
-        requirements.device_memory if requirements.device_given else None,
-        levels=said, sampling_bytes=sampling, slot_table_bytes=requirements.slot_table_bytes,
-        ranks=requirements.ranks, shared=requirements.shared,
-        served=requirements.served is not None,
+        tuple(item for item in items if not item.on_device), tables, budget.memory, topology,
+        tuple(item for item in items if item.on_device),
+        budget.device_memory if budget.device_given else None,
+        sampling_bytes=sampling, slot_table_bytes=slot_bytes, ranks=shape.ranks,
+        shared=shape.shared, served=budget.served is not None,
     )  # fmt: skip
-    if device_memory is not None and plan.device_bytes > device_memory:
-        raise ConfigError(
-            f"device_memory={format_size(device_memory)} is less than this loader can need, "
-            f"{format_size(plan.device_bytes)}; give that much or a smaller buffer=\n{plan}"
-        )
-    if memory is not None and plan.host_bytes > memory:
-        raise ConfigError(
-            f"memory={format_size(memory)} is less than this loader can need, "
-            f"{format_size(plan.host_bytes)}; give that much or a smaller buffer=\n{plan}"
-        )
+    plan = replace(plan, levels=(*said, *slots.said(plan)))
+    slots.check(plan, budget)
     return plan
 
 
-def _counted(tables: Sequence[TablePlan]) -> str:
-    """How many rows the slots of tables hold, as `plan()` prints it."""
-    if len(tables) == 1:
-        return f"{tables[0].slots:,} rows"
-    parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
-    return ", ".join(parts) or "no rows"
+def host_bytes(items: Iterable[Item], during: Phase = Phase.EXTRACTION) -> int:
+    """Bytes of this host's memory that items take together in one phase."""
+    return sum(item.host_bytes for item in items if during in item.during and not item.on_device)
 
 
-def _choose_slots(
-    requirements: Requirements,
-    memory: int | None,
-    buffer: int | None,
-    others: tuple[PlanItem, ...],
-    live_bytes: int,
-) -> tuple[list[int], str]:
-    """Choose the number of slots of each table in one buffer; returns the reason, too."""
-    tables, per_slot = requirements.tables, slot_bytes(requirements)
-    row_bytes, buffers = [table.row_bytes for table in tables], requirements.buffers
-    left = None  # of memory=, for one buffer
-    if memory is not None:
-        left = (memory - sum(item.host_bytes for item in others)) // buffers
-    if buffer is not None:
-        slots = split_slots(buffer // buffers, tables, row_bytes)
-        why = "because buffer= has room for them"
-    elif requirements.device_memory is not None:
-        room = requirements.device_memory - live_bytes - requirements.device_scratch_bytes
-        slots = split_slots(room, tables, row_bytes)
-        why = requirements.device_why
-        own = requirements.slot_table_bytes
-        if left is not None and left < own * sum(slots):
-            slots = split_slots(left, tables, [own] * len(tables))
-            why = "because memory= has room for their slot tables only"
-    elif left is not None:
-        slots = split_slots(left, tables, per_slot)
-        why = "because the other items leave that much of memory="
-    else:
-        given = default_bytes(requirements.ranks, requirements.served)
-        slots = split_slots(given // buffers, tables, per_slot)
-        why = (
-            "because the default is a quarter of the memory that is left; set memory= or buffer= "
-            "to change it"
-        )
-    whole = requirements.whole_batches and buffer is None
-    for table, count in zip(tables, slots, strict=True):
-        least = min(table.batch_rows_max, table.rows) if whole else 1
-        if count < least and table.batch_rows_max > 0:
-            short = left is not None and left < max(per_slot) * least
+def rest_bytes(shape: Shape, parts: Sequence[Part]) -> int:
+    """Bytes of this host's memory that parts take beside the adjacency."""
+    during = Phase.SAMPLING if shape.apart else Phase.EXTRACTION
+    return host_bytes(shape.counted(parts), during)
+
+
+def check_budget(plan: Plan, budget: Budget) -> None:
+    """Raise ConfigError if a plan needs more than the budget of the device, or of the host."""
+    limits = [
+        ("device_memory", budget.device_memory, plan.device_bytes),
+        ("memory", budget.memory, plan.host_bytes),
+    ]
+    for name, limit, needed in limits:
+        if limit is not None and needed > limit:
             raise ConfigError(
-                _no_room(requirements, table, memory, buffer, others, live_bytes, short)
+                f"{name}={format_size(limit)} is less than this loader can need, "
+                f"{format_size(needed)}; give that much or a smaller buffer=\n{plan}"
             )
-    return slots, why
 
 
-def _no_room(
-    requirements: Requirements, table: TableRequirements, memory: int | None, buffer: int | None,
-    others: tuple[PlanItem, ...], live_bytes: int, short: bool,
-) -> str:  # fmt: skip
-    """The error message for a table without a slot; `short`: host memory has no room for one."""
-    needed = sum(item.host_bytes for item in others)
-    several = f" for {requirements.buffers} ranks" if requirements.buffers > 1 else ""
-    row = f"one row of {table.name} is" if len(requirements.tables) > 1 else "one row is"
-    if buffer is not None:
-        return (
-            f"buffer={format_size(buffer)}{several} holds no row: {row} {table.row_bytes:,} bytes, "
-            f"and a batch has up to {table.batch_rows_max:,}: give it room for one batch at least"
-        )
-    if requirements.device_memory is not None and not short:
-        budget = format_size(requirements.device_memory)
-        if not requirements.device_given:
-            said = f"the part of the device's free memory that loading may use, {budget}, leaves"
-        else:
-            said = f"device_memory={budget} leaves"
-        return (
-            f"{said} no room for a feature buffer on the device, because two live batches take up "
-            f"to {format_size(live_bytes)}: give more with device_memory=, free some of the "
-            "device's memory, or give a smaller batch_size or num_neighbors"
-        )
-    if memory is not None:
-        return (
-            f"memory={format_size(memory)}{several} leaves no room for a feature buffer: "
-            f"everything else needs {format_size(needed)}; give more, or a smaller batch_size, "
-            "num_neighbors or queues\n"
-            + "\n".join(
-                f"  {each.what}: {format_size(each.host_bytes)} ({each.why})" for each in others
-            )
-        )
-    given = default_bytes(requirements.ranks, requirements.served)
-    quarter = f"{format_size(given)}{several}"
-    return (
-        f"a quarter of the memory that is left, {quarter}, holds no row of {table.row_bytes:,} "
-        "bytes: set memory= or buffer="
+def _sampling_apart(items: Sequence[Item], memory: int | None) -> tuple[int, tuple[str, ...]]:
+    """The bytes of this host's memory that sampling takes before the feature buffer is made, and
+    what the plan prints of it; 0 and nothing: sampling is not apart (Ginex section 4).
+
+    Raises:
+        ConfigError: it needs more than `memory`.
+    """
+    own = [item for item in items if item.during is Phase.SAMPLING]
+    if not own:
+        return 0, ()
+    needed = host_bytes(items, Phase.SAMPLING)
+    of_sampling = ", ".join(
+        f"{item.what} {format_size(item.host_bytes)} ({item.why})" for item in own
     )
+    if memory is not None and needed > memory:
+        raise ConfigError(
+            f"memory={format_size(memory)} is less than sampling apart can need, "
+            f"{format_size(needed)}: give that much, fewer samplers=, or topology='direct'\n"
+            f"{of_sampling}"
+        )
+    said = (
+        f"while a superbatch is sampled: {format_size(needed)} in all, without the feature buffer: "
+        f"{of_sampling}"
+    )
+    return needed, (said,)

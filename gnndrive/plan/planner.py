@@ -1,7 +1,7 @@
 """`Planner`: makes a loader's plan, decides which attributes are memory-mapped, and plans again.
 
 `make_planner` (`plan/choice.py`) makes it. A second plan follows a warm-up on a GPU
-(`plan_after_warm_up`), or a batch that is larger than planned (`planner_for`).
+(`plan_after_warm_up`), or a batch that is larger than planned (`plan_again`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Part, Shape
 from gnndrive.common.memory import available_memory
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import Plan, make_plan
-from gnndrive.plan.request import StageCounts
-from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.plan import UNKNOWN, Beside, Budget, Plan, Slots, divide, rest_bytes
 from gnndrive.pyg.attributes import PASS_ROWS
+from gnndrive.pyg.items import Attributes
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import RING_BYTES
 
@@ -26,29 +26,43 @@ FETCH_ROW_BYTES = 34  # bytes that planning the read of one row takes
 
 
 @dataclass(frozen=True, slots=True)
+class StageCounts:
+    """Numbers of a pipeline's stages that need memory; see `Stages`."""
+
+    samplers: int = 4
+    extracting_queue: int = 6
+    training_queue: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class Planner:
     """Makes a loader's plan, and a second one after a warm-up.
 
     Attributes:
-        requirements, memory, buffer, topology: arguments of `make_plan`.
-        warm_up: whether the plan is for a warm-up.
+        shape, parts, slots, budget, topology, beside: arguments of `divide`; the parts are without
+            attributes.
         stages: numbers of samplers, and bounds of the queues.
+        warm_up: whether the plan is for a warm-up.
         limits: the largest batch that the plan counts, if a larger one makes the loader plan again;
             None: the plan counts the most that the fanout allows.
         attributes: names of the arrays that batches have rows of and that are no table of the
             feature buffer, each with the bytes of its file.
+        edge_numbers: whether samplers read edges' numbers, too.
         disk_bytes: bytes of disk that an epoch takes while it runs.
         said: texts that the plan prints below its lines.
     """
 
-    requirements: Requirements
-    memory: int | None
-    buffer: int | None
-    topology: TopologyChoice
-    warm_up: bool
+    shape: Shape
+    parts: tuple[Part, ...]
+    slots: Slots
+    budget: Budget
     stages: StageCounts
+    topology: TopologyChoice = UNKNOWN
+    beside: Beside | None = None
+    warm_up: bool = False
     limits: Bounds | None = None
     attributes: tuple[tuple[str, int], ...] = ()
+    edge_numbers: bool = False
     disk_bytes: int = 0
     said: tuple[str, ...] = ()
 
@@ -56,24 +70,31 @@ class Planner:
         """Decide which attributes are memory-mapped, and make the plan.
 
         Raises:
-            ConfigError: see `make_plan`.
+            ConfigError: see `divide`.
         """
         small = self._small_files()
         try:
-            plan = self._make(mapped_bytes=sum(small.values()))
+            plan = self._divide(Attributes(mapped_bytes=sum(small.values())))
         except ConfigError:  # memory= has no room for the small files
             small = {}
-            plan = self._make()
+            plan = self._divide(Attributes())
         fetched = self._fetched(plan, small)
         if not fetched:
             return plan
-        nbytes = fetch_bytes(self.requirements, fetched, self.topology)
-        plan = self._make(mapped_bytes=sum(small.values()), fetch_bytes=nbytes)
+        plan = self._divide(Attributes(self.fetch_bytes(fetched), sum(small.values())))
         return replace(plan, fetched=fetched)
 
-    def _make(self, **more: int) -> Plan:
-        requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
-        plan = make_plan(requirements, self.memory, self.buffer, self.topology)
+    def rest_bytes(self) -> int:
+        """Bytes of this host's memory that everything takes but the feature buffer, its slot tables
+        and the adjacency; if batches are sampled apart, while they are sampled."""
+        beside = [] if self.beside is None else [self.beside]
+        return rest_bytes(self.shape, [*self.parts, *beside])
+
+    def _divide(self, attributes: Attributes) -> Plan:
+        plan = divide(
+            self.shape, (*self.parts, attributes), self.slots, self.budget, self.topology,
+            self.beside,
+        )  # fmt: skip
         return replace(plan, levels=(*plan.levels, *self.said), disk_bytes=self.disk_bytes)
 
     def _small_files(self) -> dict[str, int]:
@@ -81,10 +102,10 @@ class Planner:
         Without this, the feature buffer would take all memory, and every batch would read these
         files again; that costs more than keeping them, even at a tenth of the size."""
         small: dict[str, int] = {}
-        if self.memory is None or self.buffer is not None:
+        if self.budget.memory is None or self.budget.buffer is not None:
             return small
         for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
-            if (sum(small.values()) + nbytes) * MAPPED_SHARE > self.memory:
+            if (sum(small.values()) + nbytes) * MAPPED_SHARE > self.budget.memory:
                 break
             if nbytes > MAPPED_BYTES:
                 small[name] = nbytes
@@ -92,7 +113,7 @@ class Planner:
 
     def _fetched(self, plan: Plan, mapped: Collection[str] = ()) -> tuple[str, ...]:
         """Names of the attributes that memory has no room for, beside the `mapped` ones."""
-        budget = available_memory() if self.memory is None else self.memory
+        budget = available_memory() if self.budget.memory is None else self.budget.memory
         room, fetched = budget - plan.host_bytes, []  # smaller files first
         for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
             if name in mapped:
@@ -106,24 +127,18 @@ class Planner:
         """Make the plan for `device_bytes` of the device's memory, which the warm-up found free.
 
         Raises:
-            ConfigError: see `make_plan`.
+            ConfigError: see `divide`.
         """
         why = "because training leaves that much of the device's memory"
-        requirements = replace(self.requirements, device_memory=device_bytes, device_why=why)
-        return replace(self, requirements=requirements).plan()
+        budget = replace(self.budget, device_memory=device_bytes, device_why=why)
+        return replace(self, budget=budget).plan()
 
-
-def fetch_bytes(
-    requirements: Requirements, fetched: Collection[str], topology: TopologyChoice
-) -> int:
-    """Bytes that reading attributes directly takes, for `Requirements.fetch_bytes`.
-
-    Args:
-        requirements: of the loader.
-        fetched: the names of the attributes.
-        topology: where the adjacency lives; its ring, which it has counted, is used for both.
-    """
-    of_nodes = all(name.startswith("nodes/") for name in fetched)
-    rows = requirements.batch_nodes_max if of_nodes else requirements.batch_edges_max
-    readers = 1 + requirements.samplers * (requirements.edge_number_bytes > 0)
-    return FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers + RING_BYTES * (not topology.has_ring)
+    def fetch_bytes(self, fetched: Collection[str]) -> int:
+        """Bytes that reading the attributes of these names directly takes. The ring of a topology
+        that reads the adjacency is used for both."""
+        shape = self.shape
+        of_nodes = all(name.startswith("nodes/") for name in fetched)
+        rows = shape.nodes if of_nodes else shape.edges
+        readers = 1 + shape.samplers * self.edge_numbers
+        ring = RING_BYTES * (not self.topology.has_ring)
+        return FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers + ring

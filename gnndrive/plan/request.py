@@ -1,9 +1,9 @@
-"""`PlanRequest`: everything of a loader that its plan depends on; `requirements_of` it.
+"""`PlanRequest`: everything of a loader that its plan depends on; `planner_of` names its parts.
 
 `Assembly` (`loader/assembly.py`) makes the request from the loader's arguments. `make_planner`
-(`plan/choice.py`) derives the `Requirements` for each number of samplers and bound of a queue that
-it considers, and chooses among them; `Planner.plan` (`plan/planner.py`) then decides which
-attributes are memory-mapped and calls `make_plan`. None of them reads the graph.
+(`plan/choice.py`) makes a `Planner` for each number of samplers and bound of a queue that it
+considers, and chooses among them; `Planner.plan` (`plan/planner.py`) then decides which attributes
+are memory-mapped and calls `divide`. None of them reads the graph.
 
 On a GPU, unless the user gives device_memory=, buffer= or in_order=False, or batches are sampled
 inside windows, the first batches are a warm-up with a small feature buffer. After them the loader
@@ -21,15 +21,22 @@ from typing import Any
 import numpy as np
 
 from gnndrive.buffer.devices.base import Device
+from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
+from gnndrive.common.items import Item, Owner, Part, Shape, TableShape
 from gnndrive.common.plugins import find
+from gnndrive.host.items import AnnouncedRows
 from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.plan import Budget, Served
+from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk
-from gnndrive.plan.requirements import Requirements, Served, TableRequirements
-from gnndrive.plan.superbatches import PlannedSuperbatches
+from gnndrive.plan.slots import RowSlots, Victims
+from gnndrive.plan.superbatches import PlannedSuperbatches, SampledAhead
 from gnndrive.plan.windows import PlannedWindows
+from gnndrive.pyg.items import LiveBatches, batch_bytes
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import graph_sizes
+from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.store.feature_tables import FeatureTable
@@ -38,19 +45,11 @@ from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 FETCHED_ROW_BYTES_MAX = 4096  # arrays with longer rows are always mapped
+EDGE_NUMBER_BYTES = 8  # of an edge in a queued sample, if edges have a table
 WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the warm-up
 # Copies that are made while a sample is put into PyG's own form.
 CONVERTED_NODE_BYTES = 16
 CONVERTED_EDGE_BYTES = 24
-
-
-@dataclass(frozen=True, slots=True)
-class StageCounts:
-    """Numbers of a pipeline's stages that need memory; see `Stages`."""
-
-    samplers: int = 4
-    extracting_queue: int = 6
-    training_queue: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,8 @@ class PlanRequest:
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
         memory, buffer, device_memory: the user's budgets in bytes, or None.
-        victim_bytes: see `Requirements`, for all ranks of this host.
+        victim_bytes: bytes of the victim buffers of all ranks of this host; None: what memory
+            leaves; 0: there are none.
         neighbour_cache: the user's argument: bytes, a text or None.
         topologies: topology plug-ins in the order of preference, or the one that the user named.
         topology_asked: whether the user named the topology.
@@ -140,70 +140,100 @@ class PlanRequest:
     victim_bytes: int | None = 0
 
 
-def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:
-    """Derive the sizes that the plan depends on.
-
-    Returns:
-        The requirements, and whether the device's memory in them is for a warm-up.
-    """
-    store, size = request.store, request.planned
+def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
+    """The planner of a loader whose feature buffer has a slot for each row and that samples from
+    the whole graph, without a topology yet."""
+    store, size, ahead = request.store, request.planned, request.superbatches
     tables = tuple(
-        _table_requirements(table, size, converted)
+        _table_shape(table, size, converted)
         for table, converted in zip(request.tables, request.converted_bytes, strict=True)
     )
     device: type[Device] = find("devices", request.device[0])
     policy: type[Policy] = find("policies", request.policy)
     nodes, edges = sum(size.entries.values()), sum(size.edges.values())
-    may_keep = request.victim_bytes != 0 and policy.looks_ahead
-    requirements = Requirements(
-        tables=tables,
-        batch_nodes_max=nodes,
-        batch_edges_max=edges,
-        batch_expanded_max=size.expanded,
-        attribute_bytes=_batch_attribute_bytes(request),
-        edge_number_bytes=8 * any(table.of_edges for table in request.tables),
-        position_bytes=np.dtype(position_dtype(store.num_edges)).itemsize,
-        batches_queued=stages.extracting_queue + stages.training_queue,
-        batches_extracted=stages.training_queue,
-        seed_bytes=request.seed_bytes,
+    edge_numbers = any(table.of_edges for table in request.tables)
+    of_nodes = ranked_rows(request.tables)
+    shape = Shape(
+        tables, nodes, edges,
+        sample_bytes=sample_bytes(
+            nodes, edges, size.expanded, np.dtype(position_dtype(store.num_edges)).itemsize,
+            request.subgraphs, EDGE_NUMBER_BYTES * edge_numbers,
+        ),
+        batch_bytes=batch_bytes(nodes, edges, _batch_attribute_bytes(request)),
+        queued=stages.extracting_queue + stages.training_queue,
+        extracted=stages.training_queue,
         samplers=min(stages.samplers, stages.extracting_queue),
-        staging_bytes=request.staging_bytes,
-        index_pointer_bytes=sum(each.index_pointer_bytes for each in graph_sizes(store)),
-        label_bytes=sum(map(kept_bytes, store.all_nodes())),
         looks_ahead=policy.looks_ahead,
-        ranked_rows=0 if policy.score is None else ranked_rows(request.tables),
-        pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
-        pinned_per_byte=device.pinned_per_byte,
-        device_scratch_bytes=sum(
+        foreseen_rows=0 if ahead is None else of_nodes * policy.looks_ahead,
+        apart=ahead is not None and ahead.apart,
+        ranks=request.ranks,
+    )  # fmt: skip
+    may_keep = request.victim_bytes != 0 and policy.looks_ahead
+    memory = DeviceMemory(
+        sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
+        device.pinned_per_byte,
+        sum(
             device.scratch_bytes(each.row_bytes, each.rows)
             + device.copy_out_scratch_bytes() * may_keep
             for each in tables
         ),
-        subgraphs=request.subgraphs,
-        graph_bytes=request.graph_bytes,
-        candidate_bytes=request.candidate_bytes,
-        scratch_bytes=_scratch_bytes(request),
-        drawn=_drawn_text(request),
-        whole_batches=request.memory is not None,
-        ranks=request.ranks,
-        shared_graph=request.shared_graph,
-        served=request.served,
-        victim_bytes=request.victim_bytes,
-        copy_out_bytes=device.copy_out_bytes(),
     )
-    device_memory, warm_up = _device_memory(request, requirements)
-    given = request.device_memory is not None
-    why = "because half of the device's free memory is used"
-    if given:
-        why = "because live batches leave that much of device_memory="
-    if warm_up:
-        why = "because it is a warm-up, until the memory that training uses is known"
-    requirements = replace(
-        _with_superbatches(requirements, request, policy),
-        device_memory=device_memory, device_given=given, device_why=why,
-        shared=request.shared and device_memory is None and request.recording is None,
+    budget, warm_up = _budget(request, shape, memory.scratch_bytes)
+    on_device = budget.device_memory is not None
+    shared = request.shared and not on_device and request.recording is None
+    graphs = 1 if shared or request.shared_graph else request.ranks
+    if request.served is not None and request.shared_graph:
+        graphs = 0
+    pointers = sum(each.index_pointer_bytes for each in graph_sizes(store))
+    labels = sum(map(kept_bytes, store.all_nodes()))
+    return Planner(
+        replace(shape, on_device=on_device, shared=shared, graphs=graphs),
+        (
+            *loader_parts(
+                SlotTables(0 if policy.score is None else of_nodes),
+                Graph(pointers, request.graph_bytes), request.seed_bytes, labels,
+                request.staging_bytes, memory,
+                Samples(_scratch_bytes(request), request.candidate_bytes, _drawn_text(request)),
+            ),
+            *([] if ahead is None else [SampledAhead(ahead, size)]),
+        ),
+        RowSlots(whole_batches=request.memory is not None),
+        budget,
+        stages,
+        beside=None if request.victim_bytes == 0
+        else Victims(request.victim_bytes, device.copy_out_bytes()),
+        warm_up=warm_up,
+        limits=None if request.drawn is None else size,
+        attributes=attribute_files(request),
+        edge_numbers=edge_numbers,
+        disk_bytes=0 if ahead is None else ahead.disk_bytes(size),
+        said=() if ahead is None else ahead.said(size),
     )  # fmt: skip
-    return requirements, warm_up
+
+
+def loader_parts(
+    slot_tables: SlotTables, graph: Graph, seed_bytes: int, label_bytes: int, staging_bytes: int,
+    device: DeviceMemory, samples: Samples,
+) -> tuple[Part, ...]:  # fmt: skip
+    """The parts of every loader that samples from the whole graph.
+
+    Args:
+        slot_tables, graph, device, samples: parts of their own.
+        seed_bytes: bytes of the input nodes or edges and their order.
+        label_bytes: bytes of the labels that are kept in memory.
+        staging_bytes: bytes of the engine's staging.
+    """
+    return (
+        slot_tables,
+        graph,
+        Item("input nodes", seed_bytes, "their ids and order"),
+        Item("labels", label_bytes, "of all nodes, in the smallest dtype", Owner.GRAPH),
+        Item("staging", staging_bytes, "for reads in flight", Owner.BUFFER),
+        device,
+        samples,
+        AnnouncedRows(),
+        LiveBatches(),
+    )
 
 
 def _scratch_bytes(request: PlanRequest) -> int:
@@ -216,23 +246,8 @@ def _scratch_bytes(request: PlanRequest) -> int:
     return nbytes
 
 
-def _with_superbatches(
-    requirements: Requirements, request: PlanRequest, policy: type[Policy]
-) -> Requirements:
-    """The requirements with what superbatches take."""
-    ahead, size = request.superbatches, request.planned
-    if ahead is None:
-        return requirements
-    of_nodes = sum(table.file.row_count for table in request.tables if not table.of_edges)
-    return replace(
-        requirements, foreseen_rows=of_nodes * policy.looks_ahead,
-        record_bytes=ahead.record_bytes(size), kept_seed_bytes=ahead.kept_bytes(size),
-        apart=ahead.apart,
-    )  # fmt: skip
-
-
 def _drawn_text(request: PlanRequest) -> str | None:
-    """See `Requirements.drawn`."""
+    """See `Samples.drawn`."""
     if request.drawn is None:
         return None
     nodes, edges = request.drawn.mean_nodes(), request.drawn.mean_edges()
@@ -242,15 +257,13 @@ def _drawn_text(request: PlanRequest) -> str | None:
     return f"a batch has about {nodes:,.0f} nodes and {edges:,.0f} edges ({drawn})"
 
 
-def _table_requirements(
-    table: FeatureTable, bounds: Bounds, converted_bytes: int
-) -> TableRequirements:
+def _table_shape(table: FeatureTable, bounds: Bounds, converted_bytes: int) -> TableShape:
     """The sizes of a table of the feature buffer, for batches of size `bounds`."""
     file, most, entries = table.file, bounds.nodes, bounds.entries
     if table.of_edges:
         most = entries = bounds.edges  # type: ignore[assignment]
     key: Any = table.type
-    return TableRequirements(
+    return TableShape(
         table.name, file.row_count, file.row_bytes, min(most[key], file.row_count), entries[key],
         converted_bytes,
     )  # fmt: skip
@@ -264,7 +277,7 @@ def ranked_rows(tables: Sequence[FeatureTable]) -> int:
 def batch_entries_max(request: PlanRequest) -> dict[str, int]:
     """The most rows of each table, by its name, that a batch can have by its fanout."""
     return {
-        table.name: _table_requirements(table, request.bounds, 0).batch_entries_max
+        table.name: _table_shape(table, request.bounds, 0).batch_entries_max
         for table in request.tables
     }
 
@@ -298,26 +311,26 @@ def attribute_files(request: PlanRequest) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _device_memory(request: PlanRequest, requirements: Requirements) -> tuple[int | None, bool]:
-    """Bytes of the device's memory for loading, None if the device is the host; and whether they
-    are for a warm-up."""
+def _budget(request: PlanRequest, shape: Shape, scratch_bytes: int) -> tuple[Budget, bool]:
+    """What limits the plan, and whether the device's memory is for a warm-up."""
+    budget = Budget(request.memory, request.buffer, served=request.served)
     plugin, where = request.device
     if request.device_memory is not None:
-        return request.device_memory, False
+        why = "because live batches leave that much of device_memory="
+        given = request.device_memory
+        return replace(budget, device_memory=given, device_given=True, device_why=why), False
+    why = "because half of the device's free memory is used"
     free: int | None = find("devices", plugin).free_bytes(where)
     if free is None or request.buffer is not None:
-        return free, False
+        return replace(budget, device_memory=free, device_why=why), False
     # The second part of an epoch begins after the batches that the warm-up delivered. If batches
     # come in any order, their number does not tell which ones these are. A small buffer would not
     # hold two windows.
     if not request.in_order or request.windows is not None:
-        return free // 2, False
-    small = (
-        2 * requirements.batch_bytes
-        + requirements.device_scratch_bytes
-        + sum(
-            ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes
-            for table in requirements.tables
-        )
+        return replace(budget, device_memory=free // 2, device_why=why), False
+    why = "because it is a warm-up, until the memory that training uses is known"
+    small = 2 * (shape.batch_bytes + shape.features_bytes) + scratch_bytes
+    small += sum(
+        ceil(WARM_UP_BATCHES * each.batch_rows_max) * each.row_bytes for each in shape.tables
     )
-    return min(free // 2, small), True
+    return replace(budget, device_memory=min(free // 2, small), device_why=why), True

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import TableShape
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import (
@@ -157,9 +158,9 @@ def _exchange(
     planner: Planner, loading: Loading, cluster: Cluster, full: Layout, shards: Layout
 ) -> Layout:
     """Each host reads and keeps its own rows alone, for the ranks of all hosts."""
-    hosts, ranks = cluster.hosts, planner.requirements.ranks
-    owners = hosts * planner.requirements.buffers
-    arriving = ranks * planner.requirements.features_bytes  # a third x a rank
+    hosts, ranks = cluster.hosts, planner.shape.ranks
+    owners = hosts * planner.shape.buffers
+    arriving = ranks * planner.shape.features_bytes  # a third x a rank
     try:
         plan = _of_own_rows(planner, owners, arriving).plan()
     except ConfigError as error:
@@ -167,7 +168,7 @@ def _exchange(
         return Layout(EXCHANGE, 0, shards.disk_bytes, 0.0, {}, why)
     tables = tuple(
         replace(table, rows=whole.rows, slots=min(owners * table.slots, whole.rows))
-        for table, whole in zip(plan.tables, planner.requirements.tables, strict=True)
+        for table, whole in zip(plan.tables, planner.shape.tables, strict=True)
     )
     of_all = replace(plan, tables=tables, ranks=hosts * ranks, shared=True)
     own = adjacency_seconds(plan, loading)
@@ -192,20 +193,17 @@ def _of_own_rows(planner: Planner, owners: int, arriving: int) -> Planner:
         owners: how many feature buffers there are on all hosts.
         arriving: bytes that rows of other hosts take.
     """
-    requirements, memory = planner.requirements, planner.memory
-    tables = []
-    for table in requirements.tables:
+    shape, budget, tables = planner.shape, planner.budget, list[TableShape]()
+    for table in shape.tables:
         rows = ceil(table.rows / owners)
-        entries = max(table.batch_entries_max, table.batch_rows_max)
-        own = min(table.batch_rows_max, rows)
+        own, entries = min(table.batch_rows_max, rows), table.entries_max
         tables.append(replace(table, rows=rows, batch_rows_max=own, batch_entries_max=entries))
-    requirements = replace(requirements, tables=tuple(tables))
-    if requirements.device_memory is not None:
-        left = requirements.device_memory - arriving // requirements.ranks
-        requirements = replace(requirements, device_memory=left)
-    elif memory is not None:
-        memory -= arriving
-    return replace(planner, requirements=requirements, memory=memory)
+    if budget.device_memory is not None:
+        left = budget.device_memory - arriving // shape.ranks
+        budget = replace(budget, device_memory=left)
+    elif budget.memory is not None:
+        budget = replace(budget, memory=budget.memory - arriving)
+    return replace(planner, shape=replace(shape, tables=tuple(tables)), budget=budget)
 
 
 def _received(plan: Plan, cluster: Cluster, rows: Mapping[str, float]) -> float:

@@ -11,24 +11,28 @@ When not to use it: for a store that is there, whose batches are drawn (`drawn.p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Shape, TableShape
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, NodeKey, TopologyChoice
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.plan.choice import all_stages, cheapest, refusal
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Budget, Plan
+from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk, Loading, step_seconds
-from gnndrive.plan.request import StageCounts
-from gnndrive.plan.requirements import Requirements, TableRequirements
+from gnndrive.plan.request import loader_parts
+from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
+from gnndrive.pyg.items import batch_bytes
+from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, checked_fanout, most, position_dtype
 from gnndrive.sampling.topologies.base import GraphSize
@@ -122,7 +126,7 @@ class Sketch:
         return Loading(
             self.drawn(), [self.size], Disk(), stages.samplers,
             (stages.extracting_queue, stages.training_queue), None,
-            planner.requirements.looks_ahead,
+            planner.shape.looks_ahead,
         )  # fmt: skip
 
     def planner(self) -> Planner:
@@ -156,46 +160,44 @@ class Sketch:
     def _planners(self, memory: int | None, leanest: bool = False) -> Iterator[Planner]:
         options = all_stages(self.samplers)
         for stages in options[-1:] if leanest else options:
-            requirements = self._requirements(stages, memory)
-            for topology in self._topologies(requirements, memory):
-                yield Planner(
-                    requirements, memory, self.buffer, topology, warm_up=False, stages=stages
-                )
+            planner = self._planner(stages, memory)
+            for topology in self._topologies(planner):
+                yield replace(planner, topology=topology)
 
-    def _topologies(
-        self, requirements: Requirements, memory: int | None
-    ) -> Iterator[TopologyChoice]:
-        if memory is not None and not self.topology_asked:
-            question = make_question(None, [self.size], requirements, memory, self.buffer)
-            yield from candidates(self.topologies, question, requirements)
+    def _topologies(self, planner: Planner) -> Iterator[TopologyChoice]:
+        if planner.budget.memory is not None and not self.topology_asked:
+            question = make_question(None, [self.size], planner)
+            yield from candidates(self.topologies, question, planner)
             return
-        yield choose_topology(
-            self.topologies, None, [self.size], requirements, memory, self.buffer,
-            self.topology_asked,
-        )  # fmt: skip
+        yield choose_topology(self.topologies, None, [self.size], planner, self.topology_asked)
 
-    def _requirements(self, stages: StageCounts, memory: int | None) -> Requirements:
+    def _planner(self, stages: StageCounts, memory: int | None) -> Planner:
+        """The planner without a topology."""
         bounds = self.bounds()
-        count, policy = bounds.nodes[None], find("policies", self.policy)
+        count, edges = bounds.nodes[None], bounds.edges[None]
+        policy = find("policies", self.policy)
         looks_ahead: bool = policy.looks_ahead if issubclass(policy, Policy) else False
         ranked = issubclass(policy, Policy) and policy.score is not None
-        return Requirements(
-            tables=(TableRequirements(TABLE, self.nodes, self.row_bytes, count, count),),
-            batch_nodes_max=count,
-            batch_edges_max=bounds.edges[None],
-            batch_expanded_max=bounds.expanded,
-            position_bytes=np.dtype(position_dtype(self.edges)).itemsize,
-            batches_queued=stages.extracting_queue + stages.training_queue,
-            batches_extracted=stages.training_queue,
+        position_bytes = np.dtype(position_dtype(self.edges)).itemsize
+        staging = READS * block_bytes(self.row_bytes)
+        shape = Shape(
+            (TableShape(TABLE, self.nodes, self.row_bytes, count, count),),
+            count,
+            edges,
+            sample_bytes(count, edges, bounds.expanded, position_bytes),
+            batch_bytes(count, edges),
+            queued=stages.extracting_queue + stages.training_queue,
+            extracted=stages.training_queue,
             samplers=min(stages.samplers, stages.extracting_queue),
-            seed_bytes=SEED_BYTES * (self.seeds or 0),
-            staging_bytes=READS * block_bytes(self.row_bytes),
-            index_pointer_bytes=self.size.index_pointer_bytes,
-            label_bytes=LABEL_BYTES * self.nodes,
             looks_ahead=looks_ahead,
-            ranked_rows=self.nodes if ranked else 0,
-            scratch_bytes=scratch_bytes(bounds),
-            whole_batches=memory is not None,
             ranks=self.ranks,
             shared=self.shared,
+            graphs=1 if self.shared else self.ranks,
         )
+        seeds, labels = SEED_BYTES * (self.seeds or 0), LABEL_BYTES * self.nodes
+        parts = loader_parts(
+            SlotTables(self.nodes if ranked else 0), Graph(self.size.index_pointer_bytes), seeds,
+            labels, staging, DeviceMemory(), Samples(scratch_bytes(bounds)),
+        )  # fmt: skip
+        slots = RowSlots(whole_batches=memory is not None)
+        return Planner(shape, parts, slots, Budget(memory, self.buffer), stages)

@@ -1,6 +1,6 @@
 """`split_slots`: divides the feature buffer's memory among its tables.
 
-`make_plan` and `choose_topology` call it. A homogeneous store usually has one table, which gets all
+`RowSlots` and `choose_topology` call it. A homogeneous store usually has one table, which gets all
 the memory; a heterogeneous store has one for each type with features.
 """
 
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnndrive.plan.requirements import TableRequirements
+from gnndrive.common.items import TableShape
 
 SMALL_SHARE = 16  # a table is small if its largest batch takes at most 1/16 of the memory
 SMALL_TABLES = 2  # the small tables' largest batches together take at most 1/2 of the memory
 
 
-def split_slots(
-    nbytes: int, tables: Sequence[TableRequirements], costs: Sequence[int]
-) -> list[int]:
+def split_slots(nbytes: int, tables: Sequence[TableShape], costs: Sequence[int]) -> list[int]:
     """Divide memory among tables, so that each holds the same multiple of its largest batch.
 
     There are two exceptions. No table gets more slots than it has rows. A small table always holds

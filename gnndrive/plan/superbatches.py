@@ -10,9 +10,12 @@ alive at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnndrive.buffer.items import CODE_BYTES
+from gnndrive.common.items import Item, Life, Shape, if_any
 from gnndrive.common.memory import format_size
 from gnndrive.pipeline.superbatches import ALIVE_MAX
 from gnndrive.sampling.samplers.base import Bounds
@@ -98,3 +101,27 @@ class PlannedSuperbatches:
             f"disk: up to {disk} in {self.folder} while an epoch runs, for {self.alive} "
             f"superbatch{'es' * (self.alive > 1)} of up to {most:,} sampled batches ({which})",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledAhead:
+    """What samples take that wait on disk, and what is known of them.
+
+    Attributes:
+        planned: the superbatches.
+        size: that of the largest batch.
+    """
+
+    planned: PlannedSuperbatches
+    size: Bounds
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        rows, samplers = shape.foreseen_rows, shape.samplers
+        codes = CODE_BYTES * shape.nodes * (shape.queued + 1) * (rows > 0)
+        why = "of each row, in a superbatch"
+        yield from if_any(Item("next uses", CODE_BYTES * rows + codes, why, life=Life.EPOCH))
+        nbytes = (self.planned.record_bytes(self.size) + shape.sample_bytes) * samplers
+        nbytes += self.planned.kept_bytes(self.size)
+        why = f"{samplers} samples and their records, and seeds of batches sampled ahead"
+        yield Item("records", nbytes, why, life=Life.EPOCH)

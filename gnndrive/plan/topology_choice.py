@@ -13,13 +13,13 @@ from functools import partial
 from operator import mul
 from typing import Any
 
+from gnndrive.buffer.items import MAPPING_BYTES, slot_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.items import MAPPING_BYTES, rest_bytes, slot_bytes
 from gnndrive.plan.plan import default_bytes
-from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.planner import Planner
 from gnndrive.plan.slot_split import split_slots
 from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuestion
 
@@ -30,9 +30,7 @@ def choose_topology(
     candidates: Sequence[Any],
     neighbour_cache: str | int | None,
     sizes: Sequence[GraphSize],
-    requirements: Requirements,
-    memory: int | None,
-    buffer: int | None,
+    planner: Planner,
     asked: bool = False,
     needs_indices: str | None = None,
 ) -> TopologyChoice:
@@ -43,8 +41,7 @@ def choose_topology(
         neighbour_cache: memory for adjacency that a topology on disk keeps, in bytes or as text; 0:
             none; None: the topology decides.
         sizes: the graph's sizes, one for each edge type.
-        requirements: the sizes of everything else that needs memory.
-        memory, buffer: the loader's budgets on this host in bytes, or None.
+        planner: of the loader, without a topology.
         asked: whether the user named the topology; then `candidates` has that one only.
         needs_indices: the reason why the indices must be in memory or memory-mapped; None: they
             need not be.
@@ -55,13 +52,13 @@ def choose_topology(
     kinds: list[type[Topology]] = [find("topologies", each) for each in candidates]
     if asked:
         _check_asked(kinds[0], neighbour_cache, needs_indices)
-    question = make_question(neighbour_cache, sizes, requirements, memory, buffer, asked)
+    question = make_question(neighbour_cache, sizes, planner, asked)
     usable = [kind for kind in kinds if needs_indices is None or kind.has_indices]
-    choices = (kind.plan(for_rank(question, kind, requirements)) for kind in usable)
+    choices = (kind.plan(for_rank(question, kind, planner)) for kind in usable)
     choice = next(filter(None, choices), None)
     if choice is None and usable:  # none suits: ask the last one as if the user had named it
         kind = usable[-1]
-        choice = kind.plan(replace(for_rank(question, kind, requirements), asked=True))
+        choice = kind.plan(replace(for_rank(question, kind, planner), asked=True))
     if choice is None:
         raise ConfigError(
             f"none of the topologies {', '.join(kind.name for kind in kinds)} can be used: "
@@ -74,33 +71,32 @@ def choose_topology(
 def make_question(
     neighbour_cache: str | int | None,
     sizes: Sequence[GraphSize],
-    requirements: Requirements,
-    memory: int | None,
-    buffer: int | None,
+    planner: Planner,
     asked: bool = False,
 ) -> TopologyQuestion:
     """Make the question that topologies answer, about the memory of all ranks of this host; for the
     arguments see `choose_topology`."""
-    given = memory
+    shape, budget = planner.shape, planner.budget
+    given = budget.memory
     if given is None:
-        given = default_bytes(requirements.ranks, requirements.served)
+        given = default_bytes(shape.ranks, budget.served)
     return TopologyQuestion(
         sizes,
-        requirements.samplers,
-        partial(_room, requirements, memory, buffer),
+        shape.samplers,
+        partial(_room, planner),
         given,
-        memory is not None,
+        budget.memory is not None,
         None if neighbour_cache is None else size_or_none(neighbour_cache, "neighbour_cache"),
-        MAPPING_BYTES * requirements.table_rows,
+        MAPPING_BYTES * shape.rows,
         asked,
         "because the feature buffer is not there while batches are sampled"
-        if requirements.apart
+        if shape.apart
         else None,
     )
 
 
 def candidates(
-    names: Sequence[Any], question: TopologyQuestion, requirements: Requirements,
+    names: Sequence[Any], question: TopologyQuestion, planner: Planner,
     needs_indices: str | None = None,
 ) -> Iterator[TopologyChoice]:  # fmt: skip
     """The topologies to consider with a budget, the preferred one first.
@@ -111,7 +107,7 @@ def candidates(
     Args:
         names: topologies, by name or as classes, in the order of preference.
         question: see `make_question`.
-        requirements: the sizes of everything else that needs memory.
+        planner: of the loader, without a topology.
         needs_indices: as for `choose_topology`.
     """
     room = question.room
@@ -121,7 +117,7 @@ def candidates(
         kind: type[Topology] = find("topologies", name)
         if needs_indices is not None and not kind.has_indices:
             continue
-        own = for_rank(question, kind, requirements)
+        own = for_rank(question, kind, planner)
         choice = kind.plan(own)
         if choice is None or (found and not choice.nbytes):
             continue
@@ -134,7 +130,7 @@ def candidates(
 
 
 def for_rank(
-    question: TopologyQuestion, kind: type[Topology], requirements: Requirements
+    question: TopologyQuestion, kind: type[Topology], planner: Planner
 ) -> TopologyQuestion:
     """The question to a topology of which each rank of this host has its own.
 
@@ -142,17 +138,17 @@ def for_rank(
     are in memory once. If a service that a user has started has the graph, there is as much room as
     it has.
     """
-    ranks, room, spare = requirements.ranks, question.room, question.spare
-    served = requirements.served
-    if served is not None and requirements.shared_graph and kind.shares_indices:
+    shape, room, spare = planner.shape, question.room, question.spare
+    ranks, served = shape.ranks, planner.budget.served
+    if served is not None and not shape.graphs and kind.shares_indices:
         in_service = served.graph_room(kind.name, question.given)
         why = question.why or f"because the service has {question.indices} for all loaders"
         return replace(question, room=lambda batches: in_service, why=why)
-    if ranks == 1 or (requirements.shared and kind.has_indices):
+    if ranks == 1 or (shape.shared and kind.has_indices):
         return question
     return replace(
         question, room=lambda batches: room(batches) // ranks, given=question.given // ranks,
-        spare=spare * requirements.buffers // ranks,
+        spare=spare * shape.buffers // ranks,
     )  # fmt: skip
 
 
@@ -175,18 +171,18 @@ def _check_asked(
         )
 
 
-def _room(
-    requirements: Requirements, memory: int | None, buffer: int | None, batches: float
-) -> int:
+def _room(planner: Planner, batches: float) -> int:
     """Bytes that the adjacency may take on this host beside feature buffers of `batches` largest
     batches and everything else; see `TopologyQuestion.room`."""
-    if memory is None:
-        return default_bytes(requirements.ranks, requirements.served)
-    if requirements.apart:  # the feature buffer is not there while batches are sampled
-        return memory - rest_bytes(requirements)
-    slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
-    if buffer is not None:
-        row_bytes = [table.row_bytes for table in requirements.tables]
-        slots = split_slots(buffer // requirements.buffers, requirements.tables, row_bytes)
-    buffer_bytes: int = requirements.buffers * sum(map(mul, slots, slot_bytes(requirements)))
-    return memory - rest_bytes(requirements) - buffer_bytes
+    shape, budget = planner.shape, planner.budget
+    if budget.memory is None:
+        return default_bytes(shape.ranks, budget.served)
+    left = budget.memory - planner.rest_bytes()
+    if shape.apart:  # the feature buffer is not there while batches are sampled
+        return left
+    slots = [min(int(batches * table.batch_rows_max), table.rows) for table in shape.tables]
+    if budget.buffer is not None:
+        row_bytes = [table.row_bytes for table in shape.tables]
+        slots = split_slots(budget.buffer // shape.buffers, shape.tables, row_bytes)
+    buffer_bytes: int = shape.buffers * sum(map(mul, slots, slot_bytes(shape)))
+    return left - buffer_bytes

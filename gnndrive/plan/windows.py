@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from typing import TypeVar
 
 import numpy as np
 
+from gnndrive.buffer.items import LEASE_BYTES
+from gnndrive.common.items import Item, Life, Phase, Shape
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.windows import READING_MAX
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.items import LEASE_BYTES
 from gnndrive.sampling.load_window import loading_bytes
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.schedules.base import WindowSizes
@@ -106,6 +107,13 @@ class PlannedWindows:
         """Bytes of what the keeper holds beside the slots, and of the folder's arrays."""
         reading = READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
         return HELD_BYTES * self.slots + reading + STATIC_BYTES * self.partitioned.num_static
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
+        which = "two windows" if self.count > 1 else "the window"
+        yield item("window graphs", self.graph_bytes, f"adjacency inside {which}")
+        yield item("held rows", self.held_bytes, "leases of whole windows")
 
     @property
     def kept_in_window(self) -> float:

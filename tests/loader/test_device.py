@@ -11,9 +11,9 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
+from gnndrive.buffer.items import SLOT_TABLE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.runtime import Runtime
-from gnndrive.plan.requirements import SLOT_TABLE_BYTES
 from gnndrive.testing.fake_cuda import fake_cuda
 from tests.loader.batches import assert_same, check, stage
 from tests.loader.conftest import NODES

@@ -1,13 +1,21 @@
 """Fixtures of the loader tests, and requests of loaders over their graph."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gnndrive import NeighborLoader
+from gnndrive.buffer.items import DeviceMemory, SlotTables
+from gnndrive.common.items import Shape, TableShape
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.plan import Budget, Served
+from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.request import PlanRequest, loader_parts
+from gnndrive.plan.slots import RowSlots, Victims
+from gnndrive.pyg.items import batch_bytes
+from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers.base import Bounds
 from tests.loader.conftest import Make, data, make, store
 
@@ -16,6 +24,29 @@ __all__ = ["data", "make", "store"]
 
 def request_of(loader: NeighborLoader) -> PlanRequest:
     return loader._assembly().request()
+
+
+def planner_for(
+    tables: Sequence[TableShape], nodes: int, edges: int, attribute_bytes: int, seed_bytes: int,
+    staging_bytes: int, index_pointer_bytes: int, *, ranked_rows: int = 0, ranks: int = 1,
+    shared: bool = False, shared_graph: bool = False, served: Served | None = None,
+    looks_ahead: bool = False, device_memory: int | None = None, device_given: bool = False,
+    victims: Victims | None = None,
+) -> Planner:  # fmt: skip
+    """The planner of a loader that is not there; with GNNDrive's samplers and queues."""
+    graphs = 0 if served and shared_graph else 1 if shared or shared_graph else ranks
+    shape = Shape(
+        tuple(tables), nodes, edges, sample_bytes(nodes, edges, None, 8),
+        batch_bytes(nodes, edges, attribute_bytes), queued=10, extracted=4, samplers=4,
+        on_device=device_memory is not None, looks_ahead=looks_ahead, ranks=ranks, shared=shared,
+        graphs=graphs,
+    )  # fmt: skip
+    parts = loader_parts(
+        SlotTables(ranked_rows), Graph(index_pointer_bytes), seed_bytes, 0, staging_bytes,
+        DeviceMemory(), Samples(),
+    )  # fmt: skip
+    budget = Budget(None, None, device_memory, device_given, served=served)
+    return Planner(shape, parts, RowSlots(), budget, StageCounts(), beside=victims)
 
 
 @pytest.fixture

@@ -6,21 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnndrive.buffer.items import MAPPING_BYTES, slot_bytes
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import TableShape
 from gnndrive.common.memory import least_text, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import least_memory, make_planner, stage_options
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.items import MAPPING_BYTES, rest_bytes, slot_bytes
-from gnndrive.plan.plan import Plan, TablePlan, make_plan
+from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk, Loading, batches_held, distinct_rows, step_seconds
-from gnndrive.plan.request import StageCounts
-from gnndrive.plan.requirements import Requirements, TableRequirements
 from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies.base import RING_BYTES, GraphSize, TopologyQuestion
 from gnndrive.sampling.topologies.direct import Direct
-from tests.plan.conftest import request_of
+from tests.plan.conftest import planner_for, request_of
 
 ROWS, ROW_BYTES = 10_000_000, 512
 TOGETHER = (809_986, 1_493_306, 2_091_791, 2_622_024, 3_098_267, 3_526_039, 3_915_512, 4_270_283)
@@ -148,16 +148,23 @@ def test_a_text_for_the_least_is_never_less() -> None:
 SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)
 INDICES = SIZE.packed_bytes  # 24 bits each
 BATCH_ROWS = 1_000_000
-REQUIREMENTS = Requirements(
-    tables=(TableRequirements("nodes/x", SIZE.nodes, 512, BATCH_ROWS),), batch_nodes_max=BATCH_ROWS,
-    batch_edges_max=1_110_000, attribute_bytes=8 * BATCH_ROWS, position_bytes=8, batches_queued=10,
-    batches_extracted=4, samplers=4, seed_bytes=80_000_000, staging_bytes=128 * 65536,
-    index_pointer_bytes=SIZE.index_pointer_bytes,
-)  # fmt: skip
-FEATURES = int(1.5 * BATCH_ROWS) * slot_bytes(REQUIREMENTS)[0]
-LEAST = rest_bytes(REQUIREMENTS) + FEATURES
-ONE_BATCH = rest_bytes(REQUIREMENTS) + BATCH_ROWS * slot_bytes(REQUIREMENTS)[0]
-QUESTION = TopologyQuestion([SIZE], REQUIREMENTS.samplers, lambda batches: 0, 8 * 10**9, True)
+NUMBERS: dict[str, Any] = {
+    "tables": (TableShape("nodes/x", SIZE.nodes, 512, BATCH_ROWS),), "nodes": BATCH_ROWS,
+    "edges": 1_110_000, "attribute_bytes": 8 * BATCH_ROWS, "seed_bytes": 80_000_000,
+    "staging_bytes": 128 * 65536, "index_pointer_bytes": SIZE.index_pointer_bytes,
+}  # fmt: skip
+
+
+def numbers(memory: int | None = None, buffer: int | None = None, **more: Any) -> Planner:
+    planner = planner_for(**NUMBERS | more)
+    return replace(planner, budget=replace(planner.budget, memory=memory, buffer=buffer))
+
+
+PLANNER = numbers()
+FEATURES = int(1.5 * BATCH_ROWS) * slot_bytes(PLANNER.shape)[0]
+LEAST = PLANNER.rest_bytes() + FEATURES
+ONE_BATCH = PLANNER.rest_bytes() + BATCH_ROWS * slot_bytes(PLANNER.shape)[0]
+QUESTION = TopologyQuestion([SIZE], PLANNER.shape.samplers, lambda batches: 0, 8 * 10**9, True)
 FETCH = Direct.fetch_bytes(QUESTION) + RING_BYTES
 PREFERRED = ("resident", "direct", "mmap")
 
@@ -173,7 +180,7 @@ def choose(
 ) -> TopologyChoice:  # fmt: skip
     asked = name != "auto"
     return choose_topology(
-        (name,) if asked else PREFERRED, cache, [size], REQUIREMENTS, memory, buffer, asked,
+        (name,) if asked else PREFERRED, cache, [size], numbers(memory, buffer), asked,
         needs_indices,
     )  # fmt: skip
 
@@ -187,11 +194,11 @@ def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() 
     assert chosen(LEAST + INDICES) == "resident"
     assert chosen(LEAST + INDICES - 1) == "direct"
     asked = 400_000 * 512
-    least = rest_bytes(REQUIREMENTS) + 400_000 * slot_bytes(REQUIREMENTS)[0]
+    least = PLANNER.rest_bytes() + 400_000 * slot_bytes(PLANNER.shape)[0]
     assert chosen(least + INDICES, asked) == "resident"
     assert chosen(least + INDICES - 1, asked) == "direct"
-    whole_table = SIZE.nodes * slot_bytes(REQUIREMENTS)[0]
-    assert chosen(rest_bytes(REQUIREMENTS) + whole_table + INDICES, 10**12) == "resident"
+    whole_table = SIZE.nodes * slot_bytes(PLANNER.shape)[0]
+    assert chosen(PLANNER.rest_bytes() + whole_table + INDICES, 10**12) == "resident"
     assert chosen(None) == chosen(None, buffer=10**9) == "resident"
     for edges, name in ((666_000_000, "resident"), (667_000_000, "mmap")):
         assert chosen(None, size=replace(SIZE, edges=edges)) == name
@@ -202,27 +209,26 @@ def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() 
 
 def test_ranks_that_share_have_one_copy_of_the_indices_and_a_neighbour_cache_each() -> None:
     for ranks in (2, 4):
-        own = replace(REQUIREMENTS, ranks=ranks)
-        shared = replace(own, shared=True)
-        least = rest_bytes(shared) + FEATURES + INDICES
+        least = numbers(ranks=ranks, shared=True).rest_bytes() + FEATURES + INDICES
         assert least < ranks * (LEAST + INDICES)
-        for given, memory in ((shared, least), (own, ranks * (LEAST + INDICES))):
+        for shared, memory in ((True, least), (False, ranks * (LEAST + INDICES))):
             for less, expected in ((0, "resident"), (1, "direct")):
-                found = choose_topology(PREFERRED, None, [SIZE], given, memory - less, None)
+                given = numbers(memory - less, ranks=ranks, shared=shared)
+                found = choose_topology(PREFERRED, None, [SIZE], given)
                 assert found.name == expected
 
     def direct(ranks: int, shared: bool, memory: int) -> TopologyChoice:
-        requirements = replace(REQUIREMENTS, ranks=ranks, shared=shared)
-        return choose_topology(("direct",), None, [SIZE], requirements, memory, None, True)
+        given = numbers(memory, ranks=ranks, shared=shared)
+        return choose_topology(("direct",), None, [SIZE], given, True)
 
     one = direct(1, False, ONE_BATCH + FETCH + 10**9)
     assert direct(2, False, 2 * (ONE_BATCH + FETCH + 10**9)).nbytes == one.nbytes
-    shared = replace(REQUIREMENTS, ranks=2, shared=True)
-    least = rest_bytes(shared) + BATCH_ROWS * slot_bytes(shared)[0]
+    shared = numbers(ranks=2, shared=True)
+    least = shared.rest_bytes() + BATCH_ROWS * slot_bytes(shared.shape)[0]
     of_two = direct(2, True, least + 2 * FETCH + 100_000_000)
     assert of_two.cache_bytes == 50_000_000
-    plan = make_plan(shared, least + 2 * FETCH + 100_000_000, None, of_two)
-    assert plan.slots == BATCH_ROWS
+    shared = numbers(least + 2 * FETCH + 100_000_000, ranks=2, shared=True)
+    assert replace(shared, topology=of_two).plan().slots == BATCH_ROWS
 
 
 def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
@@ -261,11 +267,9 @@ def test_impossible_choices_are_refused() -> None:
     assert chosen(LEAST, needs_indices=why) == "mmap"
     with pytest.raises(ConfigError, match=f"because {why}: give topology='mmap' or 'resident'"):
         choose("direct", None, LEAST, needs_indices=why)
-    choice = choose_topology(("direct", "resident"), None, [SIZE], REQUIREMENTS, None, None)
+    choice = choose_topology(("direct", "resident"), None, [SIZE], PLANNER)
     assert choice.name == "resident"
-    choice = choose_topology(("direct",), None, [SIZE], REQUIREMENTS, None, None)
+    choice = choose_topology(("direct",), None, [SIZE], PLANNER)
     assert choice.name == "direct"
     with pytest.raises(ConfigError, match="none of the topologies direct can be used: it reads"):
-        choose_topology(
-            ("direct",), None, [SIZE], REQUIREMENTS, None, None, False, "it reads whole lists"
-        )
+        choose_topology(("direct",), None, [SIZE], PLANNER, False, "it reads whole lists")

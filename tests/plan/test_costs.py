@@ -26,7 +26,7 @@ from gnndrive.plan.computing import (
     processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
-from gnndrive.plan.packed import PackedPlanner
+from gnndrive.plan.packed import PackSlots
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.prediction import (
     NOT_OVERLAPPED,
@@ -96,13 +96,13 @@ def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> N
     """A batch of 100 rows of 64 bytes, of which 40 are read, and its record."""
     monkeypatch.setattr(packed, "processors", lambda: 2)
     asked = list[tuple[float, ...]]()
-    planner: Any = SimpleNamespace(
+    slots: Any = SimpleNamespace(
         sizes=SimpleNamespace(record_bytes=300), _rows=lambda: 100.0,
         _bytes=lambda hot: (2_560.0, 640.0, 1_280.0, 640.0) if hot else (6_400.0,),
         _read_seconds=lambda *given: asked.append(given) or 0.5,
     )  # fmt: skip
     plan: Any = SimpleNamespace(tables=[SimpleNamespace(name="a", residents=1, kept=2)])
-    seconds, hits = PackedPlanner.batch_seconds(planner, plan, 2.0)
+    seconds, hits = PackSlots.batch_seconds(slots, plan, 2.0)
     assert asked == [(2_560 + 300 - 640, 640, plan.tables)]
     copied = copy_seconds(100, 6_400)
     computing = copied + HAND_OVER_S + LAND_BYTE_S * (2_560 + 300)

@@ -18,8 +18,7 @@ import gnndrive
 from gnndrive import ConfigError, Store
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.sharing import Sharing
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.requirements import Served
+from gnndrive.plan.plan import Plan, Served
 from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.strategies import STRATEGIES
 from tests.loader.conftest import Make

@@ -9,38 +9,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive import ConfigError, Store
+from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.common import host_memory
+from gnndrive.common.items import Item, TableShape
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import least_memory, make_planner
-from gnndrive.plan.items import MAPPING_BYTES, NO_VICTIMS, SHARE, VICTIM_PLACE_BYTES, PlanItem
-from gnndrive.plan.plan import Plan, TablePlan, default_bytes, make_plan
+from gnndrive.plan.plan import UNKNOWN, Plan, Served, TablePlan, default_bytes
+from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.requirements import SLOT_TABLE_BYTES, Requirements, Served, TableRequirements
 from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.plan.slot_split import split_slots
+from gnndrive.plan.slots import NO_VICTIMS, VICTIM_PLACE_BYTES, Victims
 from gnndrive.plan.topology_choice import for_rank, make_question
+from gnndrive.pyg.items import Attributes
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.resident import Resident
 from gnndrive.testing.fake_cuda import fake_cuda
 from tests.loader.conftest import NODES, Make
-from tests.plan.conftest import request_of
+from tests.plan.conftest import planner_for, request_of
 from tests.soak import product
 
 ROW_BYTES = 33 * 4
 ITEMS = [
-    "feature buffer", "slot tables", "mapping table", "index pointers", "topology", "input nodes",
-    "labels", "staging", "queued samples", "sampler scratch", "leases", "live batches",
-    "look-ahead", "row classes",
+    "feature buffer", "slot tables", "topology", "mapping table", "look-ahead", "row classes",
+    "leases", "index pointers", "input nodes", "labels", "staging", "queued samples",
+    "sampler scratch", "live batches",
 ]  # fmt: skip
-REQUIREMENTS = Requirements(
-    tables=(TableRequirements("nodes/x", 1_000, 100, 50),), batch_nodes_max=50, batch_edges_max=60,
-    attribute_bytes=8 * 50 + 4 * 60, position_bytes=8, batches_queued=10, batches_extracted=4,
-    samplers=4, seed_bytes=800, staging_bytes=65_536, index_pointer_bytes=8_008,
-)  # fmt: skip
+NUMBERS: dict[str, Any] = {
+    "tables": (TableShape("nodes/x", 1_000, 100, 50),), "nodes": 50, "edges": 60,
+    "attribute_bytes": 8 * 50 + 4 * 60, "seed_bytes": 800, "staging_bytes": 65_536,
+    "index_pointer_bytes": 8_008,
+}  # fmt: skip
 
 
-def item(plan: Plan, what: str) -> PlanItem:
+def numbers(**more: Any) -> Planner:
+    return planner_for(**NUMBERS | more)
+
+
+PLANNER = numbers()
+
+
+def make_plan(
+    planner: Planner, memory: int | None, buffer: int | None,
+    topology: TopologyChoice = UNKNOWN,
+) -> Plan:  # fmt: skip
+    budget = replace(planner.budget, memory=memory, buffer=buffer)
+    return replace(planner, budget=budget, topology=topology).plan()
+
+
+def item(plan: Plan, what: str) -> Item:
     (found,) = [each for each in plan.lines if each.what == what]
     return found
 
@@ -77,31 +95,31 @@ def test_each_use_of_memory_has_its_item_and_no_batch_is_larger(make: Make, stor
 
 
 def test_the_buffer_gets_what_the_other_items_leave() -> None:
-    least = make_plan(REQUIREMENTS, None, 100)
+    least = make_plan(PLANNER, None, 100)
     rest = least.total_bytes - 100 - SLOT_TABLE_BYTES
     for slots in (1, 7, 999):
         memory = rest + slots * (100 + SLOT_TABLE_BYTES)
-        assert make_plan(REQUIREMENTS, memory, None).slots == slots
-        assert make_plan(REQUIREMENTS, memory + 100, None).slots == slots
-        assert make_plan(REQUIREMENTS, memory, None).total_bytes == memory
+        assert make_plan(PLANNER, memory, None).slots == slots
+        assert make_plan(PLANNER, memory + 100, None).slots == slots
+        assert make_plan(PLANNER, memory, None).total_bytes == memory
     for sizes in ((None, 10**9), (10**9, None), (None, None)):  # no larger than the table
-        assert make_plan(REQUIREMENTS, *sizes).slots == 1_000
+        assert make_plan(PLANNER, *sizes).slots == 1_000
 
 
 def test_a_budget_that_is_too_small_says_what_is_needed() -> None:
     topology = TopologyChoice("resident", "resident: it fits", 12_000)
     with pytest.raises(ConfigError, match="memory=60 KB leaves no room") as caught:
-        make_plan(REQUIREMENTS, 60_000, None, topology)
+        make_plan(PLANNER, 60_000, None, topology)
     needed = size_in(caught.value, r"everything else needs ([\d.]+ \w+)")
-    assert make_plan(REQUIREMENTS, int(needed * 1.05), None, topology).slots >= 1
-    assert all(what in str(caught.value) for what in ITEMS[2:-1])
+    assert make_plan(PLANNER, int(needed * 1.05), None, topology).slots >= 1
+    assert all(what in str(caught.value) for what in set(ITEMS[2:]) - {"look-ahead", "row classes"})
     with pytest.raises(ConfigError, match="memory=100 KB is less") as caught:
-        make_plan(REQUIREMENTS, 100_000, 90_000)
+        make_plan(PLANNER, 100_000, 90_000)
     needed = size_in(caught.value, r"can need, ([\d.]+ \w+)")
-    assert make_plan(REQUIREMENTS, int(needed * 1.01), 90_000).slots == 900
+    assert make_plan(PLANNER, int(needed * 1.01), 90_000).slots == 900
     for memory in (None, 10**9):
         with pytest.raises(ConfigError, match="buffer=99 B holds no row: one row is 100 bytes"):
-            make_plan(REQUIREMENTS, memory, 99)
+            make_plan(PLANNER, memory, 99)
 
 
 def test_a_buffer_too_small_fails_at_its_batch_and_names_one_that_works(make: Make) -> None:
@@ -166,8 +184,8 @@ def test_stats_add_up(make: Make) -> None:
 # ---- how `split_slots` divides the feature buffer's memory among tables
 
 
-def table(rows: int, row_bytes: int, batch: int) -> TableRequirements:
-    return TableRequirements("x", rows, row_bytes, min(batch, rows))
+def table(rows: int, row_bytes: int, batch: int) -> TableShape:
+    return TableShape("x", rows, row_bytes, min(batch, rows))
 
 
 TABLES = st.lists(
@@ -222,28 +240,28 @@ def test_a_further_iterators_buffer_holds_a_largest_batch() -> None:
 
 # ---- the victim buffer in a plan: its size, its table, and why there is none
 
-AUTO = replace(
-    REQUIREMENTS, device_memory=30_000, device_given=True, looks_ahead=True, victim_bytes=None
-)
+AUTO: dict[str, Any] = {
+    "device_memory": 30_000, "device_given": True, "looks_ahead": True, "victims": Victims(None)
+}  # fmt: skip
 MEMORY = 1 << 20
 
 
-def victims(memory: int | None = MEMORY, base: Requirements = AUTO, **changed: Any) -> Any:
-    plan = make_plan(replace(base, **changed), memory, None)
+def victims(memory: int | None = MEMORY, **changed: Any) -> Any:
+    plan = make_plan(numbers(**AUTO | changed), memory, None)
     return [table.victims for table in plan.tables], plan
 
 
 def test_a_victim_buffer_has_what_memory_leaves_or_the_size_that_is_given() -> None:
     """For rows; with several ranks for all of them."""
-    wide = (replace(AUTO.tables[0], rows=100_000),)
+    wide = (replace(NUMBERS["tables"][0], rows=100_000),)
     (count,), plan = victims(tables=wide)
     assert item(plan, "victim buffer").nbytes == count * 100
     assert 0 <= MEMORY - plan.host_bytes < 100 + VICTIM_PLACE_BYTES
     assert item(plan, "victim table").nbytes > MAPPING_BYTES * 100_000 + VICTIM_PLACE_BYTES * count
     assert f"{count:,} rows" in str(plan)
     assert victims(1 << 30)[0] == victims(None)[0] == [1000]
-    none, without = victims(victim_bytes=0)
-    given: Any = {"victim_bytes": 20_000, "copy_out_bytes": 5000}
+    none, without = victims(victims=None)
+    given: Any = {"victims": Victims(20_000, copy_out_bytes=5000)}
     count, plan = victims(**given)
     assert (none, count) == ([0], [200])
     assert item(plan, "victim buffer").nbytes == 25_000
@@ -251,26 +269,26 @@ def test_a_victim_buffer_has_what_memory_leaves_or_the_size_that_is_given() -> N
     assert plan.host_bytes == without.host_bytes + sum(more.values())
     assert not any(line.what in more for line in without.lines)
     assert victims(8 * MEMORY, ranks=4, **given)[0] == [50]
-    small = TableRequirements("nodes/b/x", 40, 100, 10)
-    shared = victims(tables=(*AUTO.tables, small), victim_bytes=30_000)[0]
+    small = TableShape("nodes/b/x", 40, 100, 10)
+    shared = victims(tables=(*NUMBERS["tables"], small), victims=Victims(30_000))[0]
     assert shared == [260, 40], "as they share slots"
     with pytest.raises(ConfigError, match="memory="):
-        victims(victim_bytes=2 * MEMORY, tables=wide)
+        victims(victims=Victims(2 * MEMORY), tables=wide)
 
 
 def test_a_line_says_why_there_is_no_victim_buffer() -> None:
-    room = victims(victim_bytes=0)[1].host_bytes + 100
+    room = victims(victims=None)[1].host_bytes + 100
     for why, memory, changed in (
         ("slots", None, {"device_memory": None}),
         ("policy", None, {"looks_ahead": False}),
-        ("policy", None, {"looks_ahead": False, "victim_bytes": 20_000}),
+        ("policy", None, {"looks_ahead": False, "victims": Victims(20_000)}),
         ("whole", None, {"device_memory": 1 << 20}),
         ("room", room, {}),
     ):
         count, plan = victims(memory, **changed)
         assert count == [0]
         (line,) = [each for each in plan.lines if each.what.startswith("victim")]
-        assert line == PlanItem("victim buffer", 0, NO_VICTIMS[why])
+        assert (line.what, line.nbytes, line.why) == ("victim buffer", 0, NO_VICTIMS[why])
     _, plan = victims(None, device_given=False)
     assert [table.victims for table in second_buffer(plan, 0, lambda: 1 << 30)] == [0]
     assert plan.between_epochs_bytes >= item(plan, "victim buffer").nbytes
@@ -284,8 +302,8 @@ SHARED = {
 }  # fmt: skip
 
 
-def for_ranks(ranks: int, shared: bool = False, **more: Any) -> Requirements:
-    return replace(REQUIREMENTS, ranks=ranks, shared=shared, looks_ahead=True, **more)
+def for_ranks(ranks: int, shared: bool = False, **more: Any) -> Planner:
+    return numbers(ranks=ranks, shared=shared, looks_ahead=True, **more)
 
 
 def nbytes(plan: Plan) -> dict[str, int]:
@@ -317,17 +335,17 @@ def test_a_shared_plan_counts_once_what_the_host_service_has() -> None:
     once = sum(line.nbytes for line in plan.lines if line.what in SHARED)
     assert plan.host_bytes == ranks * own + once <= memory
     assert ranks * plan.total_bytes - ranks < plan.host_bytes <= ranks * plan.total_bytes
-    requirements = for_ranks(2, shared=True)
-    least = make_plan(requirements, None, 100, RESIDENT)
+    planner = for_ranks(2, shared=True)
+    least = make_plan(planner, None, 100, RESIDENT)
     for slots in (51, 60, 999):
         memory = least.host_bytes + (slots - 1) * (100 + 38)
-        plan = make_plan(requirements, memory, None, RESIDENT)
+        plan = make_plan(planner, memory, None, RESIDENT)
         assert (plan.slots, plan.host_bytes) == (slots, memory)
     own = make_plan(for_ranks(2), memory, None, RESIDENT)
     assert own.slots < plan.slots
     with pytest.raises(ConfigError, match="for 2 ranks leaves no room for a feature buffer"):
         make_plan(for_ranks(2), least.host_bytes, None, RESIDENT)
-    assert make_plan(requirements, None, 700, RESIDENT).slots == 7
+    assert make_plan(planner, None, 700, RESIDENT).slots == 7
 
 
 def test_what_ranks_share_and_have_each() -> None:
@@ -335,7 +353,9 @@ def test_what_ranks_share_and_have_each() -> None:
     plan = make_plan(for_ranks(3, shared=True), 10**9, None, DIRECT)
     assert (item(plan, "topology").copies, item(plan, "index pointers").copies) == (3, 1)
     for shared in (False, True):
-        plan = make_plan(for_ranks(4, shared, mapped_bytes=500), 10**9, None, RESIDENT)
+        planner = for_ranks(4, shared)
+        planner = replace(planner, parts=(*planner.parts, Attributes(mapped_bytes=500)))
+        plan = make_plan(planner, 10**9, None, RESIDENT)
         assert item(plan, "mapped files").host_bytes == 500
 
 
@@ -382,7 +402,7 @@ def test_the_default_is_divided_once(monkeypatch, world, ranks, share):
     monkeypatch.setattr(host_memory, "available_memory", lambda: 1_600_000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", world)
     assert default_bytes(ranks) == 400_000 * share
-    wide = replace(REQUIREMENTS.tables[0], rows=100_000)
+    wide = replace(NUMBERS["tables"][0], rows=100_000)
     own = make_plan(for_ranks(ranks, tables=(wide,)), None, None)
     assert own.slots == int(400_000 * share) // ranks // 138
     shared = make_plan(for_ranks(ranks, True, tables=(wide,)), None, None)
@@ -395,8 +415,8 @@ def test_the_default_is_divided_once(monkeypatch, world, ranks, share):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_second_live_iterator_is_counted_for_all_ranks(shared: bool) -> None:
-    requirements = for_ranks(3, shared)
-    small = make_plan(requirements, None, 3 * 5_000, RESIDENT)
+    planner = for_ranks(3, shared)
+    small = make_plan(planner, None, 3 * 5_000, RESIDENT)
     buffers = 1 if shared else 3
     needed = small.epoch_bytes + buffers * 50 * (100 + 38)
     for memory, others in ((needed, 0), (2 * needed, 1)):
@@ -428,11 +448,12 @@ def test_a_buffer_on_a_device_is_never_shared(make: Make) -> None:
 # ---- plans of loaders that use a service which a user has started
 
 GRAPH = {"index pointers", "labels", "topology"}
+SHARE = SHARED - GRAPH | {"row classes"}
 
 
-def served(ranks: int = 1, left: int | None = None, **more: Any) -> Requirements:
-    given = {"shared": True, "shared_graph": True, "looks_ahead": True, "ranked_rows": 1_000} | more
-    return replace(REQUIREMENTS, ranks=ranks, served=Served(left), **given)
+def served(ranks: int = 1, left: int | None = None, **more: Any) -> Planner:
+    given = {"shared": True, "shared_graph": True, "looks_ahead": True, "ranked_rows": 1_000}
+    return numbers(**given | {"ranks": ranks, "served": Served(left)} | more)
 
 
 def marks(plan: Plan) -> dict[str, str]:
@@ -441,7 +462,7 @@ def marks(plan: Plan) -> dict[str, str]:
 
 def test_the_graph_is_the_services_and_the_share_is_for_the_loader() -> None:
     plan = make_plan(served(), 400_000, None, RESIDENT)
-    alone = make_plan(replace(REQUIREMENTS, looks_ahead=True), 10**9, None, RESIDENT)
+    alone = make_plan(numbers(looks_ahead=True), 10**9, None, RESIDENT)
     assert {line.what for line in plan.lines if not line.copies} == GRAPH
     assert {what for what, mark in marks(plan).items() if mark == "once"} == GRAPH
     assert all(item(plan, what).nbytes == item(alone, what).nbytes for what in GRAPH)
@@ -473,9 +494,10 @@ def test_there_is_as_much_room_for_the_graph_as_the_service_has():
         (None, (), 1 << 62), (5_000, (), 2_000), (5_000, ("direct",), 2_000),
         (0, ("resident",), 1 << 62),
     ):  # fmt: skip
-        requirements = replace(served(), served=Served(left, frozenset(has)))
-        question = make_question(None, (), requirements, 3_000, None)
-        assert for_rank(question, Resident, requirements).room(1.5) == expected
-        own = replace(requirements, shared_graph=False)
-        for kind, needed in ((Direct, requirements), (Resident, own)):
+        given = {"served": Served(left, frozenset(has))}
+        planner, own = served(**given), served(shared_graph=False, **given)
+        planner = replace(planner, budget=replace(planner.budget, memory=3_000))
+        question = make_question(None, (), planner)
+        assert for_rank(question, Resident, planner).room(1.5) == expected
+        for kind, needed in ((Direct, planner), (Resident, own)):
             assert for_rank(question, kind, needed).room(1.5) == question.room(1.5)

@@ -5,6 +5,7 @@ import os
 import pickle
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,11 +18,11 @@ import gnndrive
 from gnndrive import ConfigError, NeighborLoader, ReadError
 from gnndrive.common.errors import StoreError
 from gnndrive.common.memory import parse_size
-from gnndrive.plan import planner
 from gnndrive.plan import planner as planning
 from gnndrive.plan.choice import make_planner
 from gnndrive.pyg import attributes
 from gnndrive.pyg.collate import Collate
+from gnndrive.pyg.items import Attributes
 from gnndrive.pyg.labels import Labels, SharedLabels, kept_bytes, kept_dtype, read_labels
 from gnndrive.pyg.stores import FeatureStore
 from tests.loader.batches import assert_same, check
@@ -81,7 +82,7 @@ def test_the_plan_counts_the_least_that_reading_takes(make, request, monkeypatch
     mapped = make(topology=topology).plan()
     request.getfixturevalue("no_room")
     fetched = make(topology=topology).plan()
-    largest = planner_of(make(topology=topology)).requirements.batch_edges_max
+    largest = planner_of(make(topology=topology)).shape.edges
     assert fetched.total_bytes - mapped.total_bytes == 34 * largest + ring
     assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + ring
     monkeypatch.setattr(planning, "PASS_ROWS", 10)
@@ -122,9 +123,9 @@ def test_files_that_memory_has_room_for_are_mapped(make, store, monkeypatch):
     monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
     wanted = planner_of(loader)
     for room, fetched in ((twice, ()), (twice - 1, (largest,))):
-        given = (wanted.requirements, whole.total_bytes + room, None, wanted.topology)
-        budget = planning.Planner(*given, False, wanted.stages, None, wanted.attributes)
-        assert budget._fetched(planning.make_plan(*given)) == fetched
+        budget = replace(wanted.budget, memory=whole.total_bytes + room)
+        planner = replace(wanted, budget=budget)
+        assert planner._fetched(planner._divide(Attributes())) == fetched
 
 
 @pytest.mark.usefixtures("no_room")
@@ -270,9 +271,9 @@ def test_they_are_delivered_in_their_dtype(dtype, tmp_path: Path, monkeypatch):
     store = gnndrive.from_data(data, tmp_path / "unsigned.gnn")
     assert store.num_classes == 7
     assert torch.equal(store.x, data.x)
-    for room in (planner.MAPPED_BYTES, 0):  # at first all other files are mapped, then read
-        monkeypatch.setattr(planner, "MAPPED_BYTES", room)
-        monkeypatch.setattr(planner, "ROOM", 1 if room else 1 << 40)
+    for room in (planning.MAPPED_BYTES, 0):  # at first all other files are mapped, then read
+        monkeypatch.setattr(planning, "MAPPED_BYTES", room)
+        monkeypatch.setattr(planning, "ROOM", 1 if room else 1 << 40)
         with NeighborLoader(store, [4, 4], **KEPT) as loader:
             assert bool(loader.plan().fetched) is not bool(room)
             for batch in [*loader, loader(torch.arange(20))]:

@@ -99,8 +99,8 @@ def test_batches_in_any_order(replay, graph):
         assert sorted(seeds_of(batches)) == sorted(seeds_of(plain))
 
 
-ITEMS = ("feature buffer", "index", "input nodes", "labels", "staging", "live batches",
-         "queued samples", "residents", "records", "leases")  # fmt: skip
+ITEMS = ("feature buffer", "index", "queued samples", "residents", "records", "leases",
+         "input nodes", "labels", "staging", "live batches")  # fmt: skip
 
 
 def least_of(error: ConfigError, name: str) -> int:
@@ -173,7 +173,7 @@ def test_hot_rows_without_room_are_counted_in_the_requests_that_read_them(replay
     loader = replay(buffer="46KB")
     request = replay(buffer="46KB")._assembly().request()
     of_requests = make_planner(replace(request, disk=Disk(1.0, 0.0, request.disk.gap_bytes)))
-    predicted = of_requests.batch_seconds(loader.plan(), 1.0)[0]["disk"]
+    predicted = of_requests.slots.batch_seconds(loader.plan(), 1.0)[0]["disk"]
     list(loader)  # residents are read once
     before = float(loader.stats()["requests"])
     list(loader)

@@ -1,0 +1,216 @@
+"""`RowSlots`: the feature buffer whose rows have slots of their own, and `Victims` beside it.
+
+`divide` (`plan/plan.py`) asks them when it knows what all other parts take. The feature buffer has
+what the budget leaves, `split_slots` divides it among the tables. A buffer never has more slots
+than rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES, slot_bytes, slot_table_bytes
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Item, Life, Phase, Shape, TableShape
+from gnndrive.common.memory import format_size
+from gnndrive.plan.plan import Budget, Plan, TablePlan, check_budget, default_bytes, host_bytes
+from gnndrive.plan.slot_split import split_slots
+
+# A place of a victim buffer: a slot table's entries, its code, and its slot and place on their way,
+# which torch rounds up. And an evicted row of a part, with its next use, until it is offered.
+VICTIM_PLACE_BYTES = SLOT_TABLE_BYTES + 2 + 16
+EVICTED_BYTES, EVICTED_ROWS_MAX = 48, 1 << 18
+NO_VICTIMS = {
+    "slots": "none: the feature buffer's slots are in host memory themselves",
+    "policy": "none: the policy does not look ahead, so that no row is known to be needed again",
+    "whole": "none: no row ever leaves the device",
+    "room": "none: the other items leave no memory for it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlots:
+    """A feature buffer in which each row has a slot of its own; see `plan.plan.Slots`.
+
+    Attributes:
+        whole_batches: whether it must hold a largest batch, unless `buffer=` is given; else a row
+            is enough.
+    """
+
+    whole_batches: bool = False
+
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """See `Slots.fit`."""
+        slots, why = self._choose(shape, budget, items)
+        tables = tuple(
+            TablePlan(table.name, table.rows, count, table.row_bytes, table.batch_rows_max)
+            for table, count in zip(shape.tables, slots, strict=True)
+        )
+        if all(table.slots >= table.rows for table in tables):
+            why = "because the whole table fits" if len(tables) == 1 else "because all tables fit"
+        return tables, f"{_counted(tables)}, {why}"
+
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """See `Slots.said`."""
+        return ()
+
+    def check(self, plan: Plan, budget: Budget) -> None:
+        """See `Slots.check`."""
+        check_budget(plan, budget)
+
+    def _choose(self, shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[list[int], str]:
+        """Choose the number of slots of each table in one buffer; returns the reason, too."""
+        tables, per_slot, buffers = shape.tables, slot_bytes(shape), shape.buffers
+        row_bytes = [table.row_bytes for table in tables]
+        on_device = sum(item.nbytes for item in items if item.on_device)
+        left = None  # of memory=, for one buffer
+        if budget.memory is not None:
+            left = (budget.memory - host_bytes(items)) // buffers
+        if budget.buffer is not None:
+            slots = split_slots(budget.buffer // buffers, tables, row_bytes)
+            why = "because buffer= has room for them"
+        elif budget.device_memory is not None:
+            slots = split_slots(budget.device_memory - on_device, tables, row_bytes)
+            why = budget.device_why
+            own = slot_table_bytes(shape)
+            if left is not None and left < own * sum(slots):
+                slots = split_slots(left, tables, [own] * len(tables))
+                why = "because memory= has room for their slot tables only"
+        elif left is not None:
+            slots = split_slots(left, tables, per_slot)
+            why = "because the other items leave that much of memory="
+        else:
+            given = default_bytes(shape.ranks, budget.served)
+            slots = split_slots(given // buffers, tables, per_slot)
+            why = (
+                "because the default is a quarter of the memory that is left; set memory= or "
+                "buffer= to change it"
+            )
+        whole = self.whole_batches and budget.buffer is None
+        for table, count in zip(tables, slots, strict=True):
+            least = min(table.batch_rows_max, table.rows) if whole else 1
+            if count < least and table.batch_rows_max > 0:
+                short = left is not None and left < max(per_slot) * least
+                raise ConfigError(_no_room(shape, table, budget, items, short))
+        return slots, why
+
+
+def _counted(tables: Sequence[TablePlan]) -> str:
+    """How many rows the slots of tables hold, as `plan()` prints it."""
+    if len(tables) == 1:
+        return f"{tables[0].slots:,} rows"
+    parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
+    return ", ".join(parts) or "no rows"
+
+
+def _no_room(
+    shape: Shape, table: TableShape, budget: Budget, items: Sequence[Item], short: bool
+) -> str:
+    """The error message for a table without a slot; `short`: host memory has no room for one."""
+    several = f" for {shape.buffers} ranks" if shape.buffers > 1 else ""
+    row = f"one row of {table.name} is" if len(shape.tables) > 1 else "one row is"
+    if budget.buffer is not None:
+        return (
+            f"buffer={format_size(budget.buffer)}{several} holds no row: {row} "
+            f"{table.row_bytes:,} bytes, and a batch has up to {table.batch_rows_max:,}: give it "
+            "room for one batch at least"
+        )
+    if budget.device_memory is not None and not short:
+        device = format_size(budget.device_memory)
+        said = f"device_memory={device} leaves"
+        if not budget.device_given:
+            said = f"the part of the device's free memory that loading may use, {device}, leaves"
+        live = sum(item.nbytes for item in items if item.on_device and item.life is Life.KEPT)
+        return (
+            f"{said} no room for a feature buffer on the device, because two live batches take up "
+            f"to {format_size(live)}: give more with device_memory=, free some of the device's "
+            "memory, or give a smaller batch_size or num_neighbors"
+        )
+    if budget.memory is not None:
+        host = [item for item in items if not item.on_device]
+        return (
+            f"memory={format_size(budget.memory)}{several} leaves no room for a feature buffer: "
+            f"everything else needs {format_size(host_bytes(host))}; give more, or a smaller "
+            "batch_size, num_neighbors or queues\n"
+            + "\n".join(
+                f"  {each.what}: {format_size(each.host_bytes)} ({each.why})" for each in host
+            )
+        )
+    quarter = f"{format_size(default_bytes(shape.ranks, budget.served))}{several}"
+    return (
+        f"a quarter of the memory that is left, {quarter}, holds no row of {table.row_bytes:,} "
+        "bytes: set memory= or buffer="
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The victim buffers of all ranks of a host (LSM-GNN, section 5); see `plan.plan.Beside`.
+
+    Attributes:
+        nbytes: bytes of their rows; None: what memory leaves.
+        copy_out_bytes: bytes of pinned memory that rows take on their way to a victim buffer.
+    """
+
+    nbytes: int | None
+    copy_out_bytes: int = 0
+
+    def items(self, shape: Shape) -> Sequence[Item]:
+        """See `Part`."""
+        return [] if self.nbytes is None else self._items(shape, self._places(shape, 0))
+
+    def fit(
+        self, shape: Shape, tables: tuple[TablePlan, ...], left: int
+    ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
+        """See `Beside.fit`."""
+        places, items = self._places(shape, left), list[Item]()
+        if self.nbytes is None:
+            none = self._none(shape)
+            whole = all(table.slots >= table.rows for table in tables)
+            if none is None and (whole or not any(places)):
+                places, none = [0] * len(tables), "whole" if whole else "room"
+            items = self._items(shape, places, none)
+        kept = zip(tables, places, strict=True)
+        return tuple(replace(table, victims=count) for table, count in kept), items
+
+    def _none(self, shape: Shape) -> str | None:
+        """Why there is no victim buffer, a key of `NO_VICTIMS`; None: there may be one."""
+        if not shape.on_device:
+            return "slots"
+        return None if shape.looks_ahead else "policy"
+
+    def _places(self, shape: Shape, left: int) -> list[int]:
+        """How many rows of each table the victim buffer of one rank has room for.
+
+        Args:
+            shape: the loader's.
+            left: bytes of one rank for all items, unless `nbytes` says the size.
+        """
+        if self._none(shape) is not None:
+            return [0] * len(shape.tables)
+        row_bytes = [max(table.row_bytes, 1) for table in shape.tables]
+        if self.nbytes is not None:
+            return split_slots(self.nbytes // shape.ranks, shape.tables, row_bytes)
+        left -= sum(item.nbytes for item in self._items(shape, [0] * len(shape.tables)))
+        return split_slots(left, shape.tables, [each + VICTIM_PLACE_BYTES for each in row_bytes])
+
+    def _items(self, shape: Shape, places: Sequence[int], none: str | None = None) -> list[Item]:
+        """The items of victim buffers with so many places for the rows of each table."""
+        none = none or self._none(shape)
+        item = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION)
+        if none is not None:
+            return [item("victim buffer", 0, NO_VICTIMS[none])]
+        tables = shape.tables
+        nbytes = sum(n * max(each.row_bytes, 1) for n, each in zip(places, tables, strict=True))
+        table_bytes = MAPPING_BYTES * shape.rows + VICTIM_PLACE_BYTES * sum(places)
+        table_bytes += EVICTED_BYTES * min(shape.entries, EVICTED_ROWS_MAX)
+        on_the_way = self.copy_out_bytes * len(tables)
+        rows = f"{sum(places):,} rows that leave the device and are needed again, pinned"
+        return [
+            item("victim buffer", nbytes + on_the_way, rows),
+            item("victim table", table_bytes, "where which of these rows is"),
+        ]

@@ -1,0 +1,59 @@
+"""The memory of batches as users get them, and of the attributes that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gnndrive.common.items import Item, Life, Owner, Phase, Shape, if_any
+
+NODE_ID_BYTES = 8  # a node's n_id in a batch
+BATCH_EDGE_BYTES = 24  # edge_index, e_id
+MAKING_EDGE_BYTES = 20  # while a batch is made: col, positions, original numbers
+LIVE = "one in use, one ready"
+LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the device"
+
+
+def batch_bytes(nodes: int, edges: int, attribute_bytes: int = 0) -> int:
+    """Bytes of a batch, beside the rows of the feature buffer's tables.
+
+    Args:
+        nodes, edges: its nodes and edges; a node counts once in each disjoint tree.
+        attribute_bytes: bytes of its other attributes.
+    """
+    return attribute_bytes + NODE_ID_BYTES * nodes + BATCH_EDGE_BYTES * edges
+
+
+class LiveBatches:
+    """Batches that are ready or in the user's hands."""
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        whole = shape.batch_bytes + shape.features_bytes
+        here = shape.batch_bytes if shape.on_device else whole
+        nbytes = 2 * here + MAKING_EDGE_BYTES * shape.edges
+        why = LIVE_WITHOUT_FEATURES if shape.on_device else LIVE
+        yield Item("live batches", nbytes, why, life=Life.KEPT)
+        if shape.on_device:
+            yield Item("live batches", 2 * whole, LIVE, life=Life.KEPT, on_device=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """The attributes that are no table of the feature buffer.
+
+    Attributes:
+        fetch_bytes: bytes that reading attributes takes, if their files are not mapped.
+        mapped_bytes: bytes of memory-mapped files that are counted as staying in memory.
+    """
+
+    fetch_bytes: int = 0
+    mapped_bytes: int = 0
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        why = "to read rows of files too large for memory"
+        of_epoch = Owner.RANK, Life.EPOCH, Phase.EXTRACTION
+        yield from if_any(Item("attributes", self.fetch_bytes, why, *of_epoch))
+        why = "attributes with small files"
+        yield from if_any(Item("mapped files", self.mapped_bytes, why, Owner.HOST))
