@@ -18,7 +18,7 @@ from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.memory import available_memory
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.plan.choice import holds_everything, with_drawn
-from gnndrive.plan.computing import processors
+from gnndrive.plan.costs import processors
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace, draw_traces

@@ -8,8 +8,8 @@ in which a loader uses them:
 - `request`: `PlanRequest`, and `planner_of`, which names the parts of a loader.
 - `choice`: `make_planner` chooses topology, samplers and queues; `least_memory`.
 - `topology_choice`: `choose_topology` picks where the adjacency lives.
-- `prediction`: `step_seconds`, what a batch for each rank costs with a plan.
-- `computing`: what the processors take of a batch; `pace`: how fast those of this machine are.
+- `prediction`: `part_seconds`, what a batch for each rank costs with a plan, by part.
+- `costs`: what the parts cost, and how they combine; `pace`: how fast this machine computes.
 - `planner`: `Planner` makes the plan and decides which attributes are memory-mapped.
 - `plan`: `divide` makes a `Plan`: it adds up the `Item`s that each part of the loader states, and
   divides what they leave. It knows no part: a new use of memory is stated by the part that has it.

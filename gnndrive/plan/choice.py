@@ -19,6 +19,7 @@ from gnndrive.buffer.items import slot_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.costs import combined
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.packed import packed_planner
 from gnndrive.plan.partitioned import partitioned_planner
@@ -265,9 +266,10 @@ def _choose(request: PlanRequest) -> Planner | None:
     own = least.pop(best.topology.name)
     if not least:
         return best
-    others = ", ".join(f"{seconds:.2g} with {name}" for name, seconds in least.items())
-    what = "a batch costs" if request.ranks == 1 else f"{request.ranks} ranks' batches cost"
-    why = f"because {what} about {own:.2g} s of reading and sampling, {others}"
+    others = " and ".join(
+        f"{seconds / own:.2g} times as much with {name}" for name, seconds in least.items()
+    )
+    why = f"because a batch costs about {others}"
     chosen = best.topology.name, best.topology.nbytes
     for planner in _planners(request, best.stages, why):
         if (planner.topology.name, planner.topology.nbytes) == chosen:
@@ -304,7 +306,7 @@ def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
         held = [each.slots / each.batch_rows_max for each in plan.tables
                 if each.batch_rows_max and each.slots < each.rows]  # fmt: skip
         return BUFFER_BATCHES / min([*held, BUFFER_BATCHES])
-    return step_seconds(plan, loading_of(request, planner, request.drawn)).cost
+    return combined(step_seconds(plan, loading_of(request, planner, request.drawn)))[0]
 
 
 def loading_of(

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array
-from gnndrive.plan.computing import (
+from gnndrive.plan.costs import (
     BESIDE,
     FILTER,
     FILTER_EDGE_S,

@@ -1,6 +1,6 @@
 """`measure_pace`: how fast this machine computes, beside the one that the constants are of.
 
-The constants of `plan/computing.py` are seconds of one machine. The event loop spends most of its
+The constants of `plan/costs.py` are seconds of one machine. The event loop spends most of its
 time on slot tables, so one is timed here with batches that are the same everywhere, in some tens of
 milliseconds. When not to use it: for choosing topology, samplers and queues (`plan/choice.py`),
 because the same plan must come of the same arguments. A process measures once, so that its

@@ -23,7 +23,7 @@ from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
-from gnndrive.plan.computing import (
+from gnndrive.plan.costs import (
     HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
@@ -116,7 +116,7 @@ class PackSlots:
         )
 
     def said(self, plan: Plan) -> tuple[str, ...]:
-        """See `Slots.said`: where a batch's rows come from, and what a batch costs."""
+        """See `Slots.said`: where a batch's rows come from."""
         tables, on_device = plan.tables, bool(plan.device_lines)
         every = self._bytes({})[0]
         held = self._bytes({each.name: each.residents for each in tables})[0]
@@ -130,13 +130,7 @@ class PackSlots:
         if beyond >= 1:
             parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
-        seconds = max(
-            self._read_seconds(read - beyond, shared, tables), copy_seconds(self._rows(), every)
-        )
-        return (
-            f"a batch's rows: {', '.join(parts)}",
-            f"a batch takes about {seconds:.2g} s of reading and copying",
-        )
+        return (f"a batch's rows: {', '.join(parts)}",)
 
     def check(self, plan: Plan, budget: Budget) -> None:
         """See `Slots.check`."""

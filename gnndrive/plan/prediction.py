@@ -1,22 +1,39 @@
-"""What a step costs with a plan: seconds of reading and sampling, for choosing among plans.
+"""What a step costs with a plan, in seconds by part.
 
-The two constants of the disk (`gnndrive bench disk`) and the batches that were drawn say it: how
-many rows several batches need together says how large a sweep fits the buffer, how much of the next
-sweep is there already, and how dense the rest lies in the file. In a step, each rank of the host
-gets one batch; all of them read from one disk. It is a model for comparing plans of one loader, not
-a promise: it knows neither training nor other users of the disk.
+`part_seconds` says it by how many rows a batch loads. How many these are may be `counted` by a
+formula, or by replaying batches (`plan/simulation.py`). The formula uses the batches that were
+drawn: how many rows several of them need together says how large a sweep fits the buffer, how much
+of the next sweep is there already, and how dense the rest lies in the file. What reading takes is
+said by the two constants of the disk (`gnndrive bench disk`). In a step, each rank of the host gets
+one batch; all of them read from one disk. It is a model for comparing plans of one loader, not a
+promise: it knows neither training nor other users of the disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
 from typing import Self
 
 from gnndrive.pipeline.extract import SWEEP_MAX
-from gnndrive.plan.computing import admit_seconds, gather_seconds, processors
+from gnndrive.plan.costs import (
+    ADMISSION,
+    BESIDE,
+    DISK,
+    GATHER,
+    HAND_OVER,
+    HAND_OVER_S,
+    LAND_BYTE_S,
+    PROCESSORS,
+    RECORDS,
+    SAMPLING,
+    Loads,
+    admit_seconds,
+    gather_seconds,
+    processors,
+)
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.topologies.base import GraphSize
@@ -25,7 +42,6 @@ from gnndrive.store.reader import Store
 
 REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
 FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
-SAMPLING_SHARE = 2  # a sampler is busy half of the time, so that batches of any size never wait
 HOP_GROWTH_MIN = 2.0  # a hop has at least so many times the nodes of the one before
 SECTOR_BYTES = 512
 
@@ -133,7 +149,7 @@ class Loading:
         queues: bounds of a rank's extracting and training queue.
         sweep: the most batches that are read together; None: as many as fit.
         looks_ahead: whether the policy knows the queued samples.
-        pace: see `plan/pace.py`; `step_seconds`, which compares plans, takes 1.
+        pace: see `plan/pace.py`; 1 where plans are compared.
     """
 
     drawn: DrawnBatches
@@ -155,97 +171,79 @@ class Loading:
         return self.drawn.together.get(table.name, (0,))
 
 
-NOT_OVERLAPPED = 1 / 3
-"""Share of the parts beside the longest one that does not overlap with it. On two processors, 10 M
-nodes, 5 GB: one process, two ranks that share a buffer and two that do not were within 8 %
-(bench/ranks.py); docs/tasks/strategies.md has what strategies of one process are within."""
+def counted(plan: Plan, loading: Loading) -> dict[str, Loads]:
+    """What a batch loads of each table, by the rows that the drawn batches need together. A formula
+    takes no time, so `make_planner` compares all its plans by it; `strategy_costs.buffer_loads`
+    replays batches."""
+    together = _together(plan, loading)
+    queued, found = _queued(plan, loading, together), dict[str, Loads]()
+    for table in plan.tables:
+        loads = _missing(table, loading, together, queued) / together
+        hits = max(1 - loads / max(loading.counts(table)[0], 1), 0.0)
+        found[table.name] = Loads(hits, loads, together, known=table.slots >= table.rows)
+    return found
 
 
-def expected_seconds(parts: Collection[float]) -> float:
-    """Seconds that a step is expected to take: those of its longest part, and a share of the
-    seconds of the other parts, because measured steps overlap with these only in part."""
-    longest = max(parts, default=0.0)
-    return longest + NOT_OVERLAPPED * (sum(parts) - longest)
+def part_seconds(
+    plan: Plan, loading: Loading, loads: Mapping[str, Loads], records_s: float = 0.0
+) -> dict[str, float]:
+    """What a step keeps busy for how long, by part, if each batch loads so much of each table.
 
-
-@dataclass(frozen=True, slots=True)
-class StepSeconds:
-    """What a step, a batch for each rank of the host, keeps busy for how long.
-
-    Attributes:
-        sample_s: seconds of the sampling threads, side by side.
-        disk_s: seconds of the disk.
-        admit_s: seconds of the event loops that admit batches to feature buffers and plan reads,
-            one for each buffer.
-        gather_s: seconds of gathering rows, one thread a rank.
+    Args:
+        plan: the plan, with its number of ranks.
+        loading: what a step costs by.
+        loads: by the tables' names.
+        records_s: seconds of writing and reading the records of a batch.
     """
-
-    sample_s: float
-    disk_s: float
-    admit_s: float
-    gather_s: float
-
-    @property
-    def cost(self) -> float:
-        """What plans are compared by: the busiest part, with samplers that have time to spare."""
-        return max(self.disk_s, SAMPLING_SHARE * self.sample_s, self.gather_s)
-
-
-def step_seconds(plan: Plan, loading: Loading) -> StepSeconds:
-    """Predict what a step costs with a plan and its number of ranks."""
-    ranks, cores = plan.ranks, processors(plan.ranks)
-    admitted = sum(loading.counts(each)[0] for each in plan.tables)
-    ranked = sum(loading.counts(each)[0] for each in plan.tables if each.slots < each.rows)
-    together, missing = _sweep(plan, loading)
-    read_s = _read_seconds(plan, loading, together, missing)
-    missing_rows = sum(missing.values()) / together
-    gathered = sum(loading.counts(each)[0] * each.row_bytes for each in plan.tables)
-    return StepSeconds(
-        ranks * loading.drawn.sample_s / min(ranks * loading.threads, cores),
-        ranks * (read_s + adjacency_seconds(plan, loading)),
-        ranks
-        * admit_seconds(admitted, missing_rows, ranked)
-        / (1 if plan.shared else min(ranks, cores)),
-        ranks * gather_seconds(admitted, gathered) / min(ranks, cores),
-    )
+    ranks, cores, pace = plan.ranks, processors(plan.ranks), loading.pace
+    at_once = min(ranks, cores)
+    disk_s = adjacency_seconds(plan, loading) + features_seconds(plan, loading, loads)
+    rows = ranked = nbytes = 0.0
+    for table in plan.tables:
+        count = loading.counts(table)[0]
+        rows, nbytes = rows + count, nbytes + count * table.row_bytes
+        ranked += count if table.slots < table.rows else 0
+    missing = sum(loads[table.name].loads for table in plan.tables)
+    loaded = sum(loads[table.name].loads * table.row_bytes for table in plan.tables)
+    sample_s = BESIDE * loading.drawn.sample_s
+    gather_s = pace * gather_seconds(rows, nbytes)
+    admit_s = pace * admit_seconds(rows, missing, ranked)
+    computing = sample_s + admit_s + gather_s + pace * (LAND_BYTE_S * loaded + HAND_OVER_S)
+    return {
+        DISK: ranks * disk_s,
+        SAMPLING: ranks * sample_s / min(ranks * loading.threads, cores),
+        ADMISSION: ranks * admit_s / (1 if plan.shared else at_once),
+        GATHER: ranks * gather_s / at_once,
+        HAND_OVER: pace * HAND_OVER_S,
+        PROCESSORS: ranks * computing / cores,
+        RECORDS: ranks * records_s,
+    }
 
 
-def features_seconds(plan: Plan, loading: Loading, hosts: int = 1) -> float:
+def step_seconds(plan: Plan, loading: Loading) -> dict[str, float]:
+    """What a step keeps busy for how long, by part, with loads that are `counted`."""
+    return part_seconds(plan, loading, counted(plan, loading))
+
+
+def features_seconds(
+    plan: Plan, loading: Loading, loads: Mapping[str, Loads], hosts: int = 1
+) -> float:
     """Seconds a batch of reading rows on one host.
 
     Args:
         plan: the plan. With several hosts: of one feature buffer that has all their slots and
             serves all their ranks.
         loading: what it costs by.
+        loads: what a batch loads of each table.
         hosts: hosts that have an equal part of the rows each and read it side by side.
     """
-    return _read_seconds(plan, loading, *_sweep(plan, loading), hosts)
-
-
-def loaded_rows(plan: Plan, loading: Loading) -> dict[str, float]:
-    """Rows of each table that a batch loads, because they are not in the feature buffer."""
-    together, missing = _sweep(plan, loading)
-    return {name: rows / together for name, rows in missing.items()}
-
-
-def _sweep(plan: Plan, loading: Loading) -> tuple[int, dict[str, float]]:
-    """The number of batches in a sweep, and the rows of each table that it finds missing."""
-    together = _together(plan, loading)
-    queued = _queued(plan, loading, together)
-    return together, {
-        table.name: _missing(table, loading, together, queued) for table in plan.tables
-    }
-
-
-def _read_seconds(
-    plan: Plan, loading: Loading, together: int, missing: Mapping[str, float], hosts: int = 1
-) -> float:
-    """Seconds a batch of reading the rows that a sweep finds missing; see `features_seconds`."""
-    seconds = (
-        loading.disk.seconds(missing[table.name] / hosts, table.rows // hosts, table.row_bytes)
-        for table in plan.tables
-    )
-    return sum(seconds) / together
+    seconds = 0.0
+    for table in plan.tables:
+        found = loads[table.name]
+        sweep = max(found.sweep, 1.0)
+        wanted, rows = found.loads * sweep / hosts, table.rows // hosts
+        seconds += loading.disk.seconds(wanted, rows, table.row_bytes) / sweep
+    return seconds
 
 
 def adjacency_seconds(plan: Plan, loading: Loading) -> float:

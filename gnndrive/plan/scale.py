@@ -31,14 +31,14 @@ from math import ceil
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
+from gnndrive.plan.costs import COMPUTE, DISK, GATHER, NET, SAMPLING, combined
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import (
     Loading,
     adjacency_seconds,
-    expected_seconds,
+    counted,
     features_seconds,
-    loaded_rows,
     step_seconds,
 )
 
@@ -107,8 +107,8 @@ class Layout:
 
     @property
     def expected_s(self) -> float:
-        """See `expected_seconds`."""
-        return expected_seconds(self.known.values())
+        """Seconds of a step whose chains of parts overlap in part; see `costs.combined`."""
+        return combined(self.known)[0]
 
 
 def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: int) -> list[Layout]:
@@ -132,15 +132,12 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
 
 
 def _full(plan: Plan, loading: Loading, cluster: Cluster, store_bytes: int) -> Layout:
-    step, on_device = step_seconds(plan, loading), bool(plan.device_lines)
-    seconds = {
-        "sample": step.sample_s if cluster.sampled else None,
-        "disk": step.disk_s,
-        "admit": step.admit_s,
-        "net": 0.0,
-        "gather": None if on_device else step.gather_s,
-        "compute": cluster.compute_s,
-    }
+    seconds: dict[str, float | None] = {**step_seconds(plan, loading), NET: 0.0}
+    seconds[COMPUTE] = cluster.compute_s
+    if not cluster.sampled:
+        seconds[SAMPLING] = None
+    if plan.device_lines:
+        seconds[GATHER] = None
     return Layout(FULL, plan.host_bytes, store_bytes, 0.0, seconds)
 
 
@@ -148,9 +145,9 @@ def _shards(plan: Plan, loading: Loading, cluster: Cluster, full: Layout) -> Lay
     """A host reads from its part for its own ranks, and as many rows for the others' ranks."""
     features = sum(table.rows * table.row_bytes for table in plan.tables)
     disk_bytes = full.disk_bytes - features + ceil(features / cluster.hosts)
-    loaded = loaded_rows(plan, loading)
+    loaded = {name: each.loads for name, each in counted(plan, loading).items()}
     received = _received(plan, cluster, loaded)
-    seconds = {**full.seconds, "net": _net_s(received, cluster)}
+    seconds = {**full.seconds, NET: _net_s(received, cluster)}
     return Layout(SHARDS, full.memory_bytes, disk_bytes, received, seconds)
 
 
@@ -172,14 +169,15 @@ def _exchange(
     )
     of_all = replace(plan, tables=tables, ranks=hosts * ranks, shared=True)
     own = adjacency_seconds(plan, loading)
-    disk_s = ranks * (hosts * features_seconds(of_all, loading, hosts) + own)
+    features_s = features_seconds(of_all, loading, counted(of_all, loading), hosts)
+    disk_s = ranks * (hosts * features_s + own)
     received = _received(plan, cluster, {each.name: loading.counts(each)[0] for each in tables})
-    gather_s = full.seconds["gather"]
+    gather_s = full.seconds[GATHER]
     seconds = {
         **full.seconds,
-        "disk": disk_s,
-        "net": _net_s(received, cluster),
-        "gather": None if gather_s is None else gather_s * (2 - 1 / hosts),
+        DISK: disk_s,
+        NET: _net_s(received, cluster),
+        GATHER: None if gather_s is None else gather_s * (2 - 1 / hosts),
     }
     memory = plan.host_bytes + (0 if plan.device_lines else arriving)
     return Layout(EXCHANGE, memory, shards.disk_bytes, received, seconds)

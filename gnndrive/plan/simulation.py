@@ -16,6 +16,7 @@ from gnndrive.buffer.lease import RELEASE_STEPS
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
+from gnndrive.plan.costs import Loads
 from gnndrive.plan.replay import Run, replay
 from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.store.reader import Store
@@ -48,23 +49,6 @@ class BufferUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
-    """What a batch takes on average, when the buffer is full.
-
-    Attributes:
-        hit_share: the share of its rows that need not be loaded.
-        loads: rows that it loads.
-        sweep: batches that are admitted together.
-        known: whether the trace was long enough; if not, the figures are those of its end.
-    """
-
-    hit_share: float
-    loads: float
-    sweep: float
-    known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """A point of a miss-ratio curve.
 
@@ -85,7 +69,7 @@ class CurvePoint:
 
 def simulate(
     trace: SampledTrace, use: BufferUse, store: Store, table: str, classes: Classes | None
-) -> Simulated:
+) -> Loads:
     """Say what a batch takes.
 
     Args:
@@ -100,7 +84,7 @@ def simulate(
     """
     wanted = float(trace.wanted.mean())
     if use.slots >= trace.table_rows:
-        return Simulated(1.0, 0.0, float(use.sweep))
+        return Loads(1.0, 0.0, float(use.sweep))
     slots = max(int(use.slots * trace.share), 1)
     foreseen = use.window > lib.GD_WINDOW_BATCHES
     window = len(trace) if use.window >= ALL_AHEAD else use.window
@@ -124,7 +108,7 @@ def simulate(
         sums, known = counts.after(0), False
     share = sums["loads"] / max(sums["wanted"], 1)
     sweeps = sum(1 for _ in counts.batches)
-    return Simulated(1 - share, wanted * share, len(trace) / max(sweeps, 1), known)
+    return Loads(1 - share, wanted * share, len(trace) / max(sweeps, 1), known)
 
 
 def curve_slots(slots: int, rows: int) -> list[int]:

@@ -24,6 +24,7 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, NodeKey, TopologyChoice
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.plan.choice import all_stages, cheapest, refusal
+from gnndrive.plan.costs import combined
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
 from gnndrive.plan.plan import Budget, Plan
 from gnndrive.plan.planner import Planner, StageCounts
@@ -139,7 +140,8 @@ class Sketch:
         costs, refused = [], ConfigError("there is no topology")
         for planner in self._planners(self.memory):
             try:
-                costs.append((step_seconds(planner.plan(), self.loading(planner)).cost, planner))
+                parts = step_seconds(planner.plan(), self.loading(planner))
+                costs.append((combined(parts)[0], planner))
             except ConfigError as error:
                 refused = error
             if self.memory is None and costs:  # the first that suits, as for a loader

@@ -2,7 +2,7 @@
 
 `loader/strategy_choice.py` makes the plan of each strategy and asks here. Reading is predicted by
 the simulated loads of the strategy's policy (`plan/simulation.py`) and the disk's two constants,
-sampling by the batches that were drawn, and the rest by what a row takes (`plan/computing.py`).
+sampling by the batches that were drawn, and the rest by what a row takes (`plan/costs.py`).
 Beside packs and windows, whose loads are known, `predict` serves all strategies.
 
 When not to use it: for what a batch takes in fact. `gnndrive bench strategies` measures that.
@@ -21,43 +21,20 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.plugins import find
 from gnndrive.pipeline.extract import SWEEP_MAX
-from gnndrive.plan.computing import (
-    BESIDE,
-    FILTER,
-    HAND_OVER,
-    HAND_OVER_S,
-    LAND_BYTE_S,
-    PROCESSORS,
-    RECORDS,
-    admit_seconds,
-    gather_seconds,
-    processors,
-)
+from gnndrive.plan.costs import Loads, combined
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import (
-    NOT_OVERLAPPED,
-    Loading,
-    adjacency_seconds,
-    loaded_rows,
-)
+from gnndrive.plan.prediction import Loading, counted, part_seconds
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.plan.simulation import (
     ALL_AHEAD,
     BufferUse,
     CurvePoint,
-    Simulated,
     miss_ratio,
     simulate,
 )
 
-CHAINS: tuple[tuple[str, ...], ...] = (
-    ("admission", "disk", FILTER), ("gather", HAND_OVER), ("sampling",),
-)  # fmt: skip
-"""Parts of a batch's seconds. Those of a chain follow each other: a sweep is read once it is
-admitted, a window's lists are filtered once they are read, a batch is gathered once the one before
-is handed over. Chains overlap in part."""
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 
 ClassesOf = Callable[[str, str], Classes | None]
@@ -70,10 +47,7 @@ class StrategyCost:
 
     Attributes:
         strategy: its name.
-        seconds: what a batch keeps busy for how long, by part: "sampling", "disk", "admission",
-            "gather", "hand-over" (from a batch's rows to the next one's), "processors" (all that
-            computes, shared by the cores), "records" (writing and reading samples that were drawn
-            ahead, which keeps the disk busy, too), "filter" (of the lists of windows).
+        seconds: what a batch keeps busy for how long, by part; see `plan/costs.py`.
         batches: batches of an epoch; None: not known.
         hit_share: the share of a batch's rows that need not be loaded; None: not known.
         same_batches: whether the batches are those of strategy "gnndrive".
@@ -92,7 +66,7 @@ class StrategyCost:
     @property
     def batch_s(self) -> float:
         """Seconds that a batch is expected to take."""
-        return batch_seconds(self.seconds)[0]
+        return combined(self.seconds)[0]
 
     @property
     def epoch_s(self) -> float | None:
@@ -102,7 +76,7 @@ class StrategyCost:
     @property
     def bound_by(self) -> str:
         """The part that these seconds are due to; empty: nothing is known."""
-        return batch_seconds(self.seconds)[1] if self.seconds else ""
+        return combined(self.seconds)[1] if self.seconds else ""
 
 
 def predict(
@@ -127,7 +101,7 @@ def predict(
         table.name: buffer_loads(table, request, plan, loading, traces, classes_of)
         for table in plan.tables
     }
-    seconds = part_seconds(request, plan, loading, loads)
+    seconds = part_seconds(plan, loading, loads, _record_seconds(request))
     rows = {table.name: loading.counts(table)[0] for table in plan.tables}
     hits = sum(loads[each].hit_share * count for each, count in rows.items())
     note = "" if all(each.known for each in loads.values()) else FEW_DRAWN
@@ -159,57 +133,13 @@ def predict_curve(
     )  # fmt: skip
     found = []
     for point in points:
-        here = Simulated(point.hit_share, point.loads, point.sweep)
+        here = Loads(point.hit_share, point.loads, point.sweep)
         parts = part_seconds(
-            request, _with_slots(plan, table.name, point.slots), loading,
-            {**others, table.name: here},
+            _with_slots(plan, table.name, point.slots), loading, {**others, table.name: here},
+            _record_seconds(request),
         )  # fmt: skip
-        found.append((point, batch_seconds(parts)[0]))
+        found.append((point, combined(parts)[0]))
     return found
-
-
-def part_seconds(
-    request: PlanRequest, plan: Plan, loading: Loading, loads: Mapping[str, Simulated]
-) -> dict[str, float]:
-    """What a batch keeps busy for how long, by part, if it loads so much of each table."""
-    drawn = loading.drawn
-    disk_s = adjacency_seconds(plan, loading)
-    rows = ranked = missing = loaded = nbytes = 0.0
-    for table in plan.tables:
-        found = loads[table.name]
-        sweep = max(found.sweep, 1.0)
-        disk_s += loading.disk.seconds(found.loads * sweep, table.rows, table.row_bytes) / sweep
-        count = loading.counts(table)[0]
-        rows, missing = rows + count, missing + found.loads
-        ranked += count if table.slots < table.rows else 0
-        loaded += found.loads * table.row_bytes
-        nbytes += count * table.row_bytes
-    cores, pace, sample_s = processors(), loading.pace, BESIDE * drawn.sample_s
-    gather_s = pace * gather_seconds(rows, nbytes)
-    admit_s = pace * admit_seconds(rows, missing, ranked)
-    computing = sample_s + admit_s + gather_s + pace * (LAND_BYTE_S * loaded + HAND_OVER_S)
-    return {
-        "disk": disk_s,
-        "sampling": sample_s / min(loading.threads, cores),
-        "admission": admit_s,
-        "gather": gather_s,
-        HAND_OVER: pace * HAND_OVER_S,
-        PROCESSORS: computing / cores,
-        RECORDS: _record_seconds(request),
-    }
-
-
-def batch_seconds(parts: Mapping[str, float]) -> tuple[float, str]:
-    """Seconds that a batch is expected to take, and the part that they are due to: by the longest
-    chain and a share of the others, or by the processors, if these have more to do."""
-    sums = {chain: sum(parts.get(name, 0.0) for name in chain) for chain in CHAINS}
-    whole = sum(sums.values())
-    terms = [(own + NOT_OVERLAPPED * (whole - own), chain) for chain, own in sums.items()]
-    # No batch waits for its record, but records keep the disk busy.
-    terms.append((terms[0][0] + parts.get(RECORDS, 0.0), (*CHAINS[0], RECORDS)))
-    terms.append((parts.get(PROCESSORS, 0.0), (PROCESSORS,)))
-    seconds, names = max(terms, key=lambda each: each[0])
-    return seconds, max(names, key=lambda name: parts.get(name, 0.0))
 
 
 def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:
@@ -236,7 +166,7 @@ def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> Buff
 def buffer_loads(
     table: TablePlan, request: PlanRequest, plan: Plan, loading: Loading,
     traces: Mapping[str, SampledTrace], classes_of: ClassesOf,
-) -> Simulated:  # fmt: skip
+) -> Loads:  # fmt: skip
     """What a batch loads of a table: simulated, or estimated if there is no trace that is long
     enough."""
     use, trace = buffer_use(table, request, loading), traces.get(table.name)
@@ -246,12 +176,10 @@ def buffer_loads(
         try:
             found = simulate(trace, use, request.store, table.name, classes)
         except ConfigError:
-            found = Simulated(0.0, 0.0, 1.0, known=False)
+            found = Loads(0.0, 0.0, 1.0, known=False)
         if found.known:
             return found
-    loads = loaded_rows(plan, loading)[table.name]
-    count = max(loading.counts(table)[0], 1)
-    return Simulated(max(1 - loads / count, 0.0), loads, use.sweep, known=table.slots >= table.rows)
+    return replace(counted(plan, loading)[table.name], sweep=use.sweep)
 
 
 def _with_slots(plan: Plan, name: str, slots: int) -> Plan:

@@ -12,6 +12,7 @@ from gnndrive.common.items import TableShape
 from gnndrive.common.memory import least_text, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import least_memory, make_planner, stage_options
+from gnndrive.plan.costs import combined
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner, StageCounts
@@ -29,15 +30,21 @@ DRAWN = DrawnBatches((), {"nodes/x": TOGETHER}, 95_500.0, 0.12)
 DISK = Disk()
 
 
-def seconds(
+def seconds(*given: Any, **more: Any) -> float:
+    """What a step costs; see `parts`."""
+    return combined(parts(*given, **more))[0]
+
+
+def parts(
     slots: int, topology: str = "resident", samplers: int = 2, queues: tuple[int, int] = (6, 4),
     sweep: int | None = None, ranks: int = 1, shared: bool = False,
-) -> float:  # fmt: skip
+) -> dict[str, float]:  # fmt: skip
     """What a step costs in which each rank gets a batch of 806,000 of 10 million rows."""
     choice = TopologyChoice(topology, topology, 0, has_ring=topology == "direct")
     table = TablePlan("nodes/x", ROWS, slots, ROW_BYTES, 830_000)
     plan = Plan((), (table,), None, choice, ranks=ranks, shared=shared)
-    return step_seconds(plan, Loading(DRAWN, SIZES, DISK, samplers, queues, sweep, True)).cost
+    loading = Loading(DRAWN, SIZES, DISK, samplers, queues, sweep, True)
+    return step_seconds(plan, loading)
 
 
 def test_distinct_rows_of_batches_and_the_batches_that_slots_hold() -> None:
@@ -98,22 +105,24 @@ def test_more_slots_longer_queues_and_larger_sweeps_cost_no_more() -> None:
         assert seconds(slots) >= seconds(slots + 700_000)
         assert seconds(slots) <= seconds(slots, queues=(4, 4)) <= seconds(slots, queues=(2, 2))
         assert seconds(slots) <= seconds(slots, sweep=1) * 1.001
-    assert seconds(ROWS) == max(DRAWN.sample_s, 2.5e-10 * TOGETHER[0] * ROW_BYTES)
+    assert parts(ROWS)["disk"] == 0
     choice = TopologyChoice("direct", "direct", 0, 10**12, has_ring=True)
     plan = Plan((), (TablePlan("nodes/x", ROWS, 2_000_000, ROW_BYTES, 830_000),), None, choice)
-    cached = step_seconds(plan, Loading(DRAWN, SIZES, DISK, 2, (6, 4), None, True)).cost
+    loading = Loading(DRAWN, SIZES, DISK, 2, (6, 4), None, True)
+    cached = combined(step_seconds(plan, loading))[0]
     assert cached == seconds(2_000_000) < seconds(2_000_000, "direct")
 
 
 def test_ranks_share_the_disk_and_read_less_with_one_buffer() -> None:
     for ranks in (2, 3):
-        assert seconds(1_953_125, ranks=ranks) == pytest.approx(ranks * seconds(1_953_125))
+        both, one = parts(1_953_125, ranks=ranks), parts(1_953_125)
+        assert both["disk"] == pytest.approx(ranks * one["disk"])
         assert seconds(ROWS, ranks=ranks) >= seconds(ROWS)
     for ranks in (2, 4):
         for slots in range(3_600_000, ROWS, 800_000):
-            shared = seconds(slots, ranks=ranks, shared=True)
-            assert shared < seconds(slots // ranks, ranks=ranks)
-            assert ranks * seconds(slots) * 0.45 < shared <= ranks * seconds(slots) * 1.001
+            shared, one = (parts(slots, ranks=each, shared=True)["disk"] for each in (ranks, 1))
+            assert shared < parts(slots // ranks, ranks=ranks)["disk"]
+            assert ranks * one * 0.45 < shared <= ranks * one * 1.001
 
 
 def test_stages_that_are_given_or_fit(request_for: Any, make) -> None:

@@ -12,15 +12,18 @@ import gnndrive.plan.drawn as drawn_batches
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import Sample, Seeds, TopologyChoice
-from gnndrive.plan import packed, strategy_costs
-from gnndrive.plan.computing import (
+from gnndrive.plan import packed, prediction
+from gnndrive.plan.costs import (
     ADMIT_ROW_S,
     BESIDE,
     HAND_OVER_S,
     LAND_BYTE_S,
+    NOT_OVERLAPPED,
     PLAN_ROW_S,
     RANK_ROW_S,
+    Loads,
     admit_seconds,
+    combined,
     copy_seconds,
     gather_seconds,
     processors,
@@ -29,17 +32,16 @@ from gnndrive.plan.drawn import DrawnBatches, draw_batches
 from gnndrive.plan.packed import PackSlots
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.prediction import (
-    NOT_OVERLAPPED,
     Disk,
     Loading,
+    counted,
     features_seconds,
-    loaded_rows,
+    part_seconds,
     step_seconds,
 )
 from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
-from gnndrive.plan.simulation import Simulated
 from gnndrive.plan.sketch import Sketch
-from gnndrive.plan.strategy_costs import StrategyCost, batch_seconds, part_seconds
+from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.sampling.samplers.base import Bounds
 from tests.plan.test_plan import item
 
@@ -62,7 +64,7 @@ def test_the_seconds_of_a_batch_and_what_they_are_due_to():
         ({"disk": 2.0}, 2, 0, "disk"),
     ):
         seconds = pytest.approx(least + NOT_OVERLAPPED * beside)
-        assert batch_seconds(parts) == (seconds, due_to)
+        assert combined(parts) == (seconds, due_to)
         cost = StrategyCost("gnndrive", parts)
         assert (cost.batch_s, cost.bound_by) == (seconds, due_to)
     assert StrategyCost("gnndrive", refused="no").bound_by == ""
@@ -70,16 +72,14 @@ def test_the_seconds_of_a_batch_and_what_they_are_due_to():
 
 def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two tables, one has a slot for each row; a sweep has two batches."""
-    monkeypatch.setattr(strategy_costs, "processors", lambda: 2)
-    monkeypatch.setattr(strategy_costs, "_record_seconds", lambda request: 0.25)
+    monkeypatch.setattr(prediction, "processors", lambda ranks: 2)
     drawn = DrawnBatches((), {"a": (100,), "b": (50,)}, 0.0, sample_s=0.01)
     disk = Disk(request_s=1e-3, byte_s=0.0, gap_bytes=0)
     loading = Loading(drawn, [], disk, 4, (6, 4), None, looks_ahead=True, pace=2.0)
     tables = TablePlan("a", 10**9, 500, 64, 100), TablePlan("b", 50, 50, 8, 50)
     plan = Plan((), tables, None, TopologyChoice("resident", "resident", 0))
-    loads = {"a": Simulated(0.4, 60.0, 2.0), "b": Simulated(1.0, 0.0, 2.0)}
-    request: Any = None
-    found = part_seconds(request, plan, loading, loads)
+    loads = {"a": Loads(0.4, 60.0, 2.0), "b": Loads(1.0, 0.0, 2.0)}
+    found = part_seconds(plan, loading, loads, 0.25)
     admit_s = 2 * (150 * ADMIT_ROW_S + 100 * RANK_ROW_S + 60 * PLAN_ROW_S)
     gather_s = 2 * BESIDE * copy_seconds(150, 100 * 64 + 50 * 8)
     sample_s = BESIDE * 0.01
@@ -125,10 +125,10 @@ def test_a_step_admits_the_rows_that_are_missing() -> None:
     for slots, admitted in ((500, (500, 500)), (10_000, (0,))):
         table = TablePlan("a", 10_000, slots, 64, 500)
         plan = Plan((), (table,), None, TopologyChoice("resident", "", 0))
-        missing = loaded_rows(plan, loading)["a"]
+        missing = counted(plan, loading)["a"].loads
         assert (missing > 400) == (slots == 500)
         expected = admit_seconds(500, missing, *admitted[1:])
-        assert step_seconds(plan, loading).admit_s == pytest.approx(expected)
+        assert step_seconds(plan, loading)["admission"] == pytest.approx(expected)
 
 
 def test_sampling_is_timed_where_the_adjacency_was_read_before(monkeypatch):
@@ -215,7 +215,7 @@ def test_shards_read_as_much_and_send_what_is_not_their_own() -> None:
     given = sketch(ranks=ranks, shared=True)
     full, shards, _ = compared(given, Cluster(hosts, GIGABIT))
     planner = given.planner()
-    loaded = loaded_rows(planner.plan(), given.loading(planner))["nodes/x"]
+    loaded = counted(planner.plan(), given.loading(planner))["nodes/x"].loads
     received = ranks * loaded * 516 * (hosts - 1) / hosts
     assert shards.name == SHARDS
     assert shards.received_bytes == pytest.approx(received)
@@ -252,7 +252,7 @@ def test_exchange_sends_all_rows_of_other_hosts_or_says_why_not() -> None:
 
 
 def test_a_step_takes_as_long_as_its_longest_part() -> None:
-    parts = {"sample": None, "disk": 0.3, "net": 0.0, "gather": 0.1, "compute": 0.5}
+    parts = {"sampling": None, "disk": 0.3, "net": 0.0, "gather": 0.1, "compute": 0.5}
     layout = Layout(FULL, 1, 1, 0.0, parts)
     assert (layout.bound_by, layout.step_s) == ("compute", 0.5)
     assert layout.serial_s == pytest.approx(0.9)
@@ -260,7 +260,7 @@ def test_a_step_takes_as_long_as_its_longest_part() -> None:
     assert (unknown.bound_by, unknown.step_s) == ("disk", 0.3)
     (full,) = compared(sketch(), Cluster(compute_s=7.0, sampled=False))
     assert (full.name, full.received_bytes, full.seconds["net"]) == (FULL, 0, 0)
-    assert (full.bound_by, full.step_s, full.seconds["sample"]) == ("compute", 7.0, None)
+    assert (full.bound_by, full.step_s, full.seconds["sampling"]) == ("compute", 7.0, None)
     assert full.seconds["gather"] == pytest.approx(gather_seconds(800_000, 800_000 * 512))
     assert full.disk_bytes == sketch().store_bytes
 
@@ -272,11 +272,13 @@ def test_hand_computed_disk_seconds() -> None:
     loading = Loading(drawn, [], disk, 1, (2, 2), 1, looks_ahead=False)
     table = TablePlan("nodes/x", 10**9, 500, 100, 500)
     plan = Plan((), (table,), None, TopologyChoice("resident", "resident", 0))
-    assert loaded_rows(plan, loading) == {"nodes/x": 0.0}
-    assert features_seconds(plan, loading) == 0.0
+    none = counted(plan, loading)
+    assert none["nodes/x"].loads == 0.0
+    assert features_seconds(plan, loading, none) == 0.0
     apart = replace(loading, drawn=replace(drawn, together={"nodes/x": (500, 1_000, 1_500)}))
-    assert loaded_rows(plan, apart)["nodes/x"] == pytest.approx(500)
+    loads = counted(plan, apart)
+    assert loads["nodes/x"].loads == pytest.approx(500)
     one = 501 * 1e-3 + (500 * 100 + 501 * 512) * 1e-6
     half = 251 * 1e-3 + (250 * 100 + 251 * 512) * 1e-6
-    assert features_seconds(plan, apart) == pytest.approx(one, rel=1e-3)
-    assert features_seconds(plan, apart, hosts=2) == pytest.approx(half, rel=1e-3)
+    assert features_seconds(plan, apart, loads) == pytest.approx(one, rel=1e-3)
+    assert features_seconds(plan, apart, loads, hosts=2) == pytest.approx(half, rel=1e-3)

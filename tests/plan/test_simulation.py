@@ -15,6 +15,7 @@ from gnndrive import Store
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.plan import pace, sampled_trace
+from gnndrive.plan.costs import Loads
 from gnndrive.plan.drawn import (
     DEVIATIONS,
     GROWTH,
@@ -31,7 +32,6 @@ from gnndrive.plan.sampled_trace import SampledTrace, kept_rows
 from gnndrive.plan.simulation import (
     ALL_AHEAD,
     BufferUse,
-    Simulated,
     curve_slots,
     miss_ratio,
     simulate,
@@ -62,7 +62,7 @@ def batches() -> list[Int64Array]:
     return [np.unique((ROWS * draw.random(WANTED) ** 4).astype(np.int64)) for _ in range(BATCHES)]
 
 
-def run(trace: SampledTrace, policy: str, slots: int, window: int = 1, sweep: int = 1) -> Simulated:
+def run(trace: SampledTrace, policy: str, slots: int, window: int = 1, sweep: int = 1) -> Loads:
     store: Any = None
     return simulate(trace, BufferUse(policy, window, sweep, slots), store, "nodes/x", None)
 
@@ -109,7 +109,7 @@ def test_a_sample_of_the_rows_has_the_hits_of_all(batches, policy, slots):
 
 def test_buffers_of_all_rows_and_too_few(batches):
     trace = trace_of(batches, ROWS)
-    assert run(trace, "lru", ROWS) == Simulated(1.0, 0.0, 1.0)
+    assert run(trace, "lru", ROWS) == Loads(1.0, 0.0, 1.0)
     assert not run(trace_of(batches[:12], ROWS), "lru", 10_000).known  # it is not filled
     with pytest.raises(ConfigError, match="more rows than the 100 slots"):
         run(trace, "lru", 100)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnndrive.common.memory import format_size
 from gnndrive.plan.comparison import duration
-from gnndrive.plan.computing import processors
+from gnndrive.plan.costs import ADMISSION, COMPUTE, DISK, GATHER, NET, SAMPLING, processors
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.prediction import Loading, loaded_rows
+from gnndrive.plan.prediction import Loading, counted
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout
+from gnndrive.plan.strategy_costs import StrategyCost
 
 NOT_BUILT = (
     "only full copies work today: shards and exchange are formulas, they are not built; copy the "
     "store to each host"
 )
-
-
-BY_FORMULA = "these choose topology and queues; what a batch takes in all is simulated:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,8 @@ class Run:
         batches: batches of an epoch, over all ranks; None: not known.
         source: where the batches are known from, such as "8 batches that were drawn".
         notes: what to know of the figures.
-        compared: whether a comparison of strategies follows, which says what a batch takes in all.
+        replayed: what a batch costs by a comparison of strategies, which follows; None: it is
+            counted by a formula.
     """
 
     loading: Loading
@@ -39,7 +38,7 @@ class Run:
     batches: int | None
     source: str
     notes: tuple[str, ...] = ()
-    compared: bool = False
+    replayed: StrategyCost | None = None
 
 
 def plan_lines(plan: Plan, hosts: int = 1) -> list[str]:
@@ -63,25 +62,27 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     cores = processors(plan.ranks)
     each = "" if plan.ranks == 1 else " a rank"
     why = {
-        "sample": f"{loading.threads} threads{each}, {cores} processors as on this machine",
-        "disk": _reads(plan, loading),
-        "admit": "the event loop, which finds slots and plans reads",
-        "gather": "copying rows into batches",
-        "compute": "as given",
+        SAMPLING: f"{loading.threads} threads{each}, {cores} processors as on this machine",
+        DISK: _reads(plan, run),
+        ADMISSION: "the event loop, which finds slots and plans reads",
+        GATHER: "copying rows into batches",
+        COMPUTE: "as given",
     }
     missing = {
-        "sample": "not known: there is no graph to draw batches from",
-        "gather": "not known on a device",
-        "compute": "not known: give the seconds of training on a batch with --compute-s",
+        SAMPLING: "not known: there is no graph to draw batches from",
+        GATHER: "not known on a device",
+        COMPUTE: "not known: give the seconds of training on a batch with --compute-s",
     }
+    if run.replayed is not None:
+        layout = replace(layout, seconds={**layout.seconds, **run.replayed.seconds})
     lines = ["", f"{what}, from {run.source}"]
     for name, said in why.items():
         value = layout.seconds[name]
         lines.append(
-            f"  {name:<9}" + (missing[name] if value is None else f"{duration(value):>8}  {said}")
+            f"  {name:<10}" + (missing[name] if value is None else f"{duration(value):>8}  {said}")
         )
-    if run.compared and run.cluster.compute_s is None:
-        return [*lines, *run.notes, BY_FORMULA]
+    if run.replayed is not None and run.cluster.compute_s is None:
+        return [*lines, *run.notes]
     lines.append(
         f"about {duration(layout.expected_s)}, bound by {layout.bound_by}: "
         f"{duration(layout.step_s)} if all else overlaps, {duration(layout.serial_s)} if nothing "
@@ -109,8 +110,8 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
         rows.append(
             (
                 each.name, format_size(each.memory_bytes), format_size(each.disk_bytes),
-                format_size(each.received_bytes), duration(each.known["disk"]),
-                duration(each.known["net"]), duration(each.expected_s), each.bound_by, epoch,
+                format_size(each.received_bytes), duration(each.known[DISK]),
+                duration(each.known[NET]), duration(each.expected_s), each.bound_by, epoch,
             )
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -125,7 +126,7 @@ def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
     full, exchange = layouts[0], layouts[-1]
     if exchange.name != EXCHANGE or exchange.refused:
         return []
-    saved, net = full.known["disk"] - exchange.known["disk"], exchange.known["net"]
+    saved, net = full.known[DISK] - exchange.known[DISK], exchange.known[NET]
     pays = "pays" if net < saved else "does not pay"
     return [
         f"exchange {pays}: it takes {duration(net)} of the net a step and saves "
@@ -133,13 +134,15 @@ def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
     ]
 
 
-def _reads(plan: Plan, loading: Loading) -> str:
+def _reads(plan: Plan, run: Run) -> str:
     topology = plan.topology
     adjacency = ", and adjacency" if topology is not None and topology.has_ring else ""
     if plan.holds_everything:
         return f"no rows after the first epoch{adjacency}, because all of them stay in memory"
-    loaded = sum(loaded_rows(plan, loading).values())
-    rows = sum(loading.counts(table)[0] for table in plan.tables)
+    loaded = sum(each.loads for each in counted(plan, run.loading).values())
+    rows = sum(run.loading.counts(table)[0] for table in plan.tables)
+    if run.replayed is not None and run.replayed.hit_share is not None:
+        loaded = rows * (1 - run.replayed.hit_share)
     return f"{loaded:,.0f} of a batch's {rows:,} rows{adjacency}"
 
 

@@ -178,7 +178,9 @@ def _of_store(
         notes = (f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it",)
     drawn = len(loading.drawn.sizes)
     source = f"{drawn} {'batch' if drawn == 1 else 'batches'} drawn from the store"
-    run = Run(loading, cluster, batches, source, notes, compared=found is not None)
+    own = None if found is None else found.own
+    known = None if own is None or own.refused else own
+    run = Run(loading, cluster, batches, source, notes, known)
     return _planned(planner, run, store.info.nbytes)._replace(comparison=found)
 
 

@@ -26,6 +26,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.loader.planning import plan_for_ranks
+from gnndrive.plan.costs import DISK
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Loading, step_seconds
 from gnndrive.sampling.graph import graph_sizes
@@ -351,9 +352,7 @@ def _predicted(found: Measured, plan: Plan, loading: Loading) -> float | None:
     """Seconds a batch with twice the buffer: what a free disk saves shrinks as the seconds of the
     disk do that are predicted for both buffers; None: nothing is read."""
     tables = tuple(replace(each, slots=min(2 * each.slots, each.rows)) for each in plan.tables)
-    now, then = (
-        step_seconds(each, loading).disk_s for each in (plan, replace(plan, tables=tables))
-    )
+    now, then = (step_seconds(each, loading)[DISK] for each in (plan, replace(plan, tables=tables)))
     if not now:
         return None
     real, free = found.seconds("nothing"), found.seconds("disk")
