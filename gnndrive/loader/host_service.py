@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -34,6 +34,13 @@ from gnndrive.plan.request import batch_entries_max
 from gnndrive.pyg.shared_store import AttachedArrays, attach
 from gnndrive.store.reader import Store
 
+GIVEN = (
+    "host_service", "strategy", "policy", "device", "attrs", "in_order", "engine", "io_depth",
+    "gap", "extractors",
+)  # fmt: skip
+"""The loader's arguments that decide what its ranks share, beside `memory=` and `buffer=`."""
+
+PLAIN = (str, int, type(None))  # the others may not be picklable
 CHOSEN = ("slots", "batch_rows_max", "places", "sweep", "policy")  # by the plan
 SPARE_PLACES = 4  # batches that are being gathered, or that the service gives back
 
@@ -94,9 +101,11 @@ class _Told:
         host: where the rank runs, see `host_identity`.
         arguments: arguments for all ranks of a host, by name.
         topology, buffer: see `Hello`.
+        given: the values of `GIVEN`.
     """
 
     host: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     topology: str = ""
     buffer: Mapping[str, Any] | None = None
@@ -111,9 +120,22 @@ class _Told:
         return {**shared, **self.arguments, **buffer}
 
 
+def _check_needs(told: Sequence[_Told], ranks: Sequence[int]) -> None:
+    """Check that the ranks of a host need the same.
+
+    Raises:
+        ConfigError: they do not; the message names the arguments that differ, or what follows from
+            others, such as the memory that is free.
+    """
+    if any(each.needs != told[0].needs for each in told):
+        check_same([each.given for each in told], ranks)
+        check_same([each.needs for each in told], ranks)
+
+
 def join_host_service(
-    ranks: Ranks, store: Store, make_settings: Callable[[], RuntimeSettings]
-) -> tuple[RuntimeSettings, HostService | None]:
+    ranks: Ranks, store: Store, given: Mapping[str, Any],
+    make_settings: Callable[[], RuntimeSettings],
+) -> tuple[RuntimeSettings, HostService | None]:  # fmt: skip
     """Make a loader's settings, and have its ranks of this host join a service, if they use one.
 
     A collective call: each rank that the loader deals to has to make it.
@@ -121,6 +143,7 @@ def join_host_service(
     Args:
         ranks: which rank this is.
         store: what the loader loads from.
+        given: the values of `GIVEN`.
         make_settings: makes the settings; may raise.
 
     Raises:
@@ -136,14 +159,18 @@ def join_host_service(
         arguments = {"memory": request.memory, "buffer": request.buffer}
         buffer, topology = buffer_settings(store, settings), shared_topology(settings)
         needed = None if buffer is None else buffer.to_json()
-        told = _Told(host_identity(), arguments, topology, needed)
+        named = {
+            name: value if isinstance(value, PLAIN) else repr(value)
+            for name, value in given.items()
+        }
+        told = _Told(host_identity(), named, arguments, topology, needed)
     except Exception as caught:
         error = caught
     everyone = [_Told(**each) for each in ranks.all_or_none(asdict(told), error)]
     assert settings is not None
     check_same([each.arguments for each in everyone])
     local = [rank for rank, each in enumerate(everyone) if each.host == told.host]
-    check_same([everyone[rank].needs for rank in local], local)
+    _check_needs([everyone[rank] for rank in local], local)
     if all(each.buffer is None and not each.topology for each in everyone):
         return settings, None
     if buffer is not None:

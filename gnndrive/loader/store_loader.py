@@ -35,7 +35,7 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.compared import Compared
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
-from gnndrive.loader.host_service import join_host_service
+from gnndrive.loader.host_service import GIVEN, join_host_service
 from gnndrive.loader.intervals import Intervals, OnStats
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.ranks import Ranks
@@ -338,8 +338,9 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             if self._closed and self._runtime is not None:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
+                given = {name: getattr(self, name, None) for name in GIVEN}
                 try:
-                    settings, host = join_host_service(ranks, self.data, make_settings)
+                    settings, host = join_host_service(ranks, self.data, given, make_settings)
                 except BaseException:
                     if timeline is not None:
                         timeline.close()

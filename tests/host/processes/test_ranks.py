@@ -127,15 +127,18 @@ def test_a_rank_with_other_arguments(starter, store, other, tmp_path):
     asked = [
         ("memory", "40MB", "50MB"), ("buffer", "100KB", "90KB"),
         ("num_neighbors", [4, 3], [4, 2]), ("io_depth", 32, 64), ("extractors", 2, 3),
-        ("host_service", True, False), ("store", str(store.path), other),
+        ("host_service", True, False), ("host_service", "auto", False), ("in_order", True, False),
+        ("engine", "threads", "simulated"), ("store", str(store.path), other),
     ]  # fmt: skip
     ended = starter.run("differing", 2, tmp_path, store=str(store.path), asked=asked)
     check_ended(ended)
     assert ended.results[0] == ended.results[1]
-    named = {"host_service": "whether the ranks of a host share a buffer", "store": "the store"}
+    named = {"store": "the store"}
     for text, (name, *_) in zip(ended.results[0], asked, strict=True):
         said = (f"{named.get(name, name)} is", "rank 0", "rank 1", "Give all ranks the same arg")
         assert [each in text for each in ("ConfigError: ", *said)] == [True] * 5
+        more = name == "store"  # its nodes
+        assert text.count(" on rank 0 and ") == 1 + more, "only the argument is named"
 
 
 def test_a_service_that_cannot_start(starter, store, other, tmp_path):
