@@ -169,8 +169,12 @@ def join_host_service(
     everyone = [_Told(**each) for each in ranks.all_or_none(asdict(told), error)]
     assert settings is not None
     check_same([each.arguments for each in everyone])
-    local = [rank for rank, each in enumerate(everyone) if each.host == told.host]
-    _check_needs([everyone[rank] for rank in local], local)
+    hosts: dict[str, list[int]] = {}
+    for rank, each in enumerate(everyone):
+        hosts.setdefault(each.host, []).append(rank)
+    for local in hosts.values():  # all hosts, because what follows needs the ranks of all of them
+        _check_needs([everyone[rank] for rank in local], local)
+    local = hosts[told.host]
     if all(each.buffer is None and not each.topology for each in everyone):
         return settings, None
     if buffer is not None:

@@ -257,12 +257,18 @@ def much(rank: Rank, store: str) -> dict[str, Any]:
     return found
 
 
-def differing(rank: Rank, store: str, asked: list[list[Any]]) -> list[str]:
-    """The last rank has one other argument, and then another; the errors that this rank gets."""
-    found = []
+def differing(
+    rank: Rank, store: str, asked: list[list[Any]], hosts: list[str] | None = None
+) -> list[str]:
+    """The last rank has one other argument, and then another; the errors that this rank gets.
+    `hosts` is each rank's host; None: they have one."""
+    found, here = [], "" if hosts is None else hosts[rank.number]
     for name, usual, of_last in asked:
         other = of_last if rank.number == rank.world - 1 else usual
-        with loader(**{"store": store, name: other}) as made:
+        with (
+            loader(**{"store": store, name: other}) as made,
+            patch.object(host_service, "host_identity", lambda: here),
+        ):
             found.append(error_of(partial(iter, made)))
             assert not made.stats(), "nothing was started"
     return found

@@ -141,6 +141,16 @@ def test_a_rank_with_other_arguments(starter, store, other, tmp_path):
         assert text.count(" on rank 0 and ") == 1 + more, "only the argument is named"
 
 
+def test_a_difference_between_the_ranks_of_one_host_is_an_error_on_all_hosts(
+    starter, store, tmp_path
+):
+    given = {"asked": [("io_depth", 32, 64)], "hosts": ["first", "second", "second"]}
+    ended = starter.run("differing", 3, tmp_path, store=str(store.path), **given)
+    check_ended(ended)
+    for (text,) in ended.results:
+        assert "differ in: io_depth is 32 on rank 1 and 64 on rank 2. Give all" in text
+
+
 def test_a_service_that_cannot_start(starter, store, other, tmp_path):
     copy = shutil.copytree(store.path, tmp_path / "copy.gnn")
     ended = starter.run("never_starting", 2, tmp_path, store=str(copy), other=other)
