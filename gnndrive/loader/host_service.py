@@ -14,7 +14,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnndrive.common.array_pool import Allocate
@@ -166,7 +166,7 @@ def join_host_service(
         told = _Told(host_identity(), named, arguments, topology, needed)
     except Exception as caught:
         error = caught
-    everyone = [_Told(**each) for each in ranks.all_or_none(asdict(told), error)]
+    everyone = ranks.all_or_none("starting a loader", told, error)
     assert settings is not None
     check_same([each.arguments for each in everyone])
     hosts: dict[str, list[int]] = {}
@@ -219,13 +219,13 @@ def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | No
                     listener.start_service(store.path)
         except Exception as caught:
             error = _why_not(caught, address)
-        address, group = ranks.all_or_none([address, group], error)[first]
+        address, group = ranks.all_or_none("starting a service", [address, group], error)[first]
         try:
             if address:
                 service = HostService(connection or connect(), hello, store)
         except Exception as caught:
             error = _why_not(caught, address)
-        ranks.all_or_none(None, error)
+        ranks.all_or_none("joining a service", None, error)
         undo.pop_all()
     return service
 

@@ -16,6 +16,7 @@ When not to use it: for facts about the host, such as the number of processes on
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -28,6 +29,27 @@ from gnndrive.common.interrupts import interruptible
 from gnndrive.sampling.samplers.base import batch_key
 
 T = TypeVar("T")
+
+ELSE = "another collective call"
+
+
+@dataclass(slots=True)
+class History:
+    """How much the ranks of a group have done together; the same on all of them."""
+
+    loaders: int = 0  # begun for the first time
+
+
+_histories: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary()  # by group
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a rank tells the others; see `Ranks.all_or_none`."""
+
+    purpose: str
+    told: Any
+    why: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +124,41 @@ class Ranks:
             torch.distributed.all_gather_object(everyone, told, group=self.group)
         return everyone
 
-    def all_or_none(self, told: T, error: Exception | None) -> list[T]:
+    @property
+    def history(self) -> History:
+        """What the ranks of the group have done together."""
+        return History() if self.group is None else _histories.setdefault(self.group, History())
+
+    def all_or_none(self, purpose: str, told: T, error: Exception | None) -> list[T]:
         """Tell all ranks of the group an object, or that this one has failed, and return those of
         all ranks, by rank.
 
         A collective call, also for a rank that has failed: the others would wait for it until the
         group's timeout, which is half an hour by default.
 
+        Args:
+            purpose: what the exchange is for, as an error says it.
+            told: this rank's object, which can be pickled.
+            error: why this rank has failed; None: it has not.
+
         Raises:
             Exception: `error`.
-            ConfigError: another rank has failed.
+            ConfigError: another rank has failed, or exchanges something else.
         """
-        everyone = self.exchange((told, None if error is None else str(error)))
+        everyone = self.exchange(_Told(purpose, told, None if error is None else str(error)))
         if error is not None:
             raise error
-        failed = {rank: why for rank, (_, why) in enumerate(everyone) if why is not None}
+        purposes = [each.purpose if isinstance(each, _Told) else ELSE for each in everyone]
+        if len(set(purposes)) > 1:
+            raise ConfigError(
+                f"the ranks are at different points: {_by_rank(purposes)}. One was interrupted, or "
+                "calls something else: begin the same epochs on all ranks, in the same order"
+            )
+        failed = {rank: each.why for rank, each in enumerate(everyone) if each.why is not None}
         if failed:
             first = min(failed)
             raise ConfigError(f"rank {first} cannot start: {failed[first]}")
-        return [told for told, _ in everyone]
+        return [each.told for each in everyone]
 
 
 def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
@@ -232,18 +270,23 @@ def check_same(told: Sequence[Mapping[str, Any]], ranks: Sequence[int] | None = 
     """
     differing = []
     for name in dict.fromkeys(name for each in told for name in each):
-        values: dict[str, list[int]] = {}
-        for rank, each in zip(ranks or range(len(told)), told, strict=True):
-            values.setdefault(repr(each.get(name)), []).append(rank)
-        if len(values) > 1:
-            said = " and ".join(f"{value} on {_named(ranks)}" for value, ranks in values.items())
-            differing.append(f"{name} is {said}")
+        values = [repr(each.get(name)) for each in told]
+        if len(set(values)) > 1:
+            differing.append(f"{name} is {_by_rank(values, ranks)}")
     if differing:
         raise ConfigError(
             f"ranks= deals the batches of one epoch, which these differ in: {'; '.join(differing)}."
-            " Give all ranks the same arguments and states, and begin the same epochs on all ranks"
+            " Give all ranks the same arguments and states, and begin the same epochs on all ranks,"
+            " in the same order"
         )
 
 
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _by_rank(values: Sequence[str], ranks: Sequence[int] | None = None) -> str:
+    """Which values are those of which ranks."""
+    found: dict[str, list[str]] = {}
+    for rank, value in zip(ranks or range(len(values)), values, strict=True):
+        found.setdefault(value, []).append(str(rank))
+    return " and ".join(
+        f"{value} on rank{'s' if len(of) > 1 else ''} {', '.join(of)}"
+        for value, of in found.items()
+    )

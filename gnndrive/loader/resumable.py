@@ -57,6 +57,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
     _strategy: Strategy
     _recording: Recording | None = None  # the pack that is replayed
+    _number = 0  # among the loaders that the ranks have begun
     _passes: int | None = None  # see `EpochState.passes`
     _shuffle: bool
     _user_samples: bool
@@ -153,7 +154,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     @property
     def _begun(self) -> bool:
         """Whether an epoch was begun before; at the first one the ranks make their runtimes
-        together."""
+        together, and the loader gets its number."""
         raise NotImplementedError
 
     def _agreed_seed(self, state: EpochState) -> tuple[Ranks, int]:
@@ -173,19 +174,23 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             ranks = self._ranks_now()
             seed = self._draw_seed() if state.seed is None else state.seed
             if ranks.group is not None:
+                number = f"number {self._number} of those that were begun"
                 told = {
+                    "the loader": number if self._begun else "one that was not begun before",
                     "gnndrive's version of states": VERSION, "the store": self.data.identity,
                     "the epoch": state.epoch, "the number of batches done": state.batches,
                     "the epoch's seed": state.seed, **self._batch_settings(),
-                    "whether the loader has begun an epoch before": self._begun,
                 }  # fmt: skip
         except Exception as caught:
             ranks = ranks_of_group(self.ranks)
             if ranks.group is None:
                 raise
             error = caught
-        everyone = ranks.all_or_none((told, seed), error)
+        everyone = ranks.all_or_none("beginning an epoch", (told, seed), error)
         check_same([told for told, _ in everyone])
+        if not self._begun:
+            ranks.history.loaders += 1
+            self._number = ranks.history.loaders
         return ranks, everyone[0][1]
 
     def _draw_seed(self) -> int:

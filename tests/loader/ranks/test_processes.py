@@ -10,6 +10,7 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader
+from gnndrive.loader import host_service
 from tests import forked
 
 NODES, SIZE = 330, 16  # 21 batches, the last of which is smaller; two ranks need a pad
@@ -129,8 +131,43 @@ def a_loader_that_one_rank_makes_again_is_an_error_on_every_rank(process: Proces
         assert list(first)
         again.set_epoch(1)
         made = again if process.rank == 0 else first
-        with pytest.raises(ConfigError, match="has begun an epoch before is False on rank 0 and"):
+        with pytest.raises(
+            ConfigError, match="the loader is 'one that was not begun before' on rank 0 and 'num"
+        ):
             iter(made)
+
+
+def loaders_begun_in_another_order_are_an_error_on_every_rank(process: Process) -> None:
+    """Their arguments and epochs are the same, so nothing else tells them apart."""
+    with process.loader(ranks=True) as first, process.loader(ranks=True) as second:
+        assert list(first)
+        assert list(second)
+        with pytest.raises(
+            ConfigError, match=r"number \d+ of .*' on rank 0 and .* on ranks 1, 2\. "
+        ):
+            iter(second if process.rank == 0 else first)
+        assert list(first)
+        assert list(second)
+
+
+def ranks_at_different_points_are_an_error(process: Process) -> None:
+    last, found = process.rank == process.world - 1, [""] * process.world
+    with process.loader(ranks=True) as loader:
+        if last:
+            with (
+                patch.object(host_service, "buffer_settings", side_effect=KeyboardInterrupt),
+                pytest.raises(KeyboardInterrupt),
+            ):
+                iter(loader)
+        points = "starting a loader on ranks 0, 1 and beginning an epoch on rank 2"
+        with pytest.raises(ConfigError, match=f"the ranks are at different points: {points}"):
+            iter(loader)
+        if last:
+            dist.all_gather_object(found, "the user's own")
+        else:
+            with pytest.raises(ConfigError, match="and another collective call on rank 2"):
+                iter(loader)
+        assert list(loader)
 
 
 CHECKS: tuple[Callable[[Process], None], ...] = (
@@ -139,6 +176,8 @@ CHECKS: tuple[Callable[[Process], None], ...] = (
     arguments_that_differ_are_an_error_on_every_rank,
     a_rank_that_cannot_begin_is_an_error_on_every_rank,
     a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,
+    loaders_begun_in_another_order_are_an_error_on_every_rank,
+    ranks_at_different_points_are_an_error,
 )
 
 
