@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import numpy as np
@@ -260,6 +260,15 @@ class Group:
             awaited = self._by_order[min(ready)].member.rank if ready else -1
         member.send(Message(Kind.AWAITED, a=awaited))
 
+    def _away(self, member: Member, message: Message) -> None:
+        for other in self.members.values():
+            if other is not member:
+                other.send(replace(message, b=member.rank))
+
+    def _passed(self, member: Member, message: Message) -> None:
+        if (other := self.members.get(message.a)) is not None:
+            other.send(replace(message, b=member.rank))
+
     # ---- batches ----
 
     def _give_up(self, batch: Batch) -> None:
@@ -352,4 +361,6 @@ _HANDLERS: Mapping[Kind, Callable[[Group, Member, Message], None]] = {
     Kind.RELEASE: Group._release,
     Kind.END: Group._end_epoch,
     Kind.ASK: Group._ask,
+    Kind.AWAY: Group._away,
+    Kind.PASSED: Group._passed,
 }

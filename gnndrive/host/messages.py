@@ -17,7 +17,7 @@ from typing import Any
 
 from gnndrive.common.errors import GNNDriveError
 
-PROTOCOL = 2  # increase it when a message changes
+PROTOCOL = 3  # increase it when a message changes
 MESSAGE_BYTES_MAX = 160_000  # a socket takes a little more at once
 _HEAD = struct.Struct("<HHIqqq")  # kind, 0, epoch, step, a, b
 
@@ -27,7 +27,8 @@ class ProtocolError(GNNDriveError):
 
 
 class Kind(IntEnum):
-    """What a message says. Those up to `ASK` come from ranks, the others from the service."""
+    """What a message says. Those up to `PASSED` come from ranks, the others from the service, which
+    also passes `AWAY` and `PASSED` on."""
 
     HELLO = 1  # text: who connects, and what its loader needs
     ANNOUNCE = 2  # the batch's row ids are in place `a` of the arena
@@ -38,6 +39,8 @@ class Kind(IntEnum):
     END = 7  # the rank has ended the epoch; LEFT answers for each of its batches
     BYE = 8  # the rank will disconnect
     ASK = 9  # answered by AWAITED
+    AWAY = 10  # the user has taken `step` batches and waits in exchange `a`; to all, from rank `b`
+    PASSED = 11  # to rank `a`, from rank `b`, whose user passes what the other has said in AWAY
     STATUS = 32  # from anybody: answered by REPORT, whose clients begin with client `a`
     WELCOME = 64  # text: what the service has; file descriptors come with it
     REFUSED = 65  # text: why the client is refused

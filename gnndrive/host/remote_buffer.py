@@ -87,6 +87,9 @@ class RemoteBuffer:
         self._without_place: dict[tuple[int, int], RemoteTicket] = {}
         self._joining: deque[RemoteTicket] = deque()  # the service has not been told yet
         self._epoch = -1
+        self._on_passed: Callable[[int], object] | None = None  # while an epoch runs
+        self._asked_for = -1, 0
+        self._away: dict[int, Message] = {}  # what ranks have said that wait elsewhere
         self._broken: BaseException | None = None
         self._asked: list[asyncio.Future[int]] = []
 
@@ -95,13 +98,50 @@ class RemoteBuffer:
     def begin_epoch(self) -> None:
         """The rank begins its next epoch."""
         self._epoch += 1
+        self._asked_for = -1, 0
 
     def end_epoch(self) -> None:
         """The rank has ended its epoch; the others need not wait for its turns. Batches are left
         only if the buffer has broken."""
         for ticket in list(self._without_place.values()):
             self._give_up(ticket)
+        self._on_passed = None
         self.send(Message(Kind.END, self._epoch))
+
+    # ---- users who wait elsewhere ----
+
+    def on_passed(self, function: Callable[[int], object]) -> None:
+        """While this epoch runs: call the function, which has to end it, with the rank whose user
+        goes on beyond the batch at which this rank's user has left it; see `say_away`."""
+        self._on_passed = function
+
+    def say_away(self, taken: int, exchange: int) -> None:
+        """The user has taken `taken` batches of this epoch, and will wait for the other ranks in
+        another loader, in the ranks' exchange number `exchange`.
+
+        Ranks that take as many before they come there need no turn of this one. A rank that asks
+        for more may wait for one, and this rank waits for that rank: a deadlock, unless this rank
+        gives up its turns.
+        """
+        if self._on_passed is not None:
+            self.send(Message(Kind.AWAY, self._epoch, taken, exchange))
+
+    def ask_for(self, step: int, exchanges: int) -> bool:
+        """The user asks for batch `step`, after `exchanges` exchanges; any thread may call this.
+
+        Returns:
+            Whether `say_passed` is to be called.
+        """
+        self._asked_for = step, exchanges
+        return bool(self._away)
+
+    def say_passed(self) -> None:
+        """Tell ranks that wait elsewhere if this one's user passes the batches that they took."""
+        step, exchanges = self._asked_for
+        for rank, away in list(self._away.items()):
+            if away.epoch == self._epoch and away.step <= step and exchanges < away.a:
+                del self._away[rank]
+                self.send(Message(Kind.PASSED, self._epoch, step, rank))
 
     # ---- what the stages call ----
 
@@ -255,6 +295,12 @@ class RemoteBuffer:
                     asked = self._asked.pop(0)
                     if not asked.done():
                         asked.set_result(message.a)
+            case Kind.AWAY:
+                self._away[message.b] = message
+                self.say_passed()
+            case Kind.PASSED:
+                if self._on_passed is not None and message.epoch == self._epoch:
+                    self._on_passed(message.b)
             case Kind.READY | Kind.FAILED | Kind.LEFT:
                 self._receive_answer(self._batches[message.epoch, message.step], message)
 

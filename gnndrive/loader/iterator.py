@@ -20,9 +20,11 @@ from typing import Any, Self
 
 from gnndrive.common.errors import BatchTooLarge, ClosedError, LateError
 from gnndrive.common.records import Seeds
+from gnndrive.host.remote_buffer import RemoteBuffer
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.intervals import Intervals
+from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.epoch import EpochInputs
@@ -34,6 +36,13 @@ GAVE_WAY = (
     "another iterator of this loader was begun, and the host service has one feature buffer for it"
     ": use one iterator at a time, or give the loader host_service=False"
 )
+WENT_ON = (
+    "rank {} went on with this epoch while this rank waited to begin another loader's, so it was "
+    "ended here: leave an epoch on all ranks after the same batch, close its iterator first, or "
+    "give the loader host_service=False"
+)
+_of_ranks: list[weakref.ref[BatchIterator]] = []
+"""Iterators whose epochs take turns with other ranks."""
 WARM_UP = 3  # batches, after which training has used as much device memory as it will use
 
 
@@ -111,7 +120,7 @@ class BatchIterator(Iterator[Any]):
         assembly: makes the epoch's inputs, once for each part that the epoch is run in.
         batches: the seeds of each batch, with its window.
         state: how far the epoch has come; this iterator counts the batches that it yields in it.
-        per_step: by how many batches of the epoch a yielded one advances it; see `Ranks.per_step`.
+        ranks: which rank this is.
         timeout: seconds to wait for a batch before LateError is raised; 0: no limit.
         intervals: called between batches, and at the end of the epoch; None: no `on_stats=`.
     """
@@ -123,14 +132,14 @@ class BatchIterator(Iterator[Any]):
         assembly: EpochAssembly,
         batches: Iterator[tuple[Window, Seeds]],
         state: EpochState,
-        per_step: int = 1,
+        ranks: Ranks,
         timeout: float = 0,
         intervals: Intervals | None = None,
     ) -> None:
         # In `for batch in NeighborLoader(…)` this is the only reference to the loader.
         self._loader = loader
         self._runtime, self._assembly, self._state = runtime, assembly, state
-        self._per_step, self._timeout = per_step, timeout or None
+        self._ranks, self._timeout = ranks, timeout or None
         lane = None if runtime.timeline is None else runtime.timeline.lane(state.epoch)
         self._times, self._intervals = EpochTimes(runtime.counters.times, lane), intervals
         self._yielded = 0  # batches, by this iterator
@@ -138,6 +147,8 @@ class BatchIterator(Iterator[Any]):
         # How many batches are yielded in a warm-up; None: there is none, or it has ended.
         self._warm_up_end = WARM_UP if runtime.warming_up else None
         self._between_parts: asyncio.Future[None] | None = None
+        self._user = threading.get_ident()
+        self._shared: RemoteBuffer | None = None  # the feature buffer, if ranks share it
         self._start(batches)
 
     def _start(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
@@ -157,6 +168,11 @@ class BatchIterator(Iterator[Any]):
         self._finalizer = weakref.finalize(self, self._runtime.drop, run)
         if self._closed:  # meanwhile, because the user's thread was interrupted
             self._runtime.drop(run)
+        elif isinstance(run.epoch.buffer, RemoteBuffer):
+            self._shared = run.epoch.buffer
+            stop = self._runtime.stop
+            self._shared.on_passed(lambda rank: stop(run, ClosedError(WENT_ON.format(rank))))
+            _of_ranks.append(weakref.ref(self, _of_ranks.remove))
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -164,6 +180,7 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         self._runtime.check_caller()
         self._tell()
+        self._ask()
         under_way = not self._closed
         try:
             return self._next()
@@ -171,6 +188,13 @@ class BatchIterator(Iterator[Any]):
             if under_way:
                 self._tell(ended=True)
             raise
+
+    def _ask(self) -> None:
+        """The user asks for a batch, in this thread."""
+        self._user = threading.get_ident()
+        shared = self._shared
+        if shared is not None and shared.ask_for(self._yielded, self._ranks.history.exchanges):
+            self._runtime.loop_thread.call_soon(shared.say_passed)
 
     def _tell(self, ended: bool = False) -> None:
         """Call the user's `on_stats`, if it is time."""
@@ -229,7 +253,7 @@ class BatchIterator(Iterator[Any]):
     def _deliver(self, batch: Any) -> Any:
         self._times.took(self._output.taken)
         self._yielded += 1
-        self._state.batches += self._per_step
+        self._state.batches += self._ranks.per_step
         if self._replayable is not None:
             self._replayable.forget(self._yielded)
         self._runtime.device.hand_over(batch)
@@ -275,6 +299,7 @@ class BatchIterator(Iterator[Any]):
     async def __anext__(self) -> Any:
         self._runtime.check_caller()
         self._tell()
+        self._ask()
         under_way = not self._closed
         try:
             return await self._anext()
@@ -341,6 +366,23 @@ class BatchIterator(Iterator[Any]):
         ahead = self._run.epoch.inputs.superbatches
         if ahead is not None:
             ahead.discard()
+
+    @classmethod
+    def leave_all(cls, ranks: Ranks) -> None:
+        """This thread is about to wait for the other ranks in an exchange; until then it asks none
+        of its iterators for a batch."""
+        here, group = threading.get_ident(), ranks.group
+        if group is None:
+            return
+        for each in filter(None, [reference() for reference in list(_of_ranks)]):
+            if each._user == here and each._ranks.group is group:
+                each._leave(ranks.history.exchanges + 1)
+
+    def _leave(self, exchange: int) -> None:
+        assert self._shared is not None
+        loop_thread, say = self._runtime.loop_thread, self._shared.say_away
+        if not (self._closed or loop_thread.guard.forked):
+            loop_thread.call_soon(partial(say, self._yielded, exchange))
 
     def give_way(self) -> None:
         """End the epoch because another one needs the buffer that ranks share."""

@@ -37,6 +37,7 @@ ELSE = "another collective call"
 class History:
     """How much the ranks of a group have done together; the same on all of them."""
 
+    exchanges: int = 0  # begun
     loaders: int = 0  # begun for the first time
 
 
@@ -120,6 +121,7 @@ class Ranks:
         if self.group is None:
             return [told]
         everyone: list[Any] = [None] * self.world
+        self.history.exchanges += 1
         with interruptible():
             torch.distributed.all_gather_object(everyone, told, group=self.group)
         return everyone

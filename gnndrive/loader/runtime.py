@@ -222,7 +222,7 @@ class Runtime:
             await self._wait_for_abandoned_epochs()
         return not self._tasks
 
-    def _stop(self, run: EpochRun, error: Exception | None = None) -> None:
+    def stop(self, run: EpochRun, error: Exception | None = None) -> None:
         """In the loop thread: have an epoch end soon; its iterator then raises `error`, if any."""
         ending = run.epoch.output.abandon(error)
         run.epoch.inputs.stop()
@@ -252,7 +252,7 @@ class Runtime:
 
     def _stop_dropped(self, run: EpochRun) -> None:
         task = self._tasks.get(run)
-        self._stop(run)
+        self.stop(run)
         if task is None:
             run.epoch.times.end()
         else:  # until then the sample stage may begin batches
@@ -266,7 +266,7 @@ class Runtime:
             ConfigError: see `check_caller`.
         """
         self.check_caller()
-        self.loop_thread.call_soon(partial(self._stop, run, error))
+        self.loop_thread.call_soon(partial(self.stop, run, error))
         run.ended.wait()
 
     @property
@@ -379,7 +379,7 @@ class Runtime:
     async def _free(self) -> None:
         self._buffers.retire()
         for run in (runs := list(self._tasks)):
-            self._stop(run, ClosedError("the loader was closed in the middle of this epoch"))
+            self.stop(run, ClosedError("the loader was closed in the middle of this epoch"))
         while self._tasks:
             await asyncio.wait(self._tasks.values())
         for run in runs:

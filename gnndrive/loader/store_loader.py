@@ -38,7 +38,7 @@ from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.host_service import GIVEN, join_host_service
 from gnndrive.loader.intervals import Intervals, OnStats
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
-from gnndrive.loader.ranks import Ranks
+from gnndrive.loader.ranks import Ranks, ranks_of_group
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.sampling_choice import checked_sampling
 from gnndrive.loader.settings import RuntimeSettings
@@ -262,6 +262,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
                 # ranks agree, because another rank may need its turns to get there.
                 newest.give_way()
         state = self._resumed or EpochState(self.epoch, self.seed)
+        BatchIterator.leave_all(ranks_of_group(self.ranks))
         ranks, seed = self._agreed_seed(state)
         runtime, assembly = self._start_runtime(ranks), self._assembly()
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
@@ -288,7 +289,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             epoch,
             remaining,
             state,
-            ranks.per_step,
+            ranks,
             self.timeout,
             self._told_intervals(runtime),
         )

@@ -18,7 +18,7 @@ from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
 PLACES, ROWS_MAX = 4, 16
 ANSWER_TURNS_MAX = 500
-FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.ASK)
+FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.PASSED)
 LATER = 9  # an epoch
 OTHERS_ROWS = np.arange(100, 108)
 

@@ -14,7 +14,7 @@ from gnndrive.common.errors import ConfigError, ReadError
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.host.arena import COUNTERS, PAGE
 from gnndrive.host.error_text import error_from
-from gnndrive.host.messages import Kind, ProtocolError
+from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.turns import Turn, Turns
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import run
@@ -80,7 +80,7 @@ ALLOWED = {
     ready: (Kind.LEAVE, Kind.RELEASE_TAIL, Kind.RELEASE),
     released: (Kind.ANNOUNCE, Kind.LEAVE),
 }
-ALWAYS = (Kind.END, Kind.ASK)
+ALWAYS = (Kind.END, Kind.ASK, Kind.AWAY, Kind.PASSED)
 CASES = [(way, kind) for way, kinds in ALLOWED.items() for kind in (None, *kinds, *ALWAYS)]
 
 
@@ -288,6 +288,16 @@ async def test_a_rank_asks_whom_it_waits_for(rows):
         first.ask_for(np.arange(32, 48), 1, place=1)
         await some_turns()
         assert awaited() == 1, "the turn after that"
+
+
+@in_loop
+async def test_what_ranks_say_to_each_other_is_passed_on(rows):
+    async with two_ranks(rows) as (_, _, first, second):
+        first.say(Kind.AWAY, 3, a=7, epoch=1)
+        assert second.got == [Message(Kind.AWAY, 1, 3, a=7, b=0)]
+        second.say(Kind.PASSED, 5, a=0, epoch=1)
+        second.say(Kind.PASSED, 5, a=2, epoch=1)  # has left, or was never there
+        assert first.got == [Message(Kind.PASSED, 1, 5, a=0, b=1)]
 
 
 @in_loop

@@ -110,6 +110,54 @@ async def test_answers_come_to_those_who_asked_in_order():
     service.answer(Kind.AWAITED, a=9)  # to a question that no one asked
 
 
+# ---- users who wait elsewhere
+
+
+@pytest.mark.parametrize(
+    ("step", "exchanges", "passes"),
+    [(3, 6, True), (4, 0, True), (2, 6, False), (3, 7, False), (9, 8, False)],
+)
+@pytest.mark.parametrize("asks_before", [False, True])
+@in_loop
+async def test_a_rank_whose_user_passes_one_that_waits_elsewhere_says_so(
+    step, exchanges, passes, asks_before
+):
+    """Rank 1's user has taken three batches and waits in exchange 7."""
+    service, away = Service(places=2), Message(Kind.AWAY, 0, 3, 7, 1)
+    for _ in range(2):
+        if not asks_before:
+            service.buffer.receive(away)
+        if service.buffer.ask_for(step, exchanges):
+            service.buffer.say_passed()
+        if asks_before:
+            service.buffer.receive(away)
+        assert service.whole == [Message(Kind.PASSED, 0, step, 1)] * passes
+        service.whole.clear()
+    service.buffer.end_epoch()
+    service.buffer.begin_epoch()
+    service.whole.clear()
+    service.buffer.receive(away)
+    service.buffer.ask_for(step, exchanges)
+    service.buffer.say_passed()
+    assert service.whole == [], "it is about the epoch before"
+
+
+@in_loop
+async def test_a_rank_that_waits_elsewhere_ends_its_epoch_when_it_is_passed():
+    service, passed = Service(places=2), list[int]()
+    service.buffer.say_away(3, 7)
+    service.buffer.receive(Message(Kind.PASSED, 0, 4, 0, b=2))
+    assert (service.sent(), passed) == ([], []), "no epoch of an iterator runs"
+    service.buffer.on_passed(passed.append)
+    service.buffer.say_away(3, 7)
+    assert service.whole == [Message(Kind.AWAY, 0, 3, 7)]
+    service.buffer.receive(Message(Kind.PASSED, 0, 4, 0, b=2))
+    service.buffer.receive(Message(Kind.PASSED, 1, 4, 0, b=3))
+    service.buffer.end_epoch()
+    service.buffer.receive(Message(Kind.PASSED, 0, 4, 0, b=4))
+    assert passed == [2]
+
+
 # ---- places
 
 

@@ -177,7 +177,7 @@ class Rank:
 
 
 def loader(store: str | Store, links: bool = False, **arguments: Any) -> NeighborLoader:
-    opened = gnndrive.open(store) if isinstance(store, str) else store
+    opened = gnndrive.open(store) if isinstance(store, str) and "://" not in store else store
     given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "shuffle": True}
     given |= {"seed": 5, "buffer": "100KB", "ranks": True, "host_service": True}
     kind: Any = LinkNeighborLoader if links else NeighborLoader
@@ -322,6 +322,97 @@ def ranks_of_a_service(rank: Rank, name: str) -> dict[str, Any]:
     return {"batches": batches, "clients": clients, "engine": engine, "started": services()}
 
 
+# ---- ways to leave an epoch
+
+
+def finish(made: NeighborLoader) -> tuple[list[str], Any]:
+    return [digest(batch) for batch in made], None
+
+
+def drop(made: NeighborLoader) -> tuple[list[str], Any]:
+    for batch in made:
+        return [digest(batch)], None
+    raise AssertionError
+
+
+def keep(made: NeighborLoader) -> tuple[list[str], Any]:
+    iterator = iter(made)
+    return [digest(next(iterator))], iterator
+
+
+def fail(made: NeighborLoader) -> tuple[list[str], Any]:
+    return by_error(made, partial(int, "no number"))
+
+
+def interrupt(made: NeighborLoader) -> tuple[list[str], Any]:
+    return by_error(made, partial(signal.raise_signal, signal.SIGINT))
+
+
+def by_error(made: NeighborLoader, raising: Callable[[], object]) -> tuple[list[str], Any]:
+    """Leave an epoch by an error, whose traceback keeps the iterator."""
+    iterator, taken = iter(made), []
+    try:
+        for batch in iterator:
+            taken.append(digest(batch))
+            raising()
+    except (ValueError, KeyboardInterrupt) as error:
+        return taken, error
+    raise AssertionError
+
+
+def close(made: NeighborLoader) -> tuple[list[str], Any]:
+    taken, iterator = keep(made)
+    made.close()
+    return taken, iterator
+
+
+def resume(made: NeighborLoader) -> tuple[list[str], Any]:
+    taken, iterator = keep(made)
+    made.load_state_dict(made.state_dict())
+    return taken, iterator
+
+
+LEAVE: Mapping[str, Callable[[NeighborLoader], tuple[list[str], Any]]] = {
+    "finish": finish, "drop": drop, "keep": keep, "fail": fail, "interrupt": interrupt,
+    "close": close, "delete": keep, "resume": resume, "all resume": resume,
+    "keep, then another loader": keep, "all keep, then another loader": keep,
+    "drop, then another loader on one rank": drop,
+}  # fmt: skip
+
+
+def leaving(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
+    """In each way, the last rank leaves an epoch, which the others finish, and then all begin
+    another. What came of both, and of an iterator that was kept, by the way."""
+    found, last = {}, rank.number == rank.world - 1
+    make = partial(loader, store, **arguments)
+    made, other = make(**SMALL), make()
+    for way, leave in LEAVE.items():
+        for each in (made, other):
+            each.set_epoch(0)
+        taken, kept = (leave if last or "all" in way else finish)(made)
+        if way == "delete":
+            del made, kept
+            made, kept = make(**SMALL), None
+        elsewhere = "another" in way and (last or "on one rank" not in way)
+        again = ending(other if elsewhere else made)
+        rest = ending(kept) if isinstance(kept, Iterator) else None
+        found[way], kept = [taken, again, rest], None
+        if way in ("close", "resume"):
+            made.close()
+            made = make(**SMALL)
+    made.close()
+    other.close()
+    return found
+
+
+def ending(batches: Any) -> list[str] | str:
+    """The rest of an epoch, or its error."""
+    try:
+        return [digest(batch) for batch in batches]
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
 # ---- one of them, or the service, ends or stops
 
 
@@ -342,15 +433,18 @@ def epoch(made: NeighborLoader, at: int, act: Callable[[], object] | None) -> di
     return found
 
 
-def one_ends(rank: Rank, store: str, victim: int, at: int, how: str) -> dict[str, Any]:
-    made = loader(store, **SMALL)
+def one_ends(
+    rank: Rank, store: str, victim: int, at: int, how: str, **arguments: Any
+) -> dict[str, Any]:
+    made = loader(store, **SMALL, **arguments)
     if rank.number == victim:
-        ways = {"kill": die, "sys.exit": lambda: sys.exit(4)}
+        ways = {"kill": die, "kill, own buffers": die, "sys.exit": lambda: sys.exit(4)}
         return epoch(made, at, ways.get(how, lambda: leave_child(rank)))
     with made:
         found = epoch(made, 0, None)
-    if how == "leave a child":
-        (rank.folder / "fifo").write_text("")  # the child goes on
+        if how == "leave a child":
+            (rank.folder / "fifo").write_text("")  # the child ends, and with it the connections
+        found["again"] = error_of(lambda: list(made))
     return found
 
 

@@ -178,22 +178,66 @@ def test_one_rank_has_no_service(store, arguments):
         iter(loader)
 
 
-# ---- one of them, or the service, ends or stops
+# ---- they leave an epoch, or one of them, or the service, ends or stops
 
 
-@product("how,victim", ["kill", "leave a child", "sys.exit"], [0, 1])
+@pytest.mark.parametrize("buffer", ["of their host", "of a service by hand", "of each rank"])
+def test_ways_to_leave_an_epoch(starter, store, serve, tmp_path, buffer):
+    """Each ends with what the ranks would yield otherwise, or with an error on all of them."""
+    name = f"gnndrive://{serve().name}" if "by hand" in buffer else str(store.path)
+    shared = buffer != "of each rank"
+    ended = starter.run("leaving", 2, tmp_path, store=name, host_service=shared)
+    check_ended(ended)
+    epochs, other = alone(store, 2, **SMALL), alone(store)[0]
+    gave_way = "ClosedError: another iterator of this loader was begun"
+    kept = {"keep": gave_way, "resume": gave_way, "all resume": gave_way} if shared else {}
+    if shared:
+        kept["keep, then another loader"] = "ClosedError: rank 0 went on with this epoch while this"
+    kept["close"] = "ClosedError: the loader was closed in the middle of this epoch"
+    closed = "ConfigError: rank 1 cannot start: this loader was", "ClosedError: this loader was"
+    for rank, found in enumerate(ended.results):
+        first, second, others = [dealt(epoch, 2)[rank] for epoch in (*epochs, other)]
+        begun = {
+            "close": closed[rank],
+            "delete": first,
+            "resume": "the number of batches done is 0 on rank 0 and 2 on rank 1",
+            "all resume": dealt(epochs[0], 2, done=2)[rank],
+            "all keep, then another loader": others,
+            "keep, then another loader": others,
+            "drop, then another loader on one rank": "the loader is 'number",
+        }
+        for way, (taken, again, rest) in found.items():
+            left = way != "finish" and (rank == 1 or "all" in way)
+            assert taken == (first[:1] if left else first), way
+            check_came(again, begun.get(way, second))
+            if rest is not None:
+                check_came(rest, kept.get(way, first[1:]))
+
+
+def check_came(found: list[str] | str, expected: list[str] | str) -> None:
+    """Check batches, or what an error says."""
+    if isinstance(expected, str):
+        assert expected in found
+    else:
+        assert found == expected
+
+
+@product("how,victim", ["kill", "leave a child", "sys.exit", "kill, own buffers"], [0, 1])
 def test_a_rank_that_is_killed_is_an_error_at_the_other_and_one_that_ends_leaves_its_turns(
     starter, store, tmp_path, whole, seeds, victim, how
 ):
     # Of 33 batches: one that dies later may have taken its last turn, and the other ends well.
     at = random.Random(f"{how} {seeds(1)}").randint(1, 15)
+    own = how == "kill, own buffers"
     given = {"store": str(store.path), "victim": victim, "how": how, "at": at}
+    given["host_service"] = not own
     ended = starter.run("one_ends", 2, tmp_path, **given)
     statuses = [0, 0]
     statuses[victim] = 4 if how == "sys.exit" else -9
     check_ended(ended, statuses)
     found, rest = ended.results[1 - victim], dealt(whole, 2)[1 - victim]
-    if how == "sys.exit":
+    assert found.pop("again").startswith(("RuntimeError: ", "PeerError: "))
+    if own or how == "sys.exit":
         assert found == {"batches": rest, "error": None}
         return
     # The first rank's service is adopted if that rank has died.
