@@ -128,7 +128,10 @@ class HostBuffers:
             return ""
         if rank in (-1, self._rank):
             return ""
-        return f"rank {rank} has not taken its turn; it may be stopped or slow"
+        return (
+            f"rank {rank} has not taken its turn; it may be stopped or slow, or take batches of "
+            "another loader, which all ranks have to do in the same order"
+        )
 
     def retire(self) -> None:
         """See `Buffers.retire`; the service is told at the end of the epoch."""

@@ -121,7 +121,8 @@ class BatchIterator(Iterator[Any]):
         batches: the seeds of each batch, with its window.
         state: how far the epoch has come; this iterator counts the batches that it yields in it.
         ranks: which rank this is.
-        timeout: seconds to wait for a batch before LateError is raised; 0: no limit.
+        timeout: seconds to wait for a batch before LateError is raised; 0: no limit, or that of the
+            process group if ranks share a buffer.
         intervals: called between batches, and at the end of the epoch; None: no `on_stats=`.
     """
 
@@ -139,7 +140,9 @@ class BatchIterator(Iterator[Any]):
         # In `for batch in NeighborLoader(…)` this is the only reference to the loader.
         self._loader = loader
         self._runtime, self._assembly, self._state = runtime, assembly, state
-        self._ranks, self._timeout = ranks, timeout or None
+        # A rank whose turn does not come is an error, as it is in a collective call.
+        limit = ranks.timeout_s if runtime.shares_buffer else None
+        self._ranks, self._timeout = ranks, timeout or limit
         lane = None if runtime.timeline is None else runtime.timeline.lane(state.epoch)
         self._times, self._intervals = EpochTimes(runtime.counters.times, lane), intervals
         self._yielded = 0  # batches, by this iterator

@@ -30,6 +30,7 @@ from gnndrive.sampling.samplers.base import batch_key
 
 T = TypeVar("T")
 
+TIMEOUT_S = 1800.0  # torch's default
 ELSE = "another collective call"
 
 
@@ -88,6 +89,17 @@ class Ranks:
         """Whether one process with the same batches would draw other neighbours for them."""
         several = {"loader": False, "sampler": self.world > 1, "user": self.rank > 0}
         return several[self.dealt_by]
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a collective call of the group waits for a rank; None: there is no group."""
+        if self.group is None:
+            return None
+        try:
+            backend = self.group._get_backend(torch.device("cpu"))
+            return float(backend.options._timeout.total_seconds())
+        except (AttributeError, RuntimeError):  # it has GPUs only, or does not tell
+            return TIMEOUT_S
 
     def number(self, place: int, deals: bool = False) -> int:
         """The number that the random draws of a batch depend on, if the loader does not deal.

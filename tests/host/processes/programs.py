@@ -42,6 +42,7 @@ from gnndrive.host.connection import Connection
 from gnndrive.host.inquiry import ask
 from gnndrive.host.start import Listener
 from gnndrive.loader import host_service
+from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from tests.forked import Program
 from tests.project_files import ROOT
@@ -495,6 +496,23 @@ def stopped(rank: Rank, store: str, at: int, service: bool) -> dict[str, Any]:
             stops = rank.number == (0 if service else rank.world - 1)
             if stops and len(found["batches"]) == at:
                 os.kill(target, signal.SIGSTOP)
+
+
+def crossed(rank: Rank, store: str) -> str:
+    """Each of two ranks takes batches of another loader; the error that this rank gets."""
+    with (
+        patch.object(Ranks, "timeout_s", 1.0),
+        loader(store, **SMALL) as first,
+        loader(store, **SMALL) as second,
+    ):
+        iterators = iter(first), iter(second)
+        while True:
+            try:
+                next(iterators[rank.number])
+            except LateError as error:  # the disk may be slow, and be the reason
+                if "rank" in str(error):
+                    rank.everyone(None)
+                    return str(error)
 
 
 POINTS: Mapping[str, tuple[Any, str]] = {

@@ -272,6 +272,15 @@ def test_what_is_stopped_is_named_and_may_go_on(starter, store, tmp_path, whole,
     assert any(reason in text for text in ended.results[0]["errors"])
 
 
+def test_ranks_that_take_batches_of_different_loaders_do_not_wait_without_end(
+    starter, store, tmp_path
+):
+    ended = starter.run("crossed", 2, tmp_path, store=str(store.path))
+    check_ended(ended)
+    for rank, text in enumerate(ended.results):
+        assert f"(rank {1 - rank} has not taken its turn; it may" in text
+
+
 @product("point,victim", list(programs.POINTS), [0, 1])
 def test_a_rank_dies_while_they_come_together(starter, store, tmp_path, victim, point):
     victim = 0 if point == "start" else victim  # the other one starts no service

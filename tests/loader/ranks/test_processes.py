@@ -20,6 +20,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader
 from gnndrive.loader import host_service
+from gnndrive.loader.ranks import resolve_ranks
 from tests import forked
 
 NODES, SIZE = 330, 16  # 21 batches, the last of which is smaller; two ranks need a pad
@@ -170,6 +171,11 @@ def ranks_at_different_points_are_an_error(process: Process) -> None:
         assert list(loader)
 
 
+def the_timeout_is_the_groups(process: Process) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=70))
+    assert [resolve_ranks(each, None).timeout_s for each in (None, True, group)] == [None, 120, 70]
+
+
 CHECKS: tuple[Callable[[Process], None], ...] = (
     ranks_together_yield_one_processs_batches,
     a_state_goes_on_with_other_ranks,
@@ -178,6 +184,7 @@ CHECKS: tuple[Callable[[Process], None], ...] = (
     a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,
     loaders_begun_in_another_order_are_an_error_on_every_rank,
     ranks_at_different_points_are_an_error,
+    the_timeout_is_the_groups,
 )
 
 
