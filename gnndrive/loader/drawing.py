@@ -75,7 +75,7 @@ class Drawing:
         Raises:
             StoreError, ReadError: the graph is damaged or cannot be read.
         """
-        key = entry_key(self.store, self.settings)
+        key, settings = self._entry(request)
         tables = {table.name: table.file.row_count for table in request.tables}
         drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, tables)
         if drawn is None:
@@ -83,7 +83,7 @@ class Drawing:
                 drawn = self._draw(request, request.memory or 0)
             return_free_memory()
             if drawn is not None:
-                save_entry(self.store, key, drawn.to_json(self.settings))
+                save_entry(self.store, key, drawn.to_json(settings))
         return drawn
 
     def traces(self, request: PlanRequest) -> dict[str, SampledTrace]:
@@ -114,9 +114,16 @@ class Drawing:
         """The request with the size of a batch that was larger than planned, which is kept."""
         assert request.drawn is not None
         drawn = request.drawn.with_larger(size)
-        key = entry_key(self.store, self.settings)
-        save_entry(self.store, key, drawn.to_json(self.settings))
+        key, settings = self._entry(request)
+        save_entry(self.store, key, drawn.to_json(settings))
         return with_drawn(request, drawn)
+
+    def _entry(self, request: PlanRequest) -> tuple[str, str]:
+        """The key and the settings of what is kept. They have the tables, whose rows were counted:
+        a loader with other `attrs=` has an entry of its own."""
+        tables = ", ".join(table.name for table in request.tables)
+        settings = f"{self.settings}; rows of {tables}"
+        return entry_key(self.store, settings), settings
 
     def _draw(self, request: PlanRequest, memory: int) -> DrawnBatches | None:
         sampler, topologies = self._to_draw(request, memory)

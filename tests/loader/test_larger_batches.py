@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from gnndrive.store import batch_sizes
 from gnndrive.strategies import strategy as find_strategy
 from tests.pipeline.traces import check_batches, read
 from tests.second import Runs
+from tests.store.test_store_added import add
 
 NODES, WIDTH, HUBS = 6_000, 16, 4
 # Of the 40 batches, taken in order, the last four have a hub each, a larger one every time. The
@@ -146,6 +148,24 @@ def test_sizes_are_kept_for_the_next_loader(make, expected, store, monkeypatch, 
         assert loader.plan().batch_rows_max == after
         assert read_only or sum(batch.batch_size for batch in loader) == 400
         assert loader.plan().batch_rows_max == after
+
+
+def test_sizes_are_kept_for_each_choice_of_tables(make, store, tmp_path):
+    """A loader with fewer attributes leaves what one with more has learnt."""
+    shutil.copytree(store.path, tmp_path / "hubs.gnn")
+    both = gnndrive.open(tmp_path / "hubs.gnn")
+    add(both, torch.randn(NODES, WIDTH))
+    both = gnndrive.open(both.path)
+    memory = least(make, data=both) + ROOM
+    both, few = (make(data=both, memory=memory, attrs=attrs) for attrs in (["x", "h"], ["x"]))
+    small = both.plan().batch_rows_max, few.plan().batch_rows_max
+    for loader in (both, few):
+        for _ in loader:
+            pass
+    large = both.plan().batch_rows_max, few.plan().batch_rows_max
+    assert min(large) > max(small)
+    again = [make(data=loader.data, memory=memory, attrs=loader.attrs) for loader in (both, few)]
+    assert tuple(loader.plan().batch_rows_max for loader in again) == large
 
 
 async def test_a_batch_too_large_for_the_budget_fails_at_its_turn_and_names_what_works(
