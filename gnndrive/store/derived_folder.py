@@ -148,7 +148,20 @@ class DerivedFolder(ABC, Generic[Info]):
         if os.path.lexists(self.target) and not self._overwrite:
             # The lock of a maker that was killed after it had finished.
             remove_if_free(self.target / self.kind.lock)
-            raise ConfigError(f"{self.target} is there already: use it, or {self.kind.remove}")
+            raise ConfigError(
+                f"{self.target} is there already{self._said_of_target()}: use it, or "
+                f"{self.kind.remove}"
+            )
+
+    def _said_of_target(self) -> str:
+        """What the error says of a layout that is there."""
+        return ""
+
+    def _record(self) -> dict[str, Any]:
+        """What an unfinished layout must share with this one so that this maker goes on with it."""
+        return {
+            "version": self.kind.version, "store": self._store.identity, "settings": self._settings,
+        }  # fmt: skip
 
     def _not_there(self, error: OSError) -> Exception:
         if isinstance(error, BlockingIOError):
@@ -163,8 +176,7 @@ class DerivedFolder(ABC, Generic[Info]):
 
     def _take_over(self) -> None:
         """Go on in a folder of the same store and settings; empty any other."""
-        ours = {"version": self.kind.version, "store": self._store.identity}
-        content = json.dumps(ours | {"settings": self._settings}, sort_keys=True).encode()
+        content = json.dumps(self._record(), sort_keys=True).encode()
         try:
             self.resumed = (self.path / self.kind.record).read_bytes() == content
         except OSError:

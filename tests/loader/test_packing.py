@@ -15,6 +15,7 @@ import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store, StoreError
 from gnndrive.store.packed.format import PackInfo, pack_path, packs_of
 from gnndrive.store.packed.verify import verify_pack
+from tests.store.packed.packs import make_graph
 
 MEMORY = "100MB"
 
@@ -41,6 +42,36 @@ def test_a_store_or_its_path_is_packed(copy, tmp_path):
     for path in (pack_path(copy, info.settings), tmp_path / "p"):
         with pytest.raises(ConfigError, match="is there already"):
             pack(copy, epochs=2, shuffle=True, out=path)
+
+
+class Killed(Exception):
+    """A packer ends here."""
+
+
+@pytest.mark.parametrize("phase", ["record", "place", "rows", "check"])
+@pytest.mark.parametrize(("first", "then"), [(None, ["x"]), (["x"], None), (["x"], ["edge_attr"])])
+def test_a_pack_of_other_tables_is_not_gone_on_with(tmp_path, phase, first, then):
+    store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if what.startswith(phase) and done == total:
+            raise Killed
+
+    with pytest.raises(Killed):
+        pack(store, attrs=first, progress=interrupt)
+    info = pack(store, attrs=then)
+    assert [name.split("/")[1] for name in info.tables] == (then or ["x", "edge_attr"])
+    assert verify_pack(pack_path(store, info.settings), store) == info
+
+
+def test_the_tables_of_a_pack_that_is_there_are_named(tmp_path):
+    store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
+    path = pack_path(store, pack(store, attrs=["x"]).settings)
+    with pytest.raises(ConfigError, match="is there already, with the rows of nodes/x: use it"):
+        pack(store)
+    (path / "pack.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is there already: use it, or remove it first"):
+        pack(store)
 
 
 def test_the_arguments_are_the_loaders(copy):

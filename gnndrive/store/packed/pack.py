@@ -118,8 +118,8 @@ def write_pack(
             f"memory={format_size(memory)} is too little to pack {rows:,} rows: give at least "
             f"{least_text(least)}"
         )
-    told = progress or _silent
-    with PackingFolder(store, target, settings) as folder, store.unchanged():
+    told, packed = progress or _silent, table_checksums(store, tables)
+    with PackingFolder(store, target, settings, packed) as folder, store.unchanged():
         if folder.finished is not None:
             return folder.finished
         work = _Packing(store, folder, settings, source.total, tables, memory, told)

@@ -36,6 +36,7 @@ from tests.store.packed.packs import files_of
 
 SETTINGS = PackSettings("40 positions abc", 16, False, True, [10, 5], False, seed=3, epochs=2)
 TYPES: Any = (("author", "writes", "paper"),)
+TABLES = {"nodes/x": "b" * 64}
 SCHEMA = Schema(
     "heterogeneous", True, TYPES[0], 2, ("author", "paper"), TYPES,
     (Section("node/author", "int32", "int64"), Section("metadata/1", "int32", "int64", (2, -1))),
@@ -49,9 +50,7 @@ def info_of(store: Store) -> PackInfo:
         "index": PackArray("index", "int64", shape, "sha256:" + "a" * 64),
         "rows/nodes/x/000": PackArray("rows/nodes/x/000", "bfloat16", (9, 3), "sum64:" + "0" * 16),
     }
-    return PackInfo(
-        store.identity, SETTINGS, 7, 8, 1000, 999, SCHEMA, arrays, {"nodes/x": "b" * 64}
-    )
+    return PackInfo(store.identity, SETTINGS, 7, 8, 1000, 999, SCHEMA, arrays, TABLES)
 
 
 # ---- pack.json
@@ -116,7 +115,7 @@ def test_settings_that_differ_have_names():
 def finished(store: Store, settings: PackSettings = SETTINGS) -> Path:
     """Pack an index alone, or end what a killed packer left."""
     target = pack_path(store, settings)
-    with PackingFolder(store, target, settings) as folder:
+    with PackingFolder(store, target, settings, TABLES) as folder:
         if folder.finished is None:
             write_index(folder.path, np.ones((14, len(SCHEMA.columns)), np.int64))
             folder.finish(dataclasses.replace(info_of(store), settings=settings))
@@ -124,7 +123,7 @@ def finished(store: Store, settings: PackSettings = SETTINGS) -> Path:
 
 
 def leave(store: Store) -> Path:
-    with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS) as packing:
+    with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS, TABLES) as packing:
         (packing.path / "samples").mkdir()
         (packing.path / "samples" / "000.npy").write_bytes(bytes(100))
     return packing.path
@@ -142,31 +141,31 @@ def test_packs_are_listed_with_their_settings(store):
     assert broken.info is None
     assert "pack.json" in broken.problem
     assert whole.info is not None
-    with PackingFolder(store, store.path / "packed" / "0123456789ab", SETTINGS):
+    with PackingFolder(store, store.path / "packed" / "0123456789ab", SETTINGS, TABLES):
         assert len(packs_of(store)) == 2  # an unfinished one is none
 
 
 def test_a_second_packer_is_refused_and_a_later_one_goes_on(store):
     target = pack_path(store, SETTINGS)
-    with PackingFolder(store, target, SETTINGS) as first:
+    with PackingFolder(store, target, SETTINGS, TABLES) as first:
         assert not first.resumed
         (first.path / "samples").mkdir()
         with pytest.raises(ConfigError, match="another process is packing"):
-            PackingFolder(store, target, SETTINGS).__enter__()
+            PackingFolder(store, target, SETTINGS, TABLES).__enter__()
     (first.path / "half.npy.part").touch()
-    with PackingFolder(store, target, SETTINGS) as second:
+    with PackingFolder(store, target, SETTINGS, TABLES) as second:
         assert (second.resumed, second.path) == (True, first.path)
         assert (second.path / "samples").is_dir()
         assert not (second.path / "half.npy.part").exists()
     finished(store)
     with pytest.raises(ConfigError, match="there already"):
-        PackingFolder(store, target, SETTINGS).__enter__()
+        PackingFolder(store, target, SETTINGS, TABLES).__enter__()
     assert not first.path.exists()
 
 
 def test_a_folder_of_another_store_is_emptied(store):
     (leave(store) / PACKING_JSON).write_text("{}")
-    with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS) as folder:
+    with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS, TABLES) as folder:
         assert not folder.resumed
         assert not (folder.path / "samples").exists()
 
@@ -256,7 +255,7 @@ def test_no_packer_goes_on_with_what_an_interrupted_removal_left(store, monkeypa
         with pytest.raises(KeyboardInterrupt):
             found.clean()
     assert (path / "samples" / "000.npy").exists()
-    with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS) as packing:
+    with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS, TABLES) as packing:
         assert not packing.resumed
         assert not (path / "samples").exists()
 
