@@ -238,8 +238,10 @@ class StoreView(DataView, MappedArrays):
         views: list[DataView] = [other, *other.all_nodes(), *other.all_edges()]
         there = set(chain.from_iterable(view.keys() for view in views))
         if unknown := [name for name in names if name not in there]:
+            gone = any(unknown[0] in view._overlay.hidden(view._key) for view in views)
             raise ConfigError(
-                f"attrs={list(names)!r}: {self.path} has no {unknown[0]!r}; it has: "
+                f"attrs={list(names)!r}: {self.path} has no {unknown[0]!r}"
+                f"{', which was deleted since it was opened' if gone else ''}; it has: "
                 f"{', '.join(sorted(there))}"
             )
         kept = {*names, *(f"{name}_scale" for name in names), *GRAPH, *COUNTS}

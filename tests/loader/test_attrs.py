@@ -133,3 +133,13 @@ def test_integers_keep_their_scale(tmp_path):
 def test_what_is_no_list_of_its_attributes_is_refused(graph, attrs, said):
     with pytest.raises(ConfigError, match=said):
         first_batch(graph[0], attrs=attrs)
+
+
+def test_an_attribute_that_is_deleted_while_a_loader_asks_for_it_is_named(graph):
+    store = gnndrive.open(graph[0].path)
+    with NeighborLoader(store, **ARGUMENTS, attrs=["x", "y"]) as loader:
+        next(iter(loader))
+        del store.y
+        said = r"attrs=\['x', 'y'\]: .* has no 'y', which was deleted since it was opened; it has:"
+        with pytest.raises(ConfigError, match=said):
+            next(iter(loader))
