@@ -52,6 +52,8 @@ def test_what_was_added_is_listed_left_out_of_training_and_removed(gnndrive, sto
     gd.infer([lambda x, edge_index: x], gd.open(store), name="twice")
     assert "added by gnndrive infer" in gnndrive("info", store).out
     assert gnndrive("plan", store, "--memory", "200MB").out == before
+    trained = gnndrive("train", store, *SMALL, *QUICK).json
+    assert "twice" not in trained["plan"]["text"], "it names the tables if there are several"
     unknown = gnndrive("remove", store, "x")
     assert unknown.code == 2
     assert "no attribute 'x' that gnndrive.infer added; it has: twice" in unknown.err
