@@ -48,12 +48,12 @@ class DerivedLayouts(Resumable):
 
     def _with_derived(self, assembly: Assembly) -> Assembly:
         """The assembly with the pack or the windows that the loader reads."""
-        recording, megabatches = self._find_recording(assembly), self._find_megabatches(assembly)
-        if recording is not None:
-            self._collate = self._collate.buffering(recording.files)
-        return replace(
-            assembly, collate=self._collate, recording=recording, megabatches=megabatches
-        )
+        recording = self._find_recording(assembly)
+        if recording is not None or self._partitioned is not None:
+            tables = {TABLE} if recording is None else recording.files
+            self._collate = self._collate.buffering(tables)
+        assembly = replace(assembly, collate=self._collate, recording=recording)
+        return replace(assembly, megabatches=self._find_megabatches(assembly))
 
     def _open_partitioned(self) -> None:
         """Open the partitioned store, if the strategy's windows are partitions.
@@ -68,7 +68,6 @@ class DerivedLayouts(Resumable):
         check_window_arguments(own, name)
         self._partitioned = find_partitioned(self.data, self.partitioned, name)
         self._check_tables()
-        self._collate = self._collate.buffering({TABLE})
 
     def _check_tables(self) -> None:
         check_tables([table.name for table in self._collate.tables], self._strategy.name)
