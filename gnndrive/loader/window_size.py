@@ -65,7 +65,7 @@ def choose_megabatches(assembly: Assembly, partitioned: Partitioned) -> Megabatc
         return replace(assembly, megabatches=replace(chosen, windows=windows)).request()
 
     def fits(windows: PlannedWindows) -> bool:
-        return _plan(request_of(windows)) is not None
+        return make_planner(request_of(windows)).plan_that_fits() is not None
 
     known = request_of(windows).memory is not None
     draw = partial(_with_drawn, request_of, assembly, chosen) if known else _undrawn
@@ -91,15 +91,7 @@ def still_fit(assembly: Assembly, megabatches: Megabatches) -> bool:
         return True  # the user's
     windows = replace(megabatches.windows, chosen=False)
     known = replace(assembly, megabatches=replace(megabatches, windows=windows))
-    return _plan(known.request()) is not None
-
-
-def _plan(request: PlanRequest) -> Plan | None:
-    """The plan; None: something does not fit."""
-    try:
-        return make_planner(request).plan()
-    except ConfigError:
-        return None
+    return make_planner(known.request()).plan_that_fits() is not None
 
 
 def _with_least(request: PlanRequest, windows: PlannedWindows, error: ConfigError) -> ConfigError:
@@ -108,7 +100,7 @@ def _with_least(request: PlanRequest, windows: PlannedWindows, error: ConfigErro
         return error
 
     def plan(memory: int) -> Plan | None:
-        return _plan(replace(request, memory=memory))
+        return make_planner(replace(request, memory=memory)).plan_that_fits()
 
     return refusal(request.memory, plan, error, smaller(windows))
 

@@ -100,10 +100,7 @@ def _packed_planner(request: PlanRequest, recording: Recording) -> Planner:
         return planner
 
     def plan(memory: int) -> Plan | None:
-        try:
-            return packed_planner(replace(request, memory=memory), recording).plan()
-        except ConfigError:
-            return None
+        return packed_planner(replace(request, memory=memory), recording).plan_that_fits()
 
     try:
         planner.plan()

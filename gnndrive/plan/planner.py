@@ -84,6 +84,13 @@ class Planner:
         plan = self._divide(Attributes(self.fetch_bytes(fetched), sum(small.values())))
         return replace(plan, fetched=fetched)
 
+    def plan_that_fits(self) -> Plan | None:
+        """See `plan`; None: it does not fit."""
+        try:
+            return self.plan()
+        except ConfigError:
+            return None
+
     def rest_bytes(self) -> int:
         """Bytes of this host's memory that everything takes but the feature buffer, its slot tables
         and the adjacency; if batches are sampled apart, while they are sampled."""
