@@ -17,10 +17,7 @@ ORDER = [
     "pyg", "sampling", "buffer", "disk", "store", "common",
 ]  # fmt: skip
 # The kinds of plug-ins, each a folder of implementations found by name.
-KINDS = [
-    "sampling.schedules", "sampling.samplers", "sampling.topologies", "buffer.policies",
-    "buffer.devices", "disk.layouts", "disk.engines", "disk.tiers",
-]  # fmt: skip
+KINDS = [folder.removeprefix("gnndrive.") for folder in plugins.KINDS.values()]
 # The order above has no exception. What measures, what fakes and what composes may name plug-ins.
 MAY_NAME_PLUGINS = ("cli", "testing", "strategies")
 # PyG's temporal strategy, an attribute, a key of a file, an argument and a folder of the store, and
