@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from gnndrive.buffer.items import LEASE_BYTES
-from gnndrive.common.items import Item, Life, Phase, Shape
+from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.windows import READING_MAX
 from gnndrive.plan.drawn import DrawnBatches
@@ -104,9 +104,13 @@ class PlannedWindows:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what the keeper holds beside the slots, and of the folder's arrays."""
-        reading = READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
-        return HELD_BYTES * self.slots + reading + STATIC_BYTES * self.partitioned.num_static
+        """Bytes of what the keeper holds beside the slots."""
+        return HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of the folder's arrays that are read into memory when it is opened."""
+        return STATIC_BYTES * self.partitioned.num_static
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
@@ -114,6 +118,8 @@ class PlannedWindows:
         which = "two windows" if self.count > 1 else "the window"
         yield item("window graphs", self.graph_bytes, f"adjacency inside {which}")
         yield item("held rows", self.held_bytes, "leases of whole windows")
+        why = "where they are, and their lists begin"
+        yield from if_any(Item("static nodes", self.static_bytes, why))
 
     @property
     def kept_in_window(self) -> float:

@@ -183,3 +183,15 @@ def test_a_second_iterator_needs_memory(make: Make, device: str) -> None:
     assert len(list(iterator)) == len(loader)
     both = make(device=device, **{name: 2 * needed})
     assert len(list(zip(both, both, strict=True))) == len(both)
+
+
+def test_what_each_live_iterator_has_is_counted_for_each(make: Make) -> None:
+    """Each holds windows of its own; the folder's arrays are there once."""
+    plan = make().plan()
+    once = {
+        "feature buffer", "slot tables", "static nodes", "index pointers", "topology", "labels",
+        "input nodes", "staging",
+    }  # fmt: skip
+    items = {line.what: line.host_bytes for line in plan.lines}
+    assert items["held rows"] > 0 < items["static nodes"]
+    assert plan.epoch_bytes == sum(each for what, each in items.items() if what not in once)
