@@ -73,6 +73,7 @@ class Assembly:
         in_order: whether batches are delivered by index.
         worker_init: called in each worker thread with its number; None: nothing is called.
         device: the device plug-in, and the torch.device, or None for the host.
+        seed: see `NeighborLoader`.
         own: the values of `arguments.OWN_ARGUMENTS`.
         recording: the pack that the loader replays; None: it draws its batches.
         megabatches: the windows of a partitioned store that batches are sampled inside; None: they
@@ -93,6 +94,7 @@ class Assembly:
     in_order: bool
     worker_init: Callable[[int], object] | None
     device: tuple[Any, Any]
+    seed: int | None
     own: dict[str, Any]
     recording: Recording | None = None
     megabatches: Megabatches | None = None

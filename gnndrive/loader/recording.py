@@ -74,12 +74,14 @@ def pack_command(assembly: Assembly) -> str | None:
     of = (name for name in store.split_names if _are_split(assembly.inputs, store.split(name)))
     split = next(of, None)
     plain = assembly.subgraphs is None and isinstance(assembly.num_neighbors, Sequence)
-    if split is None or assembly.replace or assembly.drop_last or not plain:
+    seed = assembly.seed or 0
+    if split is None or assembly.replace or assembly.drop_last or not plain or seed < 0:
         return None
     words = ["gnndrive", "pack", str(store.path)]
     words += ["--fanout", ",".join(map(str, assembly.num_neighbors))]
     words += ["--batch-size", str(assembly.batch_size), "--input", split]
     words += [] if assembly.shuffle else ["--no-shuffle"]
+    words += ["--seed", str(seed)] if seed else []
     if assembly.sampling.shares:
         words += ["--sampling", assembly.sampling.name]
         words += ["--batch-dependency", str(assembly.sampling.batch_dependency)]

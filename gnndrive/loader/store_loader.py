@@ -375,6 +375,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             in_order=getattr(self, "in_order", True),  # torch has it from 2.6 on
             worker_init=self.worker_init_fn,
             device=self._device,
+            seed=self.seed,
             own={name: getattr(self, name) for name in OWN_ARGUMENTS},
         )
         return self._with_derived(assembly)

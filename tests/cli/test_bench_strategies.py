@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 
+import gnndrive as gd
 from gnndrive.cli.commands import bench_strategies, loading, strategy_runs
 from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load, main
 from gnndrive.cli.commands.loading_process import LoadingFailed, run_loading
 from gnndrive.cli.commands.strategy_figures import Prediction
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.store.generate import planted_communities
+from gnndrive.store.packed.format import packs_of
 from gnndrive.strategies import STRATEGIES
 from tests import forked
 from tests.cli.conftest import FRACTIONS, NODES, RANDOM, SMALL, Command
@@ -166,12 +169,15 @@ def test_batches_are_compared_as_far_as_both_go(gnndrive, tmp_path, fake):
 
 
 def test_what_is_missing_is_listed_with_the_command_that_makes_it(gnndrive, store, fake):
-    runs = named(bench(gnndrive, store, "--rounds", "1"))
+    runs = named(bench(gnndrive, store, "--rounds", "1", "--seed", "5"))
     lacking = {name: each["failed"] for name, each in runs.items() if each["failed"]}
     assert lacking.keys() == {"diskgnn", "hierbatching", "marius"}
     assert {each.loader for each in fake.asked} == PLAIN
     for name in ("hierbatching", "marius", "diskgnn"):
-        assert gnndrive(*shlex.split(lacking[name].split(": ", 1)[1])[1:]).code == 0
+        command = re.search("gnndrive (pack|partition) [^`]*", lacking[name])
+        assert command is not None
+        assert gnndrive(*shlex.split(command[0])[1:]).code == 0
+    assert [pack.info.settings.seed for pack in packs_of(gd.open(store)) if pack.info] == [5]
     fake.asked.clear()
     runs = named(bench(gnndrive, store, "--rounds", "1"))
     assert not any(each["failed"] for each in runs.values())

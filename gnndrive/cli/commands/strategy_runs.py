@@ -15,17 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading
+from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, StrategySource
 from gnndrive.cli.commands.loading_process import LoadingFailed, drop_cached, run_loading
 from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.measure.memory_limit import Cgroup
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size
 from gnndrive.loader.find_partitioned import suited_partitions
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.plan.superbatches import RAMP
-from gnndrive.store.packed.format import packs_of
 from gnndrive.store.reader import Store
 from gnndrive.strategies import STRATEGIES, Strategy
 
@@ -193,30 +192,14 @@ def missing(choice: Choice, store: Store, asked: Comparison) -> str | None:
     if unnamed and suited_partitions(strategy, store) is None:
         how = " --method random --name random" if strategy.mixed else ""
         return f"needs partitions: gnndrive partition {path}{how}"
-    if strategy.replays and "packed" not in choice.arguments and not _has_pack(store, asked):
-        return f"needs a pack of these batches: {_pack_command(path, asked)}"
+    if strategy.replays:
+        given, _ = loading_of(asked, choice, asked.memory, None)
+        seeds = None if asked.split is None else store.split(asked.split)
+        try:
+            StrategySource(given, store, seeds).close()
+        except GNNDriveError as error:  # it names the command that packs these batches
+            return str(error)
     return None
-
-
-def _has_pack(store: Store, asked: Comparison) -> bool:
-    """Whether a pack has the fanout and batch size; the loader compares the seeds, too."""
-    settings = [each.info.settings for each in packs_of(store) if each.info is not None]
-    wanted = (list(asked.fanout), asked.batch_size, True)
-    return any((each.num_neighbors, each.batch_size, each.shuffle) == wanted for each in settings)
-
-
-def _pack_command(path: str, asked: Comparison) -> str:
-    memory = "" if asked.memory is None else format_size(asked.memory).replace(" ", "")
-    if asked.split is None:
-        given = f", memory={memory!r}" if memory else ""
-        return (
-            f"gnndrive.pack({path!r}, {list(asked.fanout)}, batch_size={asked.batch_size}, "
-            f"shuffle=True, seed={asked.seed}{given}) in Python"
-        )
-    words = [] if asked.split == "train" else ["--input", asked.split]
-    words += _batch_words(asked)
-    words += ["--memory", memory] if memory else []
-    return " ".join([f"gnndrive pack {path}", *words])
 
 
 def _batch_words(asked: Comparison) -> list[str]:
