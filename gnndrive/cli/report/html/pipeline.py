@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gnndrive.cli.measure.verdict import WAITS as WAITS_MATTER
 from gnndrive.cli.report.html.drawing import LINE, Drawing, wrapped
 from gnndrive.cli.report.html.figure import Figure
-from gnndrive.cli.report.html.reading import Part, hit_share
+from gnndrive.cli.report.html.reading import Part, hit_share, rows_looked_up
 from gnndrive.cli.report.html.values import count, over, seconds, share, size, table
 
 STAGES = {
@@ -161,7 +161,7 @@ def _boxes(run: Part) -> list[Box]:
         ),
         "place",
     )
-    row_bytes = over(run.number_or_none("bytes_wanted"), run.number_or_none("rows"))
+    row_bytes = over(run.number_or_none("bytes_wanted"), rows_looked_up(run))
     loaded = run.number_or_none("rows_loaded")
     useful = over(None if row_bytes is None or loaded is None else row_bytes * loaded, read)
     staging = Box(

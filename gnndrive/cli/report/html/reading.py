@@ -161,7 +161,11 @@ def read_run(path: Path) -> Part:
     return Part(content, str(path))
 
 
+def rows_looked_up(run: Part) -> float:
+    """The rows that batches have looked up, of all tables together; 0: not known."""
+    return looked_up({name: run.number(name) for name in LOOKED_UP if run.has(name)})
+
+
 def hit_share(run: Part) -> float | None:
     """The share of the rows looked up that were in the feature buffer; None: not known."""
-    found = {name: run.number(name) for name in LOOKED_UP if run.has(name)}
-    return over(found.get("rows_hit"), looked_up(found))
+    return over(run.number_or_none("rows_hit"), rows_looked_up(run))

@@ -118,6 +118,18 @@ def test_what_depends_on_one_number(page_of, change, says, shown):
     assert (says in text_of(page_of(train_run() | change))) == shown
 
 
+def test_shares_are_of_the_rows_of_all_tables(page_of):
+    """`rows` counts nodes alone: here each batch has the rows of three times as many edges."""
+    two_tables = {
+        "rows": 10_000_000, "rows_hit": 28_000_000, "rows_waited": 2_000_000,
+        "rows_loaded": 10_000_000, "bytes_wanted": 4_000_000_000, "bytes_read": 4_000_000_000,
+    }  # fmt: skip
+    shown = text_of(page_of(train_run() | two_tables))
+    assert "70.0 % hits" in shown
+    assert "of the rows were in the buffer\n70.0 %\n" in shown
+    assert "25.0 % of the bytes are rows" in shown
+
+
 def test_numbers_are_in_a_table_behind_each_picture_and_many_intervals_drawn_together(page_of):
     one = {"batches": 4.0, "interval_s": 2.0, "training_queue": 1.0, "wait_disk_s": 0.5}
     two = one | {"batches": 8.0, "training_queue": 3.0}
