@@ -47,22 +47,22 @@ class LoopThread:
     """
 
     def __init__(self, name: str = "gnndrive") -> None:
-        with named_limit():
-            require_files(3)  # because a loop that gets one or two complains when it is deleted
-            self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closing = threading.Lock()
         self._closed = False
         self.guard = ProcessGuard()
-        _open.add(self)
+        loop = None
         try:
             with named_limit(), deferred_interrupts():
+                require_files(3)  # because a loop that gets one or two complains when it is deleted
+                self._loop = loop = asyncio.new_event_loop()
+                _open.add(self)
                 self._thread.start()
         except BaseException:
             if self._thread.is_alive():
                 self.close()
-            else:
-                self._loop.close()
+            elif loop is not None:
+                loop.close()
             raise
 
     def _run(self) -> None:

@@ -131,8 +131,15 @@ def test_close_waits_for_running_functions_and_ends_the_threads():
 
 
 @pytest.mark.parametrize("make", [partial(ThreadWorkers, 2), LoopThread])
-def test_an_interrupt_at_any_point_of_the_start_leaves_no_thread(make):
+def test_an_interrupt_at_any_point_of_the_start_leaves_no_thread_or_loop(make, monkeypatch):
     before, made = threading.active_count(), list[Any]()
+    loops, new_event_loop = list[asyncio.AbstractEventLoop](), asyncio.new_event_loop
+
+    def noted() -> asyncio.AbstractEventLoop:
+        loops.append(new_event_loop())
+        return loops[-1]
+
+    monkeypatch.setattr(asyncio, "new_event_loop", noted)
     for number in count():
         places = "/workers.py", "/loop_thread.py", "/threading.py"
         if not interrupted(lambda: made.append(make()), number, *places):
@@ -141,6 +148,7 @@ def test_an_interrupt_at_any_point_of_the_start_leaves_no_thread(make):
             if threading.active_count() <= before:
                 break
         assert threading.active_count() <= before, number
+        assert all(loop.is_closed() for loop in loops), number
     made.pop().close()
     assert not made
     assert number > 20, "both have started threads"
