@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from _gpu_device import switched
+from _gpu_step import Step
 from _loaders import SEED, Meter, make_loader, opened
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
@@ -33,44 +34,24 @@ HIDDEN = 64
 REPORTED = ("requests", "bytes_read", "bytes_wanted", "topology", "buffer_bytes", "engine")
 
 
-class Trainer:
-    """Trains a small GraphSAGE, with an event before and after each step on its stream."""
+class Trainer(Step):
+    """Trains a small GraphSAGE, and adds up the batches."""
 
     def __init__(self, store: gnndrive.Store, layers: int) -> None:
-        torch.manual_seed(SEED)
-        self.model = GraphSAGE(store.num_features, HIDDEN, layers, store.num_classes).to("cuda")
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.003)
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._checked: list[torch.Tensor] = []
-        self._warm_up(store.num_features)
-
-    def _warm_up(self, features: int) -> None:
-        """Make one step on a tiny batch, because CUDA's libraries are loaded at first use."""
-        ids = torch.arange(4, device="cuda")
-        x = torch.zeros(4, features, device="cuda")
-        self.step(Data(x=x, y=ids * 0, edge_index=ids.view(2, 2), n_id=ids, batch_size=2))
-        torch.cuda.synchronize()
-        self._events.clear()
+        super().__init__(lambda columns, out: GraphSAGE(columns, HIDDEN, layers, out), store)
         self._checked.clear()
 
-    def step(self, batch: Data) -> None:
-        """Queue one training step on the GPU, without waiting for it."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    def __call__(self, batch: Data) -> None:
+        """Queue the step, without waiting for it."""
         self._checked.append(batch.n_id.sum())
-        start.record()
-        self.optimizer.zero_grad()
-        out = self.model(batch.x.to(torch.float32), batch.edge_index)[: batch.batch_size]
-        torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size]).backward()
-        self.optimizer.step()
-        end.record()
-        self._events.append((start, end))
+        super().__call__(batch)
 
     def ended(self, started: float) -> dict[str, Any]:
         """Wait for the last step; return the seconds since `started`, the steps' seconds on the
         GPU, the share of time without a step, and a checksum of the batches."""
         torch.cuda.synchronize()
-        elapsed = time.perf_counter() - started
-        steps = sum(start.elapsed_time(end) for start, end in self._events) / 1e3
+        elapsed, steps = time.perf_counter() - started, self.seconds()
         return {
             "elapsed_s": elapsed, "steps_s": steps, "idle": 1 - steps / elapsed,
             "checksum": sum(int(checked) for checked in self._checked),
@@ -88,7 +69,7 @@ def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
         meter.ready()
         started = time.perf_counter()
         for batch in islice(batches, options.batches):
-            trainer.step(batch)
+            trainer(batch)
             meter.batch(len(batch.n_id))
             del batch
         ended = trainer.ended(started)
@@ -128,7 +109,7 @@ def run_by_hand(
             del made.x
             batch = made.to("cuda", non_blocking=True)
             batch.x = x
-            trainer.step(batch)
+            trainer(batch)
             meter.batch(len(batch.n_id))
             del made, batch, x
         ended = trainer.ended(started)

@@ -39,7 +39,9 @@ from typing import Any
 import _script
 import torch
 from _gpu_device import gpu
+from _gpu_step import Step
 from _limits import drop_caches, run_limited, tried_limit
+from _loaders import SEED
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GAT, GraphSAGE
 
@@ -47,7 +49,6 @@ import gnndrive
 from gnndrive.common.memory import parse_size
 from gnndrive.strategies import STRATEGIES
 
-SEED = 7
 CHECKED_BATCHES, CHECKED_ROWS = 4, 1_000
 WAITING = {
     "sampler_wait", "extracting_queue", "admission", "training_queue", "output_queue", "step",
@@ -57,37 +58,6 @@ STEPS = {
     "gat-256": lambda columns, classes: GAT(columns, 256, 3, classes, heads=4),
     "sage-1024": lambda columns, classes: GraphSAGE(columns, 1024, 3, classes),
 }
-
-
-class Step:
-    """A training step, with events before and after it on the GPU.
-
-    Args:
-        kind: one of `STEPS`.
-        store: the graph.
-    """
-
-    def __init__(self, kind: str, store: gnndrive.Store) -> None:
-        torch.manual_seed(SEED)
-        self._model = STEPS[kind](store.num_features, store.num_classes).to("cuda")
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.003)
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        ids = torch.arange(4, device="cuda")
-        x = torch.zeros(4, store.num_features, device="cuda")
-        self(Data(x=x, y=ids * 0, edge_index=ids.view(2, 2), batch_size=2))
-        torch.cuda.synchronize()
-        self.events.clear()
-
-    def __call__(self, batch: Data) -> None:
-        """Queue the step, without waiting for it."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        self._optimizer.zero_grad()
-        out = self._model(batch.x, batch.edge_index)[: batch.batch_size]
-        torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size]).backward()
-        self._optimizer.step()
-        end.record()
-        self.events.append((start, end))
 
 
 # ---- one strategy, in a process of its own
@@ -124,7 +94,7 @@ def work(own: argparse.Namespace, name: str) -> None:
     given = arguments(own, store) | {"strategy": name, "device": "cuda"}
     if strategy.superbatch is not None:
         given["superbatch"] = own.batches
-    steps = {kind: Step(kind, store) for kind in own.steps}
+    steps = {kind: Step(STEPS[kind], store) for kind in own.steps}
     found: dict[str, Any] = {"strategy": name, "steps": {}, "where": "", "compared": 0}
     with gnndrive.NeighborLoader(store, **given) as loader:
         began = time.perf_counter()
@@ -167,7 +137,7 @@ def timed(batches: Iterator[Data], step: Step, own: argparse.Namespace) -> dict[
             step.events[-2][1].synchronize()
     torch.cuda.synchronize()
     elapsed = time.perf_counter() - began
-    stepped = sum(start.elapsed_time(end) for start, end in step.events) / 1e3
+    stepped = step.seconds()
     return {
         "batches": count, "nodes_a_batch": nodes / count, "s_a_batch": elapsed / count,
         "step_s": stepped / count, "idle": 1 - stepped / elapsed,
