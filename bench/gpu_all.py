@@ -1,7 +1,7 @@
 """Everything that docs/gpu-results.md asks for, in one call and within a time.
 
 usage: python bench/gpu_all.py OUT [--seconds 540] [--folder DIR] [--nodes 12] [--rehearse]
-           [--only machine,tests,graph,moves,disk,epochs,switches,switch-epochs]
+           [--only machine,tests,graph,moves,disk,epochs,switches,switch-epochs,strategies]
 
 Parts, one after the other, each a process with a time limit of its own:
 machine        the GPU and its libraries, the kernel, the mount that DIR lies on, which engine and
@@ -16,6 +16,8 @@ epochs         the loaders of bench/gpu.py in rounds until the time is up: at le
                take; if one is killed for that, they run with more, and then with no limit
 switches       moves with each switch of the device
 switch-epochs  an epoch of gnndrive with each switch, as many as there is time for
+strategies     bench/gpu_strategies.py with what it prepares, if --only names it: it takes longer
+               than all others together
 
 OUT gets results.json, gpu-results.md (docs/gpu-results.md filled in), log.txt, and a JSON file of
 each part that has several results: eight files at most. They are written after each part, the last
@@ -49,6 +51,7 @@ from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.disk.engines import why_not_uring
 
 NAMES = ("machine", "tests", "graph", "moves", "disk", "epochs", "switches", "switch-epochs")
+ALL_NAMES = (*NAMES, "strategies")  # the last one only if --only names it
 SECONDS = 540.0
 SWITCHES = ("gather_stream=on", "portions=8", "blocks=128")
 """Each switch of the device, those first that change epochs most."""
@@ -70,6 +73,7 @@ class Sizes:
         million_nodes: of the graph, and of a smaller one if the first takes too long.
         more: options of all scripts.
         epochs: options of its epochs.
+        strategies: options of bench/gpu_strategies.py.
         runs, rounds: of moves and of epochs.
     """
 
@@ -77,10 +81,12 @@ class Sizes:
         self.million_nodes = nodes or (0.003 if rehearse else 12), 0.002 if rehearse else 2
         self.more = ["--rehearse"] if rehearse else []
         self.runs, self.rounds = (2, 2) if rehearse else (5, 3)
-        self.epochs = [*MEASURED, "--batches", "20"]
+        self.epochs, self.strategies = [*MEASURED, "--batches", "20"], list[str]()
         if rehearse:
-            self.epochs = ["--buffer", "1MB", "--batch-size", "20", "--fanout", "3,2",
-                           "--batches", "3"]  # fmt: skip
+            few = ["--batch-size", "20", "--fanout", "3,2", "--batches", "3"]
+            self.epochs = ["--buffer", "1MB", *few]
+            self.strategies = ["--memory", "300MB", "--device-memory", "1MB", "--seconds", "1",
+                               "--steps", "sage-256", *few]  # fmt: skip
 
 
 class All:
@@ -103,6 +109,7 @@ class All:
             "machine": self._machine, "tests": self._tests, "graph": self._smaller_graph,
             "moves": self._moves, "disk": self._disk, "epochs": self._epochs,
             "switches": self._switches, "switch-epochs": self._switch_epochs,
+            "strategies": self._strategies,
         }  # fmt: skip
         if "graph" in self._own.only:
             self._parts.begin("graph", self._graph())
@@ -213,18 +220,25 @@ class All:
         more += ["--host-budget", before["host_budget"]] if before["host_budget"] else []
         self._gpu("switch-epochs", [*self._of_epochs(), *more], left)
 
+    def _strategies(self) -> None:
+        more = [str(self._store()), "--prepare", *self._sizes.strategies]
+        left = self._parts.left() - PAGE_S
+        self._gpu("strategies", more, left, script="gpu_strategies.py")
+
     def _of_epochs(self) -> list[str]:
         ways = working_ways(self._parts.results)
         way = ["--way", ways[0]] if ways and ways[0] != WAYS[0] else []
         return ["--parts", "epoch", "--generate", f"{self._nodes:g}", "--folder",
                 str(self._own.folder), *self._sizes.epochs, *way]  # fmt: skip
 
-    def _gpu(self, name: str, more: Sequence[str], most_s: float, file: str = "") -> Result:
-        """Run bench/gpu.py."""
+    def _gpu(
+        self, name: str, more: Sequence[str], most_s: float, file: str = "", script: str = "gpu.py"
+    ) -> Result:
+        """Run bench/gpu.py, or another script with a --json."""
         json_name = f"{file or name}.json"
         path = self._own.out / json_name
         path.unlink(missing_ok=True)
-        command = [sys.executable, "bench/gpu.py", *more, *self._sizes.more, "--json", str(path)]
+        command = [sys.executable, f"bench/{script}", *more, *self._sizes.more, "--json", str(path)]
         return self._parts.run(name, command, most_s, json_name)
 
     def _store(self) -> Path:
@@ -269,8 +283,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rehearse", action="store_true", help="on a fake GPU, in small")
     own = parser.parse_args(given)
     own.out, own.folder = own.out.resolve(), own.folder.resolve()
-    if unknown := set(own.only) - set(NAMES):
-        parser.error(f"unknown part {', '.join(unknown)}: choose from {', '.join(NAMES)}")
+    if unknown := set(own.only) - set(ALL_NAMES):
+        parser.error(f"unknown part {', '.join(unknown)}: choose from {', '.join(ALL_NAMES)}")
     return own
 
 
@@ -288,7 +302,7 @@ def run(own: argparse.Namespace, make: Callable[..., Parts] = Parts) -> int:
         (own.out / "gpu-results.md").write_text(text, encoding="utf-8")
 
     head = earlier(own.out / "results.json", own.rehearse, own.only)
-    asked = [name for name in NAMES if name in own.only or name in head.get("asked", [])]
+    asked = [name for name in ALL_NAMES if name in own.only or name in head.get("asked", [])]
     if "graph" in own.only:
         head.pop("million_nodes", None)
     head |= {"rehearsal": own.rehearse, "asked": asked}

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ import _gpu_parts
 import epoch
 import gpu
 import gpu_all
+import gpu_strategies
 import pytest
 
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.common.memory import parse_size
+from gnndrive.strategies import STRATEGIES
 from tests.project_files import ROOT
 
 PAGE = (ROOT / "docs" / "gpu-results.md").read_text(encoding="utf-8")
@@ -392,3 +395,28 @@ def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypat
         found = results[name]["result"]
         measured = {one["switches"] for one in found["moves"] + found["epochs"]}
         assert measured == {"defaults", *gpu_all.SWITCHES}
+
+
+def test_a_rehearsal_measures_every_strategy_if_asked(tmp_path, monkeypatch):
+    def run_worker(command, *_):
+        worker, printed = gpu_strategies.parse(command[2:]), io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            gpu_strategies.work(worker, worker.worker)
+        return subprocess.CompletedProcess(command, 0, printed.getvalue()), 1
+
+    def make(*given, **named):
+        return _gpu_parts.Parts(*given, **named, start=InProcess, clock=lambda: 0.0)
+
+    monkeypatch.setattr(gpu_strategies, "run_limited", run_worker)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
+    assert "strategies" not in gpu_all.parse(words).only
+    status = gpu_all.run(gpu_all.parse([*words, "--only", "graph,strategies"]), make)
+    parts = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
+    assert status == 0, {name: part["error"] for name, part in parts.items()}
+    found = parts["strategies"]["result"]
+    assert found["prepared"].keys() == {"partitioned", "packed"}
+    assert [each["strategy"] for each in found["results"]] == list(STRATEGIES)
+    for each in found["results"]:
+        assert each["compared"] > 0
+        assert 0 < each["steps"]["sage-256"]["batches"] <= 3
