@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import core, settings
@@ -35,6 +37,13 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """End the process that programs are forked from."""
     forked.stop()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Closes after the test what it has entered, such as loaders."""
+    with ExitStack() as entered:
+        yield entered
 
 
 @pytest.fixture(name="seeds")

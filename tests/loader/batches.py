@@ -1,11 +1,13 @@
 """Helpers of the loader's tests: they check a batch, compare two batches, and simulate a disk."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.sampler import NeighborSampler
 
 import gnndrive
 from gnndrive import Store
@@ -33,6 +35,23 @@ def assert_same(one: Data, other: Data) -> None:
             assert torch.equal(value, right[name]), name
         else:
             assert value == right[name], name
+
+
+def assert_all_same(one: Iterable[Data], other: Iterable[Data]) -> None:
+    """Raise AssertionError unless both have the same batches in the same order."""
+    for left, right in zip(one, other, strict=True):
+        assert_same(left, right)
+
+
+def bits(rows: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, so that NaNs compare."""
+    return rows.contiguous().view(torch.uint8) if rows.numel() else rows
+
+
+class NoSampler(NeighborSampler):  # type: ignore[misc]
+    """A sampler of a user's, which needs no graph."""
+
+    def __init__(self) -> None: ...
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, seed: int = 0, faults: Any = None) -> None:

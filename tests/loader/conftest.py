@@ -1,6 +1,6 @@
 """A small graph, in memory and as a store, and a fixture that makes loaders and closes them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -40,15 +40,14 @@ def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def make(store: Store) -> Iterator[Make]:
+def make(store: Store, stack: ExitStack) -> Make:
     """Makes loaders over the store, or another as `data=`, and closes them after the test."""
-    with ExitStack() as opened:
 
-        def one(num_neighbors: Any = (4, 3), **arguments: Any) -> NeighborLoader:
-            given = {"data": store, "batch_size": 16, "buffer": "40KB", "io_depth": 16} | arguments
-            return opened.enter_context(NeighborLoader(num_neighbors=num_neighbors, **given))
+    def one(num_neighbors: Any = (4, 3), **arguments: Any) -> NeighborLoader:
+        given = {"data": store, "batch_size": 16, "buffer": "40KB", "io_depth": 16} | arguments
+        return stack.enter_context(NeighborLoader(num_neighbors=num_neighbors, **given))
 
-        yield one
+    return one
 
 
 @pytest.fixture(params=[0, 4, 2])

@@ -18,7 +18,7 @@ import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader
 from gnndrive.common.records import DiskCost
 from gnndrive.store.calibration import disk_identity, save_calibration
-from tests.loader.batches import assert_same, check
+from tests.loader.batches import assert_all_same, assert_same, check
 from tests.loader.conftest import NODES
 
 
@@ -55,8 +55,7 @@ def test_manual_seed_or_a_generator_repeats_epochs(make):
     for seed in (7, 7, 8):
         torch.manual_seed(seed)
         epochs.append(list(loader))
-    for left, right in zip(*epochs[:2], strict=True):
-        assert_same(left, right)
+    assert_all_same(*epochs[:2])
     assert epochs[2][0].input_id.tolist() != epochs[0][0].input_id.tolist()
     one, other = (make(shuffle=True, generator=torch.Generator().manual_seed(9)) for _ in range(2))
     first = [input_ids(one), input_ids(one)]
@@ -242,8 +241,7 @@ def test_a_loader_can_be_rebuilt_from_its_attributes(make, data):
     loader = make(input_nodes=data.train_mask, seed=4, num_workers=2, batch_size=9)
     with rebuilt(loader) as again:
         assert again.samplers == again.num_workers == 2
-        for left, right in zip(loader, again, strict=True):
-            assert_same(left, right)
+        assert_all_same(loader, again)
     loader = make(input_nodes=range(100), shuffle=True, batch_size=25)
     with rebuilt(loader, sampler=range(0, 100, 2), shuffle=False) as again:
         assert list(chain(*input_ids(again))) == list(range(0, 100, 2))

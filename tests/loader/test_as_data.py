@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -30,13 +28,6 @@ def hetero() -> HeteroData:
 def types(hetero: HeteroData, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The same as a store."""
     return gnndrive.from_data(hetero, tmp_path_factory.mktemp("as_data") / "hetero.gnn")
-
-
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    """Closes loaders after the test."""
-    with ExitStack() as stack:
-        yield stack
 
 
 # ---- attributes that were set
@@ -85,7 +76,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def test_values_of_the_whole_graph_are_in_batches_as_in_pygs(data, hetero, tmp_path, opened):
+def test_values_of_the_whole_graph_are_in_batches_as_in_pygs(data, hetero, tmp_path, stack):
     plain, typed = copy.copy(data), copy.copy(hetero)
     for name, value in VALUES.items():
         plain[name] = value
@@ -96,7 +87,7 @@ def test_values_of_the_whole_graph_are_in_batches_as_in_pygs(data, hetero, tmp_p
         store = gnndrive.from_data(mine, tmp_path / str(nodes))
         given = {"num_neighbors": [2], "input_nodes": nodes, "batch_size": 9}
         expected = next(iter(NeighborLoader(mine, **given)))
-        loader = opened.enter_context(NeighborLoader(store, buffer="1MB", **given))
+        loader = stack.enter_context(NeighborLoader(store, buffer="1MB", **given))
         batch = next(iter(loader))
         places: list[Any] = [lambda of: of]
         if nodes:
@@ -128,14 +119,14 @@ def test_changes_between_epochs_count_from_the_next_one(store, make):
         iter(loader)
 
 
-def test_set_attributes_of_types(types, hetero, opened):
+def test_set_attributes_of_types(types, hetero, stack):
     mine = copy.copy(types)
     mine["paper"].order = torch.arange(types["paper"].num_nodes)
     mine["author", "paper"].number = torch.arange(types[WRITES].num_edges)
     mine["topic"].x = torch.arange(types["topic"].num_nodes)
     mine["venue"].word, mine.name = "v", "mine"
     del mine["author"].x
-    loader = opened.enter_context(NeighborLoader(mine, [3, 3], "paper", batch_size=20))
+    loader = stack.enter_context(NeighborLoader(mine, [3, 3], "paper", batch_size=20))
     for batch in loader:
         assert torch.equal(batch["paper"].order, batch["paper"].n_id)
         assert torch.equal(batch[WRITES].number, batch[WRITES].e_id)
@@ -214,16 +205,16 @@ class Named(HeteroData):  # type: ignore[misc]
     """A batch of the user's class."""
 
 
-def test_custom_cls_makes_the_batches(make, types, hetero, opened):
+def test_custom_cls_makes_the_batches(make, types, hetero, stack):
     loader = NeighborLoader(types, [3], "paper", batch_size=50, custom_cls=Named)
-    for batch in opened.enter_context(loader):
+    for batch in stack.enter_context(loader):
         assert type(batch) is Named
         check(batch, hetero)
     with pytest.raises(ConfigError, match="custom_cls= made a HeteroData: give a class that"):
         next(iter(make(custom_cls=HeteroData)))
 
 
-def test_input_id_is_pygs(store, data, types, hetero, opened):
+def test_input_id_is_pygs(store, data, types, hetero, stack):
     few, label = torch.tensor([5, 2, 9]), torch.arange(30)
     links = {"edge_label_index": data.edge_index[:, :30], "edge_label": label}
     for kind, ours, theirs, given in (
@@ -233,7 +224,7 @@ def test_input_id_is_pygs(store, data, types, hetero, opened):
         (NeighborLoader, types, hetero, {"input_nodes": ("paper", few), "input_id": few * 10}),
         (LinkNeighborLoader, store, data, {**links, "input_id": label * 2}),
     ):
-        loader = opened.enter_context(kind(ours, [2], batch_size=7, **given))
+        loader = stack.enter_context(kind(ours, [2], batch_size=7, **given))
         for one, other in zip(loader, kind(theirs, [2], batch_size=7, **given), strict=True):
             if ours is types:
                 one, other = one["paper"], other["paper"]
@@ -245,12 +236,12 @@ def test_input_id_is_pygs(store, data, types, hetero, opened):
 # ---- short edge types
 
 
-def test_short_edge_types_in_arguments(types, hetero, opened, tmp_path):
+def test_short_edge_types_in_arguments(types, hetero, stack, tmp_path):
     short = {("author", "paper"): [2], "rev_writes": [1], ("paper", "paper"): [0], HOSTS: [0]}
     whole = {WRITES: [2], WRITTEN: [1], CITES: [0], HOSTS: [0]}
     edges = hetero[WRITES].edge_index[:, :9]
     for form in (("author", "paper"), "writes", (("author", "paper"), edges), (WRITES, None)):
-        loader = opened.enter_context(LinkNeighborLoader(types, short, form, batch_size=9))
+        loader = stack.enter_context(LinkNeighborLoader(types, short, form, batch_size=9))
         assert loader.num_neighbors == whole
         batch = next(iter(loader))
         assert batch[WRITES].edge_label_index.shape == (2, 9)

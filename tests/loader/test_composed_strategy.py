@@ -12,7 +12,7 @@ from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
 from gnndrive.disk.tiers.base import Tier, TierContext
 from gnndrive.strategies import STRATEGIES, Strategy
-from tests.loader.batches import assert_same, check
+from tests.loader.batches import assert_all_same, check
 from tests.loader.conftest import NODES, Make
 from tests.second import (
     SECOND,
@@ -82,8 +82,7 @@ def test_what_does_not_decide_changes_no_batch_nor_its_state(composed):
     ):
         loader = composed(**other)
         loader.load_state_dict(state)
-        for one, batch in zip(expected[7:], loader, strict=True):
-            assert_same(one, batch)
+        assert_all_same(expected[7:], loader)
 
 
 def test_closing_leaves_nothing_held(composed, store):

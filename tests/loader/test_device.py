@@ -15,7 +15,7 @@ from gnndrive.buffer.items import SLOT_TABLE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.runtime import Runtime
 from gnndrive.testing.fake_cuda import fake_cuda
-from tests.loader.batches import assert_same, check, stage
+from tests.loader.batches import assert_all_same, assert_same, check, stage
 from tests.loader.conftest import NODES
 from tests.soak import product
 
@@ -158,8 +158,7 @@ async def test_a_warm_up_cancelled_while_it_grows(make, warm_up, monkeypatch):
         assert asking.cancelled()
     go_on.set()
     got += [batch async for batch in batches]
-    for one, other in zip(expected, got, strict=True):
-        assert_same(one, other)
+    assert_all_same(expected, got)
     assert device.plan().slots == NODES
 
 

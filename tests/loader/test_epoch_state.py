@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader
 from tests import forked
-from tests.loader.batches import assert_same
+from tests.loader.batches import assert_all_same
 from tests.loader.conftest import NODES
 from tests.soak import product
 
@@ -41,8 +41,7 @@ def test_a_resumed_epoch_yields_exactly_the_remaining_batches(make, left_after, 
     given = taken(iter(loader), left_after)
     assert loader.state_dict()["batches"] == left_after
     other = moved(loader, make(shuffle=True, seed=seed))
-    for expected, batch in zip(whole, [*given, *other], strict=True):
-        assert_same(expected, batch)
+    assert_all_same(whole, [*given, *other])
 
 
 def test_the_epochs_after_a_resumed_one_are_the_same_as_without_resuming(make):
@@ -92,8 +91,7 @@ def test_a_sampler_draws_the_same_and_a_distributed_ones_epoch_is_in_the_state(m
             assert other.sampler.epoch == 0
         batches = iter(loader)
         given = taken(batches, 4)
-        for expected, batch in zip(whole, [*given, *moved(loader, other)], strict=True):
-            assert_same(expected, batch)
+        assert_all_same(whole, [*given, *moved(loader, other)])
 
 
 # ---- what is refused

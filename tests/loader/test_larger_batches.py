@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -58,7 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def make(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def make(store: Store, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> Make:
     """Makes loaders that draw the first batches only, and know nothing of each other's."""
     monkeypatch.setattr(drawing, "SPREAD_MAX", 8)
     monkeypatch.setattr(batch_sizes, "_of_process", {})
@@ -66,14 +66,13 @@ def make(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(choice, "HARDLY_MORE", 0)
     monkeypatch.setattr(choice, "HARDLY_MORE_BYTES", 0)
     (store.path / batch_sizes.BATCHES_JSON).unlink(missing_ok=True)
-    with ExitStack() as opened:
 
-        def one(**arguments: Any) -> NeighborLoader:
-            given = {"num_neighbors": [-1], "batch_size": 10, "io_depth": 1, "seed": 3} | arguments
-            given = {"input_nodes": SEEDS} | given
-            return opened.enter_context(NeighborLoader(given.pop("data", store), **given))
+    def one(**arguments: Any) -> NeighborLoader:
+        given = {"num_neighbors": [-1], "batch_size": 10, "io_depth": 1, "seed": 3} | arguments
+        given = {"input_nodes": SEEDS} | given
+        return stack.enter_context(NeighborLoader(given.pop("data", store), **given))
 
-        yield one
+    return one
 
 
 def sizes(batches: Iterable[Any]) -> list[int]:

@@ -16,7 +16,7 @@ from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.strategies import strategy
 from gnndrive.testing.faults import NOISE, Faults
-from tests.loader.batches import assert_same, check, simulate, stage
+from tests.loader.batches import assert_all_same, assert_same, check, simulate, stage
 from tests.loader.conftest import NODES
 from tests.loader.diskgnn.packs import assert_same_sample, loader_of, make_pack
 from tests.loader.hetero.graph import make_data
@@ -116,10 +116,7 @@ def test_other_samples_are_the_same_from_disk(make, given):
     """Also with all neighbours."""
     given = GIVEN | {"num_neighbors": [-1, 5], "buffer": "80KB"} | given
     for other in ({"neighbour_cache": 0}, {"strategy": "ali+pg"}):
-        for left, right in zip(
-            make(topology="mmap", **given), make(topology="direct", **given | other), strict=True
-        ):
-            assert_same(left, right)
+        assert_all_same(make(topology="mmap", **given), make(topology="direct", **given | other))
 
 
 @pytest.mark.parametrize("topology", ["mmap", "direct"])
@@ -202,8 +199,7 @@ def test_a_state_without_sampling_is_of_neighbour_sampling(make, epochs):
     state = loader.state_dict() | {"batches": 2}
     del state["settings"]["sampling"], state["settings"]["batch_dependency"]
     loader.load_state_dict(state)
-    for left, right in zip(epochs["neighbor"][0][2:], loader, strict=True):
-        assert_same(left, right)
+    assert_all_same(epochs["neighbor"][0][2:], loader)
     with pytest.raises(ConfigError, match="sampling was 'neighbor' and is 'labor'"):
         make(**LABOR).load_state_dict(state)
 

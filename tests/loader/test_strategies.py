@@ -17,7 +17,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.runtime import Runtime
 from gnndrive.sampling.trace import Trace
-from tests.loader.batches import assert_same, skewed_store
+from tests.loader.batches import assert_all_same, assert_same, skewed_store
 from tests.loader.conftest import NODES
 from tests.loader.test_same_batches import victim
 
@@ -95,8 +95,7 @@ def test_a_state_moves_between_strategies(make, other, taken):
             next(batches)
         resumed = make(**COMMON | then)
         resumed.load_state_dict(loader.state_dict())
-        for ours, theirs in zip(resumed, expected[taken:], strict=True):
-            assert_same(ours, theirs)
+        assert_all_same(resumed, expected[taken:])
 
 
 async def test_in_an_event_loop_beside_another_iterator(make):

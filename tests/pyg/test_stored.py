@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -46,19 +46,18 @@ def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def make(store: Store) -> Iterator[Make]:
+def make(store: Store, stack: ExitStack) -> Make:
     """Make loaders of the store, or of `of=`, and close them after the test."""
-    with ExitStack() as opened:
 
-        def one(
-            kind: type = NeighborLoader, fanout: Any = (3, 2), of: Any = store, **arguments: Any
-        ) -> Any:
-            given = {"batch_size": 10, "buffer": "20KB", "io_depth": 8, "seed": 1} | arguments
-            if of is not store:
-                given = {name: each for name, each in given.items() if name not in OF_STORES}
-            return opened.enter_context(kind(of, list(fanout), **given))
+    def one(
+        kind: type = NeighborLoader, fanout: Any = (3, 2), of: Any = store, **arguments: Any
+    ) -> Any:
+        given = {"batch_size": 10, "buffer": "20KB", "io_depth": 8, "seed": 1} | arguments
+        if of is not store:
+            given = {name: each for name, each in given.items() if name not in OF_STORES}
+        return stack.enter_context(kind(of, list(fanout), **given))
 
-        yield one
+    return one
 
 
 @pytest.fixture(params=["store", "data"])

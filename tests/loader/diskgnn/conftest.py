@@ -1,6 +1,6 @@
 """A small graph as a store, with a pack of two shuffled epochs of its batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,11 +31,10 @@ def store(graph: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def replay(store: Store) -> Iterator[Replay]:
+def replay(store: Store, stack: ExitStack) -> Replay:
     """Makes loaders that replay the store's pack, and closes them after the test."""
-    with ExitStack() as opened:
 
-        def one(**more: Any) -> NeighborLoader:
-            return opened.enter_context(loader_of(store, ARGUMENTS, **more))
+    def one(**more: Any) -> NeighborLoader:
+        return stack.enter_context(loader_of(store, ARGUMENTS, **more))
 
-        yield one
+    return one

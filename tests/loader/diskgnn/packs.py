@@ -9,6 +9,7 @@ from torch_geometric.data import Data, HeteroData
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.store.packed.format import PackInfo
+from tests.loader.batches import bits
 
 PACK_BUFFER = "60KB"  # of which some rows of the graphs of these tests are hot
 SEED = 7
@@ -90,8 +91,3 @@ def check_rows(batch: Data | HeteroData, data: Data | HeteroData) -> None:
                 assert got[name].dtype == value.dtype, name
                 expected = value[number]
                 assert torch.equal(bits(got[name]), bits(expected)), name
-
-
-def bits(rows: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, so that NaNs compare."""
-    return rows.contiguous().view(torch.uint8) if rows.numel() else rows

@@ -19,11 +19,10 @@ from gnndrive.store.packed.orders import SETS_MAX
 from gnndrive.store.packed.verify import verify_pack
 from gnndrive.strategies import STRATEGIES
 from gnndrive.testing.faults import NOISE
-from tests.loader.batches import assert_same, simulate
+from tests.loader.batches import assert_all_same, assert_same, bits, simulate
 from tests.loader.diskgnn.conftest import BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import (
     assert_same_sample,
-    bits,
     check_rows,
     least_buffer,
     loader_of,
@@ -115,8 +114,7 @@ def test_graphs_of_several_types(arguments, tmp_path):
     for batches in epochs_of(typed, tmp_path, arguments | {"shuffle": True}):
         for replayed, drawn in batches:
             check_rows(replayed, typed)
-            for got, expected in zip(replayed.stores, drawn.stores, strict=True):
-                assert_same(got, expected)
+            assert_all_same(replayed.stores, drawn.stores)
 
 
 @product(

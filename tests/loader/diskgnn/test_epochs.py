@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import Store
@@ -16,7 +15,7 @@ from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.plan.choice import make_planner
 from gnndrive.plan.prediction import Disk
-from tests.loader.batches import assert_same
+from tests.loader.batches import assert_all_same, assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of
 from tests.soak import product
@@ -24,11 +23,6 @@ from tests.soak import product
 
 def seeds_of(batches: Any) -> list[list[int]]:
     return [batch.input_id.tolist() for batch in batches]
-
-
-def assert_all_same(left: list[Data], right: list[Data]) -> None:
-    for one, other in zip(left, right, strict=True):
-        assert_same(one, other)
 
 
 def test_epochs_replay_the_recordings_in_turn(replay):

@@ -11,23 +11,15 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import SequentialSampler
-from torch_geometric.sampler import NeighborSampler
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
-from tests.loader.batches import assert_same
+from tests.loader.batches import NoSampler, assert_all_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of, make_pack, pack_folder
 from tests.loader.hetero.graph import make_data
 from tests.store.packed.packs import make_graph
-
-
-class Users(NeighborSampler):
-    """A sampler of the user's, which needs no graph."""
-
-    def __init__(self) -> None: ...
-
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     # another pack's: the setting is named, and what would make the pack
@@ -39,7 +31,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     # batches of the user's own
     ({"sampler": SequentialSampler(range(300)), "shuffle": None}, "sampler= or batch_sampler="),
     ({"transform_sampler_output": dict, "disjoint": True}, "transform_sampler_output="),
-    ({"neighbor_sampler": Users()}, "neighbor_sampler="),
+    ({"neighbor_sampler": NoSampler()}, "neighbor_sampler="),
     # for batches that are drawn
     ({"policy": "belady"}, "policy='belady' is for batches that are drawn"),
     ({"neighbour_cache": "1MB"}, "neighbour_cache='1MB' is for batches that are drawn"),
@@ -98,8 +90,7 @@ def test_where_a_pack_may_be(own, tmp_path):
         open_at(own, None)
     for packed in (elsewhere, str(elsewhere)):
         with open_at(own, packed) as loader:
-            for one, other in zip(loader, expected, strict=True):
-                assert_same(one, other)
+            assert_all_same(loader, expected)
         with pytest.raises(ConfigError, match=re.escape(f"{elsewhere}: fanout was")) as caught:
             loader_of(own, ARGUMENTS | {"num_neighbors": [4, 2]}, packed=packed, buffer="100KB")
     for packed in (b"bytes", "n" * 300, "nowhere/else"):

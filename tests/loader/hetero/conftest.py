@@ -1,6 +1,6 @@
 """A heterogeneous graph, in memory and as a store, and a fixture that makes and closes loaders."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,14 +25,13 @@ def store(data: HeteroData, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def make(store: Store) -> Iterator[Make]:
+def make(store: Store, stack: ExitStack) -> Make:
     """Makes loaders over the store and closes them after the test."""
-    with ExitStack() as opened:
 
-        def one(kind: Any = NeighborLoader, fanout: Any = (4, 3), **arguments: Any) -> Any:
-            given = {"data": store, "batch_size": 16, "buffer": "100KB", "io_depth": 16, "seed": 1}
-            if kind is NeighborLoader:
-                given["input_nodes"] = ("paper", store["paper"].split("train"))
-            return opened.enter_context(kind(num_neighbors=fanout, **(given | arguments)))
+    def one(kind: Any = NeighborLoader, fanout: Any = (4, 3), **arguments: Any) -> Any:
+        given = {"data": store, "batch_size": 16, "buffer": "100KB", "io_depth": 16, "seed": 1}
+        if kind is NeighborLoader:
+            given["input_nodes"] = ("paper", store["paper"].split("train"))
+        return stack.enter_context(kind(num_neighbors=fanout, **(given | arguments)))
 
-        yield one
+    return one

@@ -16,7 +16,7 @@ from gnndrive.loader import host_service
 from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
 from gnndrive.loader.store_datamodule import InTrainer
 from gnndrive.sampling.dealing import steps_left
-from tests.loader.batches import assert_same
+from tests.loader.batches import assert_all_same, assert_same
 from tests.loader.conftest import NODES, Make
 from tests.loader.diskgnn.packs import loader_of, make_pack
 from tests.loader.ranks.conftest import AsRank
@@ -157,11 +157,6 @@ def padded(whole: list[Data], world: int, drop_last: bool = False, done: int = 0
     """What `world` ranks yield together, from batch `done` on."""
     count = steps_left(len(whole), done, world, drop_last) * world
     return [whole[(done + at) % len(whole)] for at in range(count)]
-
-
-def assert_all_same(one: list[Data], other: list[Data]) -> None:
-    for left, right in zip(one, other, strict=True):
-        assert_same(left, right)
 
 
 @product("world,drop_last", [2, 3, 12], [False, True])

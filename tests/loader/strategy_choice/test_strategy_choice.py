@@ -19,7 +19,7 @@ from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import access_traces
 from gnndrive.strategies import STRATEGIES
-from tests.loader.batches import assert_same
+from tests.loader.batches import assert_all_same
 from tests.loader.strategy_choice.conftest import BATCHES, DRAWN, SAME, SHORT
 
 # ---- the comparison
@@ -220,8 +220,7 @@ def test_auto_takes_the_cheapest_that_changes_no_batch(make, short, costs, chose
 def test_auto_has_the_batches_of_gnndrive(make, short, monkeypatch):
     monkeypatch.setattr(strategy_choice, "predict", costing({"gnndrive": 1.0, "ginex": 0.1}))
     loader = make(**short, strategy="auto")
-    for one, other in zip(loader, make(**short), strict=True):
-        assert_same(one, other)
+    assert_all_same(loader, make(**short))
     assert loader._strategy is STRATEGIES["ginex"]
     state = loader.state_dict()
     for name in ("gnndrive", "auto"):

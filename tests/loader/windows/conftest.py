@@ -1,6 +1,6 @@
 """A small graph as a partitioned store, and a fixture that makes loaders of its windows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,14 +28,13 @@ def store(graph: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def make(store: Store) -> Iterator[Make]:
+def make(store: Store, stack: ExitStack) -> Make:
     """Makes loaders over the store, or another as `data=`, and closes them after the test; link
     loaders if `edge_label_index=` is given."""
-    with ExitStack() as opened:
 
-        def one(**more: Any) -> NeighborLoader:
-            kind: Any = LinkNeighborLoader if "edge_label_index" in more else NeighborLoader
-            made: NeighborLoader = kind(**{"data": store, **ARGUMENTS, **more})
-            return opened.enter_context(made)
+    def one(**more: Any) -> NeighborLoader:
+        kind: Any = LinkNeighborLoader if "edge_label_index" in more else NeighborLoader
+        made: NeighborLoader = kind(**{"data": store, **ARGUMENTS, **more})
+        return stack.enter_context(made)
 
-        yield one
+    return one

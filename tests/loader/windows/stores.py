@@ -12,6 +12,7 @@ import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.store.partitioned.partition import partition
+from tests.loader.batches import bits
 
 NODES, EDGES, PARTS = 900, 7_000, 12
 WINDOWS = 4  # of three partitions
@@ -87,11 +88,6 @@ def check(batch: Data, data: Data, window: torch.Tensor | None = None) -> None:
     if "batch_size" in batch:
         assert batch.batch_size == batch.num_sampled_nodes[0] == len(batch.input_id)
     assert window is None or window[batch.n_id].all()
-
-
-def bits(rows: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, so that NaNs compare."""
-    return rows.contiguous().view(torch.uint8)
 
 
 def inputs_of(batches: Iterable[Data]) -> list[list[int]]:

@@ -19,7 +19,7 @@ from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.testing.fake_cuda import fake_cuda
-from tests.loader.batches import assert_same
+from tests.loader.batches import assert_all_same, assert_same
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import NODES, PARTS, STATIC, check
 from tests.soak import product
@@ -154,8 +154,7 @@ def test_an_iterator_that_is_closed_or_dropped(make: Make, loading: Loading, dro
     del iterator
     loading.slow = False
     loader.set_epoch(0)
-    for one, other in zip(loader, make(), strict=True):
-        assert_same(one, other)
+    assert_all_same(loader, make())
 
 
 @product("megabatch,device", [1, 12], ["cpu", "simulated-cuda"])

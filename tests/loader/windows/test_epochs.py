@@ -19,7 +19,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.loader.megabatches import PASSES_MAX, passes_for
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.testing.faults import NOISE
-from tests.loader.batches import assert_same, simulate
+from tests.loader.batches import assert_all_same, simulate
 from tests.loader.ranks.conftest import AsRank
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
@@ -48,11 +48,6 @@ WAYS: list[dict[str, Any]] = [
 ]
 WHOLE = {"input_nodes": torch.arange(0, NODES, 3), "drop_last": True, "batch_size": 20}
 RESUMED = [{}, WHOLE, {"passes": 2}, {"seed": None}, MARIUS, MARIUS | {"static": 0.02}]
-
-
-def assert_all_same(left: list[Data], right: list[Data]) -> None:
-    for one, other in zip(left, right, strict=True):
-        assert_same(one, other)
 
 
 def test_batches_depend_on_the_seed_alone(make, monkeypatch, seeds):
@@ -331,8 +326,7 @@ def test_as_many_ranks_go_on(make: Make, as_rank: AsRank, world: int, done: int)
         resumed = make(ranks=True, megabatch=None)
         resumed.load_state_dict(states[0])
         rest = list(resumed)
-        for one, other in zip([*begun, *rest], whole, strict=True):
-            assert_same(one, other)
+        assert_all_same([*begun, *rest], whole)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (2, 1), (1, 2)])

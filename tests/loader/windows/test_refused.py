@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.sampler import NegativeSampling, NeighborSampler
+from torch_geometric.sampler import NegativeSampling
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
@@ -20,7 +20,7 @@ from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.testing.faults import Faults
-from tests.loader.batches import assert_same, simulate
+from tests.loader.batches import NoSampler, assert_same, simulate
 from tests.loader.hetero.graph import make_data as make_typed
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.damage import KINDS, damage, outcome
@@ -55,12 +55,6 @@ def test_arguments_of_windows_are_for_strategies_with_windows(store):
         NeighborLoader(make_graph(), [3], megabatch=3)
 
 
-class Users(NeighborSampler):
-    """A sampler of the user's, which needs no graph."""
-
-    def __init__(self) -> None: ...
-
-
 EDGE = {"edge_label_index": torch.zeros(2, 50, dtype=torch.int64), "batch_size": 90} | MARIUS
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"topology": "resident"}, "^topology='resident' is for batches that are sampled"),
@@ -77,7 +71,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"subgraph_type": "induced"}, "subgraph_type='induced'"),
     ({"time_attr": "y", "input_time": torch.zeros(NODES).long()}, "time_attr="),
     ({"weight_attr": "y"}, "weight_attr="),
-    ({"neighbor_sampler": Users()}, "neighbor_sampler="),
+    ({"neighbor_sampler": NoSampler()}, "neighbor_sampler="),
     ({"sampler": range(20), "shuffle": None}, "sampler= and batch_sampler="),
     ({"batch_sampler": [[1], [2]], "shuffle": None, "batch_size": 1}, "batch_sampler="),
     # marius

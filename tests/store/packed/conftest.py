@@ -1,7 +1,7 @@
 """Stores to pack, small budgets, so that small tables have many parts, and no waiting for disks."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -56,13 +56,12 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def make(graph: Store) -> Iterator[Callable[..., Any]]:
+def make(graph: Store, stack: ExitStack) -> Callable[..., Any]:
     """Makes loaders over the graph, or another as `data=`, and closes them after the test."""
-    with ExitStack() as opened:
 
-        def one(kind: Any = NeighborLoader, **arguments: Any) -> Any:
-            given = {"data": graph, "num_neighbors": [4, 3], "batch_size": 16, "seed": 5}
-            given |= {"buffer": "4MB", "io_depth": 16, "shuffle": True}
-            return opened.enter_context(kind(**(given | arguments)))
+    def one(kind: Any = NeighborLoader, **arguments: Any) -> Any:
+        given = {"data": graph, "num_neighbors": [4, 3], "batch_size": 16, "seed": 5}
+        given |= {"buffer": "4MB", "io_depth": 16, "shuffle": True}
+        return stack.enter_context(kind(**(given | arguments)))
 
-        yield one
+    return one

@@ -22,7 +22,7 @@ from gnndrive.store.packed.record import record
 from gnndrive.store.packed.samples import SampleReader
 from gnndrive.store.packed.settings import parse_settings
 from gnndrive.store.parsing import Record
-from tests.loader.batches import assert_same
+from tests.loader.batches import assert_all_same, assert_same
 from tests.store.packed.packs import NODES, files_of, reader_of, record_loader, source_of
 
 
@@ -36,8 +36,7 @@ def check(loader: Any, root: Path, epochs: int = 2) -> None:
         for index, batch in enumerate(loader):
             found = reader.read(epoch * len(loader) + index)
             again = loader._collate.from_map(found.seeds, found.sample)
-            for one, other in zip(again.stores, batch.stores, strict=True):
-                assert_same(one, other)
+            assert_all_same(again.stores, batch.stores)
             for name, rows in loader._collate.rows_of(found.sample, None).items():
                 used[name][np.unique(rows)] += 1
     for name, counts in recorded.counts.items():
