@@ -17,13 +17,7 @@ from gnndrive.buffer.policies.lru import LRU
 from gnndrive.buffer.ranking import Classes
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib
-from gnndrive.common.records import (
-    FAILURE,
-    Codes,
-    Evicted,
-    Int64Array,
-    Stretch,
-)
+from gnndrive.common.records import FAILURE, Codes, Evicted, Int64Array, Stretch
 from tests.soak import product
 
 NONE = lib.GD_NO_CODE

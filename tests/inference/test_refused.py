@@ -230,8 +230,7 @@ def doubled_in_place(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [of_sources, doubled_in_place, degrees_of_targets, SAGEConv(COLUMNS, 4, aggr="median")],
+    "layer", [of_sources, doubled_in_place, degrees_of_targets, SAGEConv(COLUMNS, 4, aggr="median")]
 )
 def test_what_inference_can_do_is_not_refused(layer: Layer, store: Store, data: Data):
     infer([layer], store, batch_size=BATCH)

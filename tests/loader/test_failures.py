@@ -17,14 +17,7 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import (
-    ConfigError,
-    LinkNeighborLoader,
-    NeighborLoader,
-    ReadError,
-    Store,
-    StoreError,
-)
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, ReadError, Store, StoreError
 from gnndrive.disk.row_reader import RowReader
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import Faults

@@ -27,13 +27,7 @@ from gnndrive.strategies import Strategy
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_ranks import simulate_ranks
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
-from gnndrive.testing.simulation import (
-    Delivered,
-    RandomSampler,
-    Scenario,
-    Simulation,
-    simulate,
-)
+from gnndrive.testing.simulation import Delivered, RandomSampler, Scenario, Simulation, simulate
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SLOW = Faults(short=0.1, delay_turns_max=6)

@@ -20,14 +20,7 @@ from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.trace import Trace
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation, simulate
-from tests.pipeline.scenarios import (
-    NOISE,
-    PLACES,
-    SLOW,
-    expected_nodes,
-    held,
-    run_one,
-)
+from tests.pipeline.scenarios import NOISE, PLACES, SLOW, expected_nodes, held, run_one
 from tests.pipeline.tight import in_virtual_loop, short_of_memory
 from tests.soak import product
 

@@ -13,11 +13,7 @@ import torch_geometric.loader
 from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import SAGEConv, to_hetero
-from torch_geometric.sampler import (
-    BaseSampler,
-    NodeSamplerInput,
-    SamplerOutput,
-)
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 import gnndrive

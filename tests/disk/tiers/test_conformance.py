@@ -21,18 +21,13 @@ from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.faults import NOISE, Faults, simulated
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import (
-    Scenario,
-    Simulation,
-    told_rows,
-    write_told_rows,
-)
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows, write_told_rows
 from tests.disk.engines.conftest import slot_memory
 from tests.second import Keeping
 
 # Tiers that the standard context, over the disk, does not make: a function of it gives theirs.
 CONTEXTS: dict[str, Callable[[TierContext], TierContext]] = {
-    "host-rows": lambda given: replace(given, kept=(40, 90)),
+    "host-rows": lambda given: replace(given, kept=(40, 90))
 }
 ALL = [*plugins.names("tiers"), Keeping]
 ROWS = 300

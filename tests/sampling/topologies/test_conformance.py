@@ -24,12 +24,7 @@ from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import _neighbours, resident
 from gnndrive.sampling.topologies._csc import make_csc
-from gnndrive.sampling.topologies.base import (
-    GraphSize,
-    IndicesInMemory,
-    Topology,
-    TopologyQuestion,
-)
+from gnndrive.sampling.topologies.base import GraphSize, IndicesInMemory, Topology, TopologyQuestion
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.testing.faults import NOISE, Faults

@@ -19,14 +19,7 @@ from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.long_writer import LongWriter
 from tests.forked import Program
 from tests.store.kills import counting, fails_at, killed_at
-from tests.store.partitioned.made import (
-    MEMORY,
-    Chosen,
-    draw_edges,
-    edge_store,
-    neighbours,
-    run,
-)
+from tests.store.partitioned.made import MEMORY, Chosen, draw_edges, edge_store, neighbours, run
 
 NODES, EDGES = 600, 3000
 Fake = Callable[[str], None]

@@ -14,17 +14,8 @@ import pytest
 import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.partitioned.folder import PartitioningFolder
-from gnndrive.store.partitioned.format import (
-    ARRAYS,
-    PARTITION_JSON,
-    dump,
-    read_partition,
-)
-from gnndrive.store.partitioned.partitioned import (
-    Partitioned,
-    open_partitioned,
-    partitions_of,
-)
+from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, dump, read_partition
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned, partitions_of
 from gnndrive.store.partitioned.settings import PartitionSettings
 from gnndrive.store.reader import Store
 from tests.soak import product

@@ -13,14 +13,7 @@ from gnndrive.store import Store
 from gnndrive.store import open as open_store
 from gnndrive.store.partitioned import edge_stream, ldg, symmetric
 from tests.soak import product
-from tests.store.partitioned.made import (
-    MEMORY,
-    Chosen,
-    draw_edges,
-    edge_store,
-    neighbours,
-    run,
-)
+from tests.store.partitioned.made import MEMORY, Chosen, draw_edges, edge_store, neighbours, run
 
 NODES, EDGES = 120, 1_000
 PAGE = 4096

@@ -31,11 +31,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, small: Callable[..., None]) -> None:
 @pytest.mark.filterwarnings("ignore:.*given partitions are empty")  # as they are meant to be
 @pytest.mark.parametrize(
     ("part", "parts", "static"),
-    [
-        (PART, 9, 0.04),
-        (PART, 12, 1.0),
-        (np.random.default_rng(3).permutation(NODES), NODES, 0.1),
-    ],
+    [(PART, 9, 0.04), (PART, 12, 1.0), (np.random.default_rng(3).permutation(NODES), NODES, 0.1)],
 )
 def test_a_sound_folder(store: Store, part: Any, parts: int, static: float):
     told: dict[str, tuple[int, int]] = {}
