@@ -1,6 +1,5 @@
 """`gnndrive pack`, `unpack`, `partition`, what training finds, and `info`, `verify`, `clean`."""
 
-import errno
 import os
 import re
 import shlex
@@ -14,7 +13,6 @@ import gnndrive as gd
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store.packed.format import PACK_JSON
-from gnndrive.store.packed.volumes import failure
 from gnndrive.store.partitioned.partitioned import open_partitioned
 from tests.cli.conftest import NODES, QUICK, RANDOM, SMALL
 
@@ -174,17 +172,6 @@ def test_it_goes_on_after_ctrl_c(gnndrive, store, monkeypatch, kind, words):
     assert gnndrive(*words).code == 0
     assert listed(gnndrive, store, kind)["state"] == "whole"
     assert gnndrive("verify", made_in(store, KINDS[kind])).code == 0
-
-
-def test_packing_goes_on_after_a_full_disk(gnndrive, store, monkeypatch):
-    def full(root, *_):
-        raise failure(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), root)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("gnndrive.store.packed.pack.reserve", full)
-        assert "the same command goes on" in gnndrive("pack", store, *SMALL).refusal
-    made = gnndrive("pack", store, *SMALL)
-    assert (made.code, "record: " in made.err) == (0, False)
 
 
 def test_clean_removes_what_was_killed(gnndrive, store, monkeypatch):

@@ -191,22 +191,6 @@ def test_a_removal_that_was_killed_has_removed_nothing_or_all(store: Store):
     assert 3 < at < 20
 
 
-def test_an_interrupted_one_goes_on_from_its_last_batch(store: Store):
-    work = partial(infer, GraphSAGE(COLUMNS, 8, 2, 3), store, batch_size=16)
-    with pytest.raises(KeyboardInterrupt):
-        work(progress=interrupt)
-    assert "h" not in gnndrive.open(store.path).node_names
-    begun: list[tuple[int, int]] = []
-    work(progress=lambda what, *of: begun.append(of))
-    total = 2 * (store.num_nodes + store.num_edges)
-    assert begun[0][0] >= total // 2 - 300
-    assert begun[-1] == (total, total)
-    again: list[int] = []
-    work(progress=lambda what, done, total: again.append(done))
-    assert not again
-    gnndrive.open(store.path).verify()
-
-
 def test_missing_files_begin_anew(store: Store, data: Data):
     model = GraphSAGE(COLUMNS, 8, 3, 3)
     with pytest.raises(KeyboardInterrupt):

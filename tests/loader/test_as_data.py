@@ -236,7 +236,7 @@ def test_input_id_is_pygs(store, data, types, hetero, stack):
 # ---- short edge types
 
 
-def test_short_edge_types_in_arguments(types, hetero, stack, tmp_path):
+def test_short_edge_types_in_arguments(types, hetero, stack):
     short = {("author", "paper"): [2], "rev_writes": [1], ("paper", "paper"): [0], HOSTS: [0]}
     whole = {WRITES: [2], WRITTEN: [1], CITES: [0], HOSTS: [0]}
     edges = hetero[WRITES].edge_index[:, :9]
@@ -250,10 +250,3 @@ def test_short_edge_types_in_arguments(types, hetero, stack, tmp_path):
     for given in ({**short, WRITES: [1]}, {**short, "z": [1]}):
         with pytest.raises(ConfigError, match=r"there twice|does not have"):
             NeighborLoader(types, given, "paper")
-    data = HeteroData()
-    data["user"].num_nodes, data["item"].num_nodes = 3, 4
-    for relation in ("buys", "sees"):
-        data["user", relation, "item"].edge_index = torch.tensor([[0, 2], [3, 1]])
-    store = gnndrive.from_data(data, tmp_path / "two.gnn")
-    with pytest.raises(ConfigError, match=r"short for several .*'buys'.*'sees'"):
-        LinkNeighborLoader(store, [1], (("user", "item"), None))

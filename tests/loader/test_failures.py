@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gnndrive.testing.faults import Faults
 from tests.loader.batches import check, simulate
 from tests.loader.conftest import NODES
 from tests.loader.hetero.graph import CITES, WRITES, make_data
+from tests.loader.windows.damage import KINDS, damage
 
 ROW_BYTES = 33 * 4
 BAD_NODE = 100  # in batch 6 of 16 seeds each; no row of batch 5 shares its sector
@@ -230,36 +232,6 @@ def write(folder: Path) -> list[Path]:
     return [gnndrive.from_data(each, folder / name).path for name, each in given.items()]
 
 
-def damaged(content: bytes, rng: random.Random, text: bool) -> bytes:
-    """Change bits, values behind the header (beyond all limits, or their order), or the length."""
-    start = 0 if text or rng.random() < 0.1 else min(DATA_OFFSET, len(content) - 1)
-    head, data, kind = content[:start], bytearray(content[start:]), rng.randrange(6)
-    at = rng.randrange(max(len(data), 1)) // 8 * 8
-    if kind == 0 and data:
-        data[at] ^= 1 << rng.randrange(8)
-    elif kind == 1:
-        value = rng.choice([-1, -(1 << 63), (1 << 63) - 1, 1 << 31, -1 << 31, COUNT, ENDS, 0])
-        data[at : at + 8] = np.int64(value).tobytes()[: len(data) - at]
-    elif kind == 2:
-        numbers = np.frombuffer(bytes(data[: len(data) // 8 * 8]), rng.choice(["i4", "i8"]))
-        order = np.random.default_rng(rng.randrange(1 << 30)).permutation(len(numbers))
-        data[: numbers.nbytes] = numbers[order].tobytes()
-    elif kind == 3:
-        data[at : at + 4096] = bytes([rng.choice([0, 255, 127])]) * len(data[at : at + 4096])
-    elif kind == 4:
-        return content[: rng.randrange(len(content) + 1)]
-    else:
-        data += bytes(rng.choice([1, 8, 4096]))
-    return head + bytes(data)
-
-
-def overwrite(file: Path, content: bytes) -> None:
-    """Write the content in place, so that maps of the file see it."""
-    with open(file, "r+b") as opened:
-        opened.write(content)
-        os.ftruncate(opened.fileno(), len(content))
-
-
 def use(path: Path, rng: random.Random, halfway: Callable[[], None]) -> None:
     """Read rows, or take some batches of a loader and one without its pipeline; damage the store
     more halfway."""
@@ -304,15 +276,8 @@ def test_random_damage(tmp_path, seeds):
     for seed in seeds(15):
         rng = random.Random(seed)
         path = rng.choice(stores)
-        files = sorted(each for each in path.rglob("*") if each.is_file())
-        whole: dict[Path, bytes] = {}
-
-        def change() -> None:
-            file = rng.choice(files)  # noqa: B023
-            content = file.read_bytes()
-            whole.setdefault(file, content)  # noqa: B023
-            overwrite(file, damaged(content, rng, file.suffix == ".json"))  # noqa: B023
-
+        whole = {each: each.read_bytes() for each in path.rglob("*.npy")}
+        change = partial(change_one, path, rng)
         try:
             if rng.random() < 0.8:
                 change()
@@ -325,4 +290,10 @@ def test_random_damage(tmp_path, seeds):
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
         finally:
             for file, content in whole.items():
-                overwrite(file, content)
+                file.write_bytes(content)
+
+
+def change_one(path: Path, rng: random.Random) -> None:
+    """Damage one place of a store's arrays."""
+    seed = rng.randrange(1 << 30)
+    damage(path, rng.choice(KINDS), seed, "x.npy", lambda file: file.stem in ("indices", "edge_id"))

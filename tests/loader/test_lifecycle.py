@@ -387,16 +387,6 @@ def test_as_many_iterators_as_memory_holds(make):
     assert [sum(1 for _ in iterator) for iterator in live] == [len(loader)] * 3
 
 
-def test_breaking_off_frees_the_buffer_for_the_next(make):
-    loader = make(memory=make().plan().total_bytes)  # for one iterator
-    for _ in range(6):
-        for batch in loader:
-            assert batch.batch_size == 16
-            break
-        iter(loader)
-    assert sum(1 for _ in loader) == len(loader)
-
-
 # ---- calls from a loader's own threads
 
 

@@ -170,17 +170,6 @@ def test_an_epoch_that_is_cut_short_leaves_a_whole_file(make, path, taken, end):
     assert sorted(found) == [(0, batch, "") for batch in range(taken)]
 
 
-def test_indices_go_on_behind_a_warm_up(make, path, monkeypatch):
-    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
-    loader = make(device="simulated-cuda", buffer=None, batch_size=8, trace=path)
-    count = len(list(loader))
-    slots = loader.stats()["buffer_slots"]
-    loader.close()
-    assert slots == NODES, "the buffer has grown"
-    assert sorted(check_batches(read(path))) == [(0, batch, "") for batch in range(count)]
-    assert {each["count"] for each in loader.stage_stats().values()} == {count}
-
-
 def test_two_loaders_cannot_write_one_file(make, path):
     one, other, unused = make(trace=path), make(trace=path), make(trace=path)
     unused.close()

@@ -298,19 +298,3 @@ async def test_codes_tell_next_uses_far_beyond_the_window(rows, rule):
         assert bench.kept == []
         bench.begin_epoch()
     await bench.simulation.close()
-
-
-@in_virtual_loop
-async def test_rows_whose_next_use_is_forgotten_are_given_up_first(rows):
-    bench = Bench(rows, 2, "victim", foreseen=True)
-    for index, (number, code) in enumerate([(0, 50), (1, 40), (2, lib.GD_NO_CODE)]):
-        await bench.next_batch(index, number, code)
-    assert bench.kept == [0, 1]
-    bench.begin_epoch()
-    await bench.next_batch(0, 3, 90)
-    await bench.next_batch(1, 1, lib.GD_NO_CODE)  # part 3 takes the place of one of the two
-    assert 3 in bench.kept
-    await bench.next_batch(2, 4, 80)
-    await bench.next_batch(3, 5, lib.GD_NO_CODE)
-    assert bench.kept == [3, 4]
-    await bench.simulation.close()

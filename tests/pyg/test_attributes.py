@@ -15,9 +15,8 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader, ReadError
+from gnndrive import NeighborLoader, ReadError
 from gnndrive.common.errors import StoreError
-from gnndrive.common.memory import parse_size
 from gnndrive.plan import planner as planning
 from gnndrive.plan.choice import make_planner
 from gnndrive.pyg import attributes
@@ -139,18 +138,6 @@ def test_a_file_that_became_shorter_is_an_error(tmp_path, data):
             list(batches)
         with pytest.raises(StopIteration):
             next(batches)
-
-
-@pytest.mark.usefixtures("no_room")
-def test_too_little_memory_for_reading_is_refused(make):
-    with pytest.raises(ConfigError, match="is too little") as caught:
-        make(memory=1, topology="mmap").plan()
-    least = parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
-    plan = make(memory=least, topology="mmap").plan()
-    assert set(plan.fetched) == EVERYTHING
-    assert next(line.nbytes for line in plan.lines if line.what == "attributes") > 1 << 24
-    with pytest.raises(ConfigError, match="is too little"):
-        make(memory=int(0.998 * least), topology="mmap").plan()
 
 
 COUNT = 1200

@@ -1,22 +1,20 @@
 """Damage of a stranger's pack is an error or another sound batch, never a crash or a hang."""
 
-import errno
 import os
 import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 import gnndrive
-from gnndrive import NeighborLoader, Store
+from gnndrive import Store
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import Faults
 from tests.loader.batches import simulate
-from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
-from tests.loader.diskgnn.packs import least_buffer, loader_of, make_pack, pack_folder
+from tests.loader.diskgnn.conftest import ARGUMENTS, EPOCHS
+from tests.loader.diskgnn.packs import loader_of, make_pack, pack_folder
 from tests.loader.windows.damage import KINDS, damage, outcome
 from tests.soak import product
 from tests.store.packed.packs import make_graph
@@ -74,12 +72,6 @@ def test_files_that_are_none(store, pack, name, what):
     assert "remove the pack, and pack the store again (gnndrive pack)" in str(caught.value)
 
 
-# ---- reads that fail: the error comes at its batch's turn, and the loader can be used again
-
-
-ROW_BYTES = 80
-
-
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store of one table with a pack, because a simulated fault strikes all files."""
@@ -88,37 +80,6 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made = gnndrive.from_data(graph, tmp_path_factory.mktemp("failing") / "graph.gnn")
     make_pack(made, ARGUMENTS, epochs=EPOCHS)
     return made
-
-
-def first_of(loader: NeighborLoader, number: int) -> int:
-    """Where the chunk of a recorded batch begins in the file of rows, in bytes."""
-    recording = loader._assembly().recording
-    assert recording is not None
-    _, first = recording.places["nodes/x"].starts(recording.index[number])
-    return DATA_OFFSET + first * ROW_BYTES
-
-
-@product("bad,device,seed", [0, 3, 7], ["cpu", "simulated-cuda"], [*range(4)])
-def test_eio_comes_at_its_turn(narrow, graph, bad, seed, device, monkeypatch):
-    """Earlier batches are delivered; the other recording is whole. The buffer has one place and
-    hardly any hot rows."""
-    given = {"buffer": least_buffer(narrow, ARGUMENTS), "device": device, "engine": "simulated"}
-    with loader_of(narrow, ARGUMENTS, **given) as loader:
-        at = first_of(loader, bad) + 10 * ROW_BYTES  # no other batch has a row in this sector
-        faults = Faults(eio_offsets=((at, at + 1),), short=0.2, delay_turns_max=seed)
-        simulate(monkeypatch, seed, faults)
-        for _ in range(2):
-            loader.set_epoch(0)
-            delivered = []
-            with pytest.raises(ReadError) as caught:
-                delivered.extend(loader)
-            assert len(delivered) == bad
-            for batch in delivered:
-                assert torch.equal(batch.x, graph.x[batch.n_id])
-            assert caught.value.errno == errno.EIO
-            assert Path(caught.value.path) == pack_folder(narrow) / "rows" / "nodes" / "x.npy"
-            assert abs(caught.value.offset - at) < 70_000
-        assert len(list(loader)) == BATCHES
 
 
 def test_a_hot_row_that_cannot_be_read(narrow, monkeypatch):

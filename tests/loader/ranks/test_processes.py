@@ -1,6 +1,5 @@
-"""Real ranks: three processes, and then two, which go on from the state of the three."""
+"""Real ranks: three processes, whose loaders exchange what they have to agree on."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -23,15 +22,14 @@ from gnndrive.loader import host_service
 from gnndrive.loader.ranks import resolve_ranks
 from tests import forked
 
-NODES, SIZE = 330, 16  # 21 batches, the last of which is smaller; two ranks need a pad
-SAVING_RANKS, SAVED_STEPS = 3, 2
+NODES, SIZE, RANKS = 330, 16, 3  # 21 batches, the last of which is smaller
 
 
 class Process:
     """This rank, and loaders of the store."""
 
-    def __init__(self, store: str, folder: str) -> None:
-        self.store, self.folder = gnndrive.open(store), Path(folder)
+    def __init__(self, store: str) -> None:
+        self.store = gnndrive.open(store)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
     @contextmanager
@@ -55,11 +53,6 @@ class Process:
         """The batches of all ranks, step by step."""
         return [each for step in zip(*self.everyone(told), strict=True) for each in step]
 
-    def padded(self, whole: list[str], done: int = 0) -> list[str]:
-        """What ranks together yield of an epoch of which `done` batches are done."""
-        steps = -(-(len(whole) - done) // self.world)
-        return [whole[(done + at) % len(whole)] for at in range(steps * self.world)]
-
 
 def digest(batch: Any) -> str:
     """A text that two batches share if their content is the same, bit for bit."""
@@ -67,27 +60,13 @@ def digest(batch: Any) -> str:
     return sha256(b"".join(batch[name].numpy().tobytes() for name in names)).hexdigest()
 
 
-def ranks_together_yield_one_processs_batches(process: Process) -> None:
+def ranks_together_yield_one_processs_batches_and_have_one_state(process: Process) -> None:
     whole = process.everyone(process.digests())[0]  # the first rank draws as one process does
-    assert process.in_turn(process.digests(ranks=True)) == process.padded(whole)
-
-
-def a_state_goes_on_with_other_ranks(process: Process) -> None:
-    """The first run saves one, after some steps of its three ranks; later runs load it."""
-    whole, file = process.everyone(process.digests())[0], process.folder / "state.json"
-    saved = process.everyone(file.exists())[0]
+    assert process.in_turn(process.digests(ranks=True)) == whole
     with process.loader(ranks=True) as loader:
-        if saved:
-            loader.load_state_dict(json.loads(file.read_text()))
-            rest = process.in_turn([digest(batch) for batch in loader])
-            assert rest == process.padded(whole, SAVED_STEPS * SAVING_RANKS)
-            return
-        assert process.world == SAVING_RANKS
-        assert len(list(islice(loader, SAVED_STEPS))) == SAVED_STEPS
+        assert len(list(islice(loader, 2))) == 2
         state = loader.state_dict()
         assert process.everyone(state) == [state] * process.world
-        if process.rank == process.world - 1:
-            file.write_text(json.dumps(state))
 
 
 def arguments_that_differ_are_an_error_on_every_rank(process: Process) -> None:
@@ -177,8 +156,7 @@ def the_timeout_is_the_groups(process: Process) -> None:
 
 
 CHECKS: tuple[Callable[[Process], None], ...] = (
-    ranks_together_yield_one_processs_batches,
-    a_state_goes_on_with_other_ranks,
+    ranks_together_yield_one_processs_batches_and_have_one_state,
     arguments_that_differ_are_an_error_on_every_rank,
     a_rank_that_cannot_begin_is_an_error_on_every_rank,
     a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,
@@ -188,21 +166,16 @@ CHECKS: tuple[Callable[[Process], None], ...] = (
 )
 
 
-def checks_of(world: int) -> tuple[Callable[[Process], None], ...]:
-    """All checks; two ranks make those for which their number matters."""
-    return CHECKS[:2] if world < SAVING_RANKS else CHECKS
-
-
 def main() -> None:
     """Run the checks of a rank: `STORE FOLDER`."""
     world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     with NeighborLoader(gnndrive.open(sys.argv[1]), [2], ranks=True) as early:
         dist.init_process_group(
-            "gloo", f"file://{sys.argv[2]}/group{world}", timedelta(minutes=2), world, rank
+            "gloo", f"file://{sys.argv[2]}/group", timedelta(minutes=2), world, rank
         )
         assert len(early) == -(-NODES // world), "made before there was a group"
-    process = Process(*sys.argv[1:])
-    for check in checks_of(world):
+    process = Process(sys.argv[1])
+    for check in CHECKS:
         check(process)
         dist.barrier()
         if rank == 0:
@@ -218,16 +191,14 @@ def test_ranks_in_processes(tmp_path: Path) -> None:
     data = Data(x=torch.randn(NODES, 8, generator=draw), edge_index=edges)
     store = gnndrive.from_data(data, tmp_path / "ranks.gnn")
     program = "from tests.loader.ranks.test_processes import main; main()"
-    for world in (SAVING_RANKS, 2):
-        with ExitStack() as running:
-            ranks = []
-            for rank in range(world):
-                said = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "RANK": rank}
-                environment = {name: str(each) for name, each in said.items()}
-                made = forked.Program(
-                    program, str(store.path), str(tmp_path), environment=environment
-                )
-                ranks.append(running.enter_context(made))
-            ended = [each.communicate() for each in ranks]
-            assert ended[0][0].split() == [check.__name__ for check in checks_of(world)], ended
-            assert [each.returncode for each in ranks] == world * [0], ended
+    with ExitStack() as running:
+        ranks = []
+        for rank in range(RANKS):
+            said = {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "RANK": rank}
+            environment = {name: str(each) for name, each in said.items()}
+            given = str(store.path), str(tmp_path)
+            made = forked.Program(program, *given, environment=environment)
+            ranks.append(running.enter_context(made))
+        ended = [each.communicate() for each in ranks]
+        assert ended[0][0].split() == [check.__name__ for check in CHECKS], ended
+        assert [each.returncode for each in ranks] == RANKS * [0], ended

@@ -18,7 +18,7 @@ def damage(root: Path, kind: str, seed: int, rows: str, narrow: Callable[[Path],
     """Damage one place of the arrays below a folder; returns what was done. `rows` is the pattern
     of files that may hold any bytes, and `narrow` says which files hold int32 instead of int64."""
     draw = random.Random(seed)
-    files = sorted(path for path in root.rglob("*.npy") if path.stat().st_size > DATA_OFFSET)
+    files = sorted(path for path in root.rglob("*.npy") if path.stat().st_size >= DATA_OFFSET + 8)
     file = draw.choice([each for each in files if kind == "short" or not each.match(rows)])
     content = bytearray(file.read_bytes())
     at = draw.randrange(len(content))
@@ -27,7 +27,9 @@ def damage(root: Path, kind: str, seed: int, rows: str, narrow: Callable[[Path],
     elif kind == "bit":
         content[at] ^= 1 << draw.randrange(8)
     else:
-        numbers = np.frombuffer(content, "<i4" if narrow(file) else "<i8", offset=DATA_OFFSET)
+        dtype = np.dtype("<i4" if narrow(file) else "<i8")
+        count = (len(content) - DATA_OFFSET) // dtype.itemsize
+        numbers = np.frombuffer(content, dtype, count, DATA_OFFSET)
         at = draw.randrange(len(numbers))
         near = [int(numbers[at]) + by for by in (-1, 1, 2, 16)]
         number = draw.choice([*NUMBERS, *near]) % 2 ** (8 * numbers.itemsize)

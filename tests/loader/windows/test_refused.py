@@ -1,6 +1,5 @@
 """What a loader of windows says to arguments, stores, folders and memory that cannot work."""
 
-import errno
 import os
 import re
 import shutil
@@ -19,8 +18,7 @@ from gnndrive import NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.partitioned.partition import partition
-from gnndrive.testing.faults import Faults
-from tests.loader.batches import NoSampler, assert_same, simulate
+from tests.loader.batches import NoSampler
 from tests.loader.hetero.graph import make_data as make_typed
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.damage import KINDS, damage, outcome
@@ -180,7 +178,6 @@ def test_large_attributes_that_memory_has_no_room_for(make, tmp_path, monkeypatc
 
 
 MEND = r"remove the folder, and partition the store again \(gnndrive partition\)"
-ROW_BYTES = 36
 NARROW = ("order.npy", "place.npy", "indices.npy", "static_indices.npy")
 
 
@@ -242,24 +239,3 @@ def test_order_and_place_that_contradict_each_other(make: Make, folder: Path) ->
     place.flush()
     with pytest.raises(StoreError, match=r"order\.npy and place\.npy beside .* do not fit"):
         list(loader)
-
-
-@product("device,seed", ["cpu", "simulated-cuda"], [0, 1, 2])
-def test_eio_comes_at_its_batchs_turn(make, store, seed, device, monkeypatch):
-    """Batches before the first one that needs the row are delivered, in every epoch."""
-    row = 400
-    at = DATA_OFFSET + row * ROW_BYTES
-    faults = Faults(eio_offsets=((at, at + 1),), short=0.2, delay_turns_max=seed)
-    simulate(monkeypatch, seed, faults)
-    plain, loader = make(), make(engine="simulated", device=device)
-    nodes = set(plain._partitioned.store_ids(0, NODES)[row - 20 : row + 20].tolist())
-    for number in (0, 1):
-        loader.set_epoch(number)
-        whole, delivered = list(plain), []
-        with pytest.raises(ReadError) as caught:
-            delivered.extend(loader)
-        for one, other in zip(delivered, whole, strict=False):
-            assert_same(one, other)
-        assert nodes & set(whole[len(delivered)].n_id.tolist())
-        assert caught.value.errno == errno.EIO
-        assert Path(caught.value.path) == store.path / "partitioned" / "default" / "x.npy"
