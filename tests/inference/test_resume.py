@@ -5,9 +5,7 @@ import errno
 import fcntl
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -45,40 +43,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "SYNC_BYTES", 5000)
 
 
-def count_calls(patch: pytest.MonkeyPatch, at: Callable[..., None]) -> None:
-    """Call `at(number, function, arguments)` before each call of `CALLS`."""
-    calls = [0]
-
-    def counted(whole: Any, *given: Any, **named: Any) -> Any:
-        calls[0] += 1
-        at(calls[0], whole, given)
-        return whole(*given, **named)
-
-    for name in CALLS:
-        patch.setattr(os, name, partial(counted, getattr(os, name)))
-
-
-def kill_at(call: int, work: Callable[[], object]) -> None:
-    """Run `work` in a child that is killed in its call number `call` of `CALLS`, half done if it is
-    a write."""
-
-    def kill(number: int, whole: Any, given: Any) -> None:
-        if number == call:
-            if whole is write:
-                whole(given[0], given[1][: len(given[1]) // 2], given[2])
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    write, child = os.pwrite, os.fork()
-    if not child:
-        try:
-            count_calls(pytest.MonkeyPatch(), kill)
-            work()
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
-
-
 def files_of(folder: Path) -> dict[str, bytes]:
     """The content of the arrays below a folder."""
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*.npy")}
@@ -92,18 +56,18 @@ def test_killed_at_any_call(hetero_store: Store, hetero: HeteroData, tmp_path: P
         WRITTEN: SAGEConv((columns["paper"], columns["author"]), 30),
     }
     second = {key: SAGEConv(30, 4) for key in first}
-    layers, out, calls = [HeteroConv(first), HeteroConv(second)], tmp_path / "out", [0]
+    layers, out, calls = [HeteroConv(first), HeteroConv(second)], tmp_path / "out", list[None]()
     work = partial(infer, layers, hetero_store, out=out, batch_size=20, io_depth=2)
     with pytest.MonkeyPatch.context() as patch:
-        count_calls(patch, lambda number, *_: calls.append(number))
+        counting(patch.setattr, lambda: calls.append(None), CALLS)
         work()
     wanted = files_of(out)
     assert set(wanted) == {"author/h.npy", "paper/h.npy"}
-    last = calls[-1] - 14  # far behind, before results are put in place
-    moving = calls[-1] - 2  # one of two types is in place
-    for call in (last, moving, *(1 + 9 * seed % calls[-1] for seed in seeds(5))):
+    last = len(calls) - 14  # far behind, before results are put in place
+    moving = len(calls) - 2  # one of two types is in place
+    for call in (last, moving, *(1 + 9 * seed % len(calls) for seed in seeds(5))):
         shutil.rmtree(out)
-        kill_at(call, work)
+        assert killed_at(work, call, CALLS)
         begun: list[tuple[int, int]] = []
         work(progress=lambda what, *of, begun=begun: begun.append(of))
         assert call != moving or not begun

@@ -10,7 +10,6 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from tests.loader.batches import stage
 
 NODES = 400
 Make = Callable[..., NeighborLoader]
@@ -48,9 +47,3 @@ def make(store: Store, stack: ExitStack) -> Make:
         return stack.enter_context(NeighborLoader(num_neighbors=num_neighbors, **given))
 
     return one
-
-
-@pytest.fixture(params=[0, 4, 2])
-def some_staging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaders make simulated devices with other delays and another staging."""
-    stage(monkeypatch, request.param)

@@ -1,6 +1,5 @@
 """However batches are loaded, they are the same: by seed, epoch and number alone."""
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +8,13 @@ import pytest
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ClosedError, ConfigError, NeighborLoader, NeighborSampler, Store
+from gnndrive import ConfigError, NeighborLoader, NeighborSampler, Store
 from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.strategies import strategy
-from gnndrive.testing.faults import NOISE, Faults
+from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_all_same, assert_same, check, simulate, stage
 from tests.loader.conftest import NODES
 from tests.loader.diskgnn.packs import assert_same_sample, loader_of, make_pack
@@ -111,14 +110,6 @@ def test_the_batches_are_the_same(make, data, epochs, way, monkeypatch, seeds):
         assert loader._runtime.device.driver.pinned_bytes == 0
 
 
-@pytest.mark.parametrize("given", [{"replace": False}, {"replace": True}, {"disjoint": True}])
-def test_other_samples_are_the_same_from_disk(make, given):
-    """Also with all neighbours."""
-    given = GIVEN | {"num_neighbors": [-1, 5], "buffer": "80KB"} | given
-    for other in ({"neighbour_cache": 0}, {"strategy": "ali+pg"}):
-        assert_all_same(make(topology="mmap", **given), make(topology="direct", **given | other))
-
-
 @pytest.mark.parametrize("topology", ["mmap", "direct"])
 def test_two_iterators_at_once_do_not_disturb_each_other(make, epochs, topology):
     """Each waits for all of its own samples, in threads that they share."""
@@ -152,26 +143,6 @@ def test_samplers_read_together(make):
         assert found[-1]["neighbours_cached"] == 0 < found[-1]["topology_bytes_read"]
     alone, four, three = (stats["topology_requests"] for stats in found)
     assert four < three < alone
-
-
-@pytest.mark.parametrize("engine", ["threads", "simulated"])
-def test_closing_in_the_middle(make, monkeypatch, engine):
-    """Samplers wait in threads for the loop that reads, and another loop ends them."""
-    simulate(monkeypatch, 1, Faults(delay_turns_max=30))
-    way = {"topology": "direct", "neighbour_cache": 0, "gap": 0, "buffer": "60KB"}
-    for number in range(4):
-        before = threading.active_count()
-        loader = make([-1, -1], engine=engine, **way)
-        iterator, other = iter(loader), iter(loader)
-        for _ in range(number % 3):
-            next(iterator)
-        if number % 2:
-            iterator.close()
-            assert next(other).batch_size == 16
-        loader.close()
-        with pytest.raises(ClosedError):
-            list(other)
-        assert threading.active_count() <= before  # an earlier loader may end meanwhile
 
 
 # ---- sampling="labor"

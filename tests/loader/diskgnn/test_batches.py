@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,13 +17,11 @@ from gnndrive.disk.tiers import host_rows
 from gnndrive.store.packed.orders import SETS_MAX
 from gnndrive.store.packed.verify import verify_pack
 from gnndrive.strategies import STRATEGIES
-from gnndrive.testing.faults import NOISE
-from tests.loader.batches import assert_all_same, assert_same, bits, simulate
+from tests.loader.batches import assert_all_same, assert_same
 from tests.loader.diskgnn.conftest import BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import (
     assert_same_sample,
     check_rows,
-    least_buffer,
     loader_of,
     make_pack,
     pack_folder,
@@ -143,57 +140,6 @@ def test_all_strategies_deliver_the_same_attributes(
     refused = subgraph_type == "induced" and "disjoint" in more
     assert ({"gnndrive", "diskgnn"} <= found.keys()) is not refused
     assert all(each == found["gnndrive"] for each in found.values()), found
-
-
-ROWS = (
-    (torch.uint8, 1), (torch.uint8, 1023), (torch.uint8, 5000), (torch.bfloat16, 256),
-    (torch.float32, 25), (torch.float64, 50),
-)  # fmt: skip
-NODES, IN_NEIGHBOURS = 96, 4
-ARGUMENTS: dict[str, Any] = {"num_neighbors": [3], "batch_size": 12, "shuffle": True}
-HOWS: tuple[dict[str, Any], ...] = (
-    {"engine": "uring"}, {"engine": "threads"}, {"engine": "simulated"},
-    {"device": "simulated-cuda", "places": 1}, {"device": "simulated-cuda", "places": 2},
-    {"sector": 4096},
-)  # fmt: skip
-
-
-@pytest.mark.usefixtures("some_staging")
-@pytest.mark.filterwarnings("ignore:nodes/x.* nan")
-@product("row,how", ROWS, HOWS)
-def test_rows_equal_the_tables(tmp_path, monkeypatch, row, how):
-    """Rows are random bytes. The buffer holds one batch and few of the hot rows, so most hot rows
-    are read from disk, again for each batch; with room for all rows, hot rows are read once."""
-    (dtype, dim), how = row, dict(how)
-    draw = torch.Generator().manual_seed(dim)
-    row_bytes = dim * dtype.itemsize
-    x = torch.randint(0, 256, (NODES, row_bytes), dtype=torch.uint8, generator=draw).view(dtype)
-    indices = np.random.default_rng(0).integers(0, NODES, NODES * IN_NEIGHBOURS) ** 2 // NODES
-    indptr = np.arange(NODES + 1) * IN_NEIGHBOURS
-    store = gnndrive.write_store(tmp_path / "r.gnn", indptr=indptr, indices=indices, nodes={"x": x})
-    make_pack(store, ARGUMENTS, buffer=60 * row_bytes)
-    simulate(monkeypatch, seed=dim, faults=NOISE)
-    sector = how.pop("sector", 512)
-    monkeypatch.setattr("gnndrive.disk.layouts._rows_file._sector_bytes", lambda fd: sector)
-    little = least_buffer(store, ARGUMENTS)
-    if "places" in how:
-        little = least_buffer(store, ARGUMENTS, how.pop("places")) + 20 * row_bytes
-    loaded = []
-    for buffer in (little, "100MB"):
-        with loader_of(store, ARGUMENTS, buffer=buffer, **how) as loader:
-            for _ in range(2):
-                seen = 0
-                for batch in loader:
-                    seen += batch.batch_size
-                    assert batch.x.dtype == x.dtype
-                    assert torch.equal(bits(batch.x), bits(x[batch.n_id]))
-                assert seen == NODES
-            stats = loader.stats()
-        assert stats["engine"] == how.get("engine", stats["engine"])
-        assert float(stats["rows_hit"]) + float(stats["rows_loaded"]) == stats["rows"]
-        loaded.append(stats["rows_loaded"])
-    assert loaded[0] > NODES, "the buffer was to be far too small"
-    assert stats["rows_hit"] > NODES
 
 
 # ---- rows that host memory keeps

@@ -25,19 +25,19 @@ ARGUMENTS: dict[str, Any] = {
 MARIUS: dict[str, Any] = {"strategy": "marius", "megabatch": 4}
 
 
-def make_graph(x: torch.Tensor | None = None, nodes: int = NODES, edges: int = EDGES) -> Data:
+def make_graph() -> Data:
     """A graph with duplicate edges, self loops, a few hubs, and nodes without neighbours."""
     draw = torch.Generator().manual_seed(3)
-    sources = (nodes * torch.rand(edges, generator=draw) ** 3).long()
-    targets = torch.randint(0, nodes - nodes // 10, (edges,), generator=draw)
-    order = torch.randperm(nodes, generator=draw)
+    sources = (NODES * torch.rand(EDGES, generator=draw) ** 3).long()
+    targets = torch.randint(0, NODES - NODES // 10, (EDGES,), generator=draw)
+    order = torch.randperm(NODES, generator=draw)
     return Data(
-        x=torch.randn(nodes, 9, generator=draw) if x is None else x,
-        y=torch.randint(0, 7, (nodes,), generator=draw),
-        place=torch.randint(0, 99, (nodes, 2), generator=draw, dtype=torch.int16),
+        x=torch.randn(NODES, 9, generator=draw),
+        y=torch.randint(0, 7, (NODES,), generator=draw),
+        place=torch.randint(0, 99, (NODES, 2), generator=draw, dtype=torch.int16),
         edge_index=torch.stack([order[sources], order[targets]]),
-        edge_attr=torch.randn(edges, 3, generator=draw),
-        train_mask=torch.rand(nodes, generator=draw) < 0.4,
+        edge_attr=torch.randn(EDGES, 3, generator=draw),
+        train_mask=torch.rand(NODES, generator=draw) < 0.4,
     )
 
 

@@ -27,8 +27,6 @@ from tests.loader.windows.stores import (
     check,
     inputs_of,
     inside,
-    make_graph,
-    make_store,
     windows_of,
     with_windows,
 )
@@ -122,21 +120,6 @@ def test_input_ids(make: Make, graph: Data) -> None:
         assert set(twice[batch.input_id].tolist()) == set(seeds.tolist())
         found.update(batch.input_id.tolist())
     assert found == Counter(range(len(twice)))
-
-
-@product(
-    "dtype_width,device",
-    [(torch.bfloat16, 7), (torch.uint8, 777), (torch.float32, 4714), (torch.float64, 1)],
-    ["cpu", "simulated-cuda"],
-)
-def test_rows_of_all_types_and_sizes(make, dtype_width, device, tmp_path):
-    count, (dtype, width) = 120, dtype_width
-    draw = torch.Generator().manual_seed(8)
-    x = (200 * torch.rand(count, width, generator=draw) - 100).to(dtype)
-    data = make_graph(x, count, 800)
-    loader = make(data=make_store(data, tmp_path), device=device)
-    for batch, window in with_windows(loader, loader):
-        check(batch, data, window)
 
 
 # ---- marius: partitions in memory give way one by one

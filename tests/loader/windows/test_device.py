@@ -2,7 +2,7 @@
 loaded; and several iterators.
 
 The device is the simulated one: code that does not wait for an event that it should wait for reads
-wrong bytes. The fake GPUs find streams that use the same bytes without an order.
+wrong bytes.
 """
 
 import re
@@ -12,14 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch_geometric.data import Data
 
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.disk.sequential_reader import SequentialReader
-from gnndrive.testing.fake_cuda import fake_cuda
-from tests.loader.batches import assert_all_same, assert_same
+from tests.loader.batches import assert_same
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import NODES, PARTS, STATIC, check
 from tests.soak import product
@@ -81,19 +78,6 @@ def test_two_windows_must_fit(make: Make, megabatch: int | None) -> None:
     assert len(list(least)) == len(least)
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_fake_gpus(make: Make, graph: Data, in_order: bool) -> None:
-    with fake_cuda() as gpus:
-        loader = make(device="cuda:1", in_order=in_order)
-        for _ in range(2):
-            for batch in loader:
-                assert batch.x.device == batch.edge_index.device == torch.device("cuda", 1)
-                check(batch.clone().apply(lambda tensor: tensor.cpu()), graph)
-        del batch
-        loader.close()
-        assert gpus.contexts == {1}
-
-
 class Loading:
     """Windows that are loaded for ever.
 
@@ -143,20 +127,6 @@ def test_closing_a_loader(make: Make, loading: Loading, waits: bool) -> None:
     assert len(caught) == 1
 
 
-@pytest.mark.parametrize("drop", [False, True])
-def test_an_iterator_that_is_closed_or_dropped(make: Make, loading: Loading, drop: bool) -> None:
-    """The next epoch begins, and has its windows."""
-    loader = make()
-    iterator = iter(loader)
-    loading.begun.wait()
-    if not drop:
-        iterator.close()
-    del iterator
-    loading.slow = False
-    loader.set_epoch(0)
-    assert_all_same(loader, make())
-
-
 @product("megabatch,device", [1, 12], ["cpu", "simulated-cuda"])
 def test_a_second_live_iterator_has_fewer_slots(make, graph, megabatch, device):
     """For one window, so its batches load some rows themselves. What was planned is enough."""
@@ -167,21 +137,6 @@ def test_a_second_live_iterator_has_fewer_slots(make, graph, megabatch, device):
     for one, other in zip(loader, alone, strict=True):
         assert_same(one, other)
         check(one, graph)
-
-
-@pytest.mark.parametrize("device", ["cpu", "simulated-cuda"])
-def test_a_second_iterator_needs_memory(make: Make, device: str) -> None:
-    plan = make(device=device).plan()
-    name, needed = "memory", plan.total_bytes
-    if device != "cpu":
-        name, needed = "device_memory", plan.device_bytes
-    loader = make(device=device, **{name: needed})
-    iterator = iter(loader)
-    with pytest.raises(ConfigError, match=rf"second live iterator.*{name}="):
-        next(iter(loader))
-    assert len(list(iterator)) == len(loader)
-    both = make(device=device, **{name: 2 * needed})
-    assert len(list(zip(both, both, strict=True))) == len(both)
 
 
 def test_what_each_live_iterator_has_is_counted_for_each(make: Make) -> None:

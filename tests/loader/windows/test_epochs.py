@@ -28,12 +28,10 @@ from tests.loader.windows.stores import (
     NODES,
     PARTS,
     WINDOWS,
-    check,
     inputs_of,
     make_graph,
     make_store,
     windows_of,
-    with_windows,
 )
 from tests.soak import product
 
@@ -261,45 +259,6 @@ def test_a_state_of_the_first_epoch(make: Make) -> None:
         loader.load_state_dict(state)
         assert len(loader) == len(whole)
         assert_all_same(begun + list(loader), whole)
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "a window each": {"megabatch": 4},
-    "in order": {"megabatch": 2, "shuffle": False},
-    "passes": {"megabatch": 2, "passes": 2},
-    "whole batches": {"megabatch": 2, "drop_last": True, "batch_size": 10},
-    "few seeds": {"megabatch": 1, "input_nodes": torch.arange(7)},
-    "some nodes": {"megabatch": 2, "input_nodes": torch.arange(100), "batch_size": 9},
-}
-
-
-@product("variant,world", list(VARIANTS), [3, 2])
-def test_ranks_have_windows_of_their_own(make, graph, as_rank, variant, world):
-    arguments = VARIANTS[variant]
-    loaders, inputs = list[NeighborLoader](), range(len(arguments.get("input_nodes", range(NODES))))
-    for rank in range(world):
-        as_rank(rank, world)
-        loaders.append(make(ranks=True, **arguments))
-        len(loaders[rank])  # chooses the windows as this rank
-    for epoch in range(2):
-        found, groups, lengths = Counter[int](), list[tuple[int, ...]](), set[int]()
-        for rank, loader in enumerate(loaders):
-            as_rank(rank, world)
-            batches = list(loader)
-            assert len(batches) == len(loader) or loader.epoch > 1, "len() is the first epoch's"
-            lengths.add(len(batches))
-            groups += [tuple(each.partitions.tolist()) for each in windows_of(loader, epoch)]
-            for batch, window in with_windows(batches, loader, epoch):
-                check(batch, graph, window)
-                found.update(batch.input_id.tolist())
-        assert len(lengths) == 1, "ranks that have no more batches wait for the others for ever"
-        if len(inputs) >= 10:
-            assert len(groups) == len(set(groups)), "two ranks load a window"
-        if not arguments.get("drop_last"):
-            assert set(found) == set(inputs)
-            assert min(found.values()) >= arguments.get("passes", 1)
-        else:
-            assert max(found.values()) == 1
 
 
 def test_draws_of_ranks_differ(make: Make, graph: Data, as_rank: AsRank) -> None:
