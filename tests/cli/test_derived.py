@@ -79,9 +79,6 @@ def test_one_of_several_packs_is_named(gnndrive, store):
     assert "gnndrive unpack" in gnndrive("pack", store, *SMALL).refusal
     name = made_in(store, "packed").name
     gnndrive("pack", store, *SMALL, "--epochs", "2")
-    words = ("train", store, *SMALL, "--strategy", "diskgnn", *QUICK)
-    assert name in gnndrive(*words).refusal
-    assert gnndrive(*words, "--packed", name).code == 0
     assert name in gnndrive("unpack", store).refusal
     assert gnndrive("unpack", store, name).code == 0
 

@@ -96,9 +96,8 @@ def test_split_links(gnndrive, planted, tmp_path):
     assert "--if-exists" in gnndrive("split-links", planted, out).refusal
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
-def test_training_prints_one_json_object(gnndrive, planted, model):
-    ended = gnndrive("train", planted, *WORDS, "--model", model, "--epochs", "2")
+def test_training_prints_one_json_object(gnndrive, planted):
+    ended = gnndrive("train", planted, *WORDS, "--model", "gcn", "--epochs", "2")
     assert ended.code == 0
     report = ended.json
     assert [epoch["epoch"] for epoch in report["epochs"]] == [1, 2]

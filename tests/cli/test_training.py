@@ -201,17 +201,14 @@ WORDS = (*SMALL, *QUICK, "--buffer", "64KB", "--extractors", "1", "--samplers", 
 DEVICE = ("--device", "simulated-cuda")
 
 
-def test_a_device_trains_to_the_same_bits_as_the_host(gnndrive, planted, tmp_path):
+def test_a_device_trains_to_the_same_bits_as_the_host(gnndrive, planted):
     """The simulated device's batches are in host memory, so the model is on the CPU."""
 
     def results(*more):
         report = gnndrive("train", planted, *WORDS, *more).json
         return [(epoch["loss"], epoch["accuracy"]) for epoch in report["epochs"]]
 
-    host = results("--checkpoint", tmp_path / "host.pt")
-    assert results(*DEVICE, "--device-memory", "5MB") == host
-    more = ("--epochs", "2", "--resume", tmp_path / "host.pt")
-    assert results(*more, *DEVICE) == results(*more)
+    assert results(*DEVICE, "--device-memory", "5MB") == results()
 
 
 def test_a_devices_plan_lists_its_memory(gnndrive, planted):
