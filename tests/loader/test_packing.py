@@ -181,7 +181,7 @@ def test_one_of_several_packs_is_removed(copy, tmp_path):
     pack(copy, seed=5, out=tmp_path / "elsewhere")
     assert gnndrive.unpack(copy, tmp_path / "elsewhere") == [tmp_path / "elsewhere"]
     assert gnndrive.unpack(copy) == [only]
-    assert list(only.parent.iterdir()) == []
+    assert not only.parent.exists()
     with pytest.raises(ConfigError, match="has no pack"):
         gnndrive.unpack(copy.path)
 
@@ -197,11 +197,11 @@ def test_what_is_no_pack_is_never_removed(copy, tmp_path):
             gnndrive.unpack(copy, tmp_path / name)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
     link = pack_path(copy, info.settings)
-    link.parent.mkdir(exist_ok=True)
     for given in (None, link.name, link):
+        link.parent.mkdir(exist_ok=True)
         link.symlink_to(tmp_path / "p")
         assert gnndrive.unpack(copy, given) == [link]
-        assert list(link.parent.iterdir()) == []
+        assert not link.parent.exists()
     assert verify_pack(tmp_path / "p", copy) == info
     copy.verify()
 
@@ -226,4 +226,4 @@ def test_an_interrupted_removal_is_ended_by_the_next(copy, monkeypatch):
         with pytest.raises(ConfigError, match="has no pack"):
             gnndrive.unpack(copy)
     assert len(gnndrive.unpack(copy)) == 1
-    assert list((copy.path / "packed").iterdir()) == []
+    assert not (copy.path / "packed").exists()

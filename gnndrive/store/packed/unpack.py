@@ -5,6 +5,7 @@ When not to use it: while a loader replays the pack, whose next batches are then
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -38,6 +39,14 @@ def unpack(
         StoreError: the folder is no pack, or cannot be removed.
     """
     opened = store if isinstance(store, Store) else open_store(store)
+    try:
+        return _unpack(opened, pack)
+    finally:
+        with contextlib.suppress(OSError):  # other packs lie in it
+            (opened.path / PACKED).rmdir()
+
+
+def _unpack(opened: Store, pack: str | os.PathLike[str] | None) -> list[Path]:
     folder, found = opened.path / PACKED, packs_of(opened)
     target = _target(opened, pack, found)
     beside = folder if target is None else target.parent
