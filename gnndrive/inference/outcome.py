@@ -213,7 +213,8 @@ class Outcome:
 
 def remove_result(store: Store, name: str) -> None:
     """Remove an attribute that `gnndrive.infer` added to a store, and what is left of its making.
-    Its record goes first, so that a reader finds all of it or nothing.
+    Its record goes first, so that a reader finds all of it or nothing; the same call ends what was
+    killed.
 
     Args:
         store: the store; open it again to see it without the attribute.
@@ -224,14 +225,15 @@ def remove_result(store: Store, name: str) -> None:
         StoreError: it cannot be removed.
     """
     folder = store.path / DERIVED
-    if name not in (added := added_names(store.path)):
+    if name not in (added := added_names(store.path)) and not _has_rest(folder, name):
+        _remove_if_empty(folder)
         raise ConfigError(
             f"{store.path} has no attribute {name!r} that gnndrive.infer added; it has: "
             f"{', '.join(added) or 'none'}"
         )
     with sole_use(folder / name, "stop it"):
         try:
-            os.unlink(folder / f"{name}.json")
+            (folder / f"{name}.json").unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(
                 f"{folder / name}.json cannot be removed ({error.strerror}): make {folder} "
@@ -239,12 +241,28 @@ def remove_result(store: Store, name: str) -> None:
             ) from error
         try:
             fsync_folder(folder)
+            for each in (folder / name).iterdir():
+                if each.name != LOCK:  # which goes last: it says that the rest is a computation's
+                    shutil.rmtree(each) if each.is_dir() else each.unlink()
             shutil.rmtree(folder / name)
         except OSError as error:
             raise StoreError(
                 f"{folder / name} cannot be removed ({error.strerror}): check the disk, and run "
                 f"gnndrive clean {store.path.parent}"
             ) from error
+    _remove_if_empty(folder)
+
+
+def _has_rest(folder: Path, name: str) -> bool:
+    """Whether a computation, or a removal that was killed, has left the folder of an attribute."""
+    with contextlib.suppress(OSError):
+        if name in os.listdir(folder):
+            names = os.listdir(folder / name)
+            return LOCK in names or not names
+    return False
+
+
+def _remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # other attributes lie in it
         folder.rmdir()
 

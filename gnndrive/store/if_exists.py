@@ -22,7 +22,7 @@ from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.format import STORE_JSON
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.store.temporary_folders import clear
+from gnndrive.store.temporary_folders import clear, lock_of
 
 IfExists = Literal["error", "open", "replace"]
 _CHOICES: tuple[IfExists, ...] = ("error", "open", "replace")
@@ -133,7 +133,7 @@ def settle(
                 raise  # otherwise another process is replacing it: wait for that one
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {target.parent} is not there: make it, or choose another")
-    with locked(target.parent / f".{target.name}.lock", lambda: _announce_wait(target)) as waited:
+    with locked(lock_of(target), lambda: _announce_wait(target)) as waited:
         clear(target)  # puts a store back if the process that was replacing it was killed
         now = _stamp(target)
         # Only with the lock: without it, another process could be replacing the store just now.

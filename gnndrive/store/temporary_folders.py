@@ -32,6 +32,7 @@ from gnndrive.common.limits import refusal
 from gnndrive.store.format import STORE_JSON
 
 LOCK = "writing.lock"
+LOCKED = ".gnndrive.lock"  # ends the name of the file that `lock_of` returns
 REPLACED = "replaced"  # in a folder that is being removed; it goes last
 _NAME = re.compile(r"\.(?P<name>.+)\.(?P<id>[0-9a-f]{8})\.(?P<kind>tmp|sort|old|new)", re.DOTALL)
 _OURS = {"graph", "nodes", "edges", "splits", STORE_JSON, LOCK}  # what a new store holds
@@ -159,6 +160,11 @@ class Leftover:
         return True
 
 
+def lock_of(target: Path) -> Path:
+    """The file that a process holds while it makes the store at `target` (if_exists.py)."""
+    return target.with_name(f".{target.name}{LOCKED}")
+
+
 def leftovers(folder: Path, name: str | None = None) -> list[Leftover]:
     """The temporary folders in `folder` that no process holds and that are of no use where they
     are, in the order to clean them.
@@ -209,7 +215,7 @@ def clear(target: Path) -> None:
     with contextlib.suppress(OSError):
         for leftover in leftovers(target.parent, target.name):
             leftover.clean(anew=True)
-        remove_if_free(target.parent / f".{target.name}.lock")  # see if_exists.py
+        remove_if_free(lock_of(target))
         if (target / LOCK).exists() and not _is_held(target):
             os.unlink(target / LOCK)  # of a writer that was killed after it had put it there
         if _is_whole(target):

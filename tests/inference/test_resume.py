@@ -25,13 +25,13 @@ from gnndrive.inference import hidden, infer
 from gnndrive.inference import outcome as outcome_module
 from gnndrive.inference import run as run_module
 from gnndrive.inference.hidden import HiddenWriter
-from gnndrive.inference.outcome import remove_result
 from gnndrive.inference.unfinished import unfinished
 from gnndrive.store import ArrayInfo
+from gnndrive.store.temporary_folders import lock_of
 from tests.inference.conftest import COLUMNS, doubled, interrupt
 from tests.loader.hetero.graph import CITES, WRITES, WRITTEN
 from tests.soak import Seeds, product
-from tests.store.kills import counting, killed_at
+from tests.store.kills import calls_of, killed_at
 
 CALLS = ("pwrite", "fdatasync", "fsync", "replace", "unlink", "ftruncate", "posix_fallocate")
 
@@ -97,16 +97,8 @@ def test_killed_at_its_end(in_store: bool, store: Store, tmp_path: Path):
         infer([layer] * 2, store, out=out, overwrite=True, batch_size=200, progress=progress)
 
     wanted, calls = {}, 0
-
-    def count() -> None:
-        nonlocal calls
-        calls += 1
-
     for layer in (doubled, tripled):
-        calls = 0
-        with pytest.MonkeyPatch.context() as patch:
-            counting(patch.setattr, count)
-            work(layer)
+        calls = calls_of(partial(work, layer))
         wanted[layer] = tree(root)
     rows = {
         layer: next(each for name, each in wanted[layer].items() if "h.npy" in name)
@@ -137,22 +129,6 @@ def test_cleaning_after_a_kill_at_any_call_before_the_end(store: Store):
         clean.run(store.path.parent)
         assert not (store.path / "derived").exists()
     assert at > 20
-
-
-def test_a_removal_that_was_killed_has_removed_nothing_or_all(store: Store):
-    wanted = gnndrive.open(store.path).info.own
-    for at in range(1, 99):
-        infer([doubled], store)
-        killed = killed_at(lambda: remove_result(gnndrive.open(store.path), "h"), at)
-        opened = gnndrive.open(store.path)
-        opened.verify()
-        if "h" not in opened.node_names:
-            assert opened.info == wanted
-            clean.run(store.path.parent)
-            assert not (store.path / "derived").exists()
-        if not killed:
-            break
-    assert 3 < at < 20
 
 
 def test_missing_files_begin_anew(store: Store, data: Data):
@@ -318,7 +294,7 @@ def interrupted(store: Store, name: str) -> Path:
 def test_what_no_record_names_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     infer([doubled], store)
     left = interrupted(store, "g")
-    folder, lock = store.path.parent, store.path.parent / f".{store.path.name}.lock"
+    folder, lock = store.path.parent, lock_of(store.path)
     lock.touch()
     other = folder / ".other.lock"  # another program's, perhaps
     other.touch()
@@ -339,12 +315,12 @@ def test_what_a_process_holds_stays(store: Store) -> None:
     left = interrupted(store, "g")
     (found,) = unfinished(store.path.parent)
     lock = try_lock(left.parent / ".lock")
-    held = try_lock(store.path.parent / f".{store.path.name}.lock")
+    held = try_lock(lock_of(store.path))
     assert unfinished(store.path.parent) == []
     assert not found.clean()
     clean.run(store.path.parent)
     assert left.exists()
-    assert (store.path.parent / f".{store.path.name}.lock").exists()
+    assert lock_of(store.path).exists()
     os.close(lock)
     os.close(held)
     (store.path / "derived" / "g.json").write_text("{")

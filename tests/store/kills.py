@@ -14,6 +14,8 @@ CALLS = (
     "mkdir", "rmdir",
 )  # fmt: skip
 """Calls of the operating system that change the disk."""
+CREATING = (*CALLS, "open", "link", "fdatasync")
+"""And those that create files, or also only open them."""
 
 
 def counting(
@@ -30,6 +32,20 @@ def counting(
 
     for name in calls:
         setattr(os, name, wrapped(getattr(os, name)))
+
+
+def calls_of(run: Callable[[], object], calls: Sequence[str] = CALLS) -> int:
+    """Run something; returns how many of `calls` it has made."""
+    made = 0
+
+    def count() -> None:
+        nonlocal made
+        made += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        counting(patch.setattr, count, calls)
+        run()
+    return made
 
 
 def killed_at(run: Callable[[], object], at: int, calls: Sequence[str] = CALLS) -> bool:

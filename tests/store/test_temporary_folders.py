@@ -5,15 +5,12 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnndrive.cli.commands import clean
 from gnndrive.cli.main import main
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import StoreWriter, open, write_store
@@ -96,22 +93,6 @@ def test_an_overwrite_killed_at_any_step_loses_no_store(tmp_path, monkeypatch, o
     assert (seen[0], seen[-1]) == (1, 2)
     assert "disk.json" not in left(path)
     assert len(seen) > 8
-
-
-def test_a_first_import_killed_at_any_step(tmp_path):
-    """Once it is whole, cleaning puts it into its place."""
-    path, at, found = tmp_path / "s", 0, []
-    work = partial(write_store, path, **GRAPH, nodes={"x": [1] * 3})
-    while killed_at(work, at := at + 1):
-        clean.run(tmp_path)
-        found.append(path.exists())
-        assert left(tmp_path) == (["s"] if found[-1] else [])
-        if found[-1]:
-            assert number(path) == 1
-            assert set(left(path)) == {"graph", "nodes", "store.json"}
-            shutil.rmtree(path)
-    assert found == sorted(found)
-    assert found.count(True) > 3  # before it is renamed, too
 
 
 def test_an_old_store_that_cannot_be_removed(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from gnndrive.store.packed.format import PACKED
 from gnndrive.store.packed.unfinished import unfinished_packs
 from gnndrive.store.partitioned.folder import PARTITIONS, unfinished_partitions
 from gnndrive.store.partitioned.format import PARTITIONED
-from gnndrive.store.temporary_folders import LOCK, Leftover, leftovers
+from gnndrive.store.temporary_folders import LOCK, LOCKED, Leftover, leftovers
 from gnndrive.store.unfinished_layout import UnfinishedLayout
 
 INSIDE = (DERIVED, PACKED, PARTITIONED)  # folders of a store; removed if they are empty
@@ -36,7 +36,7 @@ def run(folder: Path, dry_run: bool = False) -> None:
     """
     try:
         folders = leftovers(folder)
-        files = _free_files(folder, {each.target for each in folders})
+        files = _free_files(folder)
         runs = unfinished(folder)
         layouts = _unfinished_layouts(folder)
     except OSError as error:
@@ -80,18 +80,15 @@ def _unfinished_layouts(folder: Path) -> list[UnfinishedLayout]:
     return [layout for layouts in found for layout in layouts if not layout.in_use]
 
 
-def _free_files(folder: Path, targets: set[Path]) -> list[Path]:
+def _free_files(folder: Path) -> list[Path]:
     """Files that no process holds: new ones that should have replaced others (`replace_file`), and
-    locks: those of `if_exists`, of stores in `folder` and of `targets`, and those in whole stores
-    and layouts, whose makers were killed at their very end.
+    locks: those of `if_exists`, and those in whole stores and layouts, whose makers were killed at
+    their very end.
 
     Other programs' files may have such names, so no others are listed.
     """
     stores = _stores(folder)
-    found = [
-        folder / f".{name}.lock" for name in sorted({each.name for each in targets | {*stores}})
-    ]
-    found += [store / LOCK for store in stores]
+    found = [*sorted(folder.glob(f".*{LOCKED}")), *(store / LOCK for store in stores)]
     for store in stores:
         for kind in (PACKS, PARTITIONS):
             found += sorted(store.glob(f"{kind.inside}/[!.]*/{kind.lock}"))

@@ -18,8 +18,15 @@ from gnndrive.store.partitioned.assign import assign, choose_method, default_par
 from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.long_writer import LongWriter
 from tests.forked import Program
-from tests.store.kills import counting, fails_at, killed_at
-from tests.store.partitioned.made import MEMORY, Chosen, draw_edges, edge_store, neighbours, run
+from tests.store.kills import calls_of, fails_at, killed_at
+from tests.store.partitioned.made import (
+    MEMORY,
+    Chosen,
+    draw_edges,
+    edge_store,
+    neighbours,
+    run,
+)
 
 NODES, EDGES = 600, 3000
 Fake = Callable[[str], None]
@@ -331,19 +338,12 @@ def work(request, tmp_path, monkeypatch) -> tuple[Callable[[], object], Path]:
 def test_an_assignment_that_is_killed_or_whose_disk_fails_goes_on(work, monkeypatch, seeds):
     """A failing disk is a StoreError; the next call ends with the same bytes."""
     do, folder = work
-    counts = [0]
-
-    def count() -> None:
-        counts[0] += 1
-
-    with monkeypatch.context() as patch:
-        counting(patch.setattr, count)
-        do()
+    calls = calls_of(do)
     whole = (folder / "part.npy").read_bytes()
-    for seed in seeds(4 if counts[0] > 10 else 2):
+    for seed in seeds(4 if calls > 10 else 2):
         for path in folder.iterdir():
             path.unlink()
-        at = random.Random(seed).randint(1, counts[0])
+        at = random.Random(seed).randint(1, calls)
         if seed % 2:
             assert killed_at(do, at)
             killed_at(do, at // 2 + 1)

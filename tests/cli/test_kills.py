@@ -1,0 +1,131 @@
+"""What is killed before any call that changes the disk leaves the old or the new: `gnndrive clean`
+leaves nothing else, and the same call ends with the same bytes."""
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError
+from gnndrive.cli.commands import clean
+from gnndrive.inference.infer import infer
+from gnndrive.inference.outcome import remove_result
+from tests.soak import Seeds
+from tests.store.kills import CREATING, calls_of, killed_at
+
+NODES, EDGES = 300, 2_500
+STORE = "graph.gnn"
+Work = Callable[[Path], object]
+
+
+def layer(factor: float, x: Any, edge_index: Any) -> Any:
+    return x * factor
+
+
+def made(folder: Path, number: int = 1) -> None:
+    draw = torch.Generator().manual_seed(number)
+    data = Data(
+        x=torch.randn(NODES, 20, generator=draw),
+        edge_index=torch.randint(0, NODES, (2, EDGES), generator=draw),
+    )
+    gnndrive.from_data(data, folder / STORE, overwrite=True)
+
+
+def from_edges(folder: Path) -> None:
+    gnndrive.from_edges(folder / "edges.csv", folder / STORE, labels=folder / "labels.csv")
+
+
+def written(folder: Path) -> None:
+    lines = "".join(f"{node},{(node * 7) % 90}\n" for node in range(100))
+    for name in ("edges.csv", "labels.csv"):
+        (folder / name).write_text(lines)
+
+
+def packed(folder: Path) -> None:
+    gnndrive.pack(folder / STORE, num_neighbors=[4, 3], batch_size=32, memory="100MB", samplers=1)
+
+
+def unpacked(folder: Path) -> None:
+    gnndrive.unpack(folder / STORE)
+
+
+def partitioned(folder: Path, parts: int = 10) -> None:
+    gnndrive.partition(folder / STORE, parts, "random", memory=128 << 20, overwrite=True)
+
+
+def inferred(folder: Path, factor: float = 2, **given: Any) -> None:
+    layers, store = [partial(layer, factor)] * 2, gnndrive.open(folder / STORE)
+    infer(layers, store, batch_size=100, overwrite=True, **given)
+
+
+def inferred_elsewhere(folder: Path, factor: float = 2, name: str = "h") -> None:
+    inferred(folder, factor, out=folder / "out", name=name)
+
+
+def removed(folder: Path) -> None:
+    remove_result(gnndrive.open(folder / STORE), "h")
+
+
+CASES: dict[str, tuple[list[Work], Work]] = {
+    "import": ([], made),
+    "import again": ([partial(made, number=2)], made),
+    "import of edges": ([written], from_edges),
+    "pack": ([made], packed),
+    "pack removed": ([made, packed], unpacked),
+    "partition": ([made], partitioned),
+    "partition again": ([made, partial(partitioned, parts=3)], partitioned),
+    "infer": ([made], inferred),
+    "infer again": ([made, partial(inferred, factor=3)], inferred),
+    "infer elsewhere": ([made, partial(inferred_elsewhere, name="other")], inferred_elsewhere),
+    "infer elsewhere again": ([made, partial(inferred_elsewhere, factor=3)], inferred_elsewhere),
+    "attribute removed": ([made, inferred], removed),
+}  # fmt: skip
+"""What is there before, and what is killed."""
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """The files and folders below a folder."""
+    return {
+        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+def copied(folder: Path, to: Path) -> None:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_killed_before_any_call(case: str, tmp_path: Path, seeds: Seeds) -> None:
+    before, work = CASES[case]
+    kept, folder, other = (tmp_path / name for name in ("kept", "folder", "other"))
+    kept.mkdir()
+    for each in before:
+        each(kept)
+    copied(kept, folder)
+    calls = calls_of(partial(work, folder), CREATING)
+    old, new = tree(kept), tree(folder)
+    found = {}
+    for seed in seeds(4):
+        draw = random.Random(seed)
+        at = draw.randint(1 if seed % 2 else max(calls - 30, 1), calls)
+        copied(kept, folder)
+        assert killed_at(partial(work, folder), at, CREATING)
+        copied(folder, other)
+        clean.run(other)
+        found[at] = tree(other)
+        assert found[at] in (old, new)
+        with suppress(ConfigError):  # it is there already, or gone
+            work(folder)
+        assert tree(folder) == new
+    ends = [found[at] == new for at in sorted(found)]
+    assert ends == sorted(ends), "first the old, then the new"
