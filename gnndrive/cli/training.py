@@ -280,21 +280,35 @@ def _train_epoch(
         loss = train_step(batch, model, optimizer, trim)
         if loss is None:
             continue
-        if not math.isfinite(loss):
-            raise ConfigError(
-                f"the loss of batch {number} of epoch {epoch + 1} is {loss}: {_cause(batch)}"
-            )
+        check_loss(loss, batch, f"batch {number} of epoch {epoch + 1}")
         losses.append(loss)
         if on_loss is not None:
             on_loss(losses[-1])
     return tuple(losses)
 
 
-def _cause(batch: Any) -> str:
-    """Why a batch has no finite loss, and what to do about it."""
+def check_loss(
+    loss: float, batch: Any, which: str, remedy: str = "give a lower rate (--lr)"
+) -> None:
+    """Refuse a loss that is not finite.
+
+    Args:
+        loss: the batch's.
+        batch: as for `train`.
+        which: which batch it is, for the error.
+        remedy: what to do if the weights have grown too large.
+
+    Raises:
+        ConfigError: why the batch has no finite loss, and what to do about it.
+    """
+    if not math.isfinite(loss):
+        raise ConfigError(f"the loss of {which} is {loss}: {_cause(batch, remedy)}")
+
+
+def _cause(batch: Any, remedy: str) -> str:
     rows = (~batch.x.isfinite()).flatten(1).any(dim=1).nonzero().view(-1)
     if not len(rows):
-        return "its x is finite, so the weights have grown too large; give a lower rate (--lr)"
+        return f"its x is finite, so the weights have grown too large; {remedy}"
     first = int(batch.n_id[rows[0]]) if "n_id" in batch else int(rows[0])
     return (
         f"{len(rows):,} of its {len(batch.x):,} rows of x hold nan or infinity, among them that of "

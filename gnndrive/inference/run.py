@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -89,6 +90,7 @@ class Run:
             self._record.layers.clear()
         self._convs = convs_of(layers.modules)
         self._reads: RowReads | None = None
+        self._warned = False
         self._edge_bytes = 0
         self._thread: ThreadPoolExecutor
         self.stats: dict[str, int] = {}
@@ -257,6 +259,21 @@ class Run:
         done = self._record.layers[layer][type]
         return done.info(self._rows[type], type, self._outcome.name, str(working))
 
+    def warn_if_not_finite(self, layer: int, batch: TargetBatch, rows: torch.Tensor) -> None:
+        """Warn at the first batch of which rows, as they are written, hold nan or infinity."""
+        if self._warned or (finite := rows.isfinite()).all():
+            return
+        self._warned = True
+        found = (~finite).flatten(1).any(dim=1).nonzero().view(-1)
+        warnings.warn(
+            f"layer {layer + 1} returned nan or infinity for {len(found):,} of the {len(rows):,} "
+            f"nodes of a batch, the first time for node {batch.first + int(found[0])}, and so will "
+            f"the layers behind it: look for nan in {self._settings.features!r} (gnndrive verify "
+            "counts its rows) and in the weights, and for numbers too large for the dtype",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
     def _tell(self) -> None:
         if self._progress is not None:
             self._progress("inference", self._entries_done, self._entries)
@@ -302,7 +319,9 @@ class _Sink:
                 f"layer {self._layer + 1} returned rows of shape {list(rows.shape[1:])} after "
                 f"{list(info.shape[1:])}: return rows of one shape"
             )
-        self._writer.write(rows.to(torch_dtype(info.dtype)))
+        rows = rows.to(torch_dtype(info.dtype))
+        self._run.warn_if_not_finite(self._layer, batch, rows)
+        self._writer.write(rows)
         self._written = batch.last
         if (batch.last - self._writer.done) * info.row_bytes >= SYNC_BYTES:
             self._keep()

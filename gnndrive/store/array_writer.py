@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gnndrive.common.atomic_files import write_all
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.checks import check_for
+from gnndrive.store.checks import check_for, finite_rows_of
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, to_storage
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.labels import ClassCount
@@ -37,8 +37,7 @@ class ArrayWriter:
         finished: `info` with the checksum of the file; None until the last row is written.
         num_classes: classes of a `y` whose last row is written; else 0.
         gaps: what is odd about the labels of that `y`, see `ClassCount.gaps`; else None.
-        not_finite: rows of features (x, edge_attr) written so far that hold nan or infinity.
-        first_not_finite: the first of them.
+        finite_rows: counts the rows of features that are not finite; None: the array has none.
 
     Raises:
         OSError: the file cannot be made.
@@ -57,12 +56,11 @@ class ArrayWriter:
         self.finished: ArrayInfo | None = None
         self.num_classes = 0
         self.gaps: str | None = None
-        self.not_finite = self.first_not_finite = 0
         self._where, self._failure = where, failure
         self._check = check_for(info.name, where, types)
         place = types.place(info.name)
         self._classes = ClassCount() if (place.group, place.leaf) == ("nodes", "y") else None
-        self._features = (place.group, place.leaf) in (("nodes", "x"), ("edges", "edge_attr"))
+        self.finite_rows = finite_rows_of(info, types)
         self._hash = hashlib.sha256()
         self._closed = False
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -107,8 +105,8 @@ class ArrayWriter:
         values = to_storage(chunk, self.info.dtype, self._where)
         if self._classes is not None:
             self._classes.feed(chunk)
-        if self._features:
-            self._count_not_finite(values)
+        if self.finite_rows is not None:
+            self.finite_rows.feed(values.reshape(-1))
         self._put(values.reshape(-1).view(np.uint8).data)
         self.rows_written += len(chunk)
         if self.rows_written == self.info.shape[0]:
@@ -124,19 +122,6 @@ class ArrayWriter:
         if "int" not in dtype:
             raise ConfigError(f"{self._where} holds indices and got {dtype}: give whole numbers")
         return to_storage(chunk, dtype, self._where)
-
-    def _count_not_finite(self, values: npt.NDArray[Any]) -> None:
-        if self.info.dtype == "bfloat16":
-            finite = values & 0x7F80 != 0x7F80  # not all bits of the exponent are set
-        elif values.dtype.kind == "f":
-            finite = np.isfinite(values)
-        else:
-            return
-        if not finite.all():
-            rows = np.flatnonzero(~finite.all(axis=tuple(range(1, finite.ndim))))
-            if not self.not_finite:
-                self.first_not_finite = self.rows_written + int(rows[0])
-            self.not_finite += len(rows)
 
     def _put(self, view: memoryview) -> None:
         try:

@@ -6,12 +6,14 @@ reads, by the same rules. The C samplers check each index again when they use it
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import StoreError
+from gnndrive.store.format import ArrayInfo
 from gnndrive.store.types import Types
 
 
@@ -103,6 +105,51 @@ class Pointers(Check):
         return StoreError(
             f"{self.where} {problem}; index pointers must run from 0 to the number of edges"
         )
+
+
+class FiniteRows:
+    """Counts the rows of an array that hold nan or infinity, which are allowed.
+
+    Args:
+        info: the array.
+    """
+
+    def __init__(self, info: ArrayInfo) -> None:
+        self._info = info
+        self._position = self._count = self._first = 0
+        self._last = -1
+
+    def feed(self, values: npt.NDArray[Any]) -> None:
+        """Count in the next elements, one-dimensional and as they are stored."""
+        exponent = 0x7F80  # of bfloat16; not all of its bits are set
+        is_short = self._info.dtype == "bfloat16"
+        finite = values & exponent != exponent if is_short else np.isfinite(values)
+        if not finite.all():
+            width = math.prod(self._info.shape[1:])
+            rows = np.unique((self._position + np.flatnonzero(~finite)) // width)
+            self._count += len(rows) - int(rows[0] == self._last)
+            self._first = int(rows[0]) if self._last < 0 else self._first
+            self._last = int(rows[-1])
+        self._position += len(values)
+
+    @property
+    def remark(self) -> str | None:
+        """What is odd about the array; None: no row holds nan or infinity."""
+        if not self._count:
+            return None
+        return (
+            f"{self._info.name}: {self._count:,} of its {self._info.shape[0]:,} rows hold nan or "
+            f"infinity, first row {self._first}, which makes the loss nan"
+        )
+
+
+def finite_rows_of(info: ArrayInfo, types: Types) -> FiniteRows | None:
+    """What counts the rows of an array that are not finite; None: they are no features, or whole
+    numbers."""
+    place = types.place(info.name)
+    features = (place.group, place.leaf) in (("nodes", "x"), ("edges", "edge_attr")) or info.folder
+    floating = info.dtype == "bfloat16" or np.dtype(info.storage).kind == "f"
+    return FiniteRows(info) if features and floating else None
 
 
 def check_for(name: str, where: str, types: Types) -> Check | None:

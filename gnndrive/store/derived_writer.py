@@ -70,7 +70,7 @@ class _TakenArray(ArrayWriter):
     def __init__(self, info: ArrayInfo) -> None:
         self.info = self.finished = info
         self.rows_written, self.num_classes, self.gaps = info.shape[0], 0, None
-        self.not_finite = 0
+        self.finite_rows = None
         self._closed, self._fd = True, -1
 
 

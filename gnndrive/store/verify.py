@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import StoreError
-from gnndrive.store.checks import check_for
+from gnndrive.store.checks import check_for, finite_rows_of
 from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress, StoreInfo
 
@@ -31,6 +32,9 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
         info: the content of its store.json.
         progress: called as progress("verify", bytes done, bytes in all).
 
+    Warns:
+        UserWarning: rows of features hold nan or infinity, which a store may have.
+
     Raises:
         StoreError: the store is damaged; the message names the first file that is.
     """
@@ -38,12 +42,15 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
     for array in info.arrays.values():
         path = str(folder / array.file)
         check = check_for(array.name, path, info.types)
+        finite_rows = finite_rows_of(array, info.types)
         digest = hashlib.sha256()
         size = 0
         for block in _blocks(folder, array):
             digest.update(block)
-            if check is not None and size:  # the first block is the header
-                check.feed(np.frombuffer(block, array.storage))
+            if size:  # the first block is the header
+                for each in (check, finite_rows):
+                    if each is not None:
+                        each.feed(np.frombuffer(block, array.storage))
             size += len(block)
             done += len(block)
             if progress is not None:
@@ -55,6 +62,8 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
                 f"{path} has another checksum than store.json says: its content has changed; "
                 "copy the store again from where it came, or import it again"
             )
+        if finite_rows is not None and finite_rows.remark is not None:
+            warnings.warn(f"{finite_rows.remark}; the store is sound", stacklevel=3)
     for array in info.arrays.values():
         place = info.types.place(array.name)
         if (place.group, place.leaf) == ("graph", "edge_id"):

@@ -270,11 +270,10 @@ class StoreWriter:
                     "the rest"
                 )
             arrays[name] = writer.finished
-            if writer.not_finite:
+            if writer.finite_rows is not None and (remark := writer.finite_rows.remark) is not None:
                 warnings.warn(
-                    f"{name}: {writer.not_finite:,} of its {writer.rows_written:,} rows hold nan "
-                    f"or infinity, first row {writer.first_not_finite}, which makes the loss nan: "
-                    "replace them before the import (torch.nan_to_num(x)), or train without them",
+                    f"{remark}: replace them before the import (torch.nan_to_num(x)), or train "
+                    "without them",
                     stacklevel=3,
                 )
         for name in missing_arrays(arrays, self.types):

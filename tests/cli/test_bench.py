@@ -158,6 +158,15 @@ def test_stores_without_classes_or_training_nodes(gnndrive, tmp_path):
     assert re.search("the train split of .* has no nodes", error)
 
 
+def test_a_loss_that_is_not_finite_is_refused(gnndrive, tmp_path):
+    path, x = tmp_path / "nan.gnn", np.full((3, 4), np.nan, np.float32)
+    nodes = {"x": x, "y": [0, 1, 0]}
+    with pytest.warns(UserWarning, match="hold nan"):
+        write_store(path, indptr=range(4), indices=[1, 2, 0], nodes=nodes)
+    refusal = gnndrive(*BENCH, path, *FEW).refusal
+    assert re.search(r"loss of a training step is nan: 3 of its 3 rows of x", refusal)
+
+
 def test_the_median_of_the_rounds_and_the_shares_of_the_real_runs():
     stats = {"rows_hit": 30.0, "rows_waited": 10.0, "rows_loaded": 60.0, "wait_slots_s": 0.5}
     runs = {free: [Run(3.0), Run(1.0), Run(2.0)] for free in LINES}

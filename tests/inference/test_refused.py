@@ -38,7 +38,7 @@ from gnndrive.inference.identity import Identity
 from gnndrive.inference.layers import Layers
 from gnndrive.testing.faults import Faults, Simulated, simulated
 from tests import forked
-from tests.inference.conftest import COLUMNS, NODES
+from tests.inference.conftest import COLUMNS, NODES, doubled
 
 BATCH = 50
 Layer = Callable[[Any, Any], Any]
@@ -482,3 +482,21 @@ def test_memory_that_is_too_little_for_a_later_layer_is_refused_at_the_first_bat
         assert int(found) > least
         least = int(found)
     run(least)
+
+
+def test_rows_that_are_not_finite_are_said_once_with_layer_and_node(data: Data, tmp_path: Path):
+    x = data.x.clone()
+    x[77] = float("nan")
+    with pytest.warns(UserWarning, match="nodes/x: 1 of"):
+        store = gnndrive.from_data(Data(x=x, edge_index=data.edge_index), tmp_path / "s")
+    given: dict[str, Any] = {"batch_size": BATCH}
+    with pytest.warns(RuntimeWarning, match=r"^layer 1 .* 1 of the 50 nodes .* node 77, ") as said:
+        infer([doubled, doubled], store, **given)
+    assert len(said) == 1
+    with pytest.warns(UserWarning, match="rows hold nan") as said:
+        store.verify()
+    names = [str(each.message).split(" of its 600 rows")[0] for each in said]
+    assert names == ["nodes/x: 1", "nodes/h: 1"]
+    store = gnndrive.from_data(data, tmp_path / "t")
+    with pytest.warns(RuntimeWarning, match=r"^layer 2 .* the dtype"):
+        infer([doubled, lambda x, edge_index: x * 3e38 * 10], store, **given)

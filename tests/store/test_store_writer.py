@@ -168,13 +168,18 @@ def test_num_classes(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_rows_of_features_that_are_not_finite_are_counted(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr("gnndrive.store.writer.CHUNK_BYTES", 32)  # chunks of two rows
+    monkeypatch.setattr("gnndrive.store.verify._BLOCK_BYTES", 24)  # ends within rows
     x = torch.zeros(8, 2, 2).to(dtype)
     x[0], x[3:6, 1, 0], x[7, 0, 0] = torch.finfo(dtype).max, float("nan"), -float("inf")
     given = {"indptr": [0] * 9, "indices": []}
     match = r"^nodes/x: 4 of its 8 rows hold nan or infinity, first row 3, .*nan_to_num"
     with pytest.warns(UserWarning, match=match):
-        write_store(tmp_path / "s", **given, nodes={"x": x})
-    write_store(tmp_path / "t", **given, nodes={"x": x.nan_to_num(), "y": torch.full((8,), np.nan)})
+        store = write_store(tmp_path / "s", **given, nodes={"x": x})
+    with pytest.warns(UserWarning, match=r"^nodes/x: 4 of its 8 rows .* first row 3, .* is sound"):
+        store.verify()
+    write_store(
+        tmp_path / "t", **given, nodes={"x": x.nan_to_num(), "y": torch.full((8,), np.nan)}
+    ).verify()
 
 
 def test_labels_with_gaps_are_named_with_numbers_and_remedy(tmp_path):

@@ -41,7 +41,7 @@ from gnndrive.cli.commands.options import (
 from gnndrive.cli.measure.headroom import LINES, NAMES, Free, Measured, Sizes, Step, measure
 from gnndrive.cli.measure.verdict import times, verdict
 from gnndrive.cli.report import run_envelope, say
-from gnndrive.cli.training import ModelSettings, train_step
+from gnndrive.cli.training import ModelSettings, check_loss, train_step
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from gnndrive.store.reader import Store, open_homogeneous
@@ -137,7 +137,13 @@ def model_step(store: Store, options: LoaderOptions, model: str, hidden: int) ->
     )
     made = settings.build().to(options.where()).train()
     optimizer = torch.optim.Adam(made.parameters(), lr=LR)
-    return partial(train_step, model=made, optimizer=optimizer)
+
+    def step(batch: Any) -> None:
+        loss = train_step(batch, made, optimizer)
+        if loss is not None:
+            check_loss(loss, batch, "a training step", "give --step-ms instead of a model")
+
+    return step
 
 
 def _sleep(seconds: float, batch: Any) -> None:
