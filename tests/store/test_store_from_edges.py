@@ -3,6 +3,7 @@
 import csv
 import shutil
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,65 @@ def test_kinds_of_text(tmp_path):
 
 MANY = "".join(f"{n},{n + 1}\n" for n in range(21_000))
 """More rows of CSV than DuckDB looks at to guess a column's type."""
+
+
+def whole(*values: Any, dtype: Any = None) -> dict[str, Any]:
+    """A Parquet file's columns of ids: one edge less than there are values."""
+    ids = pa.array(values, dtype)
+    return {"from": ids[:-1], "to": ids[1:]}
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(
+    ("files", "refusal"),
+    [
+        ([whole(1.0, 2.0, 3.0)], ""),
+        ([whole(Decimal("1.0"), Decimal("2.0"), Decimal("3.0"))], ""),
+        ([whole(1, 2), whole(2.0, 3.0)], ""),
+        ([whole(1, 2, dtype=pa.int8()), whole(2, 3, dtype=pa.uint64())], ""),
+        ([whole(1.0, 2.0, 2.5)], "'to' .* edge 2 has 2.5"),
+        ([whole(Decimal("1.0"), Decimal("2.0"), Decimal("2.5"))], "'to' .* edge 2 has 2.5"),
+        ([whole(1, 2), whole(1.5, 3.0)], "'from' .* edge 2 has 1.5"),
+        ([whole(1.0, float("nan"))], "'to' .* edge 1 has nan"),
+        ([whole(1.0, 2.0**53)], "'to' .* up to 9007199254740991"),
+        ([whole(1, 2, dtype=pa.float32()), whole(2, 2**24, dtype=pa.float32())], "edge 2 has 1677"),
+    ],
+)
+def test_numbers_of_any_kind_are_ids_if_they_are_whole(tmp_path, files, refusal, mapped):
+    """They are the ids that other files name as whole numbers."""
+    paths = [tmp_path / f"{number}.parquet" for number in range(len(files))]
+    for path, columns in zip(paths, files, strict=True):
+        pq.write_table(pa.table(columns), path)
+    (tmp_path / "train.txt").write_text("3\n2\n")
+    given: dict[str, Any] = {"map_ids": mapped, "splits": {"train": tmp_path / "train.txt"}}
+    if refusal:
+        with refused(tmp_path, refusal, StoreError):
+            gnndrive.from_edges(paths, tmp_path / "g.gnn", **given)
+        return
+    store = gnndrive.from_edges(paths, tmp_path / "g.gnn", **given)
+    assert edges(store) == [(1 - mapped, 2 - mapped), (2 - mapped, 3 - mapped)]
+    assert np.asarray(store.split("train")).tolist() == [3 - mapped, 2 - mapped]
+
+
+def test_text_in_one_of_several_parquet_files_is_text(tmp_path):
+    for name, columns in (("a", whole(1, 7)), ("b", whole("007", "1"))):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    with refused(tmp_path, "is VARCHAR", StoreError):
+        gnndrive.from_edges(files, tmp_path / "g.gnn")
+    assert gnndrive.from_edges(files, tmp_path / "g.gnn", map_ids=True).num_nodes == 3
+
+
+@pytest.mark.parametrize("sign", [",", " ", "\t"])
+@pytest.mark.parametrize("end", ["# end", "# the end, at last", "#"])
+def test_a_comment_behind_the_first_edge_is_no_edge(tmp_path, sign, end):
+    file = tmp_path / "edges.csv"
+    for mapped in (False, True):
+        file.write_text(f"# a comment\na{sign}b\n{end}\n")
+        with refused(tmp_path, "line 3: .* is a comment" if mapped else None, StoreError):
+            gnndrive.from_edges(file, tmp_path / "g.gnn", map_ids=mapped, header=False)
+    file.write_text(f'a{sign}b\n"#a"{sign}b\n')
+    assert gnndrive.from_edges(file, tmp_path / "g.gnn", map_ids=True, header=False).num_nodes == 3
 
 
 @pytest.mark.parametrize("odd", ["007,7", "1e3,1000", "+5,5", "abc,5", '"a,b",5'])

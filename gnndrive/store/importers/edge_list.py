@@ -8,6 +8,7 @@ budget, the index pointers and one batch. When not to use it: for a list that fi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -27,6 +28,7 @@ from gnndrive.store.importers.sql import (
     column_name,
     file_name,
     first_row,
+    late_comment,
     quoted,
 )
 from gnndrive.store.temporary_folders import TemporaryFolder
@@ -101,6 +103,7 @@ class EdgeList:
             self._source, self._target = self._ends(source, target, columns)
             self._check_columns(columns)
             if map_ids:
+                self._refuse_comments()
                 self._number_ids()
             self.count, self.last = self._count_and_check()
         except BaseException:
@@ -197,7 +200,9 @@ class EdgeList:
     def _tables(self, header: bool | None) -> str:
         """SQL for the files as one table, in which columns of text files are text."""
         if not self._text:
-            return f"read_parquet([{', '.join(map(file_name, self._files))}])"
+            files = ", ".join(map(file_name, self._files))
+            # By name, because else DuckDB casts later files' columns to the first one's types.
+            return f"read_parquet([{files}], union_by_name = true)"
         tables, names = [], None
         for file in self._files:
             skip, first, delimiter, quote, alone = first_row(file)
@@ -257,6 +262,22 @@ class EdgeList:
 
     # ---- checks
 
+    def _refuse_comments(self) -> None:
+        """Check that no line that is a comment is taken for an edge.
+
+        Raises:
+            StoreError: one would be; the message names it.
+        """
+        first = column_name(next(iter(self._columns)))
+        test = f"SELECT bool_or(starts_with(trim({first}), '#')) FROM {self._table}"
+        if self._text and self._fetch_row(test)[0] and (comment := self._late_comment()):
+            raise StoreError(comment)
+
+    def _late_comment(self) -> str:
+        with contextlib.suppress(OSError):
+            return next(filter(None, map(late_comment, self._files)), "")
+        return ""
+
     def _describe(self) -> dict[str, str]:
         rows = self._run(f"DESCRIBE SELECT * FROM {self._table}").fetchall()
         return {str(row[0]): str(row[1]) for row in rows}
@@ -268,7 +289,7 @@ class EdgeList:
             return f"nullif(trim({column}), '')"
         return f"TRY_CAST({column} AS {kind})" if self._text else f"{column}::{kind}"
 
-    def _ends(self, source: str | None, target: str | None, kept: Sequence[str]) -> tuple[str, str]:
+    def _ends(self, source: str | None, target: str | None, kept: Sequence[str]) -> tuple[str, ...]:
         """SQL for the two ends of the edges."""
         names = list(self._columns)
         if len(names) < 2:
@@ -284,7 +305,7 @@ class EdgeList:
         if self._text:
             kinds = self._kinds_of_text(ends, kept)
         else:
-            kinds = [self._columns[name] for name in ends]
+            kinds = [self._kind_of_ids(name) for name in ends]
         for name, kind in zip(ends, kinds, strict=True):
             if kind in _WHOLE or self._mapped:
                 continue
@@ -296,8 +317,28 @@ class EdgeList:
                     "(--map-ids) to have ids of any kind numbered"
                 )
         if len(set(kinds)) > 1 and not set(kinds) <= _WHOLE:
-            kinds = ["VARCHAR", "VARCHAR"]
-        return self._column(ends[0], kinds[0]), self._column(ends[1], kinds[1])
+            return tuple(f"{sql}::VARCHAR" for sql in map(self._column, ends, kinds))
+        return tuple(map(self._column, ends, kinds))
+
+    def _kind_of_ids(self, name: str) -> str:
+        """The type of a Parquet file's column of ids: BIGINT if its numbers may have fractions, or
+        be too large, and have none and are not."""
+        kind, column = self._columns[name], column_name(name)
+        if not kind.startswith(("DECIMAL", "HUGEINT", "UHUGEINT", "FLOAT", "DOUBLE")):
+            return kind
+        most = (1 << {"FLOAT": 24, "DOUBLE": 53}.get(kind, 63)) - 1  # neighbours are told apart
+        rows = self._run(
+            f"SELECT edge, value::VARCHAR FROM (SELECT row_number() OVER () AS edge, {column} AS "
+            f"value FROM {self._table}) WHERE value IS NOT NULL AND (TRY_CAST(value AS BIGINT) IS "
+            f"NULL OR value <> trunc(value) OR abs(value) > {most}) ORDER BY edge LIMIT 1"
+        ).fetchall()
+        if rows:
+            raise StoreError(
+                f"column {name!r} of {self._name} is {kind}, in which ids are whole numbers up to "
+                f"{most}, and edge {rows[0][0]} has {rows[0][1]}: correct it, or make the column "
+                "text and give map_ids=True (--map-ids)"
+            )
+        return "BIGINT"
 
     def _kinds_of_text(self, ends: Sequence[str], kept: Sequence[str]) -> list[str]:
         """Find the types of columns of text from all their values, because the value that is not a
@@ -430,6 +471,8 @@ class EdgeList:
             )
         if "Out of Memory" in text:
             return StoreError(f"{files}: sorting needs more memory: raise memory= (--memory)")
+        if self._text and (comment := self._late_comment()):
+            return StoreError(comment)
         where = bad_row_group(self._files)
         return StoreError(f"{where}{files} cannot be read as edges: {text}; correct the file")
 

@@ -58,6 +58,25 @@ def first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
     return 0, [], ",", '"', True
 
 
+def late_comment(file: Path) -> str:
+    """What is wrong about a text file's first comment behind a row; "" if there is none.
+
+    Raises:
+        OSError: the file cannot be read any more.
+    """
+    begun = False
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
+        for number, line in enumerate(_lines(stream, file), 1):
+            text = line.strip()
+            if begun and text.startswith("#"):
+                return (
+                    f"{file}, line {number}: {text[:80]!r} is a comment behind the first edge: "
+                    "remove it, or put it in quotes if it is an id"
+                )
+            begun = begun or (bool(text) and not text.startswith("#"))
+    return ""
+
+
 def _lines(stream: IO[str], file: Path) -> Iterator[str]:
     """Yield the lines of a file; StoreError for a long one, which is not of text."""
     while line := stream.readline(LINE_BYTES_MAX):
