@@ -56,16 +56,13 @@ def test_killed_at_any_call(hetero_store: Store, hetero: HeteroData, tmp_path: P
         WRITTEN: SAGEConv((columns["paper"], columns["author"]), 30),
     }
     second = {key: SAGEConv(30, 4) for key in first}
-    layers, out, calls = [HeteroConv(first), HeteroConv(second)], tmp_path / "out", list[None]()
+    layers, out = [HeteroConv(first), HeteroConv(second)], tmp_path / "out"
     work = partial(infer, layers, hetero_store, out=out, batch_size=20, io_depth=2)
-    with pytest.MonkeyPatch.context() as patch:
-        counting(patch.setattr, lambda: calls.append(None), CALLS)
-        work()
-    wanted = files_of(out)
+    calls, wanted = calls_of(work, CALLS), files_of(out)
     assert set(wanted) == {"author/h.npy", "paper/h.npy"}
-    last = len(calls) - 14  # far behind, before results are put in place
-    moving = len(calls) - 2  # one of two types is in place
-    for call in (last, moving, *(1 + 9 * seed % len(calls) for seed in seeds(5))):
+    last = calls - 14  # far behind, before results are put in place
+    moving = calls - 2  # one of two types is in place
+    for call in (last, moving, *(1 + 9 * seed % calls for seed in seeds(5))):
         shutil.rmtree(out)
         assert killed_at(work, call, CALLS)
         begun: list[tuple[int, int]] = []
