@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 
 import numpy as np
@@ -28,11 +30,24 @@ from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.access_traces import load_trace, save_trace
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
+from gnndrive.store.format import Progress
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 
+PROGRESS: ContextVar[Progress] = ContextVar("PROGRESS", default=lambda what, done, total: None)
+"""Called as progress(what, done, total) while batches are drawn and strategies are compared."""
 SPREAD_MAX = 10_000  # batches of an epoch in order, from all of which some are drawn
 ENTRY_BYTES = 64  # of a node or an edge while a batch is drawn, its share of the limit
+
+
+@contextlib.contextmanager
+def reporting(progress: Progress) -> Iterator[None]:
+    """Within this context, this thread's loaders report while they draw and compare."""
+    token = PROGRESS.set(progress)
+    try:
+        yield
+    finally:
+        PROGRESS.reset(token)
 
 
 @dataclass(frozen=True)
@@ -136,8 +151,9 @@ class Drawing:
         threads = processors()
         sampler, topologies = self._to_draw(request, request.memory or 0, threads)
         return draw_traces(
-            self.many(), sampler, topologies, self.rows_of, tables, request.bounds, threads
-        )
+            self.many(), sampler, topologies, self.rows_of, tables, request.bounds, threads,
+            partial(PROGRESS.get(), "drawing batches"),
+        )  # fmt: skip
 
     def _to_draw(
         self, request: PlanRequest, memory: int, threads: int = 1

@@ -20,6 +20,7 @@ from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.arguments import victim_bytes
 from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.drawing import PROGRESS
 from gnndrive.loader.find_pack import find_recording
 from gnndrive.loader.find_partitioned import (
     check_tables,
@@ -189,7 +190,8 @@ def _costs(
     """The costs of strategies: those with the same batches first."""
     found: list[StrategyCost] = []
     others: list[StrategyCost] = []
-    for strategy in strategies:
+    for done, strategy in enumerate(strategies):
+        PROGRESS.get()("comparing strategies", done, len(strategies))
         same = batches_of(strategy) == DEFAULT
         try:
             if same:
@@ -204,6 +206,7 @@ def _costs(
             said = str(error).partition("\n")[0].removesuffix(". With the least it uses")
             cost = StrategyCost(strategy.name, same_batches=same, refused=said)
         (found if same else others).append(cost)
+    PROGRESS.get()("comparing strategies", len(strategies), len(strategies))
     return found + others
 
 

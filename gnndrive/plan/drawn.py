@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import BatchTooLarge
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
@@ -243,14 +244,14 @@ def size_of(sample: Sample | Subgraph, bounds: Bounds) -> Bounds:
         return Bounds(nodes, edges, nodes, len(sample.colptr) - 1)
     row, trees = sample.output.row, sample.output.batch
     entries = {type: len(sample.node.get(type, ())) for type in bounds.entries}
-    distinct: Mapping[NodeKey, int] = entries
+    once: Mapping[NodeKey, int] = entries
     if trees is not None:
-        distinct = {
-            type: len(np.unique(sample.node[type])) if count else 0
+        once = {
+            type: len(distinct(sample.node[type])) if count else 0
             for type, count in entries.items()
         }
     rows = row if isinstance(row, Mapping) else {None: row}
-    return Bounds(distinct, {type: len(rows.get(type, ())) for type in bounds.edges}, entries)
+    return Bounds(once, {type: len(rows.get(type, ())) for type in bounds.edges}, entries)
 
 
 def check_size(sample: Sample | Subgraph, limits: Bounds) -> None:

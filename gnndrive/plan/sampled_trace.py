@@ -24,6 +24,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.distinct import distinct
 from gnndrive.common.malloc import share_one_heap
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.plan.drawn import size_of
@@ -163,6 +164,7 @@ def draw_traces(
     tables: Mapping[str, int],
     bounds: Bounds,
     threads: int,
+    progress: Callable[[int, int], object],
 ) -> dict[str, SampledTrace]:
     """Sample batches, as many as `EDGES_MAX` and the other limits say, and keep their rows.
 
@@ -175,6 +177,7 @@ def draw_traces(
         tables: table name → rows of the table.
         bounds: the most that a sample can hold.
         threads: how many batches are sampled at once.
+        progress: called as progress(done, total) after each batch.
 
     Returns:
         Table name → its trace; empty: there is no batch.
@@ -186,7 +189,9 @@ def draw_traces(
 
     def sample(seeds: Seeds) -> tuple[dict[str, Int64Array], int]:
         drawn = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
-        found = {name: np.unique(ids) for name, ids in rows_of(drawn).items() if name in tables}
+        found = {name: ids for name, ids in rows_of(drawn).items() if name in tables}
+        if not isinstance(drawn, Sample):  # which has each node once
+            found = {name: distinct(ids) for name, ids in found.items()}
         return found, sum(size_of(drawn, bounds).edges.values())
 
     seeds = next(batches, None)
@@ -206,7 +211,9 @@ def draw_traces(
             for name, ids in found.items():
                 taken[name].add(ids)
             drawn, total = drawn + 1, total + count
+            progress(drawn, most)
             if drawn >= most or total >= EDGES_MAX:
+                progress(most, most)
                 break
     return {name: each.trace(tables[name]) for name, each in taken.items()}
 
@@ -220,9 +227,9 @@ class _Taken:
         self._wanted: list[int] = []
 
     def add(self, ids: Int64Array) -> None:
-        """The next batch needs these rows."""
+        """The next batch needs these rows, each once."""
         self._wanted.append(len(ids))
-        self._taken.append(ids[kept_rows(ids, self._bits)])
+        self._taken.append(np.sort(ids[kept_rows(ids, self._bits)]))
         self._total += len(self._taken[-1])
         while self._total > IDS_MAX:  # what is kept by more bits is a part of what is kept by fewer
             self._bits += 1

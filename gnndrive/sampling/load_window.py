@@ -19,6 +19,7 @@ import torch
 
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.direct_file import STRETCH_BYTES
+from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.records import IndexPointers, Int32Array, TableFile
@@ -167,7 +168,7 @@ class _Window:
         home = np.ascontiguousarray(self.partitioned.home)
         check(lib.gd_locals(self.codes, pointer(home), static, pointer(of_static)), "gd_locals")
         hot = of_static[: self.k]
-        self.empty = np.unique(hot[hot >= 0])
+        self.empty = distinct(hot[hot >= 0])
         of_static[: self.k] = np.arange(self.k)
 
 

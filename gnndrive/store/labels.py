@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnndrive.common.distinct import distinct
 from gnndrive.store.convert import Rows, dtype_of, to_storage
 
 _LABEL_MAX = 1 << 48  # numbers from here on are no labels
@@ -57,7 +58,7 @@ class ClassCount:
             self._used = np.concatenate([self._used, np.zeros(missing, np.bool_)])
         self._used[small] = True
         if small.size < labels.size and len(self._large) < _TABLE:
-            self._large = np.union1d(self._large, labels[labels >= _TABLE])
+            self._large = distinct(np.concatenate([self._large, labels[labels >= _TABLE]]))
 
     def result(self) -> int:
         """The number of classes; 0 if y does not hold classes."""

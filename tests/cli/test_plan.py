@@ -43,6 +43,9 @@ def test_a_plan_as_json(gnndrive, planted):
     assert (plan["memory"], {item["where"] for item in plan["items"]}) == (60_000_000, {"host"})
     # The seconds are of batches that are drawn and timed anew.
     assert plan["text"].split("\n\n")[0] == gnndrive(*words).out.split("\n\n")[0]
+    tight = gnndrive("plan", planted, *FEW[2:], "--batch-size", "13", "--memory", "34MB")
+    for what in ("drawing batches", "comparing strategies"):
+        assert f"{what}: 100 %" in tight.err
     own = found["choice"][0]
     for part in ("sampling", "disk", "admission", "gather"):
         line = f"  {part:<10}{duration(own['parts'][part]):>8}  "
@@ -108,7 +111,7 @@ def test_batches_of_a_pack_are_not_compared(gnndrive, store):
     assert gnndrive("pack", store, "--memory", "80MB", *FEW).code == 0
     words = ("plan", store, "--memory", "80MB", *FEW, "--strategy", "diskgnn")
     out = gnndrive(*words, "--ranks", "2").out
-    for said in ("on this host, 2 ranks with a feature buffer each\n", "a batch takes about"):
+    for said in ("on this host, 2 ranks with a feature buffer each\n", "a batch's rows:"):
         assert said in out
     said = gnndrive(*words, "--hosts", "2", "--net", "1Gbit").refusal
     assert "those of strategy diskgnn are not" in said

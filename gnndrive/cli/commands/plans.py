@@ -39,10 +39,12 @@ from gnndrive.cli.commands.options import (
     parse_fanout,
 )
 from gnndrive.cli.commands.plan_text import Run, host_lines, plan_lines, step_lines
+from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import plan_section, run_envelope
 from gnndrive.cli.report.text import json_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.loader.drawing import reporting
 from gnndrive.loader.planning import plan_for_ranks
 from gnndrive.plan.comparison import Comparison
 from gnndrive.plan.plan import Plan
@@ -159,7 +161,7 @@ def _of_store(
         raise ConfigError(f"{next(iter(given))} is for a store that is not there: leave out STORE")
     store = open_homogeneous(path, "gnndrive plan")
     seeds = store.split("train") if "train" in store.split_names else None
-    with options.loader(store, seeds, shuffle=True) as loader:
+    with options.loader(store, seeds, shuffle=True) as loader, Bars() as bars, reporting(bars):
         planner, loading, _ = plan_for_ranks(loader, ranks, shared)
         batches = len(loader)
         found = None

@@ -17,6 +17,7 @@ import numpy as np
 from gnndrive.cli.measure.calibrate import Disk, cost_of
 from gnndrive.cli.measure.drive import QUEUED, Driven, drive
 from gnndrive.common.array_pool import private_map
+from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, EngineSettings, Int32Array, Int64Array, Landing
 from gnndrive.disk.layouts.base import block_bytes
@@ -159,7 +160,7 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
     for batch in range(options.batches):
         seeds = random.choice(store.num_nodes, min(options.batch_size, store.num_nodes), False)
         key = batch_key(options.seed, 0, batch)
-        yield np.unique(sampler.sample_nodes(seeds, key, topology).node)
+        yield distinct(sampler.sample_nodes(seeds, key, topology).node)
 
 
 class _Plans:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
 from gnndrive.store.checks import Bounds
@@ -99,5 +100,5 @@ def to_undirected(src: EdgeEnds, dst: EdgeEnds, num_nodes: int) -> tuple[EdgeEnd
     pairs *= num_nodes
     pairs[: len(src)] += dst
     pairs[len(src) :] += src
-    pairs = np.unique(pairs)
+    pairs = distinct(pairs)
     return pairs // max(1, num_nodes), pairs % max(1, num_nodes)

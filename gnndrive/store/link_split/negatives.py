@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gnndrive.common.distinct import distinct
 from gnndrive.common.records import Int64Array
 from gnndrive.store.link_split.classes import CHUNK, Chunk, chunks
 from gnndrive.store.views import StoredEdges
@@ -71,7 +72,7 @@ def _draw(
         taken = np.concatenate(
             [taken, np.arange(rows) * sources + np.arange(chunk.low, chunk.high)]
         )
-    taken = np.unique(taken)
+    taken = distinct(taken)
     if rows * sources <= 8 * CHUNK:
         free = np.setdiff1d(np.arange(rows * sources), taken, assume_unique=True)
         return random.permutation(free)[:count]
@@ -80,6 +81,6 @@ def _draw(
         if len(found) >= count:
             break
         tries = random.integers(rows * sources, size=(count - len(found)) * 9 // 8 + 16)
-        found = np.unique(np.concatenate([found, tries]))
+        found = distinct(np.concatenate([found, tries]))
         found = found[~np.isin(found, taken, assume_unique=True)]
     return random.permutation(found)[:count]
