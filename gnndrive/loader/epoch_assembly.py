@@ -20,9 +20,11 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.superbatches import LoaderSuperbatches
 from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.epoch import EpochInputs
+from gnndrive.pipeline.epoch import EpochInputs, Feed
 from gnndrive.pipeline.output_queue import References
-from gnndrive.pipeline.windows import WindowSource
+from gnndrive.pipeline.sample import SampledFeed
+from gnndrive.pipeline.superbatches import AheadFeed, InspectFeed
+from gnndrive.pipeline.windows import WindowFeed, WindowSource
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
@@ -67,36 +69,31 @@ class EpochAssembly:
             # If it does not fit, or another epoch is running, that is an error at such a batch.
             with contextlib.suppress(ConfigError):
                 self._plan_for(*larger)
-        settings, ahead = self._runtime.settings, None
-        self._limits = settings.limits
-        windows = self._windows(first)
-        if settings.superbatches is not None:
-            graph = self._runtime.load_graph, self._runtime.free_graph
-            ahead = LoaderSuperbatches(settings, self._pool.empty, graph, self._end)
-        inputs = EpochInputs(
-            self._number, self._seed, batches, self._sampler(), self, first, windows, ahead
-        )
-        if ahead is None or not ahead.apart:
+        self._limits = self._runtime.settings.limits
+        feed = self._feed(first)
+        inputs = EpochInputs(self._number, self._seed, batches, self._sampler(), self, feed, first)
+        if feed.extracts:
             return inputs
         with self._runtime.changing_plan(APART):
-            return replace(inputs, phase="inspect")
+            return inputs
+
+    def _feed(self, first: int) -> Feed:
+        windows, settings = self._windows(first), self._runtime.settings
+        if windows is not None:
+            return WindowFeed(windows)
+        if settings.superbatches is None:
+            return SampledFeed()
+        graph = self._runtime.load_graph, self._runtime.free_graph
+        ahead = LoaderSuperbatches(settings, self._pool.empty, graph, self._end)
+        return InspectFeed(ahead) if ahead.apart else AheadFeed(ahead)
 
     def _sampler(self) -> Sampler:
         return self._assembly.sampler(self._pool.empty, self._limits)
 
-    @staticmethod
-    def has_next_part(before: EpochInputs) -> bool:
-        """Whether another part of the epoch follows one whose batches have ended."""
-        ahead = before.superbatches
-        if ahead is None or ahead.recorded is None or before.phase is None:
-            return False
-        return before.phase == "inspect" or not ahead.recorded.last
-
     def next_part(
         self, before: EpochInputs, batches: Iterator[tuple[Window, Seeds]]
     ) -> EpochInputs:
-        """The part after `before`: a superbatch that was sampled apart is replayed, and then the
-        next one is sampled.
+        """The part that follows `before`; see `Feed.following`.
 
         Args:
             before: the part that has ended.
@@ -105,11 +102,11 @@ class EpochAssembly:
         Raises:
             ConfigError: see `PlanChange.changing`.
         """
-        assert before.superbatches is not None
-        assert before.superbatches.recorded is not None
-        if before.phase == "inspect":
-            return replace(before, phase="replay", sampler=self._sampler())
-        return self.inputs(batches, before.superbatches.recorded.end)
+        following = before.feed.following
+        assert following is not None
+        if isinstance(following, int):
+            return self.inputs(batches, following)
+        return replace(before, feed=following, sampler=self._sampler())
 
     def prepare(self) -> None:
         """Read the labels, while the first batch is sampled."""

@@ -236,9 +236,8 @@ class BatchIterator(Iterator[Any]):
 
     @property
     def _has_next_part(self) -> bool:
-        """Whether another part follows the one whose batches have ended, because superbatches are
-        sampled apart."""
-        return not self._closed and self._assembly.has_next_part(self._run.epoch.inputs)
+        """Whether another part follows the one whose batches have ended."""
+        return not self._closed and self._run.epoch.inputs.feed.following is not None
 
     def _begin_next_part(self) -> None:
         with self._epoch_lock:
@@ -365,10 +364,8 @@ class BatchIterator(Iterator[Any]):
         self.close()
 
     def _discard_recorded(self) -> None:
-        """Free a superbatch that was sampled apart, when its part has ended or will not begin."""
-        ahead = self._run.epoch.inputs.superbatches
-        if ahead is not None:
-            ahead.discard()
+        """Free what was kept for a part of the epoch that has ended or will not begin."""
+        self._run.epoch.inputs.feed.discard()
 
     @classmethod
     def leave_all(cls, ranks: Ranks) -> None:

@@ -176,7 +176,7 @@ class Runtime:
 
         async def start() -> None:
             await self._idle()
-            apart = inputs.phase == "inspect"
+            apart = not inputs.feed.extracts
             epoch = Epoch(
                 inputs,
                 self._files.adjacency.topologies,
@@ -236,7 +236,6 @@ class Runtime:
         try:
             # What refers to the epoch still, an iterator or a traceback, shall not keep its memory.
             buffer, run.epoch.buffer = run.epoch.buffer, NoBuffer()
-            run.epoch.keeper = None
             if not isinstance(buffer, NoBuffer):
                 self._buffers.give(buffer)
             if not task.cancelled():

@@ -10,7 +10,7 @@ same step and waits until each row is valid; `train_stage` gathers the rows and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,8 +22,6 @@ from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.pipeline.output_queue import OutputQueue, References
 from gnndrive.pipeline.stage_times import StageTimes
-from gnndrive.pipeline.superbatch import SuperbatchSource
-from gnndrive.pipeline.windows import WindowBuffer, WindowKeeper, WindowSource
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.schedules.base import Window
@@ -88,6 +86,60 @@ class BatchAssembly(Protocol):
         ...
 
 
+class Feed(Protocol):
+    """How the seeds of a part of an epoch become samples in the extracting queue.
+
+    `pipeline/sample.py` has the usual one. A feed that samples apart from extraction divides an
+    epoch into parts.
+
+    Attributes:
+        extracts: whether the part's batches are extracted; if not, they are only sampled.
+        combines: whether samples that were drawn in one combined fetch arrive together.
+    """
+
+    extracts: bool
+    combines: bool
+
+    @property
+    def following(self) -> Feed | int | None:
+        """What follows a part whose batches have ended: a feed for the same batches, the index of
+        the first batch of another part, or None."""
+        ...
+
+    def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
+        """The coroutines of `run_epoch` that stand before the extract stage, and what they need
+        beside it."""
+        ...
+
+    def drawn(self, window: Window, seeds: Seeds) -> None:
+        """Note that a batch of a window was drawn."""
+        ...
+
+    async def topologies(self, index: int) -> Sequence[Topology]:
+        """The adjacency that a batch is sampled from, once that can begin.
+
+        Raises:
+            StoreError, ReadError: it could not be loaded.
+        """
+        ...
+
+    def released(self, index: int) -> None:
+        """Note that the slots of a batch were released."""
+        ...
+
+    def stop(self) -> None:
+        """Make workers that this feed waits for end soon; any thread may call this."""
+        ...
+
+    def close(self) -> None:
+        """Free what the stages held, after they have ended."""
+        ...
+
+    def discard(self) -> None:
+        """Free what is kept for a following part, because there will be none; idempotent."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EpochInputs:
     """What one epoch loads.
@@ -100,10 +152,7 @@ class EpochInputs:
         sampler: makes samples; stopped when the epoch ends.
         assembly: makes batches of samples and their rows.
         first: the index of the first batch, when an epoch is resumed.
-        windows: what the windows need in memory; None: nothing.
-        superbatches: makes superbatches, if batches are sampled ahead; None: they are not.
-        phase: "inspect": only sample a superbatch, and have `superbatches` keep it; "replay": only
-            load the batches of the one that is kept; None: both, side by side.
+        feed: samples the batches.
     """
 
     number: int
@@ -111,16 +160,14 @@ class EpochInputs:
     batches: Iterator[tuple[Window, Seeds]]
     sampler: Sampler
     assembly: BatchAssembly
+    feed: Feed
     first: int = 0
-    windows: WindowSource | None = None
-    superbatches: SuperbatchSource | None = None
-    phase: str | None = None
 
     def stop(self) -> None:
-        """Make workers that sample, or load windows, end soon; any thread may call this."""
+        """Make workers that sample, or that sampling waits for, end soon; any thread may call
+        this."""
         self.sampler.stop()
-        if self.windows is not None:
-            self.windows.stop()
+        self.feed.stop()
 
 
 @dataclass(eq=False)
@@ -143,7 +190,6 @@ class Epoch:
         seeds_drawn: the index of the next batch whose seeds are drawn.
         extracting, training, releasing: the queues between the stages.
         picking: held by the extractor that chooses the next samples.
-        keeper: keeps windows in memory; None: they need nothing.
     """
 
     inputs: EpochInputs
@@ -158,17 +204,12 @@ class Epoch:
 
     def __post_init__(self) -> None:
         stages, self.seeds_drawn = self.stages, self.inputs.first
-        # Samples of a superbatch arrive one by one, however they were drawn.
-        self.together = 1 if self.inputs.superbatches is not None else self.combined
+        self.together = self.combined if self.inputs.feed.combines else 1
         order = stages.in_order, self.inputs.first
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
         self.releasing: Channel[Gathered] = Channel(None)
         self.picking = asyncio.Lock()
-        self.keeper: WindowKeeper | None = None
-        if (windows := self.inputs.windows) is not None:
-            assert isinstance(self.buffer, WindowBuffer), "the host service keeps no windows"
-            self.keeper = WindowKeeper(windows, self.buffer, self.workers, self.counters)
 
     def count_batch(self, item: Extracted, gather_s: float) -> None:
         """Count a batch before it is put into `output`; making it took `gather_s` seconds."""

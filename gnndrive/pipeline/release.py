@@ -23,5 +23,4 @@ async def release_stage(epoch: Epoch) -> None:
         await batch.lease.gathered()
         epoch.releasing.take_now()
         batch.lease.release()
-        if epoch.keeper is not None:
-            epoch.keeper.released(batch.index)
+        epoch.inputs.feed.released(batch.index)

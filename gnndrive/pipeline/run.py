@@ -1,4 +1,4 @@
-"""Runs an epoch: the four stages, and what keeps its windows in memory, in one task group.
+"""Runs an epoch: its feed and the other three stages, in one task group.
 
 `Runtime.begin` starts `run_epoch` as a task in the loop thread. The epoch ends in one of three
 ways: the schedule ends, a batch fails at its turn, or the task is cancelled because the iterator or
@@ -17,8 +17,6 @@ from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.release import release_stage
-from gnndrive.pipeline.sample import sample_stage
-from gnndrive.pipeline.superbatches import Superbatches, loads_of, superbatch_stages
 from gnndrive.pipeline.train import EpochFailed, train_stage
 
 
@@ -39,20 +37,12 @@ async def run_epoch(epoch: Epoch) -> None:
     """Run the epoch to its end; cancel the task to end it early. However the epoch ends,
     `epoch.output` gets its end or its error."""
     error: BaseException | None = None
-    source = epoch.inputs.superbatches
-    superbatches = None if source is None else Superbatches(source, *loads_of(epoch))
+    feed = epoch.inputs.feed
     try:
-        stages = [epoch.workers.run(epoch.inputs.assembly.prepare)]
-        if superbatches is not None:
-            stages += superbatch_stages(epoch, superbatches)
-        else:
-            for _ in range(epoch.stages.samplers // epoch.combined):
-                stages.append(sample_stage(epoch, epoch.combined))
-        if epoch.inputs.phase != "inspect":
+        stages = [epoch.workers.run(epoch.inputs.assembly.prepare), *feed.stages(epoch)]
+        if feed.extracts:
             stages += [extract_stage(epoch) for _ in range(epoch.stages.extractors)]
             stages += [train_stage(epoch), release_stage(epoch)]
-        if epoch.keeper is not None:
-            stages.append(epoch.keeper.run())
         async with asyncio.TaskGroup() as group:
             for stage in stages:
                 group.create_task(stage).add_done_callback(partial(_stop_if_failed, epoch))
@@ -66,13 +56,12 @@ async def run_epoch(epoch: Epoch) -> None:
         # First, because an iterator whose output queue has ended does not cancel this task, and it
         # must not be cancelled while it cleans up.
         epoch.output.finish(error)
-        if superbatches is not None:
-            superbatches.close()
+        feed.close()
         await _release_and_drain(epoch)
 
 
 def _stop_if_failed(epoch: Epoch, task: asyncio.Task[None]) -> None:
-    """The epoch's end waits for workers, which sample or load a window."""
+    """The epoch's end waits for workers, which sample, or load what samples need."""
     if not task.cancelled() and task.exception() is not None:
         epoch.inputs.stop()
 

@@ -1,9 +1,9 @@
 """The sample stage: tasks draw seeds in order and sample them in worker threads (GNNDrive §4.1).
 
-`run_epoch` starts the tasks; the samples go to the extract stage. If samplers read the adjacency
+`SampledFeed` starts the tasks; the samples go to the extract stage. If samplers read the adjacency
 from disk on demand, one task draws `together` samples at once, and their samplers join one
 `CombinedFetch`, so that what they need is read in one pass. Otherwise each sampler is a task of its
-own. `pipeline/superbatches.py` samples with the same functions, ahead of the extract stage.
+own. Other feeds (`epoch.Feed`) sample with the same functions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,51 @@ from gnndrive.common.records import Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.batch_times import DRAWN, SAMPLING, BatchTimes
 from gnndrive.pipeline.channel import ChannelEnded
-from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch, Feed
 from gnndrive.pipeline.workers import carried
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
+
+
+class SampledFeed:
+    """Batches are sampled from the whole graph as they are drawn; base class of other feeds. See
+    `epoch.Feed`."""
+
+    extracts = True
+    combines = True
+    _topologies: Sequence[Topology] = ()
+
+    @property
+    def following(self) -> Feed | int | None:
+        """See `Feed`: the epoch has one part."""
+        return None
+
+    def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
+        """See `Feed.stages`."""
+        self._topologies = epoch.topologies
+        tasks = epoch.stages.samplers // epoch.combined
+        return [sample_stage(epoch, epoch.combined) for _ in range(tasks)]
+
+    def drawn(self, window: Window, seeds: Seeds) -> None:
+        """See `Feed.drawn`; nothing depends on it."""
+
+    async def topologies(self, index: int) -> Sequence[Topology]:
+        """See `Feed.topologies`."""
+        return self._topologies
+
+    def released(self, index: int) -> None:
+        """See `Feed.released`; nothing depends on it."""
+
+    def stop(self) -> None:
+        """See `Feed.stop`; the sampler is stopped by itself."""
+
+    def close(self) -> None:
+        """See `Feed.close`; nothing is held."""
+
+    def discard(self) -> None:
+        """See `Feed.discard`; nothing is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +135,7 @@ def draw_seeds(epoch: Epoch, most: int) -> Drawn:
             window, seeds, error = None, None, carried(raised)
         if window is None or seeds is None:
             return Drawn(drawn, error, True)
-        if epoch.keeper is not None:
-            epoch.keeper.drawn(window, seeds)
+        epoch.inputs.feed.drawn(window, seeds)
         epoch.seeds_drawn += 1
         drawn.append(seeds)
     return Drawn(drawn, None, False)
@@ -131,8 +170,9 @@ async def _sample_and_put(sampling: Sampling) -> None:
     """Sample a batch and put it, or its error, into the extracting queue."""
     epoch, seeds = sampling.epoch, sampling.seeds
     try:
-        if epoch.keeper is not None:
-            sampling = replace(sampling, topologies=[await epoch.keeper.graph_for(seeds.index)])
+        topologies = await epoch.inputs.feed.topologies(seeds.index)
+        if topologies is not sampling.topologies:  # they were waited for
+            sampling = replace(sampling, topologies=topologies)
             sampling.times.waited_for_disk(sampling.times.marks[DRAWN])
         sampled, seconds = await epoch.workers.run(_sample, sampling)
     except Exception as error:

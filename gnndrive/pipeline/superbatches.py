@@ -1,9 +1,10 @@
 """Superbatches: batches that are sampled and recorded before the first of them is extracted.
 
 Ginex §4: once all samples of a superbatch are known, so is each next use of each row, and the
-feature buffer can follow Belady's rule. `inspect_stage` samples a superbatch, records it in a
-`Trace` and finds the next uses in one pass backwards; meanwhile `replay_stage` reads the records of
-the superbatch before, in order, and puts them into the extracting queue, as the sample stage would.
+feature buffer can follow Belady's rule. `AheadFeed` samples a superbatch, records it in a `Trace`
+and finds the next uses in one pass backwards; meanwhile it reads the records of the superbatch
+before, in order, and puts them into the extracting queue, as the sample stage would. `InspectFeed`
+and `ReplayFeed` do the one and the other in parts of the epoch that follow each other.
 As soon as a superbatch is known, the rows in slots and the batches that are yet to be admitted
 learn what it needs.
 At most two superbatches are alive. The first ones are short, so that the first batch comes soon.
@@ -18,8 +19,7 @@ When not to use it: for samples in PyG's own form, and for windows that need som
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Mapping, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -28,21 +28,28 @@ from gnndrive.buffer.foreseen import add_later
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Codes, NextUses, Sample
 from gnndrive.pipeline.batch import Failed, Sampled
-from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch, Feed
 from gnndrive.pipeline.leases import ForeseeingBuffer
-from gnndrive.pipeline.sample import Sampling, draw_seeds, sample_seeds, sample_together
+from gnndrive.pipeline.sample import (
+    SampledFeed,
+    Sampling,
+    draw_seeds,
+    sample_seeds,
+    sample_together,
+)
 from gnndrive.pipeline.superbatch import Superbatch, SuperbatchSource
 from gnndrive.sampling.trace import Trace
 
 ALIVE_MAX = 2  # superbatches: one is replayed, the next one is inspected
 
 
-@dataclass(eq=False)
-class Superbatches:
-    """What the two stages of an epoch share.
+class AheadFeed(SampledFeed):
+    """Samples a superbatch while the one before is replayed; see `epoch.Feed`.
+
+    Args:
+        source: makes superbatches.
 
     Attributes:
-        source: makes superbatches.
         batches, loads: see `loads_of`, at the start of the epoch.
         ready: superbatches that were sampled and are yet to be replayed.
         alive: taken by each superbatch whose trace is open.
@@ -51,13 +58,25 @@ class Superbatches:
         traces: those that are open.
     """
 
-    source: SuperbatchSource
-    batches: int = 0
-    loads: int = 0
-    ready: asyncio.Queue[Superbatch] = field(default_factory=lambda: asyncio.Queue(ALIVE_MAX))
-    alive: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ALIVE_MAX))
-    later: Mapping[str, Codes] | None = None
-    traces: set[Trace] = field(default_factory=set)
+    combines = False  # samples of a superbatch arrive one by one, however they were drawn
+
+    def __init__(self, source: SuperbatchSource) -> None:
+        self.source = source
+        self.batches = self.loads = 0
+        self.ready: asyncio.Queue[Superbatch] = asyncio.Queue(ALIVE_MAX)
+        self.alive = asyncio.Semaphore(ALIVE_MAX)
+        self.later: Mapping[str, Codes] | None = None
+        self.traces: set[Trace] = set()
+
+    def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
+        """See `Feed.stages`."""
+        self.batches, self.loads = loads_of(epoch)
+        _forget_next_uses(epoch)
+        return [inspect_stage(epoch, self), replay_stage(epoch, self)]
+
+    def discard(self) -> None:
+        """See `Feed.discard`."""
+        self.source.discard()
 
     def misses(self, epoch: Epoch) -> float | None:
         """Rows that a batch of this epoch loaded so far; None: none was delivered yet."""
@@ -73,22 +92,43 @@ class Superbatches:
         self.alive.release()
 
     def close(self) -> None:
-        """Free all files, after the stages have ended."""
+        """See `Feed.close`: free all files."""
         for trace in self.traces:
             trace.close()
 
 
-def superbatch_stages(epoch: Epoch, shared: Superbatches) -> list[Coroutine[Any, Any, None]]:
-    """The stages that stand for the sample stage, by the epoch's phase."""
-    if epoch.inputs.phase == "inspect":
-        return [_inspect_one(epoch, shared)]
-    _forget_next_uses(epoch)
-    if epoch.inputs.phase == "replay":
-        return [_replay_one(epoch, shared)]
-    return [inspect_stage(epoch, shared), replay_stage(epoch, shared)]
+class InspectFeed(AheadFeed):
+    """Samples one superbatch without the feature buffer, for a part that replays it."""
+
+    extracts = False
+
+    @property
+    def following(self) -> Feed | int | None:
+        """See `Feed`: the part that replays the superbatch."""
+        return None if self.source.recorded is None else ReplayFeed(self.source)
+
+    def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
+        """See `Feed.stages`."""
+        self.batches, self.loads = loads_of(epoch)
+        return [_inspect_one(epoch, self)]
 
 
-async def _inspect_one(epoch: Epoch, shared: Superbatches) -> None:
+class ReplayFeed(AheadFeed):
+    """Replays the superbatch that was sampled apart."""
+
+    @property
+    def following(self) -> Feed | int | None:
+        """See `Feed`: the part behind the superbatch."""
+        recorded = self.source.recorded
+        return None if recorded is None or recorded.last else recorded.end
+
+    def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
+        """See `Feed.stages`."""
+        _forget_next_uses(epoch)
+        return [_replay_one(epoch, self)]
+
+
+async def _inspect_one(epoch: Epoch, shared: AheadFeed) -> None:
     """Sample a superbatch with the adjacency in memory, and free that again."""
     try:
         await epoch.workers.run(shared.source.load_graph)
@@ -100,7 +140,7 @@ async def _inspect_one(epoch: Epoch, shared: Superbatches) -> None:
     shared.source.keep(superbatch)
 
 
-async def inspect_stage(epoch: Epoch, shared: Superbatches) -> None:
+async def inspect_stage(epoch: Epoch, shared: AheadFeed) -> None:
     """Sample and record superbatch after superbatch until the schedule ends."""
     number, ended = 0, False
     while not ended:
@@ -113,7 +153,7 @@ async def inspect_stage(epoch: Epoch, shared: Superbatches) -> None:
         await shared.ready.put(superbatch)
 
 
-async def _inspect(epoch: Epoch, shared: Superbatches, number: int) -> Superbatch:
+async def _inspect(epoch: Epoch, shared: AheadFeed, number: int) -> Superbatch:
     """Sample and record a superbatch, and find its next uses."""
     source, first, alone = shared.source, epoch.seeds_drawn, not shared.traces
     superbatch = Superbatch(None, first, source.size(number, shared.misses(epoch)), first)
@@ -190,7 +230,7 @@ async def _find_next_uses(epoch: Epoch, source: SuperbatchSource, superbatch: Su
             superbatch.fail(index, error)
 
 
-def _foresee(epoch: Epoch, shared: Superbatches, superbatch: Superbatch) -> None:
+def _foresee(epoch: Epoch, shared: AheadFeed, superbatch: Superbatch) -> None:
     """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
     assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
     shared.later = shared.source.next_uses()
@@ -204,7 +244,7 @@ def loads_of(epoch: Epoch) -> tuple[int, int]:
     return epoch.counters.batches, loads
 
 
-async def replay_stage(epoch: Epoch, shared: Superbatches) -> None:
+async def replay_stage(epoch: Epoch, shared: AheadFeed) -> None:
     """Put the recorded samples into the extracting queue, in order."""
     while True:
         superbatch = await shared.ready.get()
@@ -215,7 +255,7 @@ async def replay_stage(epoch: Epoch, shared: Superbatches) -> None:
         shared.close_trace(superbatch)
 
 
-async def _replay_one(epoch: Epoch, shared: Superbatches) -> None:
+async def _replay_one(epoch: Epoch, shared: AheadFeed) -> None:
     """Replay the superbatch that was sampled apart."""
     superbatch = shared.source.recorded
     assert superbatch is not None
@@ -231,7 +271,7 @@ def _forget_next_uses(epoch: Epoch) -> None:
     epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
 
 
-async def _replay_superbatch(epoch: Epoch, shared: Superbatches, superbatch: Superbatch) -> int:
+async def _replay_superbatch(epoch: Epoch, shared: AheadFeed, superbatch: Superbatch) -> int:
     """Put a superbatch's samples, and its error, into the extracting queue; returns the index
     behind them."""
     shared.later = None  # what was known of this one is in the buffer
@@ -246,7 +286,7 @@ async def _replay_superbatch(epoch: Epoch, shared: Superbatches, superbatch: Sup
     return end + 1
 
 
-async def _replay(epoch: Epoch, shared: Superbatches, superbatch: Superbatch, index: int) -> None:
+async def _replay(epoch: Epoch, shared: AheadFeed, superbatch: Superbatch, index: int) -> None:
     """Read a sample and put it, or the error, into the extracting queue."""
     buffer, trace, known = epoch.buffer, superbatch.trace, shared.later
     assert isinstance(buffer, ForeseeingBuffer)

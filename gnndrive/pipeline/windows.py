@@ -1,12 +1,12 @@
 """The windows of an epoch whose batches are sampled inside mega-batches (HierBatching §4).
 
 A window is a lease: its rows are prefetched through the feature buffer and stay in it until the
-window's last batch is released. `WindowKeeper.run` is a task of `run_epoch`. It opens windows in
-order, each while the one before is trained on: it leases the window's rows by chunks, and has a
-worker load the window's graph. The sample stage waits for the graph; a batch that finds a row
-missing loads it, as ever.
+window's last batch is released. `WindowFeed` samples inside windows. One of its tasks
+opens them in order, each while the one before is trained on: it leases the window's rows by chunks,
+and has a worker load the window's graph. The sample stage waits for the graph; a batch that finds a
+row missing loads it, as ever.
 
-Two windows hold rows at the same time. The keeper never waits for slots, because the batches that
+Two windows hold rows at the same time. This task never waits for slots, because the batches that
 hold them may stand behind it in the admission queue: a chunk that is not admitted in the step in
 which it joins is given up until slots were released (rule 16). The rows of a younger window are
 leased only when the older one holds all of its rows; an oldest window that cannot hold all of them
@@ -27,15 +27,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.records import Int64Array, Seeds
 from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.leases import BatchLease
+from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
@@ -47,7 +49,7 @@ Rows = Mapping[str, Int64Array]
 
 
 class WindowSource(Protocol):
-    """What a keeper keeps in memory; `loader/megabatches.py` has it."""
+    """What a feed keeps in memory; `loader/megabatches.py` has it."""
 
     def windows(self) -> Iterator[Window]:
         """The windows of the epoch that have batches left, in order, each with the number of its
@@ -77,7 +79,7 @@ class WindowSource(Protocol):
 
 @runtime_checkable
 class WindowBuffer(Protocol):
-    """What a keeper calls of a feature buffer."""
+    """What a feed calls of a feature buffer."""
 
     def lease_now(self, rows: Rows) -> BatchLease | None:
         """See `FeatureBuffer.lease_now`."""
@@ -86,13 +88,13 @@ class WindowBuffer(Protocol):
 
 @dataclass(eq=False)
 class _Held:
-    """Rows that the keeper holds: a window's, or those of the whole epoch.
+    """Rows that the feed holds: a window's, or those of the whole epoch.
 
     Attributes:
         missing: the chunks that are not leased.
         leases: the other chunks, each with its lease.
         left: how many batches of the window are not released.
-        growing: whether the keeper is leasing chunks of it now.
+        growing: whether it is leasing chunks of it now.
         failed: whether a row could not be read.
         load_s: how long loading the window took.
         opened: when it was loaded, by `perf_counter`; None: it is not.
@@ -107,7 +109,7 @@ class _Held:
     opened: float | None = None
 
     def release(self) -> None:
-        """Release all leases for good; if the keeper is leasing more, it does so afterwards."""
+        """Release all leases for good; if the feed is leasing more, it does so afterwards."""
         self.missing.clear()
         while self.leases and not self.growing:
             self.leases.pop()[1].release()
@@ -120,46 +122,57 @@ class _Held:
             lease.release()
 
 
-class WindowKeeper:
-    """Keeps the rows and graphs of two windows in memory.
+class WindowFeed(SampledFeed):
+    """Samples inside windows, and keeps the rows and graphs of two windows in memory; see
+    `epoch.Feed`.
 
     Args:
         source: says what belongs to a window.
-        buffer: holds the rows.
-        workers: load graphs.
-        counters: count windows, and the seconds that loading them took.
     """
 
-    def __init__(
-        self, source: WindowSource, buffer: WindowBuffer, workers: Workers, counters: Counters
-    ) -> None:
-        self._source, self._buffer = source, buffer
-        self._workers, self._counters = workers, counters
+    _buffer: WindowBuffer | None = None
+    _workers: Workers
+    _counters: Counters
+
+    def __init__(self, source: WindowSource) -> None:
+        self._source = source
         self._kept = _Held(deque(source.kept_rows()))
         self._live: dict[int, _Held] = {}
         self._graphs: dict[int, asyncio.Future[Topology]] = {}
         self._window_of: dict[int, int] = {}  # of a batch that was drawn and is not released
         self._released = asyncio.Event()
-        self._idle_since: float | None = perf_counter()
+        self._idle_since: float | None = None
         self._last_end = 0.0  # when the last window's batches were released
 
     # ---- what the stages call ----
 
+    def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
+        """See `Feed.stages`: the sample stage, and what opens windows."""
+        assert isinstance(epoch.buffer, WindowBuffer), "the host service keeps no windows"
+        self._buffer, self._workers = epoch.buffer, epoch.workers
+        self._counters, self._idle_since = epoch.counters, perf_counter()
+        return [*super().stages(epoch), self.run()]
+
     def drawn(self, window: Window, seeds: Seeds) -> None:
-        """Note that a batch of a window was drawn."""
+        """See `Feed.drawn`."""
         self._window_of[seeds.index] = window.number
 
-    async def graph_for(self, index: int) -> Topology:
-        """Wait until the window of a batch is open, and return its graph.
+    async def topologies(self, index: int) -> Sequence[Topology]:
+        """See `Feed.topologies`: the graph of the batch's window, once that is open."""
+        return [await asyncio.shield(self._graph(self._window_of[index]))]
 
-        Raises:
-            StoreError, ReadError: the graph could not be loaded.
-        """
-        return await asyncio.shield(self._graph(self._window_of[index]))
+    def stop(self) -> None:
+        """See `Feed.stop`."""
+        self._source.stop()
+
+    def close(self) -> None:
+        """See `Feed.close`."""
+        self._graphs.clear()
+        self._live.clear()
+        self._buffer = None
 
     def released(self, index: int) -> None:
-        """Note that the slots of a batch were released; a window's rows and graph go with its last
-        batch."""
+        """See `Feed.released`; a window's rows and graph go with its last batch."""
         number = self._window_of.pop(index)
         held = self._live[number]
         held.left -= 1
@@ -175,7 +188,7 @@ class WindowKeeper:
                 self._idle_since = now
             self._released.set()
 
-    # ---- the keeper ----
+    # ---- what opens windows ----
 
     async def run(self) -> None:
         """Open window after window until the epoch's last batch is released."""
@@ -278,6 +291,7 @@ class WindowKeeper:
                 held.release()  # its last batch was released meanwhile
 
     def _lease_now(self, rows: Rows) -> BatchLease | None:
+        assert self._buffer is not None
         try:
             return self._buffer.lease_now(rows)
         except ConfigError:  # the buffer, perhaps a second iterator's, has fewer slots than rows

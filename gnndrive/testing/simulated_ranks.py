@@ -27,6 +27,7 @@ from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs
 from gnndrive.pipeline.output_queue import OutputEnded
 from gnndrive.pipeline.run import run_epoch
+from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.testing.loop import run
@@ -194,7 +195,9 @@ class Rank:
         self.delivered, self.error, self._barrier = [], None, barrier
         self.buffer.begin_epoch()
         self._epoch = epoch = Epoch(
-            EpochInputs(number, self._shared.seed, self._batches(), sampler, self._shared),
+            EpochInputs(
+                number, self._shared.seed, self._batches(), sampler, self._shared, SampledFeed()
+            ),
             topologies=[], buffer=self.buffer, workers=self._workers, stages=scenario.stages,
             counters=Counters(), combined=1,
         )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
 from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.windows import WindowFeed
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
 from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation
@@ -182,6 +183,7 @@ class WindowedSimulation(Simulation):
         epoch, scenario = super().epoch(number), self.scenario
         sampler = WindowSampler(scenario.file.row_count, scenario.extra_max)
         inputs = replace(
-            epoch.inputs, sampler=sampler, windows=self.windows, batches=self.windows.batches()
-        )
+            epoch.inputs, sampler=sampler, feed=WindowFeed(self.windows),
+            batches=self.windows.batches(),
+        )  # fmt: skip
         return replace(epoch, inputs=inputs)

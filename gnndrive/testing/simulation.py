@@ -50,6 +50,8 @@ from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
 from gnndrive.pipeline.output_queue import OutputEnded, References
 from gnndrive.pipeline.run import run_epoch
+from gnndrive.pipeline.sample import SampledFeed
+from gnndrive.pipeline.superbatches import AheadFeed
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
@@ -266,12 +268,12 @@ class Simulation:
         self.buffer.begin_residents()
         sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
         batches = ((Window([seeds]), seeds) for seeds in scenario.seeds(self.seed))
-        ahead = None
+        feed = SampledFeed()
         if scenario.superbatch:
             rows = scenario.file.row_count
-            ahead = SimulatedSuperbatches(rows, scenario.superbatch, scenario.records_max)
+            feed = AheadFeed(SimulatedSuperbatches(rows, scenario.superbatch, scenario.records_max))
         return Epoch(
-            EpochInputs(number, self.seed, batches, sampler, self, superbatches=ahead),
+            EpochInputs(number, self.seed, batches, sampler, self, feed),
             topologies=[],
             buffer=self.buffer,
             workers=InlineWorkers(self.seed + number),

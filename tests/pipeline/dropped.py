@@ -30,7 +30,7 @@ from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.windows import WindowKeeper, _Held
+from gnndrive.pipeline.windows import WindowFeed, _Held
 
 Patch = pytest.MonkeyPatch
 
@@ -535,16 +535,16 @@ def drop_places_behind_the_copy_back(patch: Patch) -> None:
 
 def drop_giving_up_a_chunk(patch: Patch) -> None:
     """16: the keeper waits for the slots of a chunk, in front of batches that join later."""
-    lease = WindowKeeper._lease
+    lease = WindowFeed._lease
 
-    async def waiting(keeper: WindowKeeper, held: _Held) -> bool:
+    async def waiting(feed: WindowFeed, held: _Held) -> bool:
         while held.missing:
-            buffer: Any = keeper._buffer
+            buffer: Any = feed._buffer
             rows = held.missing.popleft()
             held.leases.append((rows, await buffer.lease(rows)))
-        return await lease(keeper, held)
+        return await lease(feed, held)
 
-    patch.setattr(WindowKeeper, "_lease", waiting)
+    patch.setattr(WindowFeed, "_lease", waiting)
 
 
 def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
@@ -554,4 +554,4 @@ def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
 
 def drop_waiting_for_the_older_window(patch: Patch) -> None:
     """18: the batches of a window that lacks rows are sampled beside those of the older one."""
-    patch.setattr(WindowKeeper, "_wait_for_rows", no_wait)
+    patch.setattr(WindowFeed, "_wait_for_rows", no_wait)
