@@ -23,7 +23,8 @@ static inline int copy_rows(picking *p, int64_t width) {
         if (i + AHEAD < p->n)
             __builtin_prefetch((const void *)((uintptr_t)p->table +
                                               (uint64_t)p->row[i + AHEAD] * (uint64_t)width));
-        memcpy(p->out + i * width, p->table + p->row[i] * width, (size_t)width);
+        if (width) /* rows of no bytes have no address */
+            memcpy(p->out + i * width, p->table + p->row[i] * width, (size_t)width);
     }
     return 0;
 }

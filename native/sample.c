@@ -228,6 +228,8 @@ static int ended(gd_sampler *s, int rc) {
 
 /* ---- the interface ---- */
 
+void gd_stop(int32_t *stop) { __atomic_store_n(stop, 1, __ATOMIC_RELAXED); }
+
 int gd_sample(gd_sampler *s, const gd_sampling *job) {
     if (!gd_valid_job(job)) return ended(s, -EINVAL);
     if (job->disjoint && !gd_keys_fit(job)) return ended(s, -EOVERFLOW);

@@ -85,6 +85,7 @@ void gd_sampler_free(gd_sampler *s);
  * than nodes_most or edges_most; -ENOMEM; -EINVAL: the job contradicts itself. */
 enum { GD_WANTS = 1 };
 int gd_sample(gd_sampler *s, const gd_sampling *job);
+void gd_stop(int32_t *stop); /* *stop = 1, while another thread may sample */
 /* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i belongs
  * to node[k], where k is the first with first + i < until[k]. They are edges that it has drawn, or,
  * if the job shares numbers, whole lists that it draws from. */

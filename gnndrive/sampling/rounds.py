@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gnndrive.common.errors import ClosedError
-from gnndrive.common.ffi import ffi
+from gnndrive.common.ffi import ffi, holding_gil
 
 Request = TypeVar("Request")
 STOPPED = "the sampler was stopped: its loader or iterator was closed"
@@ -40,7 +40,7 @@ class StopToken:
     def set(self) -> None:
         """Signal cancellation, and call each function that is registered with `calling` now."""
         with self._lock:
-            self.flag[0] = 1
+            holding_gil.gd_stop(self.flag)
             calls = list(self._calls.values())
         for call in calls:
             call()
