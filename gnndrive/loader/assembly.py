@@ -49,6 +49,7 @@ from gnndrive.sampling.schedules.base import (
     ScheduleContext,
     Window,
 )
+from gnndrive.store.opened_folder import Source
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
@@ -174,6 +175,13 @@ class Assembly:
         return make_sampler(self.strategy.sampler, context, self.inputs, self.subgraphs)
 
     @property
+    def source(self) -> Source | None:
+        """See `RuntimeSettings.source`."""
+        if self.megabatches is not None:
+            return self.megabatches.partitioned
+        return self.recording
+
+    @property
     def sampling(self) -> Sampling:
         """How neighbours are drawn; ConfigError: see `checked_sampling`."""
         return checked_sampling(self.own, self.strategy, self.replace, self.subgraphs is not None)
@@ -204,8 +212,7 @@ class Assembly:
             gap_bytes_max=request.disk.gap_bytes,
             worker_init=self.worker_init,
             request=request,
-            recording=self.recording,
-            partitioned=None if self.megabatches is None else self.megabatches.partitioned,
+            source=self.source,
             superbatches=request.superbatches,
         )
         first = planned(settings, planner, plan)
@@ -295,7 +302,7 @@ class Assembly:
             self._policy, self.device, self.in_order,
         )  # fmt: skip
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
-        known = own["memory"] is None or self.recording is not None or self.megabatches is not None
+        known = own["memory"] is None or self.source is not None
         degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
         bounds = sampler.bounds(self._seeds_max, counts, types.edges, degrees)
@@ -359,7 +366,7 @@ class Assembly:
         plugin, where = self.device
         own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
         size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
-        if not (own and size) or self.recording is not None or self.megabatches is not None:
+        if not (own and size) or self.source is not None:
             return None
         if for_plan and not (self.in_order and on_host):
             return None

@@ -18,7 +18,7 @@ from gnndrive.store.reader import Store
 
 
 class OpenFiles:
-    """The open files of a store, and of the pack or partitions that are read in its place.
+    """The open files of a store, and of the derived folder that is read in its place.
 
     Args:
         store: the store.
@@ -38,8 +38,8 @@ class OpenFiles:
         shares_buffer: bool,
     ) -> None:  # fmt: skip
         assert settings.plan.topology is not None
-        recording, partitioned = settings.recording, settings.partitioned
-        edges = store.all_edges() if recording is None and partitioned is None else ()
+        source = settings.source
+        edges = store.all_edges() if source is None else ()
         self.layouts: dict[str, Layout] = {}
         with contextlib.ExitStack() as undo:
             self.adjacency = Adjacency(
@@ -53,14 +53,13 @@ class OpenFiles:
                 self.adjacency.read,
             )
             undo.callback(self._close_layouts)
-            derived = recording or partitioned
-            with contextlib.nullcontext() if derived is None else derived.unchanged():
+            with contextlib.nullcontext() if source is None else source.unchanged():
                 if not shares_buffer:
                     self._open_layouts(store, settings)
             undo.pop_all()
 
     def _open_layouts(self, store: Store, settings: RuntimeSettings) -> None:
-        recording, partitioned = settings.recording, settings.partitioned
+        source = settings.source
         kind: type[Layout] = find("layouts", settings.strategy.layout)
         for table in settings.tables:
             self.layouts[table.name] = kind.make(
@@ -69,8 +68,7 @@ class OpenFiles:
                     settings.engine_settings.block_bytes,
                     settings.gap_bytes_max,
                     store=store,
-                    packed=None if recording is None else recording.files[table.name],
-                    partitioned=None if partitioned is None else partitioned.x,
+                    derived=None if source is None else source.file(table.name),
                 )
             )
 

@@ -22,8 +22,7 @@ from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.superbatches import PlannedSuperbatches
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.packed.recording import Recording
-from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.store.opened_folder import Source
 from gnndrive.store.row_classes import Classes
 from gnndrive.strategies import Strategy
 
@@ -46,9 +45,8 @@ class RuntimeSettings:
         gap_bytes_max: rows with at most this many bytes between them on disk are read in one
             request.
         request: what the plan was made from.
-        recording: the pack that the loader replays; None: it draws its batches.
-        partitioned: the partitioned store that batches are sampled inside; None: they are sampled
-            from the whole graph.
+        source: the derived folder that has the tables' rows, and brings adjacency or samples of its
+            own; None: the store has them.
         worker_init: called in each worker thread with its number; None: nothing is called.
         limits: the largest batch that the plan counts; a larger one makes the loader plan again.
             None: the plan counts the most that the fanout allows.
@@ -68,8 +66,7 @@ class RuntimeSettings:
     device: tuple[Any, torch.device | None]
     gap_bytes_max: int
     request: PlanRequest
-    recording: Recording | None = None
-    partitioned: Partitioned | None = None
+    source: Source | None = None
     worker_init: Callable[[int], object] | None = None
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None
@@ -119,8 +116,7 @@ def with_classes(settings: RuntimeSettings, elsewhere: bool) -> RuntimeSettings:
     Raises:
         StoreError: see `policy_classes`.
     """
-    derived = settings.recording is not None or settings.partitioned is not None
-    if elsewhere or derived:
+    if elsewhere or settings.source is not None:
         return replace(settings, classes={})
     short = {table.name for table in settings.plan.tables if table.slots < table.rows}
     leaving = [table for table in settings.tables if table.name in short]

@@ -10,11 +10,29 @@ When not to use it: for files that stay open; they remain those of the folder th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from gnndrive.common.errors import StoreError
+from gnndrive.common.records import TableFile
 from gnndrive.store.files import FileStatus, file_status
+
+
+class Source(Protocol):
+    """A derived folder that a loader reads in place of the store's tables."""
+
+    def file(self, table: str) -> TableFile:
+        """The file of the rows of a table, by the table's name."""
+        ...
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Check after the block, which opens files of the folder by their paths, that they are its.
+
+        Raises:
+            StoreError: the folder was removed or replaced.
+        """
+        ...
 
 
 class OpenedFolder:

@@ -43,9 +43,8 @@ class LayoutContext:
             them.
         repeats: whether one plan may contain a row several times, for several places.
         store: the store of the array; None for a file without a store.
-        packed: the file of the table's packed rows, if the loader replays a pack; else None.
-        partitioned: the file of the table's rows in the order of their partitions, if batches are
-            sampled inside partitions; else None.
+        derived: the file of the table's rows in a derived folder, such as a pack; None: the loader
+            reads the store alone.
     """
 
     file: TableFile
@@ -53,8 +52,7 @@ class LayoutContext:
     gap_bytes_max: int = 0
     repeats: bool = False
     store: Store | None = None
-    packed: TableFile | None = None
-    partitioned: TableFile | None = None
+    derived: TableFile | None = None
 
 
 class Layout(ABC):

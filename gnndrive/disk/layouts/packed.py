@@ -29,10 +29,10 @@ class Packed(RowsFile):
         Raises:
             ConfigError: the context has no file of packed rows.
         """
-        if context.packed is None:
+        if context.derived is None:
             raise ConfigError(
                 "the packed layout reads a pack: pack the store first (gnndrive pack), and give "
                 "strategy='diskgnn'"
             )
         # A batch of disjoint trees needs a row of the segment several times.
-        return cls(context.packed, context.extent_bytes_max, context.gap_bytes_max, repeats=True)
+        return cls(context.derived, context.extent_bytes_max, context.gap_bytes_max, repeats=True)

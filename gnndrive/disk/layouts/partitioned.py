@@ -28,12 +28,12 @@ class PartitionedLayout(RowsFile):
         Raises:
             ConfigError: the context has no file of partitioned rows.
         """
-        if context.partitioned is None:
+        if context.derived is None:
             raise ConfigError(
                 "the partitioned layout reads a partitioned store: partition it first (gnndrive "
                 "partition), and give strategy='hierbatching'"
             )
         return cls(
-            context.partitioned, context.extent_bytes_max, context.gap_bytes_max,
+            context.derived, context.extent_bytes_max, context.gap_bytes_max,
             repeats=context.repeats,
         )  # fmt: skip

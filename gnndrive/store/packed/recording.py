@@ -151,12 +151,12 @@ class Recording:
         """The number of batches of all recorded epochs."""
         return len(self.index)
 
-    def unchanged(self) -> AbstractContextManager[None]:
-        """Check after the block, which opens files of the pack by their paths, that they are its.
+    def file(self, table: str) -> TableFile:
+        """The file of a table's packed rows."""
+        return self.files[table]
 
-        Raises:
-            StoreError: the pack was removed or replaced.
-        """
+    def unchanged(self) -> AbstractContextManager[None]:
+        """See `Source.unchanged`."""
         return self._folder.unchanged()
 
     def _damaged(self, why: str) -> StoreError:

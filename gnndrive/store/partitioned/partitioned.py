@@ -101,12 +101,12 @@ class Partitioned:
         """Opened again where it is unpickled."""
         return type(self), (self.path, self.info)
 
-    def unchanged(self) -> AbstractContextManager[None]:
-        """Check after the block, which opens files of the folder by their paths, that they are its.
+    def file(self, table: str) -> TableFile:
+        """The file of the rows of x in the order of their partitions; no other table has one."""
+        return self.x
 
-        Raises:
-            StoreError: the folder was removed or replaced.
-        """
+    def unchanged(self) -> AbstractContextManager[None]:
+        """See `Source.unchanged`."""
         return self._folder.unchanged()
 
     def damaged(self, file: str, why: str) -> StoreError:

@@ -26,8 +26,8 @@ from tests.second import OneThread, Reversed
 
 # Layouts that the standard context does not make: a function of it gives theirs.
 CONTEXTS: dict[str, Callable[[LayoutContext], LayoutContext]] = {
-    "packed": lambda given: replace(given, packed=given.file),
-    "partitioned": lambda given: replace(given, partitioned=given.file),
+    "packed": lambda given: replace(given, derived=given.file),
+    "partitioned": lambda given: replace(given, derived=given.file),
 }
 # Layouts whose plans may contain a row several times, whatever the context says.
 REPEAT = ("packed",)
@@ -327,6 +327,6 @@ def test_the_packed_layout_needs_a_pack(tmp_path: Path) -> None:
     table, packed = make_table(tmp_path, 64, 10), make_table(tmp_path, 64, 7)
     with pytest.raises(ConfigError, match="gnndrive pack"):
         Packed.make(LayoutContext(table.file))
-    layout = Packed.make(LayoutContext(table.file, packed=packed.file))
+    layout = Packed.make(LayoutContext(table.file, derived=packed.file))
     assert layout.path == packed.file.path
     layout.close()
