@@ -189,9 +189,12 @@ def draw_traces(
 
     def sample(seeds: Seeds) -> tuple[dict[str, Int64Array], int]:
         drawn = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
-        found = {name: ids for name, ids in rows_of(drawn).items() if name in tables}
-        if not isinstance(drawn, Sample):  # which has each node once
-            found = {name: distinct(ids) for name, ids in found.items()}
+        once = drawn.node if isinstance(drawn, Sample) else None  # a sample has each node once
+        found = {
+            name: ids if ids is once else distinct(ids)
+            for name, ids in rows_of(drawn).items()
+            if name in tables
+        }
         return found, sum(size_of(drawn, bounds).edges.values())
 
     seeds = next(batches, None)

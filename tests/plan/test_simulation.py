@@ -3,6 +3,7 @@
 import math
 from collections import OrderedDict
 from itertools import chain
+from pathlib import Path
 from statistics import stdev
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
+import gnndrive
 from gnndrive import Store
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
@@ -206,11 +209,23 @@ def test_what_is_released_first_leaves_if_slots_are_short(pieces, part_rows, fou
 TABLE = 400
 
 
-def drawn(make: Make, **arguments: object) -> SampledTrace:
+def drawn(make: Make, table: str = "nodes/x", **arguments: object) -> SampledTrace:
     loader = make(shuffle=True, seed=3, **arguments)
     drawing = loader._assembly().drawing(for_plan=False)
     assert drawing is not None
-    return drawing.traces(request_of(loader))["nodes/x"]
+    return drawing.traces(request_of(loader))[table]
+
+
+def test_a_batch_needs_a_row_once(make: Make, data: Data, tmp_path: Path):
+    """An edge that is drawn several times is one row."""
+    wide = data.clone()
+    wide.edge_attr = torch.zeros(data.num_edges, 16)
+    store = gnndrive.from_data(wide, tmp_path / "wide.gnn")
+    for table in ("nodes/x", store.edges().name_of("edge_attr")):
+        trace = drawn(make, table, data=store, replace=True, num_neighbors=[9, 9])
+        for index in range(len(trace)):
+            rows = trace[index]
+            assert len(np.unique(rows)) == len(rows) == trace.wanted[index]
 
 
 def test_a_row_is_kept_in_each_batch_or_in_none(make: Make, monkeypatch: pytest.MonkeyPatch):
