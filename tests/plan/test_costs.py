@@ -256,6 +256,7 @@ def test_a_step_takes_as_long_as_its_longest_part() -> None:
     layout = Layout(FULL, 1, 1, 0.0, parts)
     assert (layout.bound_by, layout.step_s) == ("compute", 0.5)
     assert layout.serial_s == pytest.approx(0.9)
+    assert replace(layout, seconds={**parts, "processors": 0.4}).serial_s == layout.serial_s
     unknown = replace(layout, seconds={**parts, "compute": None})
     assert (unknown.bound_by, unknown.step_s) == ("disk", 0.3)
     (full,) = compared(sketch(), Cluster(compute_s=7.0, sampled=False))
