@@ -84,7 +84,7 @@ class PlanRequest:
         policy: the policy plug-in.
         device: the device plug-in, and the torch.device, or None for the host.
         in_order: whether batches are delivered by index.
-        samplers, extracting_queue, training_queue: see `Stages`; None: the plan chooses.
+        samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
         sweep: the most batches that are read together; None: as many as fit.
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
@@ -141,8 +141,8 @@ class PlanRequest:
 
 
 def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
-    """The planner of a loader whose feature buffer has a slot for each row and that samples from
-    the whole graph, without a topology yet."""
+    """The planner of a loader that samples from the whole graph, and in whose feature buffer each
+    row has a slot of its own; it has no topology yet."""
     store, size, ahead = request.store, request.planned, request.superbatches
     tables = tuple(
         _table_shape(table, size, converted)
