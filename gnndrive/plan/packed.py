@@ -5,7 +5,7 @@ which level. The feature buffer has as many hot rows as the other items leave ro
 for the other rows of the largest batch. `make_planner` (`choice.py`) calls `packed_planner`; before
 rows are packed, `packed_room` says how much memory training will have for both.
 
-When not to use it: for batches that are drawn (`plan.py`).
+When not to use it: for batches that are drawn (`slots.py`).
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ class HotRows:
                 break
         tables = tuple(replace(each, kept=n) for n, each in zip(kept, tables, strict=True))
         why = f"{sum(kept):,} rows for which the device has no room"
-        return tables, if_any(Item("hot rows", nbytes, why))
+        of_buffer = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION)
+        return tables, if_any(of_buffer("hot rows", nbytes, why))
 
 
 @dataclass(frozen=True, slots=True)
