@@ -160,5 +160,5 @@ def test_texts(
     text = "".join(f"=== {name}\n{each}\n" for name, each in found.items())
     text = text.replace(str(store.path), "STORE").replace(str(tmp_path), "TMP")
     if os.environ.get("GOLDEN") == "write":
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+        GOLDEN.write_text(text, "utf-8")
+    assert text == GOLDEN.read_text("utf-8")
