@@ -14,13 +14,17 @@ import numpy as np
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array
 from gnndrive.plan.costs import (
+    ADMISSION,
     BESIDE,
+    DISK,
     FILTER,
     FILTER_EDGE_S,
+    GATHER,
     HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
     PROCESSORS,
+    SAMPLING,
     admit_seconds,
     copy_seconds,
     gather_seconds,
@@ -85,7 +89,7 @@ def unpacked_cost(
     gather_s, pace = copy_seconds(wanted, nbytes), loading.pace
     computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read
     seconds = {
-        "disk": disk_s, "gather": pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
+        DISK: disk_s, GATHER: pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
         PROCESSORS: pace * computing / processors(),
     }  # fmt: skip
     note = f"if packed, with {command}; {RECORDED}"
@@ -132,11 +136,11 @@ def partitioned_cost(
     computing = sample_s + gather_s + admit_s + filter_s
     computing += pace * (HAND_OVER_S + LAND_BYTE_S * rows * table.row_bytes)
     seconds = {
-        "disk": _long_reads(read, request),
+        DISK: _long_reads(read, request),
         FILTER: filter_s,
-        "sampling": sample_s / min(planner.stages.samplers, cores),
-        "admission": admit_s,
-        "gather": gather_s,
+        SAMPLING: sample_s / min(planner.stages.samplers, cores),
+        ADMISSION: admit_s,
+        GATHER: gather_s,
         HAND_OVER: pace * HAND_OVER_S,
         PROCESSORS: computing / cores,
     }

@@ -24,6 +24,8 @@ from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
 from gnndrive.plan.costs import (
+    DISK,
+    GATHER,
     HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
@@ -213,8 +215,8 @@ class PackSlots:
         gather_s = copy_seconds(self._rows(), every)
         computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
         seconds = {
-            "disk": self._read_seconds(read_bytes - beyond, shared, plan.tables),
-            "gather": pace * gather_s,
+            DISK: self._read_seconds(read_bytes - beyond, shared, plan.tables),
+            GATHER: pace * gather_s,
             HAND_OVER: pace * HAND_OVER_S,
             PROCESSORS: pace * computing / processors(),
         }
@@ -343,20 +345,18 @@ def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
 
 def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
     """The planner of a loader that replays a pack."""
-    stages = _stages(packed_request(request, recording.sizes))
-    places = min(PLACES, stages.training_queue)
     planner = _replaying(request, recording.sizes, sum(recording.hot_rows.values()))
-    return replace(
-        planner, slots=PackSlots(recording, recording.sizes, places, request.disk),
-        beside=HotRows(recording),
-    )  # fmt: skip
+    places = min(PLACES, planner.stages.training_queue)
+    slots = PackSlots(recording, recording.sizes, places, request.disk)
+    return replace(planner, slots=slots, beside=HotRows(recording))
 
 
 def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Planner:
     """The planner of a loader that replays batches of such sizes, whose feature buffer is not
     known."""
     request = packed_request(request, sizes)
-    planner = planner_of(request, _stages(request))
+    stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
+    planner = planner_of(request, stages)
     replayed = Replayed(sizes, hot_rows, request.subgraphs)
     parts = [each for each in planner.parts if not isinstance(each, _NOT_NEEDED)]
     return replace(
@@ -380,9 +380,8 @@ def packed_room(
     Raises:
         ConfigError: `memory=` is too little to replay the batches, even with one place.
     """
-    request = packed_request(request, sizes)
-    places, ranks = min(PLACES, _stages(request).training_queue), request.ranks
     planner = _replaying(request, sizes, 0)
+    places, ranks = min(PLACES, planner.stages.training_queue), request.ranks
     shape, tables = planner.shape, planner.shape.tables
     place = sum(each.batch_rows_max * each.row_bytes for each in tables)
     if device_memory:
@@ -414,8 +413,3 @@ def packed_room(
             )
         host = max(request.memory - others, 0)
     return host // ranks + device_memory, places
-
-
-def _stages(request: PlanRequest) -> StageCounts:
-    given = (getattr(request, name) for name in STAGE_NAMES)
-    return StageCounts(*(int(count) for count in given))
