@@ -92,13 +92,13 @@ class Layout:
 
     @property
     def bound_by(self) -> str:
-        """The longest part that is known."""
-        return max(self.known, key=lambda name: self.known[name])
+        """The part that the expected seconds are due to; see `costs.combined`."""
+        return combined(self.known)[1]
 
     @property
     def step_s(self) -> float:
         """Seconds of a step whose parts overlap; if a part is not known, at least so many."""
-        return self.known[self.bound_by]
+        return max(self.known.values())
 
     @property
     def serial_s(self) -> float:

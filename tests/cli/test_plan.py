@@ -27,10 +27,10 @@ def test_a_rank_on_one_host(gnndrive, planted):
         "run gnndrive bench disk",
     ):
         assert said in out
-    assert re.search("about 25. ms, bound by compute: 250 ms if all else overlaps", out)
+    assert re.search("about 25. ms, bound by compute: 250 ms if all overlaps", out)
     assert re.search(r"an epoch of 80 steps: about 20(\.\d)? s", out)
     out = gnndrive(*words).out  # only the comparison prints the time of a whole batch
-    assert not re.search("all else overlaps|an epoch of", out)
+    assert not re.search("all overlaps|an epoch of", out)
     assert re.search(r"^predicted +a batch +an epoch", out, re.MULTILINE)
     assert re.search(r"^gnndrive +[\d.]+ m?s +[\d.]+ m?s", out, re.MULTILINE)
 
@@ -47,7 +47,7 @@ def test_a_plan_as_json(gnndrive, planted):
     for what in ("drawing batches", "comparing strategies"):
         assert f"{what}: 100 %" in tight.err
     own = found["choice"][0]
-    for part in ("sampling", "disk", "admission", "gather"):
+    for part in ("sampling", "disk", "admission", "gather", "hand-over"):
         line = f"  {part:<10}{duration(own['parts'][part]):>8}  "
         assert line in plan["text"], "as the comparison says"
     assert f"{own['strategy']}      {duration(own['seconds_per_batch'])} " in plan["text"]

@@ -257,6 +257,8 @@ def test_a_step_takes_as_long_as_its_longest_part() -> None:
     assert (layout.bound_by, layout.step_s) == ("compute", 0.5)
     assert layout.serial_s == pytest.approx(0.9)
     assert replace(layout, seconds={**parts, "processors": 0.4}).serial_s == layout.serial_s
+    read = replace(layout, seconds={**parts, "admission": 0.25})  # before the reads
+    assert (read.bound_by, read.step_s) == ("disk", 0.5)
     unknown = replace(layout, seconds={**parts, "compute": None})
     assert (unknown.bound_by, unknown.step_s) == ("disk", 0.3)
     (full,) = compared(sketch(), Cluster(compute_s=7.0, sampled=False))

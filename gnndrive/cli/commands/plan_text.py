@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 
 from gnndrive.common.memory import format_size
 from gnndrive.plan.comparison import duration
-from gnndrive.plan.costs import ADMISSION, COMPUTE, DISK, GATHER, NET, SAMPLING, processors
+from gnndrive.plan.costs import (
+    ADMISSION,
+    COMPUTE,
+    DISK,
+    GATHER,
+    HAND_OVER,
+    NET,
+    SAMPLING,
+    processors,
+)
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Loading, counted
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout
@@ -66,6 +75,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
         DISK: _reads(plan, run),
         ADMISSION: "the event loop, which finds slots and plans reads",
         GATHER: "copying rows into batches",
+        HAND_OVER: "from a batch's rows to the next one's",
         COMPUTE: "as given",
     }
     missing = {
@@ -85,8 +95,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
         return [*lines, *run.notes]
     lines.append(
         f"about {duration(layout.expected_s)}, bound by {layout.bound_by}: "
-        f"{duration(layout.step_s)} if all else overlaps, {duration(layout.serial_s)} if nothing "
-        "does"
+        f"{duration(layout.step_s)} if all overlaps, {duration(layout.serial_s)} if nothing does"
     )
     steps = _steps(run, plan.ranks)
     if steps is None:
