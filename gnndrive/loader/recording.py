@@ -37,6 +37,7 @@ from gnndrive.plan.planner import StageCounts
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.pyg.attributes import Attributes
+from gnndrive.pyg.items import Labels
 from gnndrive.sampling.graph import Adjacency, graph_sizes
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import Sampler, batch_key
@@ -213,7 +214,7 @@ def recording_memory(request: PlanRequest, packing_memory: int | None = None) ->
     for samplers in range(default_stages(request).samplers, 0, -1):
         planner = planner_of(request, StageCounts(samplers, 2 * samplers, 0))
         counts = Item("counts", COUNT_BYTES * planner.shape.rows, "of the uses of each row")
-        parts = [each for each in planner.parts if getattr(each, "what", "") != "labels"]
+        parts = [each for each in planner.parts if not isinstance(each, Labels)]
         planner = replace(
             planner, shape=replace(planner.shape, tables=()), parts=(*parts, counts),
             budget=replace(planner.budget, memory=memory, buffer=None),

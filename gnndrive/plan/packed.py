@@ -45,7 +45,7 @@ from gnndrive.plan.plan import (
 from gnndrive.plan.planner import MAPPED_BYTES, Planner, StageCounts
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest, attribute_files, planner_of
-from gnndrive.pyg.items import Attributes
+from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.items import Graph, Samples
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.packed.recording import RecordedSizes, Recording
@@ -271,7 +271,7 @@ class HotRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedSamples:
     """Samples that are read from a pack, and the leases of their batches.
 
     Attributes:
@@ -357,7 +357,7 @@ def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Pla
     request = packed_request(request, sizes)
     stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
     planner = planner_of(request, stages)
-    replayed = Replayed(sizes, hot_rows, request.subgraphs)
+    replayed = ReplayedSamples(sizes, hot_rows, request.subgraphs)
     parts = [each for each in planner.parts if not isinstance(each, _NOT_NEEDED)]
     return replace(
         planner, parts=(replayed, *parts), topology=TOPOLOGY, edge_numbers=False, beside=None
@@ -396,10 +396,10 @@ def packed_room(
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
-        attributes = Attributes()
+        attributes = AttributeMemory()
         fetched = [name for name, nbytes in attribute_files(request) if nbytes > MAPPED_BYTES]
         if fetched:
-            attributes = Attributes(planner.fetch_bytes(fetched))
+            attributes = AttributeMemory(planner.fetch_bytes(fetched))
         most = request.memory // ranks + device_memory
         hot_rows = sum(min(each.rows, most // each.row_bytes) for each in tables)
         without, others = (

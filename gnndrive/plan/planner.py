@@ -15,7 +15,7 @@ from gnndrive.common.memory import available_memory
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.plan import UNKNOWN, Beside, Budget, Plan, Slots, divide, rest_bytes
 from gnndrive.pyg.attributes import PASS_ROWS
-from gnndrive.pyg.items import Attributes
+from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import RING_BYTES
 
@@ -74,14 +74,14 @@ class Planner:
         """
         small = self._small_files()
         try:
-            plan = self._divide(Attributes(mapped_bytes=sum(small.values())))
+            plan = self._divide(AttributeMemory(mapped_bytes=sum(small.values())))
         except ConfigError:  # memory= has no room for the small files
             small = {}
-            plan = self._divide(Attributes())
+            plan = self._divide(AttributeMemory())
         fetched = self._fetched(plan, small)
         if not fetched:
             return plan
-        plan = self._divide(Attributes(self.fetch_bytes(fetched), sum(small.values())))
+        plan = self._divide(AttributeMemory(self.fetch_bytes(fetched), sum(small.values())))
         return replace(plan, fetched=fetched)
 
     def plan_that_fits(self) -> Plan | None:
@@ -97,7 +97,7 @@ class Planner:
         beside = [] if self.beside is None else [self.beside]
         return rest_bytes(self.shape, [*self.parts, *beside])
 
-    def _divide(self, attributes: Attributes) -> Plan:
+    def _divide(self, attributes: AttributeMemory) -> Plan:
         plan = divide(
             self.shape, (*self.parts, attributes), self.slots, self.budget, self.topology,
             self.beside,

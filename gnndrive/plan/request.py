@@ -33,7 +33,7 @@ from gnndrive.plan.prediction import Disk
 from gnndrive.plan.slots import RowSlots, Victims
 from gnndrive.plan.superbatches import PlannedSuperbatches, SampledAhead
 from gnndrive.plan.windows import PlannedWindows
-from gnndrive.pyg.items import LiveBatches, batch_bytes
+from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.items import Graph, Samples, sample_bytes
@@ -215,7 +215,7 @@ def loader_parts(
     slot_tables: SlotTables, graph: Graph, seed_bytes: int, label_bytes: int, staging_bytes: int,
     device: DeviceMemory, samples: Samples,
 ) -> tuple[Part, ...]:  # fmt: skip
-    """The parts of every loader that samples from the whole graph.
+    """The parts of a loader that draws its batches.
 
     Args:
         slot_tables, graph, device, samples: parts of their own.
@@ -227,7 +227,7 @@ def loader_parts(
         slot_tables,
         graph,
         Item("input nodes", seed_bytes, "their ids and order"),
-        Item("labels", label_bytes, "of all nodes, in the smallest dtype", Owner.GRAPH),
+        Labels(label_bytes),
         Item("staging", staging_bytes, "for reads in flight", Owner.BUFFER),
         device,
         samples,

@@ -137,8 +137,8 @@ def _full(plan: Plan, loading: Loading, cluster: Cluster, store_bytes: int) -> L
     seconds[COMPUTE] = cluster.compute_s
     if not cluster.sampled:
         seconds[SAMPLING] = None
-    if plan.device_lines:
-        seconds[GATHER] = None
+    if plan.device_lines:  # the device gathers
+        seconds[GATHER] = seconds[PROCESSORS] = None
     return Layout(FULL, plan.host_bytes, store_bytes, 0.0, seconds)
 
 

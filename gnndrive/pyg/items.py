@@ -24,6 +24,21 @@ def batch_bytes(nodes: int, edges: int, attribute_bytes: int = 0) -> int:
     return attribute_bytes + NODE_ID_BYTES * nodes + BATCH_EDGE_BYTES * edges
 
 
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of all nodes.
+
+    Attributes:
+        nbytes: bytes of those that are kept in memory.
+    """
+
+    nbytes: int
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        yield Item("labels", self.nbytes, "of all nodes, in the smallest dtype", Owner.GRAPH)
+
+
 class LiveBatches:
     """Batches that are ready or in the user's hands."""
 
@@ -39,7 +54,7 @@ class LiveBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes:
+class AttributeMemory:
     """The attributes that are no table of the feature buffer.
 
     Attributes:

@@ -22,7 +22,7 @@ from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.plan.slot_split import split_slots
 from gnndrive.plan.slots import NO_VICTIMS, VICTIM_PLACE_BYTES, Victims
 from gnndrive.plan.topology_choice import for_rank, make_question
-from gnndrive.pyg.items import Attributes
+from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.resident import Resident
 from gnndrive.testing.fake_cuda import fake_cuda
@@ -354,7 +354,7 @@ def test_what_ranks_share_and_have_each() -> None:
     assert (item(plan, "topology").copies, item(plan, "index pointers").copies) == (3, 1)
     for shared in (False, True):
         planner = for_ranks(4, shared)
-        planner = replace(planner, parts=(*planner.parts, Attributes(mapped_bytes=500)))
+        planner = replace(planner, parts=(*planner.parts, AttributeMemory(mapped_bytes=500)))
         plan = make_plan(planner, 10**9, None, RESIDENT)
         assert item(plan, "mapped files").host_bytes == 500
 

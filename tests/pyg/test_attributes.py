@@ -21,7 +21,7 @@ from gnndrive.plan import planner as planning
 from gnndrive.plan.choice import make_planner
 from gnndrive.pyg import attributes
 from gnndrive.pyg.collate import Collate
-from gnndrive.pyg.items import Attributes
+from gnndrive.pyg.items import AttributeMemory
 from gnndrive.pyg.labels import Labels, SharedLabels, kept_bytes, kept_dtype, read_labels
 from gnndrive.pyg.stores import FeatureStore
 from tests.loader.batches import assert_same, check
@@ -124,7 +124,7 @@ def test_files_that_memory_has_room_for_are_mapped(make, store, monkeypatch):
     for room, fetched in ((twice, ()), (twice - 1, (largest,))):
         budget = replace(wanted.budget, memory=whole.total_bytes + room)
         planner = replace(wanted, budget=budget)
-        assert planner._fetched(planner._divide(Attributes())) == fetched
+        assert planner._fetched(planner._divide(AttributeMemory())) == fetched
 
 
 @pytest.mark.usefixtures("no_room")
