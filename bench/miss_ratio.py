@@ -36,7 +36,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         stages = make_planner(loader._assembly().request()).stages
     if found is None or found.curve is None:
         sys.exit(f"with --memory {options.memory} all rows fit: give less")
-    assert plan.topology is not None
     given |= {
         "samplers": stages.samplers, "extracting_queue": stages.extracting_queue,
         "training_queue": stages.training_queue, "topology": plan.topology.name,

@@ -165,7 +165,7 @@ class EpochAssembly:
         """Sample a batch in the memory that the feature buffer has left, and return its size; None:
         it is too large for that, by its scratch alone."""
         limits, room = doubled(before.request.planned), before.plan.between_epochs_bytes
-        if before.plan.sampling_bytes and before.plan.topology is not None:
+        if before.plan.sampling_bytes:
             room -= before.plan.topology.nbytes  # it is read into the feature buffer's place
         while scratch_bytes(limits) <= room:
             try:

@@ -269,4 +269,4 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
 def shared_topology(settings: RuntimeSettings) -> str:
     """The topology whose arrays a service shares with a loader, by its name; "": none."""
     topology = settings.plan.topology
-    return topology.name if topology is not None and settings.request.shared_graph else ""
+    return topology.name if settings.request.shared_graph else ""

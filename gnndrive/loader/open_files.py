@@ -37,7 +37,6 @@ class OpenFiles:
         self, store: Store, settings: RuntimeSettings, indices: Mapping[Any, Any],
         shares_buffer: bool,
     ) -> None:  # fmt: skip
-        assert settings.plan.topology is not None
         source = settings.source
         edges = store.all_edges() if source is None else ()
         self.layouts: dict[str, Layout] = {}

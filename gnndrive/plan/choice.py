@@ -157,7 +157,6 @@ def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
     Raises:
         ConfigError: they do not fit into `memory=`; the message names the least that works.
     """
-    assert before.topology is not None
     options = [
         replace(planner_of(request, stages), topology=before.topology)
         for stages in stage_options(request)

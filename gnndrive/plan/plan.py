@@ -127,7 +127,7 @@ class Plan:
         lines: the uses of host memory, the feature buffer first.
         tables: the feature buffer's share of each table.
         memory: the budget `memory=` in bytes; None: the user gave none.
-        topology: where the adjacency lives; None: not chosen yet.
+        topology: where the adjacency lives.
         device_lines: the uses of the device's memory; empty: the buffer is in host memory.
         device_memory: the budget `device_memory=` in bytes; None: the user gave none.
         fetched: names of the arrays whose rows are read directly when batches need them, because
@@ -147,7 +147,7 @@ class Plan:
     lines: tuple[Item, ...]
     tables: tuple[TablePlan, ...]
     memory: int | None
-    topology: TopologyChoice | None = None
+    topology: TopologyChoice = UNKNOWN
     device_lines: tuple[Item, ...] = ()
     device_memory: int | None = None
     fetched: tuple[str, ...] = ()

@@ -250,7 +250,7 @@ def adjacency_seconds(plan: Plan, loading: Loading) -> float:
     """Seconds a batch of reading adjacency, if it is on disk; samples that are drawn together share
     each pass, and the lists of a neighbour cache are not read."""
     topology, samplers = plan.topology, loading.threads
-    if topology is None or not topology.has_ring:
+    if not topology.has_ring:
         return 0.0
     nbytes = sum(size.indices_bytes for size in loading.sizes)
     missing = 1 - min(topology.cache_bytes / max(nbytes, 1), 1.0) ** 0.5

@@ -145,7 +145,7 @@ def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
 
 def _reads(plan: Plan, run: Run) -> str:
     topology = plan.topology
-    adjacency = ", and adjacency" if topology is not None and topology.has_ring else ""
+    adjacency = ", and adjacency" if topology.has_ring else ""
     if plan.holds_everything:
         return f"no rows after the first epoch{adjacency}, because all of them stay in memory"
     loaded = sum(each.loads for each in counted(plan, run.loading).values())

@@ -251,7 +251,6 @@ class _Bench:
             return None
         instead: dict[str, Any] = {"buffer": 2 * plan.buffer_bytes}
         if plan.memory is not None:
-            assert plan.topology is not None
             instead |= {"memory": plan.memory + more, "topology": plan.topology.kind}
         try:
             with self._make(**instead) as loader:
@@ -289,7 +288,6 @@ class _Bench:
     def _without_disk(self, plan: Plan) -> dict[str, Any]:
         """Arguments of a loader for which the disk is free. If the adjacency stays on disk and the
         page cache has no room for it, samples are replayed, too."""
-        assert plan.topology is not None
         instead: dict[str, Any] = {"engine": FreeReads}
         nbytes = sum(size.indices_bytes for size in graph_sizes(self._store))
         if plan.topology.name == "resident" or nbytes <= available_memory() - plan.total_bytes:
