@@ -88,7 +88,7 @@ class RemoteBuffer:
         self._joining: deque[RemoteTicket] = deque()  # the service has not been told yet
         self._epoch = -1
         self._on_passed: Callable[[int], object] | None = None  # while an epoch runs
-        self._asked_for = -1, 0
+        self._asked_for, self._elsewhere = (-1, 0), False
         self._away: dict[int, Message] = {}  # what ranks have said that wait elsewhere
         self._broken: BaseException | None = None
         self._asked: list[asyncio.Future[int]] = []
@@ -98,7 +98,7 @@ class RemoteBuffer:
     def begin_epoch(self) -> None:
         """The rank begins its next epoch."""
         self._epoch += 1
-        self._asked_for = -1, 0
+        self._asked_for, self._elsewhere = (-1, 0), False
 
     def end_epoch(self) -> None:
         """The rank has ended its epoch; the others need not wait for its turns. Batches are left
@@ -114,6 +114,11 @@ class RemoteBuffer:
         """While this epoch runs: call the function, which has to end it, with the rank whose user
         goes on beyond the batch at which this rank's user has left it; see `say_away`."""
         self._on_passed = function
+
+    def leave_epoch(self) -> None:
+        """The user is about to wait elsewhere, until `ask_for`; any thread may call this, and then
+        has `say_away` called."""
+        self._elsewhere = True
 
     def say_away(self, taken: int, exchange: int) -> None:
         """The user has taken `taken` batches of this epoch, and will wait for the other ranks in
@@ -132,7 +137,7 @@ class RemoteBuffer:
         Returns:
             Whether `say_passed` is to be called.
         """
-        self._asked_for = step, exchanges
+        self._asked_for, self._elsewhere = (step, exchanges), False
         return bool(self._away)
 
     def say_passed(self) -> None:
@@ -299,7 +304,8 @@ class RemoteBuffer:
                 self._away[message.b] = message
                 self.say_passed()
             case Kind.PASSED:
-                if self._on_passed is not None and message.epoch == self._epoch:
+                # If the user asks again meanwhile, no other rank waits for this one's turns.
+                if self._on_passed is not None and message.epoch == self._epoch and self._elsewhere:
                     self._on_passed(message.b)
             case Kind.READY | Kind.FAILED | Kind.LEFT:
                 self._receive_answer(self._batches[message.epoch, message.step], message)

@@ -382,6 +382,7 @@ class BatchIterator(Iterator[Any]):
         assert self._shared is not None
         loop_thread, say = self._runtime.loop_thread, self._shared.say_away
         if not (self._closed or loop_thread.guard.forked):
+            self._shared.leave_epoch()
             loop_thread.call_soon(partial(say, self._yielded, exchange))
 
     def give_way(self) -> None:

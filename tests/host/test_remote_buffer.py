@@ -146,6 +146,7 @@ async def test_a_rank_whose_user_passes_one_that_waits_elsewhere_says_so(
 async def test_a_rank_that_waits_elsewhere_ends_its_epoch_when_it_is_passed():
     service, passed = Service(places=2), list[int]()
     service.buffer.say_away(3, 7)
+    service.buffer.leave_epoch()
     service.buffer.receive(Message(Kind.PASSED, 0, 4, 0, b=2))
     assert (service.sent(), passed) == ([], []), "no epoch of an iterator runs"
     service.buffer.on_passed(passed.append)
@@ -155,6 +156,24 @@ async def test_a_rank_that_waits_elsewhere_ends_its_epoch_when_it_is_passed():
     service.buffer.receive(Message(Kind.PASSED, 1, 4, 0, b=3))
     service.buffer.end_epoch()
     service.buffer.receive(Message(Kind.PASSED, 0, 4, 0, b=4))
+    assert passed == [2]
+
+
+@in_loop
+async def test_a_rank_whose_user_has_come_back_goes_on():
+    """Such as when another thread takes the batches, or what the other said comes late."""
+    service, passed = Service(places=2), list[int]()
+    service.buffer.on_passed(passed.append)
+    service.buffer.ask_for(3, 6)  # which is late, so that three batches are taken
+    for _ in range(2):
+        service.buffer.leave_epoch()
+        service.buffer.say_away(3, 7)
+        service.buffer.ask_for(3, 7)
+        service.buffer.receive(Message(Kind.PASSED, 0, 4, 0, b=2))
+    assert passed == []
+    service.buffer.leave_epoch()
+    service.buffer.say_away(3, 8)
+    service.buffer.receive(Message(Kind.PASSED, 0, 4, 0, b=2))
     assert passed == [2]
 
 
