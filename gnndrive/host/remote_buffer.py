@@ -144,7 +144,9 @@ class RemoteBuffer:
         """Tell ranks that wait elsewhere if this one's user passes the batches that they took."""
         step, exchanges = self._asked_for
         for rank, away in list(self._away.items()):
-            if away.epoch == self._epoch and away.step <= step and exchanges < away.a:
+            if away.epoch < self._epoch or away.a <= exchanges:  # it need not wait any more
+                del self._away[rank]
+            elif away.epoch == self._epoch and away.step <= step:
                 del self._away[rank]
                 self.send(Message(Kind.PASSED, self._epoch, step, rank))
 

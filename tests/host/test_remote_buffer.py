@@ -177,6 +177,16 @@ async def test_a_rank_whose_user_has_come_back_goes_on():
     assert passed == [2]
 
 
+@in_loop
+async def test_ranks_that_waited_elsewhere_are_forgotten_when_this_one_has_come_there():
+    service = Service(places=2)
+    service.buffer.receive(Message(Kind.AWAY, 0, 3, 7, 1))
+    assert service.buffer.ask_for(4, 7)
+    service.buffer.say_passed()
+    assert not service.buffer.ask_for(5, 7)
+    assert service.whole == []
+
+
 # ---- places
 
 
