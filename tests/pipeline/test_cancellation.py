@@ -4,7 +4,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from types import CoroutineType
+from functools import partial
+from types import CoroutineType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from gnndrive.buffer import place_table
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import TableFile
+from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
@@ -162,3 +164,14 @@ def place(task: asyncio.Task[Any]) -> Place:
         chain.append((coroutine.cr_code, frame.f_lasti if frame else NO_FRAME))
         coroutine = coroutine.cr_await
     return tuple(chain)
+
+
+def test_stopping_an_epoch_stops_its_sampler_and_its_feed() -> None:
+    """Its workers may be sampling, or loading a window."""
+    stopped = list[str]()
+    parts: Any = {
+        name: SimpleNamespace(stop=partial(stopped.append, name)) for name in ("sampler", "feed")
+    }
+    nothing: Any = None
+    EpochInputs(0, 0, iter(()), assembly=nothing, **parts).stop()
+    assert stopped == ["sampler", "feed"]
