@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import StoreError
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.types import Types
@@ -126,7 +127,7 @@ class FiniteRows:
         finite = values & exponent != exponent if is_short else np.isfinite(values)
         if not finite.all():
             width = math.prod(self._info.shape[1:])
-            rows = np.unique((self._position + np.flatnonzero(~finite)) // width)
+            rows = distinct((self._position + np.flatnonzero(~finite)) // width)
             self._count += len(rows) - int(rows[0] == self._last)
             self._first = int(rows[0]) if self._last < 0 else self._first
             self._last = int(rows[-1])
