@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gnndrive.common.items import Item, Life, Owner, Phase, Shape, if_any
@@ -29,6 +29,12 @@ def slot_bytes(shape: Shape) -> list[int]:
     """For each table, bytes of host memory of a slot and its entries in the slot table."""
     own, on_host = slot_table_bytes(shape), not shape.on_device
     return [own + max(table.row_bytes, 1) * on_host for table in shape.tables]
+
+
+def buffers_bytes(shape: Shape, slots: Sequence[int]) -> int:
+    """Bytes of this host's memory of feature buffers with so many slots for each table."""
+    each = sum(count * own for count, own in zip(slots, slot_bytes(shape), strict=True))
+    return shape.buffers * each
 
 
 @dataclass(frozen=True, slots=True)

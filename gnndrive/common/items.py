@@ -176,6 +176,11 @@ class Shape:
         """Bytes of all tables' rows in the largest batch."""
         return sum(table.batch_bytes for table in self.tables)
 
+    @property
+    def whole_batch_bytes(self) -> int:
+        """Bytes of the largest batch with its rows."""
+        return self.batch_bytes + self.features_bytes
+
     def counted(self, parts: Sequence[Part]) -> tuple[Item, ...]:
         """The items of parts, each with the number of its copies on this host."""
         copies = {

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, product
-from operator import mul
 
-from gnndrive.buffer.items import slot_bytes
+from gnndrive.buffer.items import buffers_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.common.records import TopologyChoice
@@ -142,8 +141,7 @@ def _least_bytes(request: PlanRequest) -> int:
     planner = planner_of(request, stage_options(request)[-1])
     shape = planner.shape
     slots = [min(each.batch_rows_max, each.rows) for each in shape.tables]
-    buffer_bytes: int = shape.buffers * sum(map(mul, slots, slot_bytes(shape)))
-    return planner.rest_bytes() + buffer_bytes
+    return planner.rest_bytes() + buffers_bytes(shape, slots)
 
 
 def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:

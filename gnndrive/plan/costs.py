@@ -66,6 +66,25 @@ def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
     return ADMIT_ROW_S * rows + RANK_ROW_S * ranked + PLAN_ROW_S * missing
 
 
+def replayed_seconds(
+    disk_s: float, rows: float, nbytes: float, read_bytes: float, pace: float
+) -> dict[str, float]:
+    """What a batch that is replayed from a pack keeps busy for how long, by part.
+
+    Args:
+        disk_s: seconds of reading it.
+        rows, nbytes: its rows, and their bytes.
+        read_bytes: bytes that are read.
+        pace: see `plan/pace.py`.
+    """
+    gather_s = copy_seconds(rows, nbytes)
+    computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
+    return {
+        DISK: disk_s, GATHER: pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
+        PROCESSORS: pace * computing / processors(),
+    }  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Loads:
     """What a batch loads of a table on average, when the buffer is full.

@@ -26,9 +26,9 @@ from gnndrive.plan.costs import (
     PROCESSORS,
     SAMPLING,
     admit_seconds,
-    copy_seconds,
     gather_seconds,
     processors,
+    replayed_seconds,
 )
 from gnndrive.plan.packed import PackSlots
 from gnndrive.plan.partitioned import WindowSlots
@@ -86,12 +86,7 @@ def unpacked_cost(
         read += (1 - share) * count * table.row_bytes
         nbytes += count * table.row_bytes
     disk_s = _long_reads(read, request)
-    gather_s, pace = copy_seconds(wanted, nbytes), loading.pace
-    computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read
-    seconds = {
-        DISK: disk_s, GATHER: pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
-        PROCESSORS: pace * computing / processors(),
-    }  # fmt: skip
+    seconds = replayed_seconds(disk_s, wanted, nbytes, read, loading.pace)
     note = f"if packed, with {command}; {RECORDED}"
     return StrategyCost(
         name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=note

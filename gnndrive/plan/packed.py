@@ -23,16 +23,7 @@ from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
-from gnndrive.plan.costs import (
-    DISK,
-    GATHER,
-    HAND_OVER,
-    HAND_OVER_S,
-    LAND_BYTE_S,
-    PROCESSORS,
-    copy_seconds,
-    processors,
-)
+from gnndrive.plan.costs import replayed_seconds
 from gnndrive.plan.plan import (
     Budget,
     Plan,
@@ -212,14 +203,8 @@ class PackSlots:
             {each.name: each.residents + each.kept for each in plan.tables}
         )
         read_bytes = read + self.sizes.record_bytes
-        gather_s = copy_seconds(self._rows(), every)
-        computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
-        seconds = {
-            DISK: self._read_seconds(read_bytes - beyond, shared, plan.tables),
-            GATHER: pace * gather_s,
-            HAND_OVER: pace * HAND_OVER_S,
-            PROCESSORS: pace * computing / processors(),
-        }
+        disk_s = self._read_seconds(read_bytes - beyond, shared, plan.tables)
+        seconds = replayed_seconds(disk_s, self._rows(), every, read_bytes, pace)
         return seconds, 1 - read / max(every, 1)
 
 
@@ -390,7 +375,7 @@ def packed_room(
             sum(device.scratch_bytes(each.row_bytes, each.rows) for each in tables)
             for device in (find("devices", name) for name in names("devices"))
         )
-        taken = 2 * (shape.batch_bytes + shape.features_bytes) + max(scratch)
+        taken = 2 * shape.whole_batch_bytes + max(scratch)
         device_memory, place = max(device_memory - taken, 0), 0
     host = default_bytes(ranks)
     if request.buffer is not None:

@@ -329,7 +329,7 @@ def _budget(request: PlanRequest, shape: Shape, scratch_bytes: int) -> tuple[Bud
     if not request.in_order or request.windows is not None:
         return replace(budget, device_memory=free // 2, device_why=why), False
     why = "because it is a warm-up, until the memory that training uses is known"
-    small = 2 * (shape.batch_bytes + shape.features_bytes) + scratch_bytes
+    small = 2 * shape.whole_batch_bytes + scratch_bytes
     small += sum(
         ceil(WARM_UP_BATCHES * each.batch_rows_max) * each.row_bytes for each in shape.tables
     )

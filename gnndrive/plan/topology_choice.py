@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import mul
 from typing import Any
 
-from gnndrive.buffer.items import MAPPING_BYTES, slot_bytes
+from gnndrive.buffer.items import MAPPING_BYTES, buffers_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find, names
@@ -184,5 +183,4 @@ def _room(planner: Planner, batches: float) -> int:
     if budget.buffer is not None:
         row_bytes = [table.row_bytes for table in shape.tables]
         slots = split_slots(budget.buffer // shape.buffers, shape.tables, row_bytes)
-    buffer_bytes: int = shape.buffers * sum(map(mul, slots, slot_bytes(shape)))
-    return left - buffer_bytes
+    return left - buffers_bytes(shape, slots)

@@ -44,7 +44,7 @@ class LiveBatches:
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
-        whole = shape.batch_bytes + shape.features_bytes
+        whole = shape.whole_batch_bytes
         here = shape.batch_bytes if shape.on_device else whole
         nbytes = 2 * here + MAKING_EDGE_BYTES * shape.edges
         why = LIVE_WITHOUT_FEATURES if shape.on_device else LIVE

@@ -12,7 +12,7 @@ import gnndrive.plan.drawn as drawn_batches
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import Sample, Seeds, TopologyChoice
-from gnndrive.plan import packed, prediction
+from gnndrive.plan import costs, prediction
 from gnndrive.plan.costs import (
     ADMIT_ROW_S,
     BESIDE,
@@ -94,7 +94,7 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of 100 rows of 64 bytes, of which 40 are read, and its record."""
-    monkeypatch.setattr(packed, "processors", lambda: 2)
+    monkeypatch.setattr(costs, "processors", lambda: 2)
     asked = list[tuple[float, ...]]()
     slots: Any = SimpleNamespace(
         sizes=SimpleNamespace(record_bytes=300), _rows=lambda: 100.0,
