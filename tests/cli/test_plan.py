@@ -17,18 +17,18 @@ FEW = ("--batch-size", "10", "--fanout", "4,3")
 
 def test_a_rank_on_one_host(gnndrive, planted):
     words = ("plan", planted, *FEW, "--memory", "60MB")
-    out = gnndrive(*words, "--compute-s", "0.25").out
+    out = gnndrive(*words, "--compute-s", "250").out
     assert out.startswith("feature buffer")
     assert re.search(r"sampling +[\d.]+ [mµ]s  4 threads, \d+ processors", out)
     for said in (
         "a batch, from 8 batches drawn from the store",
         "disk           0 s  no rows after the first epoch",
-        "compute     250 ms  as given",
+        "compute      250 s  as given",
+        "about 250 s, bound by compute: 250 s if all overlaps",
+        "an epoch of 80 steps: about 5.56 h",
         "run gnndrive bench disk",
     ):
         assert said in out
-    assert re.search("about 25. ms, bound by compute: 250 ms if all overlaps", out)
-    assert re.search(r"an epoch of 80 steps: about 20(\.\d)? s", out)
     out = gnndrive(*words).out  # only the comparison prints the time of a whole batch
     assert not re.search("all overlaps|an epoch of", out)
     assert re.search(r"^predicted +a batch +an epoch", out, re.MULTILINE)

@@ -1,6 +1,6 @@
-"""The texts of `plan()` and `compare()`, which change only where somebody means to change them.
+"""The texts of `plan()` and `compare()` of all strategies are those in `golden.txt`.
 
-`golden.txt` has them all. After a change that is meant, `GOLDEN=write make test` writes it anew.
+After an intended change of a text, `GOLDEN=write make test` writes the file anew.
 """
 
 import os
