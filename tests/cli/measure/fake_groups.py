@@ -13,6 +13,7 @@ from gnndrive.cli.measure.control_groups import (
     Version,
 )
 
+GONE = 1 << 23  # a process that ends before it is moved; no kernel gives so large a number
 NONE = {1: "9223372036854771712", 2: "max"}
 
 
@@ -82,7 +83,7 @@ class FakeKernel(Kernel):
         return "Permission denied" if group.parent in self.closed else ""
 
     def _enter(self, group: Path, pid: str) -> None:
-        if pid == "404":
+        if pid == str(GONE):
             for each in self.pids:
                 self.put(each, *(int(one) for one in self.pids[each] if one != pid))
             raise ProcessLookupError

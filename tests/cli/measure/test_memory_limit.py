@@ -18,7 +18,7 @@ from gnndrive.cli.measure.control_groups import (
     memory_groups,
 )
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
-from tests.cli.measure.fake_groups import FakeKernel, tables
+from tests.cli.measure.fake_groups import GONE, FakeKernel, tables
 
 LIMIT = 3_000_000_000
 
@@ -119,7 +119,7 @@ def test_the_processes_of_a_container_move_and_come_back(top, proc):
     """A container that sees its own group only has processes, and groups with a memory limit can be
     made only below a group without."""
     fake = FakeKernel(top, V2)
-    fake.put(top, 1, 404, os.getpid(), 77)  # 404 ends before it can be moved
+    fake.put(top, 1, GONE, os.getpid(), 77)
     left = ["1", str(os.getpid()), "77"]
     group = Cgroup(LIMIT, tables(proc, fake, "/"), fake)
     assert [pids for pids in fake.pids.values() if pids] == [left] != fake.pids[top]
