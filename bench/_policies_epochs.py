@@ -17,22 +17,21 @@ from _limits import Cgroup, limited
 from _loaders import make_loader, run_loader, seeds_of
 
 import gnndrive
+from gnndrive.cli.commands.strategy_runs import parse_choice
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, parse_size
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The loader's arguments that a text such as "ginex:phases=apart:superbatch=64" names.
+    """The loader's arguments that a text such as "ginex:phases=apart:samplers=2" names.
 
     Raises:
-        ConfigError: a part behind the strategy's name has no "=".
+        ConfigError: there is no such strategy or argument.
     """
-    name, *parts = text.split(":")
-    pairs = [part.split("=", 1) for part in parts]
-    if not name or any(len(pair) != 2 or not pair[0] for pair in pairs):
-        raise ConfigError(f"--epochs {text!r} is no strategy: write NAME or NAME:ARGUMENT=VALUE:…")
-    values = {key: int(value) if value.isdigit() else value for key, value in pairs}
-    return {"strategy": name} | values
+    choice = parse_choice(text, "--epochs")
+    if choice.strategy is None:
+        raise ConfigError(f"--epochs {text}: give a strategy")
+    return {"strategy": choice.strategy, **choice.arguments}
 
 
 def loader_arguments(text: str, options: argparse.Namespace) -> dict[str, Any]:

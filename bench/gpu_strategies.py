@@ -32,6 +32,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -91,9 +92,9 @@ def work(own: argparse.Namespace, name: str) -> None:
     """Load with a strategy and train; print what is known so far, as a line of JSON, after each
     step."""
     store, strategy = gnndrive.open(own.store), STRATEGIES[name]
-    given = arguments(own, store) | {"strategy": name, "device": "cuda"}
-    if strategy.superbatch is not None:
-        given["superbatch"] = own.batches
+    if "superbatch" in strategy.arguments():
+        strategy = replace(strategy, superbatch=own.batches)
+    given = arguments(own, store) | {"strategy": strategy, "device": "cuda"}
     steps = {kind: Step(STEPS[kind], store) for kind in own.steps}
     found: dict[str, Any] = {"strategy": name, "steps": {}, "where": "", "compared": 0}
     with gnndrive.NeighborLoader(store, **given) as loader:

@@ -94,7 +94,8 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, Any] = dict(part.split("=") for part in options.hand.split(","))
     given = {name: int(text) if text.isdigit() else text for name, text in given.items()}
     if options.worker == REPLAYS:
-        given = {"memory": options.memory, "strategy": REPLAYS, "packed": options.pack}
+        replays = gnndrive.strategies.DiskGNN(packed=options.pack)
+        given = {"memory": options.memory, "strategy": replays}
     store, epochs = gnndrive.open(options.store), []
     row_bytes = store.table("x").row_bytes
     with gnndrive.NeighborLoader(store, **arguments(options), **given) as loader:

@@ -28,6 +28,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -96,8 +97,11 @@ def arguments(options: argparse.Namespace, store: gnndrive.Store) -> dict[str, A
     if count < store.num_nodes:
         given["input_nodes"] = torch.randperm(store.num_nodes, generator=drawn)[:count]
     if options.strategy != WHOLE:
-        given |= {"strategy": options.strategy, "partitioned": FOLDERS[options.strategy][0]}
-        given["megabatch"] = options.megabatch
+        strategy, (folder, *_) = options.strategy, FOLDERS[options.strategy]
+        given["strategy"] = replace(
+            gnndrive.strategies.STRATEGIES[strategy], partitioned=folder,
+            megabatch=options.megabatch,
+        )  # fmt: skip
     elif options.hand:
         pairs = dict(part.split("=") for part in options.hand.split(","))
         del given["memory"]
@@ -108,9 +112,10 @@ def arguments(options: argparse.Namespace, store: gnndrive.Store) -> dict[str, A
 def known_windows(loader: gnndrive.NeighborLoader) -> dict[str, Any]:
     """What is known of a loader's windows."""
     settings = loader.state_dict()["settings"]
-    if loader.strategy == WHOLE:
+    strategy = loader._strategy
+    if strategy.name == WHOLE:
         return {"kept": 1.0}
-    info = read_partition(partitioned_path(loader.data, FOLDERS[str(loader.strategy)][0]))
+    info = read_partition(partitioned_path(loader.data, FOLDERS[strategy.name][0]))
     kept = info.share_kept(settings["megabatch"], hot=settings["static"] > 0)
     return {
         "kept": kept, "inside": info.share_inside, "parts": info.num_parts,

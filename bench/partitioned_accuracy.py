@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -109,9 +110,11 @@ def arguments(
         info = read_partition(path)
     else:
         info = gnndrive.partition(store, options.parts, method, name=method)
-    given = {"strategy": name, "partitioned": method, "megabatch": options.megabatch}
-    if options.static is not None:
-        given["static"] = options.static
+    strategy = replace(
+        gnndrive.strategies.STRATEGIES[name], partitioned=method, megabatch=options.megabatch,
+        static=options.static,
+    )  # fmt: skip
+    given = {"strategy": strategy}
     kept = info.share_kept(options.megabatch, hot=False)
     return given, {"inside": info.share_inside, "kept": kept}
 

@@ -103,7 +103,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 gnndrive.pack(
                     store, options.fanout, seeds, epochs=recorded, seed=seed, out=folder, **given
                 )
-                replaying = {"strategy": "diskgnn", "packed": folder}
+                replaying = {"strategy": gnndrive.strategies.DiskGNN(packed=folder)}
             with gnndrive.NeighborLoader(
                 store, options.fanout, seeds, seed=seed, **given, **replaying
             ) as loader:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gnndrive.loader.lightning import LightningLinkData as LightningLinkData
     from gnndrive.loader.lightning import LightningNodeData as LightningNodeData
     from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
-    from gnndrive.loader.packing import pack
     from gnndrive.pyg.sampler import NeighborSampler
     from gnndrive.store.arrays import write_store
     from gnndrive.store.importers import (
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from gnndrive.store.partitioned.partition import partition
     from gnndrive.store.reader import Store, open
     from gnndrive.store.writer import StoreWriter
+    from gnndrive.strategies.packs.pack import pack
 
 import_module("gnndrive.common")  # refuses other systems than Linux
 __version__ = version("gnndrive")
@@ -94,7 +94,7 @@ _MODULES = {
     "loader.imbalanced_sampler": ("ImbalancedSampler",),
     "loader.lightning": ("LightningLinkData", "LightningNodeData"),
     "loader.neighbor_loader": ("LinkNeighborLoader", "NeighborLoader"),
-    "loader.packing": ("pack",),
+    "strategies.packs.pack": ("pack",),
     "pyg.sampler": ("NeighborSampler",),
     "store.arrays": ("write_store",),
     "store.importers": (

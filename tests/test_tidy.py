@@ -13,13 +13,13 @@ from tests.project_files import ROOT, files, named
 
 # Who may import whom: a folder may import itself and those below it in this list.
 ORDER = [
-    "__init__", "cli", "testing", "inference", "loader", "plan", "host", "strategies", "pipeline",
-    "pyg", "sampling", "buffer", "disk", "store", "common",
+    "__init__", "cli", "testing", "inference", "strategies", "loader", "strategies.base", "plan",
+    "host", "pipeline", "pyg", "sampling", "buffer", "disk", "store", "common",
 ]  # fmt: skip
 # The kinds of plug-ins, each a folder of implementations found by name.
 KINDS = [folder.removeprefix("gnndrive.") for folder in plugins.KINDS.values()]
 # The order above has no exception. What measures, what fakes and what composes may name plug-ins.
-MAY_NAME_PLUGINS = ("cli", "testing", "strategies")
+MAY_NAME_PLUGINS = ("cli", "testing", "strategies", "strategies.base")
 # PyG's temporal strategy, an attribute, a key of a file, an argument and a folder of the store, and
 # two arguments.
 AMBIGUOUS = {"uniform", "table", "disk", "packed", "megabatch", "partitioned", "static"}
@@ -74,6 +74,8 @@ def _module_of(base: str, name: str) -> str:
 
 def folder_of(module: str) -> str:
     """The entry of `ORDER` that a module belongs to."""
+    if module == "gnndrive.strategies.base":
+        return "strategies.base"
     return (module.split(".")[1:] or ["__init__"])[0]
 
 
@@ -189,6 +191,33 @@ def test_imports_go_downward():
         for module, path in modules().items()
         for finding in import_findings(path.read_text(), module, path.name == "__init__.py")
     ]
+
+
+STRATEGYS_WORD = re.compile(
+    r"mega_?batch|super_?batch|recording|victim|partition|\b(un)?pack(s|ed|ing)?\b|\bpasses\b", re.I
+)
+
+
+def shared_code() -> list[Path]:
+    """The files that serve every strategy."""
+    folders = ("gnndrive/loader/", "gnndrive/plan/", "gnndrive/pipeline/")
+    return [path for path in files(".py") if named(path).startswith(folders)]
+
+
+def test_shared_code_knows_no_strategy():
+    assert not [
+        f"{named(path)}:{number}: {line}"
+        for path in shared_code()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if STRATEGYS_WORD.search(line)
+    ]
+    imports = {
+        target
+        for path in shared_code()
+        for _, target in imported(path.read_text(), module_name(path), False)
+        if folder_of(target).startswith("strategies")
+    }
+    assert imports == {"gnndrive.strategies.base"}
 
 
 def test_no_files_import_each_other():

@@ -39,15 +39,10 @@ from gnndrive.cli.commands.options import (
     Fanout,
     IfExists,
     Json,
-    Megabatch,
     Memory,
     NeighbourCache,
-    Packed,
-    Partitioned,
-    Passes,
     Samplers,
     Sampling,
-    Static,
     StoreOrPack,
     StorePath,
     StrategyName,
@@ -249,11 +244,6 @@ def train(
     strategy: StrategyName = "gnndrive",
     sampling: Sampling = "neighbor",
     batch_dependency: BatchDependency = 1,
-    packed: Packed = None,
-    partitioned: Partitioned = None,
-    megabatch: Megabatch = None,
-    passes: Passes = None,
-    static: Static = None,
     hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
@@ -280,8 +270,8 @@ def train(
     """Train a model on a store; evaluate it on the val and test splits after each epoch."""
     options = LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
-        topology, neighbour_cache, device, device_memory, strategy, packed,
-        partitioned, megabatch, passes, static, sampling, batch_dependency,
+        topology, neighbour_cache, device, device_memory, strategy, sampling,
+        batch_dependency,
     )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(

@@ -21,13 +21,12 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `compared`: `Compared` predicts what strategies cost; `strategy_choice` compares and chooses.
 - `lightning`: `LightningNodeData` and `LightningLinkData`; `store_datamodule` is their base class.
 - `imbalanced_sampler`: `ImbalancedSampler`, for the loaders' `sampler=`.
-- `recording` draws a loader's batches for `packing`, whose `pack` writes them to disk;
-  `packing_memory` says how many rows training will hold in memory.
 - `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue.
 
 A new argument goes into the signatures in `neighbor_loader`, `OWN_ARGUMENTS` in `arguments`, and
 from there through `Assembly` into `RuntimeSettings` or `PlanRequest`. A new schedule, sampler,
-policy or other plug-in needs no change here.
+policy or other plug-in needs no change here, and neither does a strategy: what one is for a loader
+says `gnndrive.strategies.base`.
 """
 
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader

@@ -23,7 +23,6 @@ from gnndrive.loader.ranks import checked_ranks
 from gnndrive.loader.tracing import check_trace
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
 
 PYG_ARGUMENTS = (
     "input_nodes",
@@ -162,21 +161,11 @@ OWN_ARGUMENTS = {
     "buffer": None,
     "device": "cpu",
     "device_memory": None,
-    "victim_buffer": "auto",
     "feature_dtype": None,
     "attrs": None,
     "strategy": "gnndrive",
     "sampling": "neighbor",
     "batch_dependency": 1,
-    "packed": None,
-    "partitioned": None,
-    "megabatch": None,
-    "static": None,
-    "passes": None,
-    "order": None,
-    "superbatch": None,
-    "superbatch_folder": None,
-    "phases": None,
     "topology": "auto",
     "neighbour_cache": None,
     "engine": "auto",
@@ -208,24 +197,6 @@ STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 def given_size(own: Mapping[str, Any], name: str) -> int | None:
     """The bytes of a size among gnndrive's own arguments; None: it is not given."""
     return None if own[name] is None else parse_size(own[name], name)
-
-
-def victim_bytes(own: Mapping[str, Any], strategy: Strategy) -> int | None:
-    """The bytes of `victim_buffer=`; None: "auto", what memory leaves. 0 without such a tier: only
-    rows that have slots of their own leave, and only the highest tier is offered them.
-
-    Raises:
-        ConfigError: it is given, and the strategy has no victim buffer; or it is no size.
-    """
-    given, kind = own["victim_buffer"], find("tiers", strategy.tiers[0])
-    if not kind.takes_offers or strategy.replays or strategy.partitioned:
-        if given != "auto":
-            raise ConfigError(
-                f"victim_buffer={given!r} is for a strategy that keeps rows which leave a GPU, and "
-                f"strategy={strategy.name!r} does not: leave it out, or give strategy='lsm-gnn'"
-            )
-        return 0
-    return None if given == "auto" else size_or_none(given, "victim_buffer")
 
 
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:

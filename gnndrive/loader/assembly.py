@@ -19,25 +19,22 @@ from gnndrive.common.host_memory import local_ranks
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
-from gnndrive.loader.arguments import STAGE_COUNTS, given_size, victim_bytes
+from gnndrive.loader.arguments import STAGE_COUNTS, given_size
 from gnndrive.loader.drawing import Drawing, batches_text, many_seeds, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
-from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.ranks import Ranks, resolve_ranks
 from gnndrive.loader.sampling_choice import checked_sampling, drawn_text, list_bytes, make_sampler
 from gnndrive.loader.settings import RuntimeSettings, with_plan
 from gnndrive.loader.sharing import what_service_has
-from gnndrive.loader.superbatches import planned_superbatches
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.windows import WindowSource
-from gnndrive.plan.choice import make_planner, plan_again
+from gnndrive.plan.choice import plan_again
 from gnndrive.plan.drawn import doubled, largest
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
-from gnndrive.sampling.dealing import deal, number_batches, steps_left
+from gnndrive.sampling.dealing import deal, number_batches, skip, steps_left
 from gnndrive.sampling.degrees import degrees_of
 from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
@@ -49,10 +46,8 @@ from gnndrive.sampling.schedules.base import (
     ScheduleContext,
     Window,
 )
-from gnndrive.store.opened_folder import Source
-from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
+from gnndrive.strategies.base import DRAWN, Scheme, Strategy
 
 
 @dataclass(frozen=True)
@@ -76,9 +71,7 @@ class Assembly:
         device: the device plug-in, and the torch.device, or None for the host.
         seed: see `NeighborLoader`.
         own: the values of `arguments.OWN_ARGUMENTS`.
-        recording: the pack that the loader replays; None: it draws its batches.
-        megabatches: the windows of a partitioned store that batches are sampled inside; None: they
-            are sampled from the whole graph.
+        scheme: how the loader loads by the strategy.
     """
 
     store: Store
@@ -97,21 +90,18 @@ class Assembly:
     device: tuple[Any, Any]
     seed: int | None
     own: dict[str, Any]
-    recording: Recording | None = None
-    megabatches: Megabatches | None = None
+    scheme: Scheme = DRAWN
 
     def schedule(self, seed: int) -> Schedule:
         """Make the schedule of the epochs that have `seed`."""
-        context = self.schedule_context(seed)
-        if self.megabatches is not None:
-            context = self.megabatches.context(context, self.ranks)
+        context = self.scheme.schedule_context(self.schedule_context(seed), self.ranks)
         return choose_schedule(self.strategy.schedule, context)
 
     def schedule_context(self, seed: int) -> ScheduleContext:
-        """What the schedule is made from, without windows."""
+        """What the schedule is made from, whatever the scheme."""
         return ScheduleContext(
             self.inputs, self.batch_size, self.shuffle, self.drop_last, seed, self.batch_sampler,
-            self.store, self.recording,
+            self.store,
         )  # fmt: skip
 
     @property
@@ -154,32 +144,23 @@ class Assembly:
             return number_batches(windows, done // ranks.per_step, drawn_by)
         return deal(windows, len(schedule), done, ranks.rank, ranks.world, self.drop_last)
 
-    def windows(
+    def windows_left(
         self, ranks: Ranks, seed: int, number: int, done: int
-    ) -> Callable[[int], WindowSource | None]:
-        """What makes the source of the windows of the same batches, from how many of them were
-        yielded meanwhile."""
-        if self.megabatches is None:
-            return lambda yielded: None
-        done //= ranks.per_step
-        return self.megabatches.sources(self.store, self.schedule(seed), number, done)
+    ) -> Callable[[int], Iterator[Window]]:
+        """Takes how many of the same batches were yielded meanwhile, and yields the windows that
+        have batches left, each with the number of these."""
+        schedule, done = self.schedule(seed), done // ranks.per_step
+        return lambda yielded: skip(schedule.windows(number), done + yielded)
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
         give up samples larger than `limits`."""
-        nodes = None if self.megabatches is None else self.megabatches.windows.nodes
         context = SamplerContext(
-            self.num_neighbors, self.replace, empty, limits, None, self.store, self.recording,
-            nodes, self.sampling,
+            self.num_neighbors, self.replace, empty, limits, None, self.store,
+            sampling=self.sampling,
         )  # fmt: skip
+        context = self.scheme.sampler_context(context)
         return make_sampler(self.strategy.sampler, context, self.inputs, self.subgraphs)
-
-    @property
-    def source(self) -> Source | None:
-        """See `RuntimeSettings.source`."""
-        if self.megabatches is not None:
-            return self.megabatches.partitioned
-        return self.recording
 
     @property
     def sampling(self) -> Sampling:
@@ -188,7 +169,7 @@ class Assembly:
 
     def plan(self) -> Plan:
         """See `NeighborLoader.plan`."""
-        return make_planner(self.request()).plan()
+        return self.scheme.planner(self.request()).plan()
 
     def settings(self) -> RuntimeSettings:
         """Decide what the loader's runtime is made from.
@@ -197,7 +178,7 @@ class Assembly:
             ConfigError: an argument cannot work.
         """
         request = self.request()
-        planner, own = make_planner(request), self.own
+        planner, own = self.scheme.planner(request), self.own
         plan, planned = planner.plan(), partial(with_plan, *self._if_whole)
         counts = planner.stages
         settings = RuntimeSettings(
@@ -212,8 +193,7 @@ class Assembly:
             gap_bytes_max=request.disk.gap_bytes,
             worker_init=self.worker_init,
             request=request,
-            source=self.source,
-            superbatches=request.superbatches,
+            source=self.scheme.source,
         )
         first = planned(settings, planner, plan)
         if not planner.warm_up:
@@ -266,8 +246,8 @@ class Assembly:
 
     @property
     def _sweep(self) -> int | None:
-        if self.megabatches is not None:
-            return 1  # batches of two windows must not wait for each other
+        if self.scheme.sweep is not None:
+            return self.scheme.sweep
         return None if self.own["sweep"] == "auto" else int(self.own["sweep"])
 
     @property
@@ -298,14 +278,14 @@ class Assembly:
         asked = own["topology"] != "auto"
         topologies = (own["topology"],) if asked else self.strategy.topologies
         sharing = what_service_has(
-            self.store, self.ranks, own["host_service"], self.strategy, topologies, own["engine"],
-            self._policy, self.device, self.in_order,
+            self.store, self.ranks, own["host_service"], self.strategy, self.scheme.not_shared,
+            topologies, own["engine"], self._policy, self.device, self.in_order,
         )  # fmt: skip
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
-        known = own["memory"] is None or self.source is not None
+        known = own["memory"] is None or self.scheme.source is not None
         degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
-        bounds = sampler.bounds(self._seeds_max, counts, types.edges, degrees)
+        bounds = sampler.bounds(self.seeds_max, counts, types.edges, degrees)
         counts_of: dict[str, Any] = {
             name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS
         }
@@ -327,7 +307,6 @@ class Assembly:
             memory=given_size(own, "memory"),
             buffer=given_size(own, "buffer"),
             device_memory=given_size(own, "device_memory"),
-            victim_bytes=victim_bytes(own, self.strategy),
             neighbour_cache=own["neighbour_cache"],
             topologies=topologies,
             topology_asked=asked,
@@ -337,11 +316,9 @@ class Assembly:
             sweep=self._sweep,
             staging_bytes=own["io_depth"] * self._block_bytes,
             disk=Disk.of_store(self.store, own["gap"], self._block_bytes),
-            recording=self.recording,
-            windows=None if self.megabatches is None else self.megabatches.windows,
-            superbatches=planned_superbatches(
-                self.store, self.strategy, own, self.steps, self._seeds_max
-            ),
+            ahead=self.scheme.ahead(self),
+            beside=self.scheme.beside(self),
+            warms_up=self.scheme.warms_up,
             ranks=self.ranks.on_host,
             shared=sharing.buffer,
             shared_graph=sharing.graph,
@@ -366,7 +343,7 @@ class Assembly:
         plugin, where = self.device
         own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
         size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
-        if not (own and size) or self.source is not None:
+        if not (own and size) or self.scheme.source is not None:
             return None
         if for_plan and not (self.in_order and on_host):
             return None
@@ -388,9 +365,8 @@ class Assembly:
             order if self.batch_sampler is None else "in a sampler's order",
             f"num_neighbors {fanout_to_json(self.num_neighbors)}, replace {self.replace}",
         ]
-        parts += filter(None, [drawn_text(self.sampling, self.subgraphs)])
-        if self.megabatches is not None:
-            parts.append(f"windows {self.megabatches.settings()}")
+        drawn = drawn_text(self.sampling, self.subgraphs)
+        parts += filter(None, [drawn, self.scheme.drawn_text()])
         return "; ".join(parts)
 
     @property
@@ -400,7 +376,7 @@ class Assembly:
         return size
 
     @property
-    def _seeds_max(self) -> int:
+    def seeds_max(self) -> int:
         """The most seeds that a batch can have."""
         count = len(self.inputs)
         return min(self.batch_seeds or count, max(count, 1))

@@ -27,7 +27,7 @@ from gnndrive.common.plugins import find
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.tiers import make_chain
-from gnndrive.disk.tiers.base import Tier, TierContext, VictimMemory
+from gnndrive.disk.tiers.base import EvictedRows, Tier, TierContext
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.plan.plan import TablePlan
@@ -198,12 +198,12 @@ class BufferPool:
             sizes = plan.rows, slots, self._store, plan.batch_rows_max, self.settings.window
             policy = kind.make(PolicyContext(plan.name, *sizes))
         memory = self._device.allocate(slots, plan.row_bytes)
-        victims: VictimMemory | None = None
+        evicted: EvictedRows | None = None
         tier: Tier | None = None
         try:
-            if plan.victims:
-                victims = memory.victims(plan.victims)
-            tier = self._make_tiers(plan, victims)
+            if plan.evicted:
+                evicted = memory.evicted(plan.evicted)
+            tier = self._make_tiers(plan, evicted)
             if plan.places:
                 return PlaceTable(
                     plan.rows, plan.residents, plan.places, plan.place_rows, plan.row_bytes,
@@ -215,18 +215,18 @@ class BufferPool:
                 self.settings.foresees(plan.name),
             )  # fmt: skip
         except BaseException:
-            if tier is not None:  # it has a thread, perhaps, and the victims
+            if tier is not None:  # it has a thread, perhaps, and the evicted rows
                 self._start_closing(_close_table(tier, memory))
                 raise
-            if victims is not None:
-                victims.close()
+            if evicted is not None:
+                evicted.close()
             memory.close()
             raise
 
-    def _make_tiers(self, plan: TablePlan, victims: VictimMemory | None) -> Tier:
+    def _make_tiers(self, plan: TablePlan, evicted: EvictedRows | None) -> Tier:
         """Make the strategy's chain of tiers from the lowest up, and return the highest."""
         layout, kept = self._layouts[plan.name], (plan.residents, plan.residents + plan.kept)
-        context = TierContext(layout, self._engine, None, plan.rows, plan.row_bytes, kept, victims)
+        context = TierContext(layout, self._engine, None, plan.rows, plan.row_bytes, kept, evicted)
         return make_chain(self.settings.strategy.tiers, context)
 
 

@@ -12,15 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.derived_layouts import DerivedLayouts
+from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.strategy_choice import choose, compare
 from gnndrive.plan.comparison import Comparison
 from gnndrive.plan.plan import Plan
-from gnndrive.strategies import AUTO, Strategy
+from gnndrive.strategies.base import Strategy
 
 
-class Compared(DerivedLayouts):
+class Compared(Resumable):
     """Base class of `StoreLoader`, which sets its attributes."""
 
     strategy: str | Strategy
@@ -60,9 +59,7 @@ class Compared(DerivedLayouts):
             )
         self._choose_strategy()
         assembly = self._assembly()
-        depends = repr(
-            [all, assembly.own, self._strategy.name, self.num_neighbors, self.batch_size]
-        )
+        depends = repr([all, assembly.own, self._strategy, self.num_neighbors, self.batch_size])
         if self._compared is None or self._compared[0] != depends:
             self._compared = depends, compare(assembly, all)
         found = self._compared[1]
@@ -75,8 +72,9 @@ class Compared(DerivedLayouts):
             ConfigError, StoreError, ReadError: see `choose`.
         """
         with self._start_lock:  # an epoch may begin in another thread
-            if self._strategy == AUTO and self._runtime is None:
+            if self._strategy.name == "auto" and self._runtime is None:
                 self._strategy, self._why = choose(self._assembly())
+                self._scheme = self._strategy.open(self._bare())
 
     def _with_comparison(self, plan: Plan) -> Plan:
         """The plan, which also prints the comparison if memory is short."""
@@ -87,7 +85,3 @@ class Compared(DerivedLayouts):
         if found is None:
             return plan
         return replace(plan, levels=(*plan.levels, *str(found).splitlines()))
-
-    def _assembly(self) -> Assembly:
-        """The assembly of the arguments as they are now."""
-        raise NotImplementedError

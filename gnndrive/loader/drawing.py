@@ -32,7 +32,7 @@ from gnndrive.store.access_traces import load_trace, save_trace
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
 from gnndrive.store.format import Progress
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
+from gnndrive.strategies.base import Strategy
 
 PROGRESS: ContextVar[Progress] = ContextVar("PROGRESS", default=lambda what, done, total: None)
 """Called as progress(what, done, total) while batches are drawn and strategies are compared."""

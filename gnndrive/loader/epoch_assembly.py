@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gnndrive.common.errors import BatchTooLarge, ConfigError
@@ -18,18 +19,15 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.plan_change import APART
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.loader.superbatches import LoaderSuperbatches
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.epoch import EpochInputs, Feed
 from gnndrive.pipeline.output_queue import References
-from gnndrive.pipeline.sample import SampledFeed
-from gnndrive.pipeline.superbatches import AheadFeed, InspectFeed
-from gnndrive.pipeline.windows import WindowFeed, WindowSource
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.store.format import torch_dtype
+from gnndrive.strategies.base import FeedContext
 
 
 class EpochAssembly:
@@ -38,16 +36,16 @@ class EpochAssembly:
     Args:
         assembly: the loader's assembly.
         runtime: has the attributes, the array pool and the device.
-        number: the epoch's number if the user gave `seed` or the loader replays a pack, else 0.
+        number: the epoch's number if the user gave `seed` or the scheme is numbered, else 0.
         seed: the user's, or the one drawn for this epoch, as `Ranks.drawing_seed` returns it. A
             batch's random draws depend on `seed`, `number` and the batch's own number.
-        windows: see `Assembly.windows`.
+        windows: see `Assembly.windows_left`.
         end: how many batches the iterator yields in all; None: it is not known.
     """
 
     def __init__(
         self, assembly: Assembly, runtime: Runtime, number: int, seed: int,
-        windows: Callable[[int], WindowSource | None] = lambda yielded: None,
+        windows: Callable[[int], Iterator[Window]] = lambda yielded: iter(()),
         end: int | None = None,
     ) -> None:  # fmt: skip
         self._assembly, self._collate = assembly, assembly.collate
@@ -78,14 +76,13 @@ class EpochAssembly:
             return inputs
 
     def _feed(self, first: int) -> Feed:
-        windows, settings = self._windows(first), self._runtime.settings
-        if windows is not None:
-            return WindowFeed(windows)
-        if settings.superbatches is None:
-            return SampledFeed()
-        graph = self._runtime.load_graph, self._runtime.free_graph
-        ahead = LoaderSuperbatches(settings, self._pool.empty, graph, self._end)
-        return InspectFeed(ahead) if ahead.apart else AheadFeed(ahead)
+        runtime = self._runtime
+        settings = runtime.settings
+        context = FeedContext(
+            partial(self._windows, first), settings.request, settings.plan, settings.policy,
+            self._pool.empty, runtime.load_graph, runtime.free_graph, self._end,
+        )  # fmt: skip
+        return self._assembly.scheme.feed(context)
 
     def _sampler(self) -> Sampler:
         return self._assembly.sampler(self._pool.empty, self._limits)
@@ -113,7 +110,7 @@ class EpochAssembly:
         self._collate.prepare()
 
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
-        """See `Collate.rows_of`; the rows of a recorded batch are those of the packed file, and a
+        """See `Collate.rows_of`; the rows of a replayed batch are those of its own file, and a
         sample may say where the rows of a table lie.
 
         Raises:

@@ -33,8 +33,6 @@ class EpochState:
         finished: whether the epoch has no more batches.
         sampler_epoch: the attribute `epoch` of the user's sampler, such as a DistributedSampler;
             None: the sampler has none.
-        passes: with passes="auto", how often the batches of a window come; None: it is not known
-            yet, and they come once.
     """
 
     epoch: int
@@ -42,11 +40,14 @@ class EpochState:
     batches: int = 0
     finished: bool = False
     sampler_epoch: int | None = None
-    passes: int | None = None
 
 
 def to_state_dict(
-    state: EpochState, store: str, settings: Mapping[str, Any], dealt_to: int | None
+    state: EpochState,
+    store: str,
+    settings: Mapping[str, Any],
+    dealt_to: int | None,
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Make what `state_dict` returns; JSON can hold it.
 
@@ -56,11 +57,12 @@ def to_state_dict(
         settings: the arguments that batches depend on, beside the store.
         dealt_to: to how many ranks the user's sampler, or a schedule of windows, deals batches;
             None: to one, or there is none that does.
+        more: what the scheme keeps (`Scheme.state`).
     """
     return {
         "version": VERSION, "store": store, "settings": dict(settings), "epoch": state.epoch,
         "seed": state.seed, "batches": state.batches, "finished": state.finished,
-        "sampler_epoch": state.sampler_epoch, "dealt_to": dealt_to, "passes": state.passes,
+        "sampler_epoch": state.sampler_epoch, "dealt_to": dealt_to, **more,
     }  # fmt: skip
 
 
@@ -77,6 +79,7 @@ def from_state_dict(
     settings: Mapping[str, Any],
     dealt_to: int | None,
     draws_apart: bool,
+    deals: bool,
 ) -> EpochState:
     """Make the epoch state from what `to_state_dict` returned.
 
@@ -86,6 +89,7 @@ def from_state_dict(
         settings: this loader's arguments that batches depend on, beside the store.
         dealt_to: as for `to_state_dict`, of this loader.
         draws_apart: see `Ranks.draws_apart`.
+        deals: see `Scheme.deals`.
 
     Raises:
         ConfigError: `state` is no state, or is from a loader of another store or other settings.
@@ -117,20 +121,18 @@ def from_state_dict(
     epoch: Any = state.get("epoch")
     batches: Any = state.get("batches")
     finished: Any = state.get("finished")
-    seed, sampler_epoch, passes = (state.get(each) for each in ("seed", "sampler_epoch", "passes"))
+    seed, sampler_epoch = state.get("seed"), state.get("sampler_epoch")
     valid = all(type(number) is int and number >= 0 for number in (epoch, batches))
     valid = valid and all(number is None or type(number) is int for number in (seed, sampler_epoch))
-    valid = valid and (passes is None or (type(passes) is int and passes >= 1))
     if not (valid and type(finished) is bool):
         raise ConfigError("the state is damaged: give what state_dict() returned")
     if batches and not finished:
-        windows = settings.get("partitioned") is not None
-        _check_ranks(version, state.get("dealt_to"), dealt_to, draws_apart, windows)
-    return EpochState(epoch, seed, batches, finished, sampler_epoch, passes)
+        _check_ranks(version, state.get("dealt_to"), dealt_to, draws_apart, deals)
+    return EpochState(epoch, seed, batches, finished, sampler_epoch)
 
 
 def _check_ranks(
-    version: int, was: Any, dealt_to: int | None, draws_apart: bool, windows: bool
+    version: int, was: Any, dealt_to: int | None, draws_apart: bool, deals: bool
 ) -> None:
     """Refuse the state of an epoch that ranks would not go on with as it was begun.
 
@@ -139,7 +141,7 @@ def _check_ranks(
             number of ranks, or an earlier version of gnndrive gave this rank the same neighbours as
             others.
     """
-    if windows and was != dealt_to:
+    if deals and was != dealt_to:
         raise ConfigError(
             f"the windows of this epoch were dealt to {was or 1} ranks and are dealt to "
             f"{dealt_to or 1} now, so it would repeat some seeds and leave out others: resume with "

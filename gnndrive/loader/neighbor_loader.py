@@ -32,7 +32,7 @@ from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
+from gnndrive.strategies.base import Strategy, refuse_strategys
 
 
 class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
@@ -77,19 +77,17 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             torch.device, or a device plug-in's name or class.
         device_memory: the GPU memory that loading may use. None: the first batches go through a
             small buffer while the loader measures what training uses; the rest goes through a
-            large one. With in_order=False, or windows of a partitioned store: half of the free GPU
-            memory.
-        victim_buffer: with a strategy that keeps rows which leave a GPU and are needed again, the
-            pinned host memory for them. "auto": what `memory` leaves, or without it a quarter of
-            the available host memory.
+            large one. With in_order=False, or a strategy that samples inside windows: half of the
+            free GPU memory.
         feature_dtype: the floating dtype in which x is delivered, such as "float32"; x is converted
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.
         attrs: the names of the store's attributes that batches have, such as ["x", "y"]; what else
             the store has, as what `gnndrive.infer` added, is not read. None: all of them.
-        strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
-            "auto": the one whose batches are predicted to cost least, of those that have the
-            batches of "gnndrive" (docs/tasks/strategies.md).
+        strategy: the published design to run: its name, a name with arguments of its own
+            ("ginex:phases=apart"), or an object, `gnndrive.strategies.Ginex(phases="apart")`, whose
+            class says which arguments there are. "auto": the one whose batches are predicted to
+            cost least, of those that have the batches of "gnndrive" (docs/tasks/strategies.md).
         sampling: how neighbours are drawn: "neighbor" (each node draws for itself), or "labor"
             (LABOR-0: nodes with common neighbours take the same ones, so a batch has fewer
             distinct nodes; docs/tasks/sampling.md). "labor" looks at the whole list of each node,
@@ -97,33 +95,6 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         batch_dependency: with sampling="labor", over how many batches the random numbers change,
             as in GraphBolt: the more, the more nodes consecutive batches have in common. 1: each
             batch has its own.
-        packed: with a strategy that replays, such as "diskgnn", the pack: its folder, or its name
-            in the store. None: the one in the store's folder that has these batches.
-        partitioned: with a strategy that samples inside windows of a partitioned store,
-            "hierbatching" or "marius", the partitions: their name in the store, or their folder.
-            None: the only ones in the store's folder.
-        megabatch: the most partitions in a window, which are in memory together. None: as many as
-            fit into the memory with those of the next window.
-        static: the share of the nodes that are in memory for the whole epoch, those with the most
-            out-edges. None: 0.01 with "hierbatching", 0 with "marius".
-        passes: how often the batches of a window come, with other draws, before the next window is
-            trained on. "auto": once in the first epoch, then as often as loading a window takes the
-            time of its batches, at most 8 times. None: once.
-        order: with "marius", the order of its windows, each of which has all but a few of the
-            partitions of the one before. For seed nodes "dispersed" (each partition is loaded once)
-            or "sequential" (one window, of all partitions with seeds); for seed edges "comet" or
-            "beta" (any two partitions come together). None: the first of these.
-        superbatch: with a strategy that samples ahead, "ginex", how many batches are sampled before
-            the first of them is extracted. "auto": as many as pay for their disk; the first ones
-            are few, so that the first batch comes soon. A sampler or batch sampler of yours is
-            drawn ahead by up to two superbatches. None: the strategy's number.
-        superbatch_folder: where sampled batches wait, in files without a name, on a fast disk;
-            `plan().disk_bytes` says how much they take. None: the store's folder.
-        phases: with such a strategy, "overlapped" (a superbatch is sampled while the one before is
-            extracted) or "apart": it is sampled first, with the adjacency in the feature buffer's
-            place, and then extracted with the adjacency's memory for the buffer. The first batch
-            comes when a whole superbatch is sampled, and one iterator can run at a time. None:
-            "overlapped".
         topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
             "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
             of the strategy's topologies that suits the memory.
@@ -198,13 +169,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         directed: bool = True,
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
-        device_memory: str | int | None = None, victim_buffer: str | int = "auto",
-        feature_dtype: str | torch.dtype | None = None, attrs: Sequence[str] | None = None,
-        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
-        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
-        megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
-        order: str | None = None, superbatch: int | str | None = None,
-        superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",
+        device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
+        attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
+        sampling: str = "neighbor", batch_dependency: int = 1, topology: Any = "auto",
         neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
@@ -213,6 +180,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         stats_interval: float = 10.0, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
+        refuse_strategys(kwargs)
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
         if not isinstance(data := connected_if_named(data), Store):
             refuse_own(data, own)
@@ -290,13 +258,9 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         directed: bool = True,
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
-        device_memory: str | int | None = None, victim_buffer: str | int = "auto",
-        feature_dtype: str | torch.dtype | None = None, attrs: Sequence[str] | None = None,
-        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
-        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
-        megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
-        order: str | None = None, superbatch: int | str | None = None,
-        superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",
+        device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
+        attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
+        sampling: str = "neighbor", batch_dependency: int = 1, topology: Any = "auto",
         neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
@@ -305,6 +269,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         stats_interval: float = 10.0, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
+        refuse_strategys(kwargs)
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
         seed_edges = edge_label_index, edge_label, edge_label_time
         if not isinstance(data := connected_if_named(data), Store):

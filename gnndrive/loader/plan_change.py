@@ -21,8 +21,8 @@ LARGER = (
     "batches of this size from its start"
 )
 APART = (
-    "with phases='apart' a superbatch is sampled in the feature buffer's place, and another "
-    "iterator of this loader is running: close the other iterator, or give phases='overlapped'"
+    "with phases='apart' batches are sampled in the feature buffer's place, and another iterator "
+    "of this loader is running: close the other iterator, or give phases='overlapped'"
 )
 
 

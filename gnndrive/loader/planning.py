@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gnndrive.loader.neighbor_loader import NeighborLoader
-from gnndrive.plan.choice import loading_of, make_planner
+from gnndrive.plan.choice import loading_of
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading
-from gnndrive.strategies import Strategy
+from gnndrive.strategies.base import Strategy
 
 
 class RanksPlan(NamedTuple):
@@ -20,8 +20,8 @@ class RanksPlan(NamedTuple):
 
     Attributes:
         planner: makes the plan.
-        loading: what a step costs by; None: the loader's batches cannot be drawn, such as those of
-            a pack.
+        loading: what a step costs by; None: the loader's batches cannot be drawn, such as those
+            that were drawn before.
         strategy: the loader's; the chosen one if it was to be chosen.
     """
 
@@ -48,7 +48,7 @@ def plan_for_ranks(loader: NeighborLoader, ranks: int, shared: bool) -> RanksPla
     for_plan, for_steps = assembly.drawing(), assembly.drawing(for_plan=False)
     if for_plan is not None:
         request = for_plan.drawn_for(request)
-    planner = make_planner(request)
+    planner = assembly.scheme.planner(request)
     drawn = None if for_steps is None else for_steps.drawn(request)
     loading = None if drawn is None else loading_of(request, planner, drawn)
     return RanksPlan(planner, loading, assembly.strategy)

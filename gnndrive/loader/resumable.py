@@ -7,12 +7,13 @@ StatefulDataLoader; `epoch_state.py` has what they keep.
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_state import (
     VERSION,
     EpochState,
@@ -27,11 +28,12 @@ from gnndrive.loader.ranks import (
     resolve_ranks,
     sampler_ranks,
 )
+from gnndrive.loader.runtime import Runtime
+from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
-from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy, batches_of
+from gnndrive.strategies.base import DRAWN, Scheme, Strategy, batches_of
 
 
 class Resumable(torch.utils.data.DataLoader[Any]):
@@ -56,9 +58,10 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     _inputs: InputNodes | InputEdges
     _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
     _strategy: Strategy
-    _recording: Recording | None = None  # the pack that is replayed
+    _scheme: Scheme = DRAWN
+    _runtime: Runtime | None = None
+    _collate: Collate
     _number = 0  # among the loaders that the ranks have begun
-    _passes: int | None = None  # see `EpochState.passes`
     _shuffle: bool
     _user_samples: bool
 
@@ -87,8 +90,8 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         self._check_resumable()
         state = self._resumed or self._state or EpochState(self.epoch, self.seed)
         settings = self._batch_settings()
-        state = replace(state, passes=self._passes)
-        return to_state_dict(state, self.data.identity, settings, self._dealt_to())
+        more = self._scheme.state()
+        return to_state_dict(state, self.data.identity, settings, self._dealt_to(), more)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next `iter` yield the remaining batches of the state's epoch, or those of the
@@ -107,13 +110,22 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         if not self._from_store and state == {}:
             return
         self._check_resumable()
-        resumed = from_state_dict(
-            state, self.data.identity, self._batch_settings(), self._dealt_to(), self._draws_apart()
-        )
+        before = self._scheme, self._state
+        try:
+            self._state = None  # of an epoch that does not go on
+            if isinstance(state, Mapping):
+                self._scheme = self._scheme.resumed(self._bare(), state, self._begun)
+            resumed = from_state_dict(
+                state, self.data.identity, self._batch_settings(), self._dealt_to(),
+                self._draws_apart(), self._scheme.deals,
+            )  # fmt: skip
+        except ConfigError:
+            self._scheme, self._state = before
+            raise
         sampler = self._epoch_sampler()
         if sampler is not None and resumed.sampler_epoch is not None:
             sampler.set_epoch(resumed.sampler_epoch)
-        self._resumed, self._passes = resumed, resumed.passes
+        self._resumed = resumed
         if resumed.finished:
             self._resumed, self.epoch = None, resumed.epoch + 1
 
@@ -136,7 +148,11 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         return self.batch_sampler if self._user_samples else None
 
     def _dealt_to(self) -> int | None:
-        """To how many ranks the user's sampler deals batches; None: to one, or there is none."""
+        """To how many ranks the user's sampler, or the scheme, deals batches; None: to one, or
+        neither does."""
+        if self._scheme.deals:
+            world = self._assembly().ranks.per_step
+            return world if world > 1 else None
         _, world = sampler_ranks(self._batches()) or (0, 1)
         return world if world > 1 else None
 
@@ -146,6 +162,14 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         if self.ranks is not None and batches is None:
             return False  # asked before there is a group
         return resolve_ranks(None, batches).draws_apart
+
+    def _bare(self) -> Assembly:
+        """The assembly of the arguments as they are now, without a scheme."""
+        raise NotImplementedError
+
+    def _assembly(self) -> Assembly:
+        """The assembly of the arguments as they are now."""
+        raise NotImplementedError
 
     def _ranks_now(self) -> Ranks:
         """Which rank this is, of a loader that can begin an epoch."""
@@ -222,6 +246,6 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             "strategy": batches_of(self._strategy),
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
             "sampling": self.sampling, "batch_dependency": self.batch_dependency, "seed": self.seed,
-            "packed": None if self._recording is None else self._recording.info.settings.batches,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
+            **self._assembly().scheme.settings(),
         }  # fmt: skip

@@ -128,7 +128,7 @@ class Runtime:
     async def _start_buffers(self, store: Store, settings: RuntimeSettings) -> Buffers:
         """Start the engines of the rows and of the adjacency, and make the feature buffers."""
         kind, empty = choose(settings.engine), self.array_pool.empty
-        # Adjacency reads go first: a sample needs several short passes, a batch one long one.
+        # Adjacency reads go first: a sample needs several short reads, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
         if self._host is not None and self.shares_buffer:
             self._files.adjacency.start(kind, own)
@@ -293,8 +293,8 @@ class Runtime:
 
     @contextlib.contextmanager
     def changing_plan(self, busy: str = LARGER) -> Iterator[None]:
-        """Free the feature buffer and spare memory, because the plan is to change, or a superbatch
-        is to be sampled apart; no epoch begins within the `with` block. See
+        """Free the feature buffer and spare memory, because the plan is to change, or batches
+        are to be sampled apart; no epoch begins within the `with` block. See
         `PlanChange.changing`."""
         self.check_caller()
         with self._change.changing(self._idle, busy):

@@ -19,7 +19,7 @@ from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
+from gnndrive.strategies.base import Strategy
 
 
 def checked_sampling(

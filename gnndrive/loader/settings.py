@@ -15,16 +15,14 @@ from gnndrive.buffer.policies.base import WINDOW
 from gnndrive.buffer.policy_classes import policy_classes
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.superbatches import ALIVE_MAX
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.superbatches import PlannedSuperbatches
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.opened_folder import Source
 from gnndrive.store.row_classes import Classes
-from gnndrive.strategies import Strategy
+from gnndrive.strategies.base import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,6 @@ class RuntimeSettings:
         after_warm_up: makes the settings that follow a warm-up, from the bytes of device memory
             that loading may use then; None: these settings are not for a warm-up.
         classes: the classes of the rows of tables, by the tables' names; see `with_classes`.
-        superbatches: how batches are sampled ahead; None: they are not.
     """
 
     strategy: Strategy
@@ -71,18 +68,18 @@ class RuntimeSettings:
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None
     classes: Mapping[str, Classes] = field(default_factory=dict)
-    superbatches: PlannedSuperbatches | None = None
 
     @property
     def window(self) -> int:
         """How many batches the policy may know ahead."""
-        ahead = self.superbatches
-        return WINDOW if ahead is None else ALIVE_MAX * ahead.most(self.request.planned)
+        ahead = self.request.ahead
+        return WINDOW if ahead is None else ahead.window(self.request.planned)
 
     def foresees(self, name: str) -> bool:
-        """Whether superbatches say when the rows of a table are needed next: those of nodes."""
+        """Whether it is known of batches that are sampled ahead when the rows of a table are needed
+        next: those of nodes."""
         of_nodes = {table.name for table in self.tables if not table.of_edges}
-        return self.superbatches is not None and name in of_nodes
+        return self.request.ahead is not None and name in of_nodes
 
 
 def with_plan(

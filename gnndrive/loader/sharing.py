@@ -19,7 +19,7 @@ from gnndrive.host.inquiry import ask
 from gnndrive.loader.ranks import Ranks
 from gnndrive.plan.plan import Served
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
+from gnndrive.strategies.base import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Sharing:
 
 
 def what_service_has(
-    store: Store, ranks: Ranks, wanted: bool | str, strategy: Strategy, topologies: Sequence[Any],
-    engine: Any, policy: Any, device: tuple[Any, Any], in_order: bool,
+    store: Store, ranks: Ranks, wanted: bool | str, strategy: Strategy, not_shared: str,
+    topologies: Sequence[Any], engine: Any, policy: Any, device: tuple[Any, Any], in_order: bool,
 ) -> Sharing:  # fmt: skip
     """Decide what a host service has for a loader, or for its ranks of this host.
 
@@ -47,6 +47,7 @@ def what_service_has(
         store: what the loader loads from; opened through a service, or from its folder.
         ranks: which rank this is, of how many.
         wanted: the loader's `host_service=`.
+        not_shared: see `Scheme`.
         strategy, engine, policy, device, in_order: see `Assembly`.
         topologies: those that the plan may choose.
 
@@ -60,12 +61,8 @@ def what_service_has(
         why_not = "a sampler deals batches to several ranks, and ranks= is not given"
     elif service is None and (ranks.group is None or ranks.on_host < 2):
         why_not = "there is one rank on this host, or ranks= is not given"
-    elif strategy.replays:
-        why_not = f"strategy={strategy.name!r} replays a pack, in which each batch has its place"
-    elif strategy.partitioned:
-        why_not = f"with strategy={strategy.name!r} each rank has windows of its own"
-    elif strategy.superbatch is not None:
-        why_not = f"with strategy={strategy.name!r} each rank samples ahead for itself"
+    else:
+        why_not = not_shared
     if why_not and wanted is True:
         raise ConfigError(
             f"host_service=True cannot be had, because {why_not}: give host_service='auto'"

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from gnndrive.loader.derived_layouts import DerivedLayouts
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.resumable import Resumable
 from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import batch_key
 
 
-class SingleBatches(DerivedLayouts):
+class SingleBatches(Resumable):
     """Base class of `StoreLoader`, which sets its attributes."""
 
     filter_per_worker: bool | None
@@ -32,7 +33,11 @@ class SingleBatches(DerivedLayouts):
         """Sample around the seeds at positions `index` (int64 [n] or a list)."""
         if not self._from_store:
             return super().collate_fn(index)
-        self._check_single()
+        if why := self._scheme.single:
+            raise ConfigError(
+                f"loader(index) and collate_fn sample around any seeds, and {why}: iterate over "
+                "the loader, or make another one with strategy='gnndrive'"
+            )
         chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
         seeds = self._inputs.seeds(0, chosen.numpy())
         key = self._draw_seed()

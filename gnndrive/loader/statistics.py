@@ -48,7 +48,7 @@ def loader_stats(
         "rows_waited": buffers["waits"],
         "rows_loaded": buffers["loads"],
         "evictions": buffers["evictions"],
-        "rows_from_victims": buffers["served"],
+        "rows_taken_back": buffers["served"],
         "requests": buffers["requests"],
         "bytes_read": buffers["bytes"],
         "bytes_wanted": counters.bytes_wanted,

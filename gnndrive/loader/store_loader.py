@@ -14,6 +14,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -29,7 +30,6 @@ from gnndrive.loader.arguments import (
     checked_device,
     checked_feature_dtype,
     checked_own,
-    victim_bytes,
 )
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.compared import Compared
@@ -43,7 +43,6 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.sampling_choice import checked_sampling
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.single_batches import SingleBatches
-from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.loader.tracing import open_timeline
 from gnndrive.pipeline.timeline import Timeline
 from gnndrive.plan.plan import Plan
@@ -52,7 +51,7 @@ from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.reader import Store
-from gnndrive.strategies import strategy as find_strategy
+from gnndrive.strategies.base import strategy as find_strategy
 
 
 class StoreLoader(Closeable, Compared, SingleBatches):
@@ -108,7 +107,6 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         self._strategy = find_strategy(self.strategy)
         checked_sampling(self.__dict__, self._strategy, self.replace, subgraphs is not None)
         self._device = checked_device(self.device, self.device_memory)
-        victim_bytes(own, self._strategy)
         self._user_samples = any(
             kwargs.get(name) is not None for name in ("sampler", "batch_sampler")
         )
@@ -131,11 +129,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         self._collate = Collate(
             data, self.transform, self.pin_memory, dtype, self.custom_cls, self.attrs
         )
-        self._open_partitioned()
-        self._check_packed()
-        check_superbatch_arguments(own, self._strategy, data.path, subgraphs is None)
-        if self._strategy.replays:
-            self._assembly()  # so that a missing pack is an error here
+        self._scheme = self._strategy.open(self._bare())
 
     # ---- planning, counting, closing ----
 
@@ -165,15 +159,15 @@ class StoreLoader(Closeable, Compared, SingleBatches):
 
         Keys: batches, rows, edges (delivered); rows_hit, rows_waited, rows_loaded, evictions
         (distinct rows in the feature buffer); requests, bytes_read, bytes_wanted, retries (of
-        rows); rows_from_victims (loaded from the victim buffer, without a read); topology,
-        topology_requests, topology_bytes_read (attributes that are not mapped included),
+        rows); rows_taken_back (loaded from where a tier keeps rows that were evicted);
+        topology, topology_requests, topology_bytes_read (attributes that are not mapped included),
         neighbours_wanted, neighbours_cached (with "direct" only); samples, sample_s (sampling runs
         ahead of the batches); extract_s, gather_s (summed over batches); wait_s (how long you
         waited for batches), of it wait_disk_s, wait_sampling_s, wait_gather_s, wait_slots_s (by
         what the batch was waiting for; docs/tasks/see.md); windows, window_load_s, window_wait_s
-        (of a partitioned store: how many were loaded, how long that took, and how long there was
-        none); elapsed_s; sampling, extracting, training (batches in each stage now); buffer_slots,
-        buffer_bytes; engine.
+        (of windows that batches are sampled inside: how many were loaded, how long that took, and
+        how long there was none); elapsed_s; sampling, extracting, training (batches in each stage
+        now); buffer_slots, buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()
 
@@ -268,8 +262,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
         state.seed = seed
         state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)
-        # Which recording is replayed depends on the epoch's number even without a seed.
-        numbered = self.seed is not None or self._strategy.replays
+        numbered = self.seed is not None or assembly.scheme.numbered
         number = state.epoch if numbered else 0
         done = state.batches
         remaining = assembly.batches(ranks, seed, number, done)
@@ -278,7 +271,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             # user's thread, that happens before the user's next draw; in the loop thread, it could
             # happen before or after it.
             remaining = chain(list(islice(remaining, 1)), remaining)
-        windows = assembly.windows(ranks, seed, number, done)
+        windows = assembly.windows_left(ranks, seed, number, done)
         end = None
         with contextlib.suppress(TypeError):  # a batch sampler without a length
             end = assembly.steps(done, seed, number)
@@ -359,8 +352,19 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     def _assembly(self) -> Assembly:
         """The assembly of the arguments as they are now, because users may change attributes of
         this loader and of its store."""
+        bare, state, runtime = self._bare(), self._state, self._runtime
+        if state is not None and state.finished and self._resumed is None and runtime is not None:
+            self._scheme = self._scheme.after_epoch(runtime.counters)
+        assembly = replace(bare, scheme=self._scheme)
+        self._scheme = scheme = self._scheme.current(assembly, self._begun)
+        if scheme.tables is not None:
+            self._collate = self._collate.buffering(scheme.tables)
+        return replace(assembly, collate=self._collate, scheme=scheme)
+
+    def _bare(self) -> Assembly:
+        """See `Resumable._bare`."""
         self._collate = self._collate.current(self._runtime is not None)
-        assembly = Assembly(
+        return Assembly(
             store=self.data,
             strategy=self._strategy,
             inputs=self._inputs,
@@ -378,7 +382,6 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             seed=self.seed,
             own={name: getattr(self, name) for name in OWN_ARGUMENTS},
         )
-        return self._with_derived(assembly)
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._from_store:

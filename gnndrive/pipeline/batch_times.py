@@ -1,6 +1,6 @@
 """`BatchTimes`: when a batch went from one stage to the next.
 
-Each batch gets a record when its seeds are drawn (`sample.py`, `superbatches.py`), and the stages
+Each batch gets a record when its seeds are drawn (`sample.py`, or another feed), and the stages
 mark it. A stage of a batch begins with the mark that ends the one before, so that the spans touch,
 and add up to the time from the draw of the seeds to the user's next call. `EpochTimes` keeps the
 records of an iterator. Finished ones become three things: the histograms of `StageTimes`, the

@@ -83,7 +83,7 @@ class Source(ABC, Generic[Item]):
 
 
 class Channel(Source[Item]):
-    """Passes numbered items from one stage to the next.
+    """Hands numbered items from one stage to the next.
 
     Args:
         bound: the most places that are reserved and not yet taken, at least 1; None: no limit.

@@ -13,7 +13,7 @@ import torch
 
 from gnndrive.common.records import Codes, Int64Array, NextUses
 
-NOT_THERE = "no batch is extracted while a superbatch is sampled"
+NOT_THERE = "no batch is extracted while batches are sampled apart"
 
 
 class BatchLease(Protocol):
@@ -91,7 +91,7 @@ class BatchBuffer(Protocol):
 
 @runtime_checkable
 class ForeseeingBuffer(Protocol):
-    """What `pipeline/superbatches.py` calls of a feature buffer besides."""
+    """What a feed that samples ahead calls of a feature buffer besides."""
 
     def announce(
         self, index: int, rows: Mapping[str, Int64Array],
@@ -110,7 +110,7 @@ class ForeseeingBuffer(Protocol):
 
 
 class NoBuffer:
-    """Stands for the feature buffer while a superbatch is sampled apart: no batch is extracted."""
+    """Stands for the feature buffer while batches are sampled apart: no batch is extracted."""
 
     missing_share = 1.0
     valid_when_granted = False

@@ -35,7 +35,7 @@ class OutputEnded(Exception):
 
 
 class OutputQueue:
-    """Passes finished batches from the pipeline to the user's thread. Any thread may call `put`;
+    """Hands finished batches from the pipeline to the user's thread. Any thread may call `put`;
     `room` is awaited in the pipeline's event loop.
 
     Args:

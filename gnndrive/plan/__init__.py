@@ -13,13 +13,11 @@ in which a loader uses them:
 - `planner`: `Planner` makes the plan and decides which attributes are memory-mapped.
 - `plan`: `divide` makes a `Plan`: it adds up the `Item`s that each part of the loader states, and
   divides what they leave. It knows no part: a new use of memory is stated by the part that has it.
-- `slots`: the feature buffer in which each row has a slot, and victim buffers beside it;
+- `slots`: the feature buffer in which each row has a slot;
   `slot_split`: `split_slots` divides its memory among its tables.
-- `packed`, `partitioned`: the feature buffers of loaders that replay a pack, or sample inside
-  windows.
 - `second_buffer`: the feature buffer of a second live iterator.
 
-`loader.compare()` uses `sampled_trace`, `simulation` and `replay`, `strategy_costs` and
-`layout_costs`, and makes a `comparison`. `gnndrive plan` also uses `sketch`, for a graph that is
-not there, and `scale`, for several hosts.
+`loader.compare()` uses `sampled_trace`, `simulation`, `replay` and `strategy_costs`, and makes a
+`comparison`. `gnndrive plan` also uses `sketch`, for a graph that is not there, and `scale`, for
+several hosts.
 """

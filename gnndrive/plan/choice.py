@@ -20,8 +20,6 @@ from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.costs import combined
 from gnndrive.plan.drawn import DrawnBatches, joined
-from gnndrive.plan.packed import packed_planner
-from gnndrive.plan.partitioned import partitioned_planner
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Loading, step_seconds
@@ -29,7 +27,6 @@ from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
-from gnndrive.store.packed.recording import Recording
 
 SAMPLERS = (4, 2, 1)
 QUEUES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2), (2, 1), (1, 1))
@@ -75,10 +72,6 @@ def make_planner(request: PlanRequest) -> Planner:
         ConfigError: an argument cannot work; if `memory=` is too small, the message names the least
             that works.
     """
-    if request.recording is not None:
-        return _packed_planner(request, request.recording)
-    if request.windows is not None:
-        return partitioned_planner(request, request.windows)
     first = _with_chosen_topology(request, default_stages(request))
     if request.memory is None:
         return first
@@ -90,22 +83,6 @@ def make_planner(request: PlanRequest) -> Planner:
     except ConfigError as error:
         raise too_little(request, error) from None
     return first
-
-
-def _packed_planner(request: PlanRequest, recording: Recording) -> Planner:
-    """The planner of a pack, whose plan fits; attributes that `memory=` has no room for count."""
-    planner = packed_planner(request, recording)
-    if request.memory is None:
-        return planner
-
-    def plan(memory: int) -> Plan | None:
-        return packed_planner(replace(request, memory=memory), recording).plan_that_fits()
-
-    try:
-        planner.plan()
-    except ConfigError as error:
-        raise refusal(request.memory, plan, error, "pack smaller batches") from None
-    return planner
 
 
 def holds_everything(request: PlanRequest) -> bool:

@@ -36,6 +36,7 @@ BESIDE = 1.4  # times longer a thread takes beside an event loop that admits and
 ADMIT_ROW_S, RANK_ROW_S, PLAN_ROW_S = 7.5e-8, 1.5e-7, 1e-7
 LAND_BYTE_S = 1.5e-10  # seconds of one core that a byte takes from staging to its slot
 FILTER_EDGE_S = 6e-9  # seconds of one core to filter an in-edge of a window
+LONG_READ_BYTES = 256 << 10  # of one request of a long read
 HAND_OVER_S = 1.5e-3  # seconds from a batch's rows to the next one's, however small they are
 
 
@@ -64,25 +65,6 @@ def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
         ranked: how many of them are of tables that have no slot for each row.
     """
     return ADMIT_ROW_S * rows + RANK_ROW_S * ranked + PLAN_ROW_S * missing
-
-
-def replayed_seconds(
-    disk_s: float, rows: float, nbytes: float, read_bytes: float, pace: float
-) -> dict[str, float]:
-    """What a batch that is replayed from a pack keeps busy for how long, by part.
-
-    Args:
-        disk_s: seconds of reading it.
-        rows, nbytes: its rows, and their bytes.
-        read_bytes: bytes that are read.
-        pace: see `plan/pace.py`.
-    """
-    gather_s = copy_seconds(rows, nbytes)
-    computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
-    return {
-        DISK: disk_s, GATHER: pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
-        PROCESSORS: pace * computing / processors(),
-    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class TablePlan:
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
         place_rows: the most rows of a batch that are not resident.
         kept: how many rows behind the residents are kept in host memory beside a device.
-        victims: how many rows that have left a device are kept in host memory.
+        evicted: how many rows that have left a device are kept in host memory.
     """
 
     name: str
@@ -116,7 +116,7 @@ class TablePlan:
     places: int = 0
     place_rows: int = 0
     kept: int = 0
-    victims: int = 0
+    evicted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Plan:
             memory has no room for their files.
         levels: texts that say where a batch's rows come from, or what the loader takes of a disk.
         disk_bytes: the most bytes of disk that a live iterator takes.
-        sampling_bytes: bytes of this host's memory while a superbatch is sampled apart from
+        sampling_bytes: bytes of this host's memory while batches are sampled apart from
             extraction, which `lines` describe; 0: it is not.
         slot_table_bytes: bytes of a slot's entries in the slot tables.
         ranks: ranks on this host. `memory`, `host_bytes` and the messages are of all of them; a
@@ -306,7 +306,17 @@ class Slots(Protocol):
 
 
 class Beside(Protocol):
-    """Keeps rows in host memory for which a device has no room."""
+    """Keeps rows in host memory for which a device has no room.
+
+    Attributes:
+        scratch_bytes: bytes of a device that rows of a table take on their way there, if the policy
+            looks ahead.
+    """
+
+    @property
+    def scratch_bytes(self) -> int:
+        """See the class."""
+        ...
 
     def items(self, shape: Shape) -> Sequence[Item]:
         """See `Part`: the items whose size is known before."""
@@ -419,7 +429,7 @@ def _sampling_apart(items: Sequence[Item], memory: int | None) -> tuple[int, tup
             f"{of_sampling}"
         )
     said = (
-        f"while a superbatch is sampled: {format_size(needed)} in all, without the feature buffer: "
-        f"{of_sampling}"
+        f"while batches are sampled apart: {format_size(needed)} in all, without the feature "
+        f"buffer: {of_sampling}"
     )
     return needed, (said,)

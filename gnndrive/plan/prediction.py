@@ -26,6 +26,7 @@ from gnndrive.plan.costs import (
     HAND_OVER,
     HAND_OVER_S,
     LAND_BYTE_S,
+    LONG_READ_BYTES,
     PROCESSORS,
     RECORDS,
     SAMPLING,
@@ -88,6 +89,10 @@ class Disk:
         gaps = (1 - apart) * (1 - density) / density - (bridged + 1) * apart * (1 - density)
         nbytes = wanted * row_bytes + max(gaps, 0.0) * wanted * row_bytes + requests * SECTOR_BYTES
         return requests * self.request_s + min(nbytes, rows * row_bytes) * self.byte_s
+
+    def long_reads(self, nbytes: float) -> float:
+        """Seconds of reading so many bytes in long reads."""
+        return nbytes / LONG_READ_BYTES * self.request_s + nbytes * self.byte_s
 
 
 def distinct_rows(together: Sequence[int], batches: float, rows: int) -> float:

@@ -67,7 +67,7 @@ class Trace(Protocol):
 
 
 def next_uses(trace: Trace, first: int, last: int) -> tuple[list[Codes], Codes]:
-    """What the superbatch of the batches [first, last) says, by one pass from its end.
+    """What sampling the batches [first, last) ahead says, by one pass from its end.
 
     Returns:
         Of each batch the codes of its rows, uint16 [n]; and for each row of the table the code of
@@ -172,7 +172,7 @@ class Announced(Nothing):
 
 
 class Foreseen(Nothing):
-    """Superbatches: each is sampled before the first of its batches is admitted."""
+    """Batches that are sampled ahead: so many, before the first of them is admitted."""
 
     foreseen = True
 
@@ -183,7 +183,7 @@ class Foreseen(Nothing):
         table.foresee(0, 0, None)
 
     def reach(self, index: int) -> int:
-        """See `Nothing.reach`; a sweep does not reach into the next superbatch."""
+        """See `Nothing.reach`; a sweep does not reach into those that are sampled next."""
         if index == self._last:
             self._first, self._last = index, min(index + self._window, len(self.trace))
             self._codes, later = next_uses(self.trace, self._first, self._last)
@@ -204,7 +204,7 @@ class Run:
     Attributes:
         policy: the policy's name.
         window: what is known when a batch is admitted: 1, nothing; up to `GD_WINDOW_BATCHES`, that
-            many batches behind it; more, the rest of its superbatch of that many batches.
+            many batches behind it; more, the rest of that many batches which were sampled together.
         slots: slots of the table.
         sweep: the most batches of a sweep; fewer, if more do not fit together.
         in_flight: batches that hold slots while a sweep is admitted, with its own. If it finds too

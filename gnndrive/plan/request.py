@@ -5,10 +5,10 @@
 considers, and chooses among them; `Planner.plan` (`plan/planner.py`) then decides which attributes
 are memory-mapped and calls `divide`. None of them reads the graph.
 
-On a GPU, unless the user gives device_memory=, buffer= or in_order=False, or batches are sampled
-inside windows, the first batches are a warm-up with a small feature buffer. After them the loader
-knows how much of the device's memory training uses. `BufferPool.grow` then calls the settings'
-`after_warm_up`, which makes the second plan with `Planner.plan_after_warm_up`.
+On a GPU, unless the user gives device_memory=, buffer= or in_order=False, or the strategy's batches
+need more from the first on, the first batches are a warm-up with a small feature buffer. After them
+the loader knows how much of the device's memory training uses. `BufferPool.grow` then calls the
+settings' `after_warm_up`, which makes the second plan with `Planner.plan_after_warm_up`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,12 +27,10 @@ from gnndrive.common.items import Item, Owner, Part, Shape, TableShape
 from gnndrive.common.plugins import find
 from gnndrive.host.items import AnnouncedRows
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Budget, Served
+from gnndrive.plan.plan import Beside, Budget, Served
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk
-from gnndrive.plan.slots import RowSlots, Victims
-from gnndrive.plan.superbatches import PlannedSuperbatches, SampledAhead
-from gnndrive.plan.windows import PlannedWindows
+from gnndrive.plan.slots import RowSlots
 from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import graph_sizes
@@ -40,7 +38,6 @@ from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
 
@@ -50,6 +47,39 @@ WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the w
 # Copies that are made while a sample is put into PyG's own form.
 CONVERTED_NODE_BYTES = 16
 CONVERTED_EDGE_BYTES = 24
+
+
+class Ahead(Protocol):
+    """How batches are sampled ahead of extraction, and what is known of them then."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether they are sampled before the feature buffer is made."""
+        ...
+
+    def part(self, size: Bounds) -> Part:
+        """What states the memory that samples take, for batches of at most `size`."""
+        ...
+
+    def foreseen(self, size: Bounds) -> int | None:
+        """Of how many batches the policy knows the rows at least; None: of as many as pay."""
+        ...
+
+    def window(self, size: Bounds) -> int:
+        """Of how many batches the policy may know the rows at most."""
+        ...
+
+    def record_bytes(self, size: Bounds) -> int:
+        """The most bytes of disk that a batch's sample takes."""
+        ...
+
+    def disk_bytes(self, size: Bounds) -> int:
+        """The most bytes of disk that an epoch takes while it runs."""
+        ...
+
+    def said(self, size: Bounds) -> tuple[str, ...]:
+        """What the plan prints of it below its lines."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +106,6 @@ class PlanRequest:
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
         memory, buffer, device_memory: the user's budgets in bytes, or None.
-        victim_bytes: bytes of the victim buffers of all ranks of this host; None: what memory
-            leaves; 0: there are none.
         neighbour_cache: the user's argument: bytes, a text or None.
         topologies: topology plug-ins in the order of preference, or the one that the user named.
         topology_asked: whether the user named the topology.
@@ -88,14 +116,13 @@ class PlanRequest:
         sweep: the most batches that are read together; None: as many as fit.
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
-        recording: the pack that the loader replays; None: it draws its batches.
-        windows: the windows of a partitioned store that batches are sampled inside; None: they are
-            sampled from the whole graph.
-        superbatches: how batches are sampled ahead; None: they are not.
+        ahead: how batches are sampled ahead; None: they are not.
+        beside: what keeps rows in host memory for which a device has no room; None: nothing does.
+        warms_up: whether a small buffer can serve the first batches on a GPU.
         ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
             all of them.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
-            ignored if the feature buffer is on a device, or the loader replays a pack.
+            ignored if the feature buffer is on a device.
         shared_graph: whether it has the adjacency at least.
         served: what a service that a user has started has left for this loader; None: the loader
             uses no such service.
@@ -130,20 +157,19 @@ class PlanRequest:
     sweep: int | None
     staging_bytes: int
     disk: Disk
-    recording: Recording | None = None
-    windows: PlannedWindows | None = None
-    superbatches: PlannedSuperbatches | None = None
+    ahead: Ahead | None = None
+    beside: Beside | None = None
+    warms_up: bool = True
     ranks: int = 1
     shared: bool = False
     shared_graph: bool = False
     served: Served | None = None
-    victim_bytes: int | None = 0
 
 
 def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     """The planner of a loader that samples from the whole graph, and in whose feature buffer each
     row has a slot of its own; it has no topology yet."""
-    store, size, ahead = request.store, request.planned, request.superbatches
+    store, size, ahead = request.store, request.planned, request.ahead
     tables = tuple(
         _table_shape(table, size, converted)
         for table, converted in zip(request.tables, request.converted_bytes, strict=True)
@@ -168,19 +194,16 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         apart=ahead is not None and ahead.apart,
         ranks=request.ranks,
     )  # fmt: skip
-    may_keep = request.victim_bytes != 0 and policy.looks_ahead
+    beside = request.beside
+    copied_out = 0 if beside is None or not policy.looks_ahead else beside.scratch_bytes
     memory = DeviceMemory(
         sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         device.pinned_per_byte,
-        sum(
-            device.scratch_bytes(each.row_bytes, each.rows)
-            + device.copy_out_scratch_bytes() * may_keep
-            for each in tables
-        ),
+        sum(device.scratch_bytes(each.row_bytes, each.rows) + copied_out for each in tables),
     )
     budget, warm_up = _budget(request, shape, memory.scratch_bytes)
     on_device = budget.device_memory is not None
-    shared = request.shared and not on_device and request.recording is None
+    shared = request.shared and not on_device
     graphs = 1 if shared or request.shared_graph else request.ranks
     if request.served is not None and request.shared_graph:
         graphs = 0
@@ -195,13 +218,12 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
                 request.staging_bytes, memory,
                 Samples(_scratch_bytes(request), request.candidate_bytes, _drawn_text(request)),
             ),
-            *([] if ahead is None else [SampledAhead(ahead, size)]),
+            *([] if ahead is None else [ahead.part(size)]),
         ),
         RowSlots(whole_batches=request.memory is not None),
         budget,
         stages,
-        beside=None if request.victim_bytes == 0
-        else Victims(request.victim_bytes, device.copy_out_bytes()),
+        beside=beside,
         warm_up=warm_up,
         limits=None if request.drawn is None else size,
         attributes=attribute_files(request),
@@ -324,9 +346,8 @@ def _budget(request: PlanRequest, shape: Shape, scratch_bytes: int) -> tuple[Bud
     if free is None or request.buffer is not None:
         return replace(budget, device_memory=free, device_why=why), False
     # The second part of an epoch begins after the batches that the warm-up delivered. If batches
-    # come in any order, their number does not tell which ones these are. A small buffer would not
-    # hold two windows.
-    if not request.in_order or request.windows is not None:
+    # come in any order, their number does not tell which ones these are.
+    if not (request.in_order and request.warms_up):
         return replace(budget, device_memory=free // 2, device_why=why), False
     why = "because it is a warm-up, until the memory that training uses is known"
     small = 2 * shape.whole_batch_bytes + scratch_bytes

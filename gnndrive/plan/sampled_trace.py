@@ -33,7 +33,7 @@ from gnndrive.sampling.topologies.base import Topology
 
 IDS_MAX = 1 << 20  # about as many row ids are kept of a table
 BATCHES_MIN, BATCHES_MAX = 32, 1024
-PASSES = 4  # batches are drawn until they have asked for each row of a table so often, on average
+ROUNDS = 4  # batches are drawn until they have asked for each row of a table so often, on average
 LONG, LONG_EDGES = 128, 1 << 23  # so many batches are drawn if they are small, up to so many edges
 EDGES_MAX = 1 << 26  # and of so many edges; sampling them takes some ten seconds of one core
 SETTLED = 0.02  # of a batch's rows
@@ -269,7 +269,7 @@ def _in_turn(
 
 def _how_many(rows: Mapping[str, int], tables: Mapping[str, int], edges: int) -> int:
     """How many batches to draw, for batches with so many rows and edges."""
-    passes = [PASSES * tables[name] / count for name, count in rows.items() if count]
-    count = min(max([ceil(each) for each in passes], default=0), BATCHES_MAX)
+    rounds = [ROUNDS * tables[name] / count for name, count in rows.items() if count]
+    count = min(max([ceil(each) for each in rounds], default=0), BATCHES_MAX)
     long = min(LONG, LONG_EDGES // max(edges, 1))
     return max(min(max(count, BATCHES_MIN, long), EDGES_MAX // max(edges, 1)), 1)

@@ -2,8 +2,8 @@
 
 The replay (`plan/replay.py`) uses the policies, the rankings and the sweeps of a loader. So what it
 says holds for each of them, and at each number of slots: `miss_ratio` makes the curve of hits over
-bytes (the miss-ratio curve). It counts when the buffer is full. When not to use it: for batches of
-a pack or of windows, whose loads are known.
+bytes (the miss-ratio curve). It counts when the buffer is full. When not to use it: for batches
+whose loads are known.
 """
 
 from __future__ import annotations

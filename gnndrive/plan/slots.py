@@ -1,6 +1,6 @@
-"""`RowSlots`: the feature buffer whose rows have slots of their own, and `Victims` beside it.
+"""`RowSlots`: the feature buffer whose rows have slots of their own.
 
-`divide` (`plan/plan.py`) asks them when it knows what all other parts take. The feature buffer has
+`divide` (`plan/plan.py`) asks it when it knows what all other parts take. The feature buffer has
 what the budget leaves, `split_slots` divides it among the tables. A buffer never has more slots
 than rows.
 """
@@ -8,26 +8,14 @@ than rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
-from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES, slot_bytes, slot_table_bytes
+from gnndrive.buffer.items import slot_bytes, slot_table_bytes
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import Item, Life, Phase, Shape, TableShape
+from gnndrive.common.items import Item, Life, Shape, TableShape
 from gnndrive.common.memory import format_size
 from gnndrive.plan.plan import Budget, Plan, TablePlan, check_budget, default_bytes, host_bytes
 from gnndrive.plan.slot_split import split_slots
-
-# A place of a victim buffer: a slot table's entries, its code, and its slot and place on their way,
-# which torch rounds up. And an evicted row of a part, with its next use, until it is offered.
-VICTIM_PLACE_BYTES = SLOT_TABLE_BYTES + 2 + 16
-EVICTED_BYTES, EVICTED_ROWS_MAX = 48, 1 << 18
-NO_VICTIMS = {
-    "slots": "none: the feature buffer's slots are in host memory themselves",
-    "policy": "none: the policy does not look ahead, so that no row is known to be needed again",
-    "whole": "none: no row ever leaves the device",
-    "room": "none: the other items leave no memory for it",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,72 +133,3 @@ def _no_room(
         f"a quarter of the memory that is left, {quarter}, holds no row of {table.row_bytes:,} "
         "bytes: set memory= or buffer="
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Victims:
-    """The victim buffers of all ranks of a host (LSM-GNN, section 5); see `plan.plan.Beside`.
-
-    Attributes:
-        nbytes: bytes of their rows; None: what memory leaves.
-        copy_out_bytes: bytes of pinned memory that rows take on their way to a victim buffer.
-    """
-
-    nbytes: int | None
-    copy_out_bytes: int = 0
-
-    def items(self, shape: Shape) -> Sequence[Item]:
-        """See `Part`."""
-        return [] if self.nbytes is None else self._items(shape, self._places(shape, 0))
-
-    def fit(
-        self, shape: Shape, tables: tuple[TablePlan, ...], left: int
-    ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
-        """See `Beside.fit`."""
-        places, items = self._places(shape, left), list[Item]()
-        if self.nbytes is None:
-            none = self._none(shape)
-            whole = all(table.slots >= table.rows for table in tables)
-            if none is None and (whole or not any(places)):
-                places, none = [0] * len(tables), "whole" if whole else "room"
-            items = self._items(shape, places, none)
-        kept = zip(tables, places, strict=True)
-        return tuple(replace(table, victims=count) for table, count in kept), items
-
-    def _none(self, shape: Shape) -> str | None:
-        """Why there is no victim buffer, a key of `NO_VICTIMS`; None: there may be one."""
-        if not shape.on_device:
-            return "slots"
-        return None if shape.looks_ahead else "policy"
-
-    def _places(self, shape: Shape, left: int) -> list[int]:
-        """How many rows of each table the victim buffer of one rank has room for.
-
-        Args:
-            shape: the loader's.
-            left: bytes of one rank for all items, unless `nbytes` says the size.
-        """
-        if self._none(shape) is not None:
-            return [0] * len(shape.tables)
-        row_bytes = [max(table.row_bytes, 1) for table in shape.tables]
-        if self.nbytes is not None:
-            return split_slots(self.nbytes // shape.ranks, shape.tables, row_bytes)
-        left -= sum(item.nbytes for item in self._items(shape, [0] * len(shape.tables)))
-        return split_slots(left, shape.tables, [each + VICTIM_PLACE_BYTES for each in row_bytes])
-
-    def _items(self, shape: Shape, places: Sequence[int], none: str | None = None) -> list[Item]:
-        """The items of victim buffers with so many places for the rows of each table."""
-        none = none or self._none(shape)
-        item = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION)
-        if none is not None:
-            return [item("victim buffer", 0, NO_VICTIMS[none])]
-        tables = shape.tables
-        nbytes = sum(n * max(each.row_bytes, 1) for n, each in zip(places, tables, strict=True))
-        table_bytes = MAPPING_BYTES * shape.rows + VICTIM_PLACE_BYTES * sum(places)
-        table_bytes += EVICTED_BYTES * min(shape.entries, EVICTED_ROWS_MAX)
-        on_the_way = self.copy_out_bytes * len(tables)
-        rows = f"{sum(places):,} rows that leave the device and are needed again, pinned"
-        return [
-            item("victim buffer", nbytes + on_the_way, rows),
-            item("victim table", table_bytes, "where which of these rows is"),
-        ]

@@ -1,15 +1,17 @@
 """What a batch costs with each strategy that loads the same batches: `StrategyCost`.
 
-`loader/strategy_choice.py` makes the plan of each strategy and asks here. Reading is predicted by
+`loader/strategy_choice.py` makes the plan of each strategy and asks here; what all predictions for
+a loader share is `Known`. Reading is predicted by
 the simulated loads of the strategy's policy (`plan/simulation.py`) and the disk's two constants,
 sampling by the batches that were drawn, and the rest by what a row takes (`plan/costs.py`).
-Beside packs and windows, whose loads are known, `predict` serves all strategies.
+`predict` serves all strategies that sample from the whole graph; others know their loads.
 
 When not to use it: for what a batch takes in fact. `gnndrive bench strategies` measures that.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,11 +19,14 @@ from gnndrive.buffer.devices.base import PIECES, PIECES_BYTES
 from gnndrive.buffer.lease import RELEASE_STEPS
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.ranking import Classes
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.ffi import lib
 from gnndrive.common.plugins import find
+from gnndrive.common.records import NodeKey
 from gnndrive.pipeline.extract import SWEEP_MAX
+from gnndrive.plan.choice import loading_of
 from gnndrive.plan.costs import Loads, combined
+from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading, counted, part_seconds
@@ -34,6 +39,8 @@ from gnndrive.plan.simulation import (
     miss_ratio,
     simulate,
 )
+from gnndrive.store.reader import Store
+from gnndrive.store.row_classes import kept_classes, row_classes
 
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 
@@ -77,6 +84,49 @@ class StrategyCost:
     def bound_by(self) -> str:
         """The part that these seconds are due to; empty: nothing is known."""
         return combined(self.seconds)[1] if self.seconds else ""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What all predictions for a loader share.
+
+    Attributes:
+        traces: by the tables' names; those that are missing are not simulated.
+        types: table name → its node type, without tables of edges.
+        drawn: what is known of the batches.
+        pace: see `plan/pace.py`.
+        batches: of an epoch; None: not known.
+        store: the graph.
+        classes: of rows, by score and table, as far as they were asked for.
+    """
+
+    traces: Mapping[str, SampledTrace]
+    types: Mapping[str, NodeKey]
+    drawn: DrawnBatches
+    pace: float
+    batches: int | None
+    store: Store
+    classes: dict[tuple[str, str], Classes | None] = field(default_factory=dict)
+
+    def loading(self, request: PlanRequest, planner: Planner) -> Loading:
+        """What a step of a loader costs by."""
+        return loading_of(request, planner, self.drawn, self.pace)
+
+    def classes_of(self, score: str, table: str) -> Classes | None:
+        """The classes of a table's rows; None: it is of edges, or the graph cannot be read. A score
+        that reads the graph several times is not computed for a prediction: the degree stands
+        in for it."""
+        if table not in self.types:
+            return None
+        key = score, table
+        if key not in self.classes:
+            type = self.types[table]
+            found = kept_classes(self.store, type, score)
+            if found is None:
+                with contextlib.suppress(StoreError, ReadError):  # the batch that needs it says so
+                    found = row_classes(self.store, type, "degree")
+            self.classes[key] = found
+        return self.classes[key]
 
 
 def predict(
@@ -149,11 +199,9 @@ def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> Buff
     # The queue has the batch that is admitted, too. A window of 1 would mean that nothing is known.
     window = extracting - 1 if extracting > 2 else extracting
     window = min(window, lib.GD_WINDOW_BATCHES) if policy.looks_ahead else 1
-    ahead = request.superbatches
     of_edges = {each.name for each in request.tables if each.of_edges}
-    if ahead is not None and policy.looks_ahead and table.name not in of_edges:
-        most = ahead.most(request.planned)
-        window = most if ahead.asked is not None else ALL_AHEAD
+    if request.ahead is not None and policy.looks_ahead and table.name not in of_edges:
+        window = request.ahead.foreseen(request.planned) or ALL_AHEAD
     sweep = min(min(loading.queues), loading.sweep or SWEEP_MAX)
     gathered = loading.counts(table)[0] * table.row_bytes
     # Of the host's pieces the last is half of a batch, which is released in `RELEASE_STEPS` steps:
@@ -190,5 +238,5 @@ def _with_slots(plan: Plan, name: str, slots: int) -> Plan:
 
 def _record_seconds(request: PlanRequest) -> float:
     """Seconds to write a batch's sample and to read it again, if batches are sampled ahead."""
-    ahead = request.superbatches
+    ahead = request.ahead
     return 0.0 if ahead is None else 2 * ahead.record_bytes(request.planned) * request.disk.byte_s

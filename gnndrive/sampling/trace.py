@@ -118,7 +118,7 @@ class Trace:
         except OSError as error:
             raise StoreError(
                 f"no file for sampled batches can be made in {folder} ({error.strerror}): give "
-                "another folder with superbatch_folder="
+                "another folder with folder="
             ) from error
 
     @staticmethod
@@ -301,7 +301,7 @@ class Trace:
     def _failure(self, error: OSError) -> StoreError:
         return StoreError(
             f"writing sampled batches in {self._folder} failed ({error.strerror}): check the disk, "
-            "or give another folder with superbatch_folder="
+            "or give another folder with folder="
         )
 
 

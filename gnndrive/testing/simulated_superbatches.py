@@ -14,8 +14,8 @@ import numpy as np
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Codes, Sample, Seeds
-from gnndrive.pipeline.superbatch import Superbatch
 from gnndrive.sampling.trace import Trace, TraceFull
+from gnndrive.strategies.superbatches.feed import Superbatch
 
 NO_ROOM = "no room for a record"
 

@@ -16,9 +16,9 @@ import numpy as np
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
 from gnndrive.pipeline.epoch import Epoch, Stages
-from gnndrive.pipeline.windows import WindowFeed
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
+from gnndrive.strategies.windows.feed import WindowFeed
 from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation
 
 

@@ -51,12 +51,12 @@ from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
 from gnndrive.pipeline.output_queue import OutputEnded, References
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.sample import SampledFeed
-from gnndrive.pipeline.superbatches import AheadFeed
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.strategies.superbatches.feed import AheadFeed
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_superbatches import SimulatedSuperbatches
 
@@ -250,9 +250,9 @@ class Simulation:
         places, residents = scenario.places, scenario.residents
         held = residents + places * slots if places else slots
         memory = self.device.allocate(held, file.row_bytes)
-        victims = memory.victims(scenario.victims) if scenario.victims else None
+        victims = memory.evicted(scenario.victims) if scenario.victims else None
         context = TierContext(
-            self.layout, self.engine, None, file.row_count, file.row_bytes, victims=victims
+            self.layout, self.engine, None, file.row_count, file.row_bytes, evicted=victims
         )
         tier = make_chain(scenario.tiers, context)
         if not places:

@@ -19,6 +19,7 @@ import pytest
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, DiskIdentity
+from gnndrive.strategies import Ginex
 from tests.buffer.test_codes import drawn_sweeps, fewest_loads
 
 NODES = 3000
@@ -86,13 +87,13 @@ def test_what_is_given_and_what_cannot_be(store, monkeypatch):
     cost, gap = policies.disk_of(options(store, "--request-us", "8", "--byte-ns", "2"), opened)
     assert (cost.request_s, cost.byte_s, gap) == pytest.approx((8e-6, 2e-9, 3584))
     assert policies.disk_of(options(store, "--gap", "0"), opened)[1] == 0
-    assert epochs.arguments_of("ginex:phases=apart:superbatch=64") == {
-        "strategy": "ginex", "phases": "apart", "superbatch": 64,
+    assert epochs.arguments_of("ginex:phases=apart:superbatch=64:samplers=2") == {
+        "strategy": Ginex(phases="apart", superbatch=64), "samplers": 2,
     }  # fmt: skip
     for wrong in ("ginex:apart", "never"):
-        with pytest.raises(ConfigError, match=r"is no strategy|no strategy is called"):
+        with pytest.raises(ConfigError, match=r"is no argument of|is none of"):
             epochs.check(options(store, "--epochs", f"gnndrive,{wrong}"))
-    with pytest.raises(SystemExit, match=r"--epochs gnndrive:wrong=1: .*wrong"):
+    with pytest.raises(ConfigError, match=r"--epochs gnndrive:wrong=1: .*wrong"):
         epochs.check(options(store, "--epochs", "gnndrive:wrong=1"))
     with pytest.raises(ConfigError, match="more rows than the 19 slots: give more"):
         policies.measure(options(store, "--buffers", "10KB"))

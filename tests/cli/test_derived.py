@@ -57,7 +57,7 @@ def test_the_lines_at_the_end_use_the_pack(gnndrive, store, tmp_path):
     for more in (("--memory", "100MB"), ("--out", tmp_path / "a pack"), labor):
         lines = [line.strip() for line in gnndrive("pack", store, *words, *more).out.splitlines()]
         (train,) = (line for line in lines if line.startswith("gnndrive train "))
-        assert ("--packed" in train, "--memory" in train) == (more != labor, "--memory" in more)
+        assert ("packed=" in train, "--memory" in train) == (more != labor, "--memory" in more)
         assert gnndrive(*shlex.split(train)[1:], *QUICK).json["batches"] == 8
         (python,) = (line for line in lines if line.startswith("NeighborLoader("))
         given = {"NeighborLoader": gd.NeighborLoader, "store": gd.open(store)}

@@ -13,7 +13,6 @@ OF_DEVICES = {
     ("--device", "gpu"): "device='gpu' is not a torch device",
     ("--device-memory", "1GB"): "device_memory= is for a GPU",
 }
-OF_WINDOWS = [("--partitioned", "default"), ("--megabatch", 2), ("--passes", 2), ("--static", 0.1)]
 FANOUT = ("--fanout", "a"), "give a whole number for each hop"
 REFUSED = {
     ("train", "STORE", *QUICK): [
@@ -22,14 +21,14 @@ REFUSED = {
         (("--buffer", "lots"), "8GB"),
         (("--engine", "steam"), "threads, uring"),
         (("--strategy", "ginx"), "ginx"),
-        (("--packed", "a"), "strategy='diskgnn'"),
+        (("--strategy", "ginex:packed=a"), "ginex has superbatch, folder, phases; write NAME:"),
+        (("--strategy", "gnndrive:order=x"), "gnndrive has none"),
         (("--lr", "0"), "positive"),
         (("--resume", "/nowhere/model.pt"), "/nowhere/model.pt"),
         (("--checkpoint", "/dev/null/model.pt"), "cannot be written"),
         (("--trace", "a.txt"), "whose name ends in .json"),
         (("--trace", "/nowhere/a.json"), "cannot be written"),
         *OF_DEVICES.items(),
-        *((option, "is for a strategy that samples ins") for option in OF_WINDOWS),
     ],
     ("plan", "STORE"): [
         *OF_DEVICES.items(),
@@ -42,7 +41,7 @@ REFUSED = {
         (("--nodes", "many", "--edges", "2M"), "--nodes many: give a whole number"),
         *(
             ((*SKETCH[:6], *option), f"{option[0]} needs a STORE")
-            for option in (*OF_WINDOWS, ("--sampling", "labor"), ("--device", "cuda"))
+            for option in (("--strategy", "ginex"), ("--sampling", "labor"), ("--device", "cuda"))
         ),
     ],
     ("plan", *SKETCH): [

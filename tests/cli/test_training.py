@@ -280,30 +280,30 @@ def test_training_samples_inside_windows_and_evaluation_does_not(
     monkeypatch.setattr(loader_options, "NeighborLoader", noted)
     for strategy, name in PARTS.items():
         made.clear()
-        words = ("--strategy", strategy, "--partitioned", name)
+        words = ("--strategy", f"{strategy}:partitioned={name}")
         report = gnndrive("train", partitioned, *SMALL, *words, *QUICK).json
         assert report["batches"] == 0.4 * NODES // 100  # all partitions fit into one window
-        used = [(each["strategy"], each["partitioned"], each["samplers"]) for each in made]
-        assert used.count((strategy, name, "auto")) == 1
-        assert used.count(("gnndrive", None, loader_options.SAMPLERS)) == len(used) - 1 >= 1
+        used = [(each["strategy"], each["samplers"]) for each in made]
+        assert used.count((words[1], "auto")) == 1
+        assert used.count(("gnndrive", loader_options.SAMPLERS)) == len(used) - 1 >= 1
 
 
 def test_training_in_several_windows(gnndrive, partitioned):
-    words = ("--strategy", "hierbatching", "--partitioned", "default", "--megabatch", "2")
-    words = ("train", partitioned, *SMALL, *QUICK, *words)
-    once, twice = gnndrive(*words).json, gnndrive(*words, "--passes", "2").json
+    windows = "hierbatching:partitioned=default,megabatch=2"
+    words = ("train", partitioned, *SMALL, *QUICK, "--strategy")
+    once, twice = gnndrive(*words, windows).json, gnndrive(*words, f"{windows},passes=2").json
     assert (once["batches"], once["windows"]) == (8 + 4 - 1, 4)
     assert (twice["batches"], twice["windows"]) == (2 * once["batches"], once["windows"])
 
 
 def test_a_plan_lists_the_windows(gnndrive, partitioned):
-    words = ("plan", partitioned, *SMALL, "--strategy", "hierbatching")
-    said = gnndrive(*words).refusal
+    words = ("plan", partitioned, *SMALL, "--strategy")
+    said = gnndrive(*words, "hierbatching").refusal
     assert "give partitioned='default', partitioned='other'" in said
-    words = (*words, "--partitioned", "other", "--megabatch", "2")
-    out = gnndrive(*words, "--static", "0.03").out
+    windows = "hierbatching:partitioned=other,megabatch=2"
+    out = gnndrive(*words, f"{windows},static=0.03").out
     assert "60 static ones and two of 4 windows, each of 2 of 8 partitions" in out
     assert "window graphs" in out
-    assert "a window keeps " in gnndrive(*words, "--memory", "100MB").out
-    said = gnndrive(*words, "--compute-s", "1").refusal
-    assert "of strategy hierbatching are not: leave them out" in said
+    assert "a window keeps " in gnndrive(*words, windows, "--memory", "100MB").out
+    said = gnndrive(*words, windows, "--compute-s", "1").refusal
+    assert "of strategy hierbatching:partitioned=other,megabatch=2 are not: leave" in said

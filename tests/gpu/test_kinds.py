@@ -13,6 +13,7 @@ from torch_geometric.nn.models import GraphSAGE
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.strategies import STRATEGIES
+from tests.given import moved
 from tests.gpu.test_loader import DEVICE, the_way  # noqa: F401
 from tests.loader.batches import assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS as REPLAYED
@@ -59,7 +60,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
 def loader_of(stores: tuple[Store, Store], kind: str, **more: Any) -> NeighborLoader:
     given = {"io_depth": 16} | KINDS[kind] | more
     make: Any = LinkNeighborLoader if "edge_label_index" in given else NeighborLoader
-    made: NeighborLoader = make(stores[kind == "types"], **given)
+    made: NeighborLoader = make(stores[kind == "types"], **moved(given))
     return made
 
 

@@ -3,7 +3,6 @@
 import gc
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ from gnndrive import ClosedError, ConfigError
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.buffer.devices.cuda import Cuda
-from gnndrive.strategies import strategy
 from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_same, check, simulate
 from tests.loader.conftest import NODES, Make
+from tests.loader.test_same_batches import victim
 
 pytestmark = pytest.mark.gpu
 
@@ -71,7 +70,7 @@ def test_batches_are_those_of_the_cpu(make, data, monkeypatch, engine, staging) 
 @pytest.mark.parametrize("rule", ["victim", "victim-queues"])
 def test_rows_that_leave_come_back_from_host_memory(make: Make, rule: str) -> None:
     """Without a read, and the same; in the middle of an epoch too."""
-    keeping = replace(strategy("gnndrive"), tiers=(rule, "disk"))
+    keeping = victim(rule)
     given = {"device": DEVICE, "strategy": keeping, "buffer": "30KB", "sweep": 1}
     for left, right in zip(epochs(make), epochs(make, **given), strict=True):
         for one, other in zip(left, right, strict=True):
@@ -80,7 +79,7 @@ def test_rows_that_leave_come_back_from_host_memory(make: Make, rule: str) -> No
     for number, _ in enumerate(loader):
         if number == NODES // 32:
             break
-    assert float(loader.stats()["rows_from_victims"]) > 0
+    assert float(loader.stats()["rows_taken_back"]) > 0
     loader.close()
 
 

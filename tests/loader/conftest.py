@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
+from tests.given import moved
 
 NODES = 400
 Make = Callable[..., NeighborLoader]
@@ -44,6 +45,6 @@ def make(store: Store, stack: ExitStack) -> Make:
 
     def one(num_neighbors: Any = (4, 3), **arguments: Any) -> NeighborLoader:
         given = {"data": store, "batch_size": 16, "buffer": "40KB", "io_depth": 16} | arguments
-        return stack.enter_context(NeighborLoader(num_neighbors=num_neighbors, **given))
+        return stack.enter_context(NeighborLoader(num_neighbors=num_neighbors, **moved(given)))
 
     return one

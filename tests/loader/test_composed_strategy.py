@@ -27,7 +27,10 @@ from tests.second import (
     used,
 )
 
-COMPOSED = Strategy("composed", "none", Dealt, Runs, (Widened,), Reversed, Pairs, (Keeping, "disk"))
+COMPOSED = Strategy(
+    name="composed", schedule=Dealt, sampler=Runs, topologies=(Widened,), layout=Reversed,
+    policy=Pairs, tiers=(Keeping, "disk"),
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.plan import choice, drawn
 from gnndrive.store import batch_sizes
 from gnndrive.strategies import strategy as find_strategy
+from tests.given import moved
 from tests.pipeline.traces import check_batches, read
 from tests.second import Runs
 from tests.store.test_store_added import add
@@ -70,7 +71,7 @@ def make(store: Store, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> Mak
     def one(**arguments: Any) -> NeighborLoader:
         given = {"num_neighbors": [-1], "batch_size": 10, "io_depth": 1, "seed": 3} | arguments
         given = {"input_nodes": SEEDS} | given
-        return stack.enter_context(NeighborLoader(given.pop("data", store), **given))
+        return stack.enter_context(NeighborLoader(given.pop("data", store), **moved(given)))
 
     return one
 

@@ -1,6 +1,6 @@
 """However batches are loaded, they are the same: by seed, epoch and number alone."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
-from gnndrive.strategies import strategy
+from gnndrive.strategies import GNNDrive, Strategy, strategy
+from gnndrive.strategies.base import Scheme
+from gnndrive.strategies.lsm_gnn import victims
 from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_all_same, assert_same, check, simulate, stage
 from tests.loader.conftest import NODES
@@ -26,9 +28,22 @@ LABOR: dict[str, Any] = GIVEN | {"sampling": "labor", "batch_dependency": 5}
 Epochs = list[list[Data]]
 
 
-def victim(rule: str) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class WithVictims(GNNDrive):
     """GNNDrive's strategy with a victim buffer."""
-    return replace(strategy("gnndrive"), name=rule, tiers=(rule, "disk"))
+
+    victim_buffer: str | int = "auto"
+
+    def open(self, assembly: Any) -> Scheme:
+        """See `Strategy.open`."""
+        scheme = Scheme()
+        scheme.beside = lambda assembly: victims(self.victim_buffer, assembly.device[0])
+        return scheme
+
+
+def victim(rule: str) -> Strategy:
+    """The strategy with a rule for what the victim buffer keeps."""
+    return WithVictims(name=rule, tiers=(rule, "disk"))
 
 
 DEVICE: dict[str, Any] = {"device": "simulated-cuda", "buffer": "50KB"}
@@ -104,7 +119,7 @@ def test_the_batches_are_the_same(make, data, epochs, way, monkeypatch, seeds):
     if given.get("engine") == "simulated":
         assert stats["retries"] > 0
     if way.startswith("victims"):
-        assert stats["rows_from_victims"] > 0
+        assert stats["rows_taken_back"] > 0
         loader.close()
         assert not loader._runtime.device.driver.busy
         assert loader._runtime.device.driver.pinned_bytes == 0

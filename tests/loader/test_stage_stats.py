@@ -16,6 +16,7 @@ from gnndrive.loader.tracing import TraceCounters, named_apart, open_timeline
 from gnndrive.pipeline.stage_times import CAUSES, STAGES
 from gnndrive.pipeline.timeline import PID_BASE, Timeline
 from gnndrive.pipeline.trace_file import _writing
+from tests.given import moved
 from tests.loader.conftest import NODES
 from tests.loader.diskgnn.conftest import ARGUMENTS as PACKED
 from tests.loader.diskgnn.packs import make_pack
@@ -145,7 +146,7 @@ def test_packs_and_windows_are_in_a_timeline(tmp_path, path, kind):
     else:
         store = make_store(make_graph(), tmp_path)
         given = {"in_order": kind == "windows", **WINDOWED}
-    with NeighborLoader(store, trace=path, **given) as loader:
+    with NeighborLoader(store, trace=path, **moved(given)) as loader:
         count = len(list(loader))
         stats: Any = loader.stats()
     assert sorted(check_batches(read(path))) == [(0, batch, "") for batch in range(count)]

@@ -56,15 +56,15 @@ def test_rows_come_back_from_the_victim_buffer(make, strategy):
     for ours, theirs in zip(with_victims, without, strict=True):
         assert torch.equal(ours.n_id, theirs.n_id)
     ours, theirs = with_victims.stats(), without.stats()
-    assert ours["rows_from_victims"] > 0.1 * ours["rows_loaded"]
-    assert theirs["rows_from_victims"] == 0
-    assert ours["rows_loaded"] - ours["rows_from_victims"] < theirs["rows_loaded"]
+    assert ours["rows_taken_back"] > 0.1 * ours["rows_loaded"]
+    assert theirs["rows_taken_back"] == 0
+    assert ours["rows_loaded"] - ours["rows_taken_back"] < theirs["rows_loaded"]
     (table,) = with_victims.plan().tables
     tier = with_victims._runtime._buffers._kept.tables["nodes/x"].tier
-    assert tier._memory.rows.shape == (table.victims, 132) == (20_000 // 132, 132)
+    assert tier._memory.rows.shape == (table.evicted, 132) == (20_000 // 132, 132)
     host = make(**COMMON | {"strategy": strategy})
     assert list(host)
-    assert host.stats()["rows_from_victims"] == 0, "host memory keeps the rows itself"
+    assert host.stats()["rows_taken_back"] == 0, "host memory keeps the rows itself"
 
 
 # ---- superbatches
@@ -125,13 +125,13 @@ def test_a_disk_that_is_full_or_fails_is_an_error_at_its_batch(make, tmp_path, m
         return take(trace, index)
 
     take, before = Trace.take, traces_open()
-    loader = make(strategy="ginex", superbatch_folder=tmp_path, **COMMON, **SHAPES[shape])
+    loader = make(strategy="ginex", folder=tmp_path, **COMMON, **SHAPES[shape])
     loader.plan()
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         with pytest.raises(ConfigError) as caught:
             next(iter(loader))
-    for words in (str(tmp_path), "superbatch_folder=", "strategy='gnndrive'", "free"):
+    for words in (str(tmp_path), "folder=", "strategy='gnndrive'", "free"):
         assert words in str(caught.value)
     with monkeypatch.context() as patch:
         patch.setattr(Trace, "take", fail)
@@ -142,13 +142,13 @@ def test_a_disk_that_is_full_or_fails_is_an_error_at_its_batch(make, tmp_path, m
     assert traces_open() == before
     assert len(list(loader)) == len(loader), "the next epoch finds room"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match=r"folder .* superbatch_folder="):
+    with pytest.raises(ConfigError, match=r"folder .* folder="):
         make(strategy="ginex")
 
 
 @pytest.mark.parametrize("shape", ["short", "several apart"])
 def test_the_disk_is_used_as_planned(make, tmp_path, monkeypatch, shape):
-    loader = make(strategy="ginex", superbatch_folder=tmp_path, **COMMON, **SHAPES[shape])
+    loader = make(strategy="ginex", folder=tmp_path, **COMMON, **SHAPES[shape])
     most, open_traces, write = 0, set[Trace](), Trace.write
 
     def measured(trace: Trace, *batch: Any) -> bool:
@@ -189,7 +189,7 @@ def test_between_parts_nothing_is_left_behind(make, monkeypatch):
     assert len(list(loader)) == len(loader)
 
 
-@pytest.mark.parametrize(("superbatch", "parts"), [(None, 1), (9, 3)])
+@pytest.mark.parametrize(("superbatch", "parts"), [("auto", 1), (9, 3)])
 def test_the_graph_is_read_once_a_superbatch(make, monkeypatch, superbatch, parts):
     """An epoch ends without an empty superbatch behind it; graph and buffer take turns."""
     loads, alive = list[Runtime](), list[weakref.ref[FeatureBuffer]]()
@@ -252,7 +252,7 @@ def test_what_was_made_is_freed_if_a_later_part_is_refused(make, monkeypatch):
     pool, driver = loader._runtime._buffers, loader._runtime.device.driver
     before, threads, make_table = driver.pinned_bytes, threading.active_count(), pool._make_table
     (first,) = pool.settings.plan.tables
-    assert first.victims
+    assert first.evicted
     second = replace(first, name="none")
 
     async def main() -> None:

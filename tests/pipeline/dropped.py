@@ -30,7 +30,7 @@ from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.windows import WindowFeed, _Held
+from gnndrive.strategies.windows.feed import WindowFeed, _Held
 
 Patch = pytest.MonkeyPatch
 

@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -227,8 +228,8 @@ def pool_of(simulation: Simulation) -> BufferPool:
     held = TablePlan("x", table.rows, table.slots, table.row_bytes, most)
     if scenario.places:
         held = replace(held, residents=scenario.residents, places=scenario.places, place_rows=most)
-    disk = Strategy("disk", "", "", "", (), "table", "lru", ("disk",))
-    request: Any = None  # nothing is planned again
+    disk = Strategy(name="disk", policy="lru")
+    request: Any = SimpleNamespace(ahead=None)  # nothing is planned again
     settings = RuntimeSettings(
         strategy=disk, tables=(), plan=Plan((), (held,), None), policy="lru",
         stages=scenario.stages, engine="simulated", engine_settings=EngineSettings(),

@@ -98,7 +98,7 @@ def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(rows, seeds, g
 def test_the_seconds_of_windows(rows, monkeypatch):
     """Of loading each, and of its batches until the next one's can begin."""
     now = 0.0
-    monkeypatch.setattr("gnndrive.pipeline.windows.perf_counter", lambda: now)
+    monkeypatch.setattr("gnndrive.strategies.windows.feed.perf_counter", lambda: now)
 
     class Slow(SimulatedWindows):
         def graph(self, window: Window) -> WindowRows:

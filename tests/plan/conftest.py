@@ -13,10 +13,11 @@ from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Budget, Served
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.request import PlanRequest, loader_parts
-from gnndrive.plan.slots import RowSlots, Victims
+from gnndrive.plan.slots import RowSlots
 from gnndrive.pyg.items import batch_bytes
 from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.strategies.lsm_gnn import Victims
 from tests.loader.conftest import Make, data, make, store
 
 __all__ = ["data", "make", "store"]

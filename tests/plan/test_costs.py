@@ -29,7 +29,6 @@ from gnndrive.plan.costs import (
     processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
-from gnndrive.plan.packed import PackSlots
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.prediction import (
     Disk,
@@ -43,6 +42,7 @@ from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.strategies.packs.plan import PackSlots
 from tests.plan.test_plan import item
 
 

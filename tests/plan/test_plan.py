@@ -20,11 +20,11 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.plan.slot_split import split_slots
-from gnndrive.plan.slots import NO_VICTIMS, VICTIM_PLACE_BYTES, Victims
 from gnndrive.plan.topology_choice import for_rank, make_question
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.resident import Resident
+from gnndrive.strategies.lsm_gnn import NO_VICTIMS, VICTIM_PLACE_BYTES, Victims
 from gnndrive.testing.fake_cuda import fake_cuda
 from tests.loader.conftest import NODES, Make
 from tests.plan.conftest import planner_for, request_of
@@ -248,7 +248,7 @@ MEMORY = 1 << 20
 
 def victims(memory: int | None = MEMORY, **changed: Any) -> Any:
     plan = make_plan(numbers(**AUTO | changed), memory, None)
-    return [table.victims for table in plan.tables], plan
+    return [table.evicted for table in plan.tables], plan
 
 
 def test_a_victim_buffer_has_what_memory_leaves_or_the_size_that_is_given() -> None:
@@ -290,7 +290,7 @@ def test_a_line_says_why_there_is_no_victim_buffer() -> None:
         (line,) = [each for each in plan.lines if each.what.startswith("victim")]
         assert (line.what, line.nbytes, line.why) == ("victim buffer", 0, NO_VICTIMS[why])
     _, plan = victims(None, device_given=False)
-    assert [table.victims for table in second_buffer(plan, 0, lambda: 1 << 30)] == [0]
+    assert [table.evicted for table in second_buffer(plan, 0, lambda: 1 << 30)] == [0]
     assert plan.between_epochs_bytes >= item(plan, "victim buffer").nbytes
 
 

@@ -271,7 +271,7 @@ def test_batches_are_drawn_until_they_have_filled_a_buffer_and_bring_no_new_rows
     trace = drawn(make)
     assert trace.table_rows == TABLE
     assert len(trace) == sampled_trace.LONG  # more than `PASSES` passes
-    assert trace.wanted.sum() > sampled_trace.PASSES * TABLE
+    assert trace.wanted.sum() > sampled_trace.ROUNDS * TABLE
     few = drawn(make, input_nodes=np.arange(48).tolist())  # three batches an epoch
     assert len(few) == sampled_trace.LONG
     assert len({few[index].tobytes() for index in range(len(few))}) == len(few)

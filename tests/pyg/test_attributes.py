@@ -18,7 +18,6 @@ import gnndrive
 from gnndrive import NeighborLoader, ReadError
 from gnndrive.common.errors import StoreError
 from gnndrive.plan import planner as planning
-from gnndrive.plan.choice import make_planner
 from gnndrive.pyg import attributes
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.items import AttributeMemory
@@ -40,7 +39,8 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planner_of(loader: NeighborLoader) -> planning.Planner:
-    return make_planner(loader._assembly().request())
+    assembly = loader._assembly()
+    return assembly.scheme.planner(assembly.request())
 
 
 @product(

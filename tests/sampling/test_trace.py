@@ -138,11 +138,11 @@ def test_a_failing_disk_is_an_error_that_names_the_folder(trace, tmp_path, monke
     with_uses(trace, 0, 1)
     for call in ("pwrite", "preadv"):
         monkeypatch.setattr(os, call, failing(errno.EIO))
-    with pytest.raises(StoreError, match=f"{tmp_path}.*superbatch_folder="):
+    with pytest.raises(StoreError, match=f"{tmp_path}.*folder="):
         trace.write(*drawn(1))
     with pytest.raises(ReadError, match=str(tmp_path)):
         trace.take(0)
-    with pytest.raises(StoreError, match="superbatch_folder="):
+    with pytest.raises(StoreError, match="folder="):
         Trace(tmp_path / "none", ROWS)
 
 

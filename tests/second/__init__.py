@@ -220,7 +220,7 @@ class Copies(Driver):
 class CopiedMemory(StagedMemory):
     closed = False
 
-    def victims(self, places: int) -> None:
+    def evicted(self, places: int) -> None:
         """Slots in host memory are that memory."""
 
     def close(self) -> None:

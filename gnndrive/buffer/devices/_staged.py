@@ -232,8 +232,8 @@ class StagedMemory(SlotMemory):
         shaped = rows.view(dtype).view(len(alias), *row_shape)
         return shaped, partial(self._driver.wait, event)
 
-    def victims(self, places: int) -> StagedVictims:
-        """See `SlotMemory.victims`."""
+    def evicted(self, places: int) -> StagedVictims:
+        """See `SlotMemory.evicted`."""
         return StagedVictims(self._driver, self._slots, places)
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class StagedMemory(SlotMemory):
 
 
 class StagedVictims:
-    """Pinned host memory for rows that leave slots; a `VictimMemory`.
+    """Pinned host memory for rows that leave slots; a `EvictedRows`.
 
     Args:
         driver: moves rows.
@@ -272,12 +272,12 @@ class StagedVictims:
         self.rows = self._pinned[: places * row_bytes].reshape(places, row_bytes)
 
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
-        """See `VictimMemory.copy_out`."""
+        """See `EvictedRows.copy_out`."""
         event = self._driver.copy_out(self._slots, self.rows, np.stack([slots, places]))
         return partial(self._driver.wait, event)
 
     def close(self) -> None:
-        """See `VictimMemory.close`."""
+        """See `EvictedRows.close`."""
         self._slots = torch.empty(0, dtype=torch.uint8)
         self.rows = np.empty((0, 0), np.uint8)
         self._driver.unpin(self._pinned)

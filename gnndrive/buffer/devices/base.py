@@ -23,7 +23,7 @@ import torch
 
 from gnndrive.common.array_pool import Allocate, private_map
 from gnndrive.common.records import Int32Array, Landing, Stretch
-from gnndrive.disk.tiers.base import VictimMemory
+from gnndrive.disk.tiers.base import EvictedRows
 
 # Where the pieces of a gather on the host begin, as shares of the batch. The first piece is small,
 # because reads may be waiting for its slots; each later one is as large as all before it. A batch
@@ -86,7 +86,7 @@ class SlotMemory(ABC):
             The tensor, and a fence; after it, all slots may be released.
         """
 
-    def victims(self, places: int) -> VictimMemory | None:
+    def evicted(self, places: int) -> EvictedRows | None:
         """Allocate host memory for `places` rows, into which rows can be copied out of slots. None:
         the slots lie in host memory themselves.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,12 +28,11 @@ from gnndrive.cli.commands.options import (
 )
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.strategy_predictions import predictions_of
-from gnndrive.cli.commands.strategy_runs import Choice, Comparison
+from gnndrive.cli.commands.strategy_runs import Comparison
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import run_envelope
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
-from gnndrive.loader.find_partitioned import suited_partitions
 from gnndrive.store.reader import Store, open_homogeneous
 
 COMMAND = "gnndrive bench strategies"
@@ -89,20 +89,22 @@ def strategies(
     )  # fmt: skip
     if png is not None:
         strategy_picture.check_picture(png)
-    lacking, partitions = _needs(opened, asked)
+    suited = tuple(each.suited(opened) for each in asked.choices)
+    asked = replace(asked, choices=suited)
+    lacking = _needs(opened, asked)
     del opened  # pages that a process maps cannot be dropped from the page cache
-    run(asked, lacking, partitions, as_json=as_json, png=png)
+    run(asked, lacking, as_json=as_json, png=png)
 
 
 def run(
-    asked: Comparison, lacking: Mapping[str, str], partitions: Mapping[str, str], *,
+    asked: Comparison, lacking: Mapping[str, str], *,
     as_json: bool = False, png: Path | None = None,
 ) -> None:  # fmt: skip
     """Measure, and print the result as text or JSON.
 
     Args:
         asked: what is compared, and how.
-        lacking, partitions: see `strategy_runs.measure`.
+        lacking: see `strategy_runs.measure`.
         as_json: whether to print one JSON object.
         png: the file to draw to; None: nothing is drawn.
 
@@ -111,8 +113,8 @@ def run(
         typer.Exit: no strategy has ended.
     """
     with _limit(asked) as (group, words), Bars() as bars:
-        measured = strategy_runs.measure(asked, lacking, partitions, group, words, bars)
-    predictions = predictions_of(asked, measured, partitions)
+        measured = strategy_runs.measure(asked, lacking, group, words, bars)
+    predictions = predictions_of(asked, measured)
     found = strategy_figures.section(asked, measured, predictions)
     content = {**run_envelope("strategies"), "store": str(asked.store), "strategies": found}
     if as_json:
@@ -135,22 +137,10 @@ def _split(store: Store, named: str | None) -> str | None:
     return named
 
 
-def _needs(store: Store, asked: Comparison) -> tuple[dict[str, str], dict[str, str]]:
-    """Why strategies cannot run yet, and the partitions that others use, by `Choice.text`."""
-    lacking, partitions = dict[str, str](), dict[str, str]()
-    for choice in asked.choices:
-        if (why := strategy_runs.missing(choice, store, asked)) is not None:
-            lacking[choice.text] = why
-        elif (name := _partitions(choice, store)) is not None:
-            partitions[choice.text] = name
-    return lacking, partitions
-
-
-def _partitions(choice: Choice, store: Store) -> str | None:
-    strategy = choice.strategy
-    if strategy is None or not strategy.partitioned or "partitioned" in choice.arguments:
-        return None
-    return suited_partitions(strategy, store)
+def _needs(store: Store, asked: Comparison) -> dict[str, str]:
+    """Why strategies cannot run yet, by `Choice.text`."""
+    found = {each.text: strategy_runs.missing(each, store, asked) for each in asked.choices}
+    return {text: why for text, why in found.items() if why is not None}
 
 
 def _limit(asked: Comparison) -> AbstractContextManager[tuple[Cgroup | None, str]]:

@@ -24,15 +24,10 @@ from gnndrive.cli.commands.options import (
     Extractors,
     Fanout,
     Json,
-    Megabatch,
     Memory,
     NeighbourCache,
-    Packed,
-    Partitioned,
-    Passes,
     Samplers,
     Sampling,
-    Static,
     StorePath,
     StrategyName,
     Topology,
@@ -70,11 +65,6 @@ def headroom(
     strategy: StrategyName = "gnndrive",
     sampling: Sampling = "neighbor",
     batch_dependency: BatchDependency = 1,
-    packed: Packed = None,
-    partitioned: Partitioned = None,
-    megabatch: Megabatch = None,
-    passes: Passes = None,
-    static: Static = None,
     hidden: Annotated[
         int | None, typer.Option(min=1, help="Units of a hidden layer; default: 128.")
     ] = None,
@@ -99,8 +89,8 @@ def headroom(
         torch.set_num_threads(threads)
     options = LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
-        topology, neighbour_cache, device, device_memory, strategy, packed,
-        partitioned, megabatch, passes, static, sampling, batch_dependency,
+        topology, neighbour_cache, device, device_memory, strategy, sampling,
+        batch_dependency,
     )  # fmt: skip
     opened = open_homogeneous(store, "gnndrive bench headroom")
     step = (

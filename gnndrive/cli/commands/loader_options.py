@@ -12,7 +12,7 @@ from gnndrive.common.plugins import find
 from gnndrive.loader.arguments import checked_device
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
-from gnndrive.strategies import strategy as find_strategy
+from gnndrive.strategies.base import strategy as find_strategy
 
 SAMPLERS = 4  # of batches that are drawn
 
@@ -37,23 +37,14 @@ class LoaderOptions:
     device: str = "cpu"
     device_memory: str | int | None = None
     strategy: str = "gnndrive"
-    packed: str | None = None
-    partitioned: str | None = None
-    megabatch: int | None = None
-    passes: int | None = None
-    static: float | None = None
     sampling: Literal["neighbor", "labor"] = "neighbor"
     batch_dependency: int = 1
 
     def drawn(self) -> LoaderOptions:
         """The same for batches of an evaluation, which are drawn from the whole graph."""
-        strategy = find_strategy(self.strategy)
-        if not (strategy.replays or strategy.partitioned):
+        if find_strategy(self.strategy).whole_graph:
             return self
-        return replace(
-            self, strategy="gnndrive", packed=None, partitioned=None, megabatch=None, passes=None,
-            static=None,
-        )  # fmt: skip
+        return replace(self, strategy="gnndrive")
 
     def where(self) -> torch.device:
         """Where the batches are.
@@ -75,8 +66,7 @@ class LoaderOptions:
     def loader(self, store: Store, seeds: Any, shuffle: bool, **more: Any) -> NeighborLoader:
         """Make a loader over `seeds`; `more` has further arguments of it, or arguments in place of
         these options. Batches have what training reads, whatever else the store has."""
-        strategy = find_strategy(self.strategy)
-        decides = strategy.replays or strategy.partitioned
+        decides = not find_strategy(self.strategy).whole_graph
         given = asdict(self)
         given["attrs"] = trained(store)
         given["samplers"] = self.samplers or ("auto" if decides else SAMPLERS)

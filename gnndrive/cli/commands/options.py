@@ -24,7 +24,8 @@ Memory = Annotated[str | None, typer.Option(help="Memory for all of loading, suc
 StrategyName = Annotated[
     str,
     typer.Option(
-        help="gnndrive draws batches; ginex samples ahead; diskgnn replays those of gnndrive pack."
+        help="gnndrive, ginex, ali+pg, lsm-gnn, diskgnn (of gnndrive pack), hierbatching or marius "
+        "(of gnndrive partition), or auto; with arguments as ginex:superbatch=256,phases=apart."
     ),
 ]
 Sampling = Annotated[
@@ -33,21 +34,6 @@ Sampling = Annotated[
 ]
 BatchDependency = Annotated[
     int, typer.Option(min=1, help="Batches over which the random numbers of labor change.")
-]
-Packed = Annotated[
-    str | None, typer.Option(help="The pack to replay: its folder, or its name in the store.")
-]
-Partitioned = Annotated[
-    str | None, typer.Option(help="The partitions to sample in: their name, or their folder.")
-]
-Megabatch = Annotated[
-    int | None, typer.Option(min=1, help="Partitions in a window; default: as many as fit.")
-]
-Passes = Annotated[
-    int | None, typer.Option(min=1, help="How often a window's batches come; default: once.")
-]
-Static = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Share of the nodes that stay in memory.")
 ]
 Samplers = Annotated[
     int | None,

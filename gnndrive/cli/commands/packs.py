@@ -29,12 +29,13 @@ from gnndrive.cli.commands.pack_text import pack_dict, sizes, summary
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
-from gnndrive.loader.packing import pack as pack_batches
 from gnndrive.store.packed.format import PackInfo, pack_path, packs_of
 from gnndrive.store.packed.settings import differences
 from gnndrive.store.packed.unpack import unpack as remove_packs
 from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.store.reader import open as open_store
+from gnndrive.strategies.diskgnn import DiskGNN
+from gnndrive.strategies.packs.pack import pack as pack_batches
 
 
 def pack(
@@ -93,7 +94,7 @@ def pack(
     call |= {"sampling": sampling} if sampling != "neighbor" else {}
     call |= {"batch_dependency": batch_dependency} if batch_dependency > 1 else {}
     call |= {"device": "cuda", "device_memory": device_memory} if device_memory else {}
-    call |= {"strategy": "diskgnn", "packed": named}
+    call["strategy"] = DiskGNN(packed=named).text
     call = {name: each for name, each in call.items() if each is not None}
     if input == INPUT and shuffle:
         lines += [

@@ -25,15 +25,10 @@ from gnndrive.cli.commands.options import (
     Extractors,
     Fanout,
     Json,
-    Megabatch,
     Memory,
     NeighbourCache,
-    Packed,
-    Partitioned,
-    Passes,
     Samplers,
     Sampling,
-    Static,
     StrategyName,
     Topology,
     parse_fanout,
@@ -53,7 +48,7 @@ from gnndrive.plan.scale import Cluster, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.store.calibration import load_calibration
 from gnndrive.store.reader import open_homogeneous
-from gnndrive.strategies import strategy as find_strategy
+from gnndrive.strategies.base import strategy as find_strategy
 
 AT_RANDOM = (
     "rows are taken to lie at random; a graph in which many batches need the same rows reads less"
@@ -70,11 +65,6 @@ def plan(
     strategy: StrategyName = "gnndrive",
     sampling: Sampling = "neighbor",
     batch_dependency: BatchDependency = 1,
-    packed: Packed = None,
-    partitioned: Partitioned = None,
-    megabatch: Megabatch = None,
-    passes: Passes = None,
-    static: Static = None,
     buffer: Buffer = None,
     memory: Memory = None,
     samplers: Samplers = None,
@@ -115,8 +105,8 @@ def plan(
     cluster = Cluster(hosts, None if net is None else parse_rate(net, "--net"), compute_s)
     options = LoaderOptions(
         parse_fanout(fanout), batch_size, 0, buffer, memory, "auto", samplers, extractors,
-        topology, neighbour_cache, device, device_memory, strategy, packed,
-        partitioned, megabatch, passes, static, sampling, batch_dependency,
+        topology, neighbour_cache, device, device_memory, strategy, sampling,
+        batch_dependency,
     )  # fmt: skip
     numbers = {
         "--nodes": nodes, "--edges": edges, "--row-bytes": row_bytes,
@@ -196,8 +186,7 @@ def _of_numbers(
             raise ConfigError(f"give {what}" if not given else f"{name} is missing: give {what}")
     default = LoaderOptions(options.fanout, options.batch_size)
     for name in (
-        "strategy", "packed", "partitioned", "megabatch", "passes", "static", "device",
-        "device_memory", "neighbour_cache", "sampling", "batch_dependency",
+        "strategy", "device", "device_memory", "neighbour_cache", "sampling", "batch_dependency",
     ):  # fmt: skip
         if getattr(options, name) != getattr(default, name):
             raise ConfigError(f"--{name.replace('_', '-')} needs a STORE: leave it out")

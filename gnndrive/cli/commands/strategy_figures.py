@@ -12,7 +12,9 @@ from gnndrive.cli.commands.strategy_runs import Comparison, Measured, StrategyRu
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.report.text import si
 from gnndrive.common.memory import format_size
-from gnndrive.strategies import STRATEGIES, batches_of
+from gnndrive.strategies.base import batches_of
+from gnndrive.strategies.diskgnn import DiskGNN
+from gnndrive.strategies.windows.scheme import InsideWindows
 
 PLAIN = "gnndrive"  # the strategy whose batches the others are compared with
 AHEAD = 10  # batches that loaders may be ahead of their user without sampling superbatches
@@ -147,9 +149,9 @@ def _notes(
     levels = [text.removeprefix("disk: ") for each in done[:1] for text in each.levels]
     if strategy is None and not measured.enforced:
         notes.append("no limit: the page cache may hold the whole store")
-    if strategy is not None and strategy.replays:
+    if isinstance(strategy, DiskGNN):
         notes += ["recorded: the same epochs again and again, which may cost accuracy", *levels]
-    elif strategy is not None and strategy.partitioned:
+    elif isinstance(strategy, InsideWindows):
         notes += [f"batches inside windows: {text}" for text in levels]
         notes.append("they lack all other edges: compare accuracy before seconds")
         notes += _window_notes(done)
@@ -291,6 +293,3 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
         words += [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append("  ".join(words).rstrip())
     return lines
-
-
-assert PLAIN in STRATEGIES

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gnndrive.cli.commands.loading import StrategySource
 from gnndrive.cli.commands.strategy_figures import Prediction
 from gnndrive.cli.commands.strategy_runs import Comparison, Measured, loading_of
@@ -11,9 +9,7 @@ from gnndrive.common.errors import GNNDriveError
 from gnndrive.store.reader import open as open_store
 
 
-def predictions_of(
-    asked: Comparison, measured: Measured, partitions: Mapping[str, str]
-) -> dict[str, Prediction]:
+def predictions_of(asked: Comparison, measured: Measured) -> dict[str, Prediction]:
     """Predict a batch of each strategy that ran, in the memory that its loader had; batches are
     drawn, so call this after the measurement.
 
@@ -26,7 +22,7 @@ def predictions_of(
         choice = run.choice
         if choice.strategy is None or run.failed is not None:
             continue
-        given, _ = loading_of(asked, choice, measured.loading_bytes, partitions.get(choice.text))
+        given, _ = loading_of(asked, choice, measured.loading_bytes)
         try:
             source = StrategySource(given, store, seeds)
             cost = source.predicted()

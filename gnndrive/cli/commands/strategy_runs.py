@@ -8,6 +8,7 @@ strategies` (`bench_strategies.py`) is the command; `strategy_figures.py` makes 
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,12 @@ from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size
-from gnndrive.loader.find_partitioned import suited_partitions
 from gnndrive.loader.neighbor_loader import NeighborLoader
-from gnndrive.plan.superbatches import RAMP
 from gnndrive.store.reader import Store
-from gnndrive.strategies import STRATEGIES, Strategy
+from gnndrive.strategies.base import Strategy, strategies
+from gnndrive.strategies.base import strategy as find_strategy
+from gnndrive.strategies.superbatches.plan import RAMP
+from gnndrive.strategies.superbatches.scheme import SamplesAhead
 
 WARM_UP, SECONDS = 10, 120.0
 PYG_PAPER = "PyG with memory-mapped arrays, as in Ginex (VLDB 2022)"
@@ -40,19 +42,21 @@ class Choice:
     """A strategy with further arguments of its loader.
 
     Attributes:
-        text: as the user wrote it: "ginex", or "ginex:phases=apart:superbatch=64".
+        text: as the user wrote it: "ginex", or "ginex:phases=apart,superbatch=64".
         name: the strategy, or `PYG_PLUS`.
-        arguments: the loader's arguments behind the name.
+        strategy: the strategy, with those arguments behind the name that are its own; None: PyG+.
+        arguments: the others, which are the loader's.
     """
 
     text: str
     name: str
+    strategy: Strategy | None
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def strategy(self) -> Strategy | None:
-        """The strategy; None: PyG+."""
-        return STRATEGIES.get(self.name)
+    def suited(self, store: Store) -> Choice:
+        """The choice with what suits its strategy best of what a store has."""
+        strategy = self.strategy
+        return self if strategy is None else replace(self, strategy=strategy.suited(store))
 
     @property
     def paper(self) -> str:
@@ -137,30 +141,48 @@ def parse_choices(text: str | None) -> tuple[Choice, ...]:
     Raises:
         ConfigError: there is no such strategy or argument, or one is named twice.
     """
-    known = [PYG_PLUS, *STRATEGIES]
-    choices = tuple(map(_choice, known if text is None else text.split(",")))
+    known = [PYG_PLUS, *strategies()]
+    # A comma stands between strategies, and between the arguments of one.
+    texts = known if text is None else re.split(r",(?![^,:=]+=)", text)
+    choices = tuple(map(parse_choice, texts))
     for choice in choices:
         if [each.text for each in choices].count(choice.text) > 1:
             raise ConfigError(f"--strategies names {choice.text} twice: name it once")
     return choices
 
 
-def _choice(text: str) -> Choice:
-    name, *parts = text.strip().split(":")
-    known = [PYG_PLUS, *STRATEGIES]
+def parse_choice(text: str, option: str = "--strategies") -> Choice:
+    """Parse a strategy with arguments of its own and of its loader.
+
+    Args:
+        text: such as "ginex:phases=apart:samplers=2".
+        option: where it was given, for messages.
+
+    Raises:
+        ConfigError: there is no such strategy or argument.
+    """
+    name, _, given = text.strip().partition(":")
+    parts = re.split(r"[,:](?=\w+=)", given) if given else []
+    known = [PYG_PLUS, *strategies()]
     if name not in known:
-        raise ConfigError(f"--strategies: {name!r} is none of {', '.join(known)}")
+        raise ConfigError(f"{option}: {name!r} is none of {', '.join(known)}")
+    strategy = strategies().get(name)
+    own = {} if strategy is None else strategy.arguments()
     allowed = inspect.signature(NeighborLoader).parameters.keys() - _OF_THE_COMPARISON
     arguments: dict[str, Any] = {}
     for part in parts:
         argument, equals, value = part.partition("=")
+        if strategy is not None and equals and argument in own:
+            strategy = find_strategy(f"{strategy.text}{':,'[':' in strategy.text]}{part}")
+            continue
         if not equals or argument not in allowed:
             raise ConfigError(
-                f"--strategies {text}: {part!r} is no argument of NeighborLoader that may differ "
-                "between strategies: write NAME or NAME:ARGUMENT=VALUE, as ginex:phases=apart"
+                f"{option} {text}: {part!r} is no argument of the strategy, and none of "
+                "NeighborLoader that may differ between strategies: write NAME or "
+                "NAME:ARGUMENT=VALUE, as ginex:phases=apart"
             )
         arguments[argument] = _value(value)
-    return Choice(text.strip(), name, arguments)
+    return Choice(text.strip(), name, strategy, arguments)
 
 
 def _value(text: str) -> Any:
@@ -187,13 +209,10 @@ def missing(choice: Choice, store: Store, asked: Comparison) -> str | None:
     strategy = choice.strategy
     if strategy is None:
         return None
-    path = shlex.quote(str(store.path))
-    unnamed = strategy.partitioned and "partitioned" not in choice.arguments
-    if unnamed and suited_partitions(strategy, store) is None:
-        how = " --method random --name random" if strategy.mixed else ""
-        return f"needs partitions: gnndrive partition {path}{how}"
-    if strategy.replays:
-        given, _ = loading_of(asked, choice, asked.memory, None)
+    if (lacks := strategy.lacks(store)) is not None:
+        return lacks
+    if not strategy.whole_graph:
+        given, _ = loading_of(asked, choice, asked.memory)
         seeds = None if asked.split is None else store.split(asked.split)
         try:
             StrategySource(given, store, seeds).close()
@@ -243,7 +262,7 @@ def process_bytes(asked: Comparison) -> int:
 
 
 def measure(
-    asked: Comparison, lacking: Mapping[str, str], partitions: Mapping[str, str],
+    asked: Comparison, lacking: Mapping[str, str],
     limit: Cgroup | None, words: str, progress: Callable[[str, int, int], None],
 ) -> Measured:  # fmt: skip
     """Run the strategies in turn; one that fails is left out of later rounds.
@@ -251,7 +270,6 @@ def measure(
     Args:
         asked: what is compared, and how.
         lacking: why a strategy cannot run, by `Choice.text`.
-        partitions: which partitions it uses, by `Choice.text`.
         limit, words: the limit of each process, and what it is, or why there is none.
         progress: called as progress(what, done, total).
 
@@ -268,8 +286,8 @@ def measure(
         for place, (text, each) in enumerate(runs.items()):
             if each.failed is not None:
                 continue
-            given, superbatch = loading_of(asked, each.choice, left, partitions.get(text))
-            drop_cached(_folders(asked, given))
+            given, superbatch = loading_of(asked, each.choice, left)
+            drop_cached([asked.store, *_folders(each.choice)])
             shown = partial(_show, progress, f"round {number} of {asked.rounds}", place, len(runs))
             try:
                 loaded = run_loading(given, limit, shown)
@@ -289,9 +307,7 @@ def _show(
     progress(what, place * total + done, places * total)
 
 
-def loading_of(
-    asked: Comparison, choice: Choice, memory: int | None, partitions: str | None
-) -> tuple[Loading, int | None]:
+def loading_of(asked: Comparison, choice: Choice, memory: int | None) -> tuple[Loading, int | None]:
     """What a strategy's process loads, and the superbatch that stands for the strategy's own.
 
     A longer superbatch than there are timed batches would be sampled during these, and its samples
@@ -306,17 +322,18 @@ def loading_of(
         return given, None
     more: dict[str, Any] = {
         "memory": memory, "samplers": asked.samplers, "engine": asked.engine,
-        "partitioned": partitions,
     }  # fmt: skip
-    own, superbatch = strategy.superbatch, None
-    if own is not None and (isinstance(own, str) or own > asked.batches):
-        superbatch = None if "superbatch" in choice.arguments else asked.batches
-    more["superbatch"] = superbatch
+    superbatch = None
+    if isinstance(strategy, SamplesAhead) and strategy.superbatch == type(strategy)().superbatch:
+        own = strategy.superbatch
+        if isinstance(own, str) or own > asked.batches:
+            superbatch = asked.batches
+            strategy = replace(strategy, superbatch=superbatch)
     arguments = {name: each for name, each in more.items() if each is not None}
-    return replace(given, arguments=arguments | dict(choice.arguments)), superbatch
+    arguments |= dict(choice.arguments)
+    return replace(given, loader=strategy.text, arguments=arguments), superbatch
 
 
-def _folders(asked: Comparison, given: Loading) -> list[Path]:
-    """The store, and a pack or partitions that lie elsewhere."""
-    named = [given.arguments.get(name) for name in ("packed", "partitioned")]
-    return [asked.store, *(Path(each) for each in named if isinstance(each, str))]
+def _folders(choice: Choice) -> list[Path]:
+    """The folders outside of the store that a strategy reads."""
+    return [] if choice.strategy is None else choice.strategy.folders()

@@ -22,7 +22,7 @@ from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.strategies import Strategy, batches_of
+from gnndrive.strategies.base import Strategy, batches_of
 
 
 class KeptSamples:

@@ -28,7 +28,7 @@ from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing
 from gnndrive.disk.tiers._copied import CopiedFetch, begin_copy, spread_rows, start_thread
-from gnndrive.disk.tiers.base import Fetch, Tier, TierContext, VictimMemory
+from gnndrive.disk.tiers.base import EvictedRows, Fetch, Tier, TierContext
 
 
 class Victims(Tier):
@@ -51,7 +51,7 @@ class Victims(Tier):
     takes_offers = True
     queue_rows = 0
 
-    def __init__(self, below: Tier, rows: int, memory: VictimMemory | None) -> None:
+    def __init__(self, below: Tier, rows: int, memory: EvictedRows | None) -> None:
         self.path, self._below, self._memory = below.path, below, memory
         self.takes_offers = memory is not None
         self._copies_out: dict[asyncio.Task[None], int] = {}  # and how many rows each has
@@ -76,7 +76,7 @@ class Victims(Tier):
         """
         if context.below is None:
             raise ConfigError(f"the tier {cls.name!r} needs one below it: name it above 'disk'")
-        return cls(context.below, context.rows, context.victims)
+        return cls(context.below, context.rows, context.evicted)
 
     # ---- rows that leave the device
 

@@ -33,8 +33,8 @@ class Fetch(Protocol):
         ...
 
 
-class VictimMemory(Protocol):
-    """Host memory into which a device copies rows out of its slots; `SlotMemory.victims` makes it.
+class EvictedRows(Protocol):
+    """Host memory into which a device copies rows out of its slots; `SlotMemory.evicted` makes it.
 
     Attributes:
         rows: uint8 [places, row_bytes].
@@ -76,7 +76,7 @@ class TierContext:
         rows: the number of rows of the table.
         row_bytes: bytes of one row.
         kept: the rows that a tier of host memory keeps: from the first to the second number.
-        victims: where a tier may keep rows that leave the slots; the tier closes it. None: nowhere.
+        evicted: where a tier may keep rows that leave the slots; the tier closes it. None: nowhere.
     """
 
     layout: Layout
@@ -85,7 +85,7 @@ class TierContext:
     rows: int = 0
     row_bytes: int = 0
     kept: tuple[int, int] = (0, 0)
-    victims: VictimMemory | None = None
+    evicted: EvictedRows | None = None
 
 
 class Tier(ABC):

@@ -191,13 +191,13 @@ async def test_buffers_of_one_device_do_not_overlap(device):
 async def test_rows_are_kept_in_host_memory_when_their_slots_are_used_again(device):
     """If the device has memory of its own; the wait for a copy may be cancelled and begun again."""
     memory, rows = await fill(device, 48)
-    victims = memory.victims(40)
+    victims = memory.evicted(40)
     if device.free_bytes(None) is None:
         assert victims is None, "slots in host memory are that memory"
         memory.close()
         return
     slots, places = shuffled(12, SLOTS, seed=1), shuffled(12, 40, seed=2)
-    kept = memory.victims(40)
+    kept = memory.evicted(40)
     for copies in (victims, kept):
         ended = copies.copy_out(slots, places)
         waiting = asyncio.ensure_future(ended())

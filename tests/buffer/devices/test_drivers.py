@@ -137,13 +137,13 @@ def test_synchronize_leaves_nothing_under_way(driver):
 
 def test_memory_that_cannot_be_pinned_says_which_argument_to_change(driver, monkeypatch):
     memory = StagedMemory(driver, 10, 512, portions=2, portion_rows=4)
-    victims = memory.victims(7)
+    victims = memory.evicted(7)
     assert victims.rows.shape == (7, 512)
     assert victims.rows_max is None or victims.rows_max * 512 <= (driver.copy_out_bytes_max or 0)
     victims.close()
     monkeypatch.setattr(driver, "pinned", raising(MemoryError("none is left")))
     with pytest.raises(ConfigError, match=r"7 rows of 512 bytes \(none is left\).*victim_buffer="):
-        memory.victims(7)
+        memory.evicted(7)
     with pytest.raises(ConfigError, match="none is left"):
         StagedMemory(driver, 10, 512, 2, 4)
     memory.close()

@@ -273,9 +273,9 @@ def epochs_deliver_every_row(kind: type[Tier], folder: Path) -> None:
         scenario = Scenario(file, faults=NOISE, device=device, slots=16, policy=Belady())
         simulation = Simulation(scenario, seed)
         table, below = simulation.table, simulation.table.tier
-        victims = table.memory.victims(24)  # for tiers that keep what leaves the buffer
+        victims = table.memory.evicted(24)  # for tiers that keep what leaves the buffer
         context = TierContext(
-            simulation.layout, simulation.engine, below, ROWS, 64, victims=victims
+            simulation.layout, simulation.engine, below, ROWS, 64, evicted=victims
         )
         table.tier = made(kind, context)
         for number in range(2):

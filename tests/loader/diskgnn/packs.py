@@ -9,6 +9,7 @@ from torch_geometric.data import Data, HeteroData
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.store.packed.format import PackInfo
+from tests.given import moved
 from tests.loader.batches import bits
 
 PACK_BUFFER = "60KB"  # of which some rows of the graphs of these tests are hot
@@ -36,7 +37,7 @@ def loader_of(store: Store, arguments: dict[str, Any], **more: Any) -> NeighborL
         given.setdefault("buffer", "400KB")
     elif not {"buffer", "memory"} & given.keys():
         given["buffer"] = least_buffer(store, arguments)
-    made: NeighborLoader = kind(store, **given)
+    made: NeighborLoader = kind(store, **moved(given))
     return made
 
 

@@ -13,7 +13,6 @@ import gnndrive
 from gnndrive import Store
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.memory import parse_size
-from gnndrive.plan.choice import make_planner
 from gnndrive.plan.prediction import Disk
 from tests.loader.batches import assert_all_same, assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
@@ -165,8 +164,10 @@ def test_more_memory_holds_more(replay):
 def test_hot_rows_without_room_are_counted_in_the_requests_that_read_them(replay):
     """Not in one a row: rows that lie close together are read at once."""
     loader = replay(buffer="46KB")
-    request = replay(buffer="46KB")._assembly().request()
-    of_requests = make_planner(replace(request, disk=Disk(1.0, 0.0, request.disk.gap_bytes)))
+    assembly = replay(buffer="46KB")._assembly()
+    request = assembly.request()
+    request = replace(request, disk=Disk(1.0, 0.0, request.disk.gap_bytes))
+    of_requests = assembly.scheme.planner(request)
     predicted = of_requests.slots.batch_seconds(loader.plan(), 1.0)[0]["disk"]
     list(loader)  # residents are read once
     before = float(loader.stats()["requests"])
@@ -185,7 +186,8 @@ def test_on_a_device(replay):
 @pytest.mark.parametrize("name", ["memory", "buffer"])
 def test_ranks_divide_the_budget_and_share_nothing(replay, name):
     nbytes = {"memory": 5_000_000, "buffer": 60_000}[name]
-    request = replay(**{name: nbytes})._assembly().request()
+    assembly = replay(**{name: nbytes})._assembly()
+    request, make_planner = assembly.request(), assembly.scheme.planner
     one = make_planner(request).plan()
     several = replace(request, ranks=3, shared=True)
     plan = make_planner(replace(several, **{name: 3 * nbytes})).plan()

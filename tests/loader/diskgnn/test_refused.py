@@ -36,7 +36,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"policy": "belady"}, "policy='belady' is for batches that are drawn"),
     ({"neighbour_cache": "1MB"}, "neighbour_cache='1MB' is for batches that are drawn"),
     # no pack
-    ({"strategy": "gnndrive", "packed": "x"}, "packed= is for a strategy that replays"),
+    ({"strategy": "gnndrive", "packed": "x"}, "packed='x' belongs to a strategy"),
     ({"packed": ""}, "packed=.*: give the path of a pack's folder"),
     ({"packed": "a\0b"}, "packed=.*: give the path of a pack's folder"),
     ({"packed": 3}, "packed=.*: give the path of a pack's folder"),

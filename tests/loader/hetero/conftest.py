@@ -9,6 +9,7 @@ from torch_geometric.data import HeteroData
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
+from tests.given import moved
 from tests.loader.hetero.graph import make_data
 
 Make = Callable[..., Any]
@@ -32,6 +33,6 @@ def make(store: Store, stack: ExitStack) -> Make:
         given = {"data": store, "batch_size": 16, "buffer": "100KB", "io_depth": 16, "seed": 1}
         if kind is NeighborLoader:
             given["input_nodes"] = ("paper", store["paper"].split("train"))
-        return stack.enter_context(kind(num_neighbors=fanout, **(given | arguments)))
+        return stack.enter_context(kind(num_neighbors=fanout, **moved(given | arguments)))
 
     return one

@@ -19,6 +19,7 @@ from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import access_traces
 from gnndrive.strategies import STRATEGIES
+from gnndrive.strategies.windows import scheme
 from tests.loader.batches import assert_all_same
 from tests.loader.strategy_choice.conftest import BATCHES, DRAWN, SAME, SHORT
 
@@ -79,14 +80,14 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
 def test_packs_and_partitions_that_are_there_are_asked(make, prepared, short, monkeypatch):
     """Of several partitionings those that suit the strategy."""
     short |= {"data": prepared, "memory": "8MB"}  # room for a window
-    suited, find = dict[str, str](), strategy_choice.find_partitioned
+    suited, find = dict[str, str](), scheme.find_partitioned
 
     def noted(store: Store, named: Any, strategy: str) -> Any:
         suited[strategy] = named
         return find(store, named, strategy)
 
     with monkeypatch.context() as patch:
-        patch.setattr(strategy_choice, "find_partitioned", noted)
+        patch.setattr(scheme, "find_partitioned", noted)
         costs = {each.strategy: each for each in make(**short).compare().costs}
     assert suited == {"hierbatching": "b", "marius": "a"}
     assert "recorded" in costs["diskgnn"].note
@@ -151,8 +152,8 @@ def test_the_rows_of_drawn_batches_are_kept_beside_the_store(make, own, short, m
     assert compared() == hits
     assert drawn == [1, 1]
     gnndrive.open(own.path)  # which ignores the folder
-    monkeypatch.setattr(strategy_choice, "kept_classes", lambda *given: None)
-    monkeypatch.setattr(strategy_choice, "row_classes", damaged)
+    monkeypatch.setattr("gnndrive.plan.strategy_costs.kept_classes", lambda *given: None)
+    monkeypatch.setattr("gnndrive.plan.strategy_costs.row_classes", damaged)
     assert not make(**short).compare().own.refused
 
 
@@ -207,7 +208,7 @@ def costing(seconds: dict[str, float]) -> Any:
 def test_auto_takes_the_cheapest_that_changes_no_batch(make, short, costs, chosen, monkeypatch):
     monkeypatch.setattr(strategy_choice, "predict", costing(costs))
     cheap = StrategyCost("diskgnn", {"disk": 1e-9}, 10, 0.9, same_batches=False)
-    monkeypatch.setattr(strategy_choice, "unpacked_cost", lambda *args: cheap)
+    monkeypatch.setattr("gnndrive.strategies.diskgnn.unpacked_cost", lambda *args: cheap)
     loader = make(**short, strategy="auto")
     loader._choose_strategy()
     assert loader._strategy is STRATEGIES[chosen]

@@ -8,6 +8,7 @@ import pytest
 from torch_geometric.data import Data
 
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from tests.given import moved
 from tests.loader.ranks.conftest import as_rank
 from tests.loader.windows.stores import ARGUMENTS, make_graph, make_store
 
@@ -34,7 +35,10 @@ def make(store: Store, stack: ExitStack) -> Make:
 
     def one(**more: Any) -> NeighborLoader:
         kind: Any = LinkNeighborLoader if "edge_label_index" in more else NeighborLoader
-        made: NeighborLoader = kind(**{"data": store, **ARGUMENTS, **more})
+        given = {"data": store, **ARGUMENTS, **more}
+        if given["strategy"] == "gnndrive":
+            del given["megabatch"]
+        made: NeighborLoader = kind(**moved(given))
         return stack.enter_context(made)
 
     return one

@@ -12,6 +12,7 @@ import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.store.partitioned.partition import partition
+from gnndrive.strategies.windows.scheme import WindowScheme
 from tests.loader.batches import bits
 
 NODES, EDGES, PARTS = 900, 7_000, 12
@@ -66,11 +67,10 @@ def with_windows(
 
 def inside(loader: NeighborLoader, window: Window) -> torch.Tensor:
     """Whether each node is in the window: in its partitions, or static; bool [N]."""
-    partitioned, megabatches = loader._partitioned, loader._megabatches
-    assert partitioned is not None
-    assert megabatches is not None
+    scheme = loader._assembly().scheme
+    assert isinstance(scheme, WindowScheme)
+    partitioned, static = scheme.source, scheme.chosen.static
     found = np.isin(partitioned.part_of(np.arange(partitioned.num_nodes)), window.partitions)
-    static = megabatches[1].windows.static
     found[np.asarray(partitioned.order)[partitioned.home[:static]]] = True
     return torch.from_numpy(found)
 

@@ -14,8 +14,8 @@ from torch_geometric.sampler import NegativeSampling
 
 from gnndrive import LinkNeighborLoader, Store
 from gnndrive.common.records import Subgraph
-from gnndrive.loader.megabatches import MegabatchSource
 from gnndrive.sampling.graph import mapped
+from gnndrive.strategies.windows.source import MegabatchSource
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
     EDGES,
@@ -80,7 +80,7 @@ def test_the_in_edges_of_a_windows_nodes(make: Make, store: Store) -> None:
         assembly = make(static=static)._assembly()
         schedule, pointers = assembly.schedule(0), store.edges().index_pointers
         source = MegabatchSource(
-            assembly.megabatches.windows, pointers, lambda schedule=schedule: schedule.windows(0)
+            assembly.scheme.chosen, pointers, lambda schedule=schedule: schedule.windows(0)
         )
         degrees = np.diff(pointers.astype(np.int64))
         windows = list(source.windows())
@@ -129,7 +129,7 @@ def test_a_swap_loads_one_logical_partition(make: Make) -> None:
     """Of the six, two are in memory; a window's rows are read before its batches, and once."""
     loader = make(**MARIUS)
     assert len(list(loader)) == len(loader)
-    sizes = np.diff(loader._partitioned.bounds)
+    sizes = np.diff(loader._scheme.source.bounds)
     windows = [set(each.partitions.tolist()) for each in windows_of(loader)]
     new = [
         sizes[sorted(after - before)].sum() for before, after in pairwise([set[int](), *windows])
@@ -246,11 +246,11 @@ def test_negative_nodes_are_any_of_the_window(links: MakeLinks) -> None:
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_window_of_all_partitions_is_the_whole_graph(links, store, replace):
     """Then samples are those of the strategy that draws from the whole graph."""
-    plain = links(strategy="gnndrive", megabatch=None, replace=replace, some=slice(None))
+    plain = links(strategy="gnndrive", replace=replace, some=slice(None))
     loader = links(megabatch=PARTS, static=0.03, replace=replace, some=slice(None))
     assembly, (window,) = loader._assembly(), windows_of(loader)
     source = MegabatchSource(
-        assembly.megabatches.windows, store.edges().index_pointers, lambda: iter((window,))
+        assembly.scheme.chosen, store.edges().index_pointers, lambda: iter((window,))
     )
     graph, samplers = source.graph(window), (plain._assembly().sampler(), assembly.sampler())
     for key in range(9):

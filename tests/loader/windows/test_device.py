@@ -40,7 +40,7 @@ def test_half_of_the_free_memory_is_for_windows(make, monkeypatch):
         loader = make(device="simulated-cuda", megabatch=None)
         plan = loader.plan()
         assert plan.device_bytes <= free // 2
-        sizes.append(loader._megabatches[1].windows.megabatch)
+        sizes.append(loader._assembly().scheme.chosen.megabatch)
     assert len(list(loader)) == len(loader)
     assert loader.stats()["buffer_slots"] == plan.slots, "the buffer has not grown"
     assert not loader._runtime.warming_up

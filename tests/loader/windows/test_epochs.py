@@ -16,8 +16,8 @@ from torch_geometric.data import Data
 from gnndrive import NeighborLoader
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.errors import ConfigError
-from gnndrive.loader.megabatches import PASSES_MAX, passes_for
 from gnndrive.store.partitioned.partition import partition
+from gnndrive.strategies.windows.scheme import PASSES_MAX, passes_for
 from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_all_same, simulate
 from tests.loader.ranks.conftest import AsRank
@@ -139,7 +139,6 @@ def test_a_loader_takes_over_the_size(make: Make) -> None:
     resumed = make(megabatch=None)
     assert len(resumed) != len(whole), "it would have one window"
     resumed.load_state_dict(saving.state_dict())
-    assert resumed.megabatch is None
     assert_all_same(begun + list(resumed), whole)
     assert len(resumed) == len(whole), "it stays"
     again = make(megabatch=None)

@@ -45,14 +45,6 @@ def own(tmp_path: Path) -> Store:
 # ---- arguments
 
 
-def test_arguments_of_windows_are_for_strategies_with_windows(store):
-    for strategy in ("gnndrive", "diskgnn"):
-        with pytest.raises(ConfigError, match="order='x' is for a strategy that samples inside"):
-            NeighborLoader(store, [3], strategy=strategy, order="x")
-    with pytest.raises(ConfigError, match=r"megabatch=.* is for a store"):
-        NeighborLoader(make_graph(), [3], megabatch=3)
-
-
 EDGE = {"edge_label_index": torch.zeros(2, 50, dtype=torch.int64), "batch_size": 90} | MARIUS
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"topology": "resident"}, "^topology='resident' is for batches that are sampled"),
@@ -62,7 +54,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"static": 0.5}, r"static=0.5: .* has the lists of 0\.04 of the nodes"),
     ({"passes": 1.5}, r"^passes=1\.5"),
     ({"megabatch": 0}, "^megabatch=0 must be a whole number of at least 1"),
-    ({"packed": "x"}, "^packed= is for a strategy that replays"),
+    ({"packed": "x"}, r"^packed='x' belongs to a strategy: give strategy=DiskGNN\(packed='x'\)"),
     ({"partitioned": 3}, "^partitioned=3: give a name, or the path of a folder"),
     # more than plain sampling
     ({"disjoint": True}, "disjoint="),
@@ -206,7 +198,7 @@ def test_a_code_that_is_no_node(make: Make, folder: Path, code: int) -> None:
     """The error comes at the turn of its window's first batch; the next epoch has it again."""
     loader = make(partitioned=folder, static=0)
     window = windows_of(loader)[1]
-    at = int(loader._partitioned.edge_bounds[window.partitions[1]]) + 3
+    at = int(loader._scheme.source.edge_bounds[window.partitions[1]]) + 3
     codes = np.memmap(folder / "indices.npy", np.int32, "r+", DATA_OFFSET)
     codes[at] = code
     codes.flush()

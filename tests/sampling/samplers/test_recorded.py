@@ -12,11 +12,11 @@ import gnndrive
 from gnndrive import NeighborLoader
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.records import Seeds
-from gnndrive.loader.recording import LoaderRecording
 from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.samplers.recorded import Recorded
 from gnndrive.sampling.schedules.base import InputNodes
 from gnndrive.store.packed.recording import Recording
+from gnndrive.strategies.packs.recording import LoaderRecording
 from tests.store.packed.packs import make_graph
 
 EPOCHS, SEED = 2, 4

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from gnndrive.loader.recording import LoaderRecording, pack_settings
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.encoding import RecordedBatch
 from gnndrive.store.packed.format import PackInfo
@@ -16,6 +15,7 @@ from gnndrive.store.packed.pack import write_pack
 from gnndrive.store.packed.record import Recorded, record
 from gnndrive.store.packed.samples import SampleReader, read_index
 from gnndrive.store.packed.verify import verify_pack
+from gnndrive.strategies.packs.recording import LoaderRecording, pack_settings
 
 MEMORY = 65 << 20
 NODES, EDGES = 300, 2_500

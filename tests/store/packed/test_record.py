@@ -15,13 +15,13 @@ import torch
 from gnndrive import LinkNeighborLoader
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
-from gnndrive.loader.recording import pack_settings, recording_memory
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.placement import PLACING
 from gnndrive.store.packed.record import record
 from gnndrive.store.packed.samples import SampleReader
 from gnndrive.store.packed.settings import parse_settings
 from gnndrive.store.parsing import Record
+from gnndrive.strategies.packs.recording import pack_settings, recording_memory
 from tests.loader.batches import assert_all_same, assert_same
 from tests.store.packed.packs import NODES, files_of, reader_of, record_loader, source_of
 

@@ -5,7 +5,7 @@ next one needs, which costs the less the longer it is; beyond some times the bat
 feature buffer holds, that is hardly anything. The disk limits it, too, because two superbatches are
 alive at a time.
 
-`Assembly` makes one for a strategy that samples ahead; `loader/superbatches.py` asks it for sizes.
+`AheadScheme` (`scheme.py`) makes one, and asks it for sizes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from gnndrive.buffer.items import CODE_BYTES
 from gnndrive.common.items import Item, Life, Shape, if_any
 from gnndrive.common.memory import format_size
-from gnndrive.pipeline.superbatches import ALIVE_MAX
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.trace import record_bytes
+from gnndrive.strategies.superbatches.feed import ALIVE_MAX
 
 SUPERBATCH_MAX = 32_000  # codes of 16 bits tell the batches of two superbatches apart
-AUTO_MAX, AUTO_MIN = 1500, 64  # Ginex §4 has 1,500
+AUTO_MAX, AUTO_MIN = 1500, 64  # GNNDrive's experiments have 1,500 for Ginex
 HELD = 16  # an "auto" superbatch is this many times as long as the buffer holds batches' misses
 RAMP = (2, 8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first
 KEPT_SEED_BYTES = 24  # a seed of a batch that is sampled ahead: its id, input_id and position
@@ -30,7 +30,7 @@ KEPT_SEED_BYTES = 24  # a seed of a batch that is sampled ahead: its id, input_i
 
 @dataclass(frozen=True, slots=True)
 class PlannedSuperbatches:
-    """What is decided of superbatches before the first one.
+    """What is decided of superbatches before the first one; see `plan.request.Ahead`.
 
     Attributes:
         folder: where their samples wait.
@@ -49,6 +49,18 @@ class PlannedSuperbatches:
     position_bytes: int
     free_bytes: int
     apart: bool = False
+
+    def part(self, size: Bounds) -> SampledAhead:
+        """See `Ahead.part`."""
+        return SampledAhead(self, size)
+
+    def window(self, size: Bounds) -> int:
+        """See `Ahead.window`."""
+        return ALIVE_MAX * self.most(size)
+
+    def foreseen(self, size: Bounds) -> int | None:
+        """See `Ahead.foreseen`."""
+        return None if self.asked is None else self.most(size)
 
     @property
     def alive(self) -> int:

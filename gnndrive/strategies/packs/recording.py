@@ -103,7 +103,7 @@ def check_recordable(assembly: Assembly) -> None:
         ConfigError: the loader has a sampler, batch sampler or sample transform of the user's, or
             replays a pack.
     """
-    if assembly.recording is not None:
+    if assembly.scheme.source is not None:
         raise ConfigError(
             f"strategy={assembly.strategy.name!r} replays batches that are recorded already: leave "
             "it out, so that batches are drawn"

@@ -2,8 +2,9 @@
 
 All batches are known, so nothing is estimated: the index says how many rows of each batch lie at
 which level. The feature buffer has as many hot rows as the other items leave room for, and places
-for the other rows of the largest batch. `make_planner` (`choice.py`) calls `packed_planner`; before
-rows are packed, `packed_room` says how much memory training will have for both.
+for the other rows of the largest batch. `PackScheme` (`strategies/diskgnn.py`) calls
+`fitting_planner`; before rows are packed, `packed_room` says how much memory training will have for
+both.
 
 When not to use it: for batches that are drawn (`slots.py`).
 """
@@ -23,7 +24,18 @@ from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
-from gnndrive.plan.costs import replayed_seconds
+from gnndrive.plan.choice import refusal
+from gnndrive.plan.costs import (
+    DISK,
+    GATHER,
+    HAND_OVER,
+    HAND_OVER_S,
+    LAND_BYTE_S,
+    LONG_READ_BYTES,
+    PROCESSORS,
+    copy_seconds,
+    processors,
+)
 from gnndrive.plan.plan import (
     Budget,
     Plan,
@@ -34,8 +46,10 @@ from gnndrive.plan.plan import (
     rest_bytes,
 )
 from gnndrive.plan.planner import MAPPED_BYTES, Planner, StageCounts
-from gnndrive.plan.prediction import Disk
+from gnndrive.plan.prediction import Disk, Loading
 from gnndrive.plan.request import PlanRequest, attribute_files, planner_of
+from gnndrive.plan.sampled_trace import SampledTrace
+from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.items import Graph, Samples
 from gnndrive.sampling.samplers.base import Bounds
@@ -44,7 +58,7 @@ from gnndrive.store.packed.recording import RecordedSizes, Recording
 STAGES = StageCounts(2, 2, 2)
 STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
 PLACES = 2  # one is read while the other is gathered
-READ_BYTES = 256 << 10  # of one request of a long read
+RECORDED = "recorded: the same epochs again and again"
 TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because samples are recorded", 0)
 _NOT_NEEDED = (SlotTables, Graph, Samples)  # parts of a loader that draws
 RESIDENT_BYTES = 45  # of a hot row that is being read: its numbers, and its planned read
@@ -183,7 +197,7 @@ class PackSlots:
             shared: of these, in the segment.
             tables: those of a plan.
         """
-        requests = read / READ_BYTES + shared / (READ_BYTES / 4) + 2
+        requests = read / LONG_READ_BYTES + shared / (LONG_READ_BYTES / 4) + 2
         seconds = requests * self.disk.request_s + read * self.disk.byte_s
         for table in tables:
             ends, uses = self.recording.band_ends[table.name], self.recording.band_uses[table.name]
@@ -204,7 +218,7 @@ class PackSlots:
         )
         read_bytes = read + self.sizes.record_bytes
         disk_s = self._read_seconds(read_bytes - beyond, shared, plan.tables)
-        seconds = replayed_seconds(disk_s, self._rows(), every, read_bytes, pace)
+        seconds = _replayed_seconds(disk_s, self._rows(), every, read_bytes, pace)
         return seconds, 1 - read / max(every, 1)
 
 
@@ -230,9 +244,11 @@ class HotRows:
 
     Attributes:
         recording: the pack.
+        scratch_bytes: see `Beside`.
     """
 
     recording: Recording
+    scratch_bytes: int = 0
 
     def items(self, shape: Shape) -> Sequence[Item]:
         """See `Part`."""
@@ -336,6 +352,22 @@ def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
     return replace(planner, slots=slots, beside=HotRows(recording))
 
 
+def fitting_planner(request: PlanRequest, recording: Recording) -> Planner:
+    """The planner of a pack, whose plan fits; attributes that `memory=` has no room for count."""
+    planner = packed_planner(request, recording)
+    if request.memory is None:
+        return planner
+
+    def plan(memory: int) -> Plan | None:
+        return packed_planner(replace(request, memory=memory), recording).plan_that_fits()
+
+    try:
+        planner.plan()
+    except ConfigError as error:
+        raise refusal(request.memory, plan, error, "pack smaller batches") from None
+    return planner
+
+
 def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Planner:
     """The planner of a loader that replays batches of such sizes, whose feature buffer is not
     known."""
@@ -398,3 +430,75 @@ def packed_room(
             )
         host = max(request.memory - others, 0)
     return host // ranks + device_memory, places
+
+
+# ---- what a batch costs
+
+
+def _replayed_seconds(
+    disk_s: float, rows: float, nbytes: float, read_bytes: float, pace: float
+) -> dict[str, float]:
+    """What a batch that is replayed from a pack keeps busy for how long, by part.
+
+    Args:
+        disk_s: seconds of reading it.
+        rows, nbytes: its rows, and their bytes.
+        read_bytes: bytes that are read.
+        pace: see `plan/pace.py`.
+    """
+    gather_s = copy_seconds(rows, nbytes)
+    computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
+    return {
+        DISK: disk_s, GATHER: pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
+        PROCESSORS: pace * computing / processors(),
+    }  # fmt: skip
+
+
+def packed_cost(name: str, planner: Planner, pace: float, batches: int | None) -> StrategyCost:
+    """What a batch of a pack costs; see `plan/pace.py`.
+
+    Raises:
+        ConfigError: the plan does not fit.
+    """
+    plan, slots = planner.plan(), planner.slots
+    assert isinstance(slots, PackSlots)
+    seconds, hit_share = slots.batch_seconds(plan, pace)
+    return StrategyCost(name, seconds, batches, hit_share, same_batches=False, note=RECORDED)
+
+
+def unpacked_cost(
+    name: str, request: PlanRequest, planner: Planner, loading: Loading,
+    traces: Mapping[str, SampledTrace], batches: int | None, command: str,
+) -> StrategyCost:  # fmt: skip
+    """What a batch of a pack would cost.
+
+    Args:
+        name: the strategy's.
+        request, planner, loading: of a loader that draws the batches.
+        traces: by the tables' names.
+        batches: of an epoch.
+        command: what packs.
+
+    Raises:
+        ConfigError: the plan does not fit, or no trace says how often rows are used.
+    """
+    plan, read = planner.plan(), 0.0
+    hits = wanted = nbytes = 0.0
+    for table in plan.tables:
+        trace = traces.get(table.name)
+        if trace is None:
+            raise ConfigError("there is no pack, and too little is known to say what one gives")
+        # The hottest rows stay; how often rows are used is counted in the trace itself.
+        counts = np.bincount(trace.ids, minlength=trace.rows)
+        slots = int(table.slots * trace.share)
+        share = float(np.sort(counts)[::-1][:slots].sum() / max(counts.sum(), 1))
+        count = float(trace.wanted.mean())
+        hits, wanted = hits + share * count, wanted + count
+        read += (1 - share) * count * table.row_bytes
+        nbytes += count * table.row_bytes
+    disk_s = request.disk.long_reads(read)
+    seconds = _replayed_seconds(disk_s, wanted, nbytes, read, loading.pace)
+    note = f"if packed, with {command}; {RECORDED}"
+    return StrategyCost(
+        name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=note
+    )

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.plan.packed import packed_room
 from gnndrive.plan.request import PlanRequest
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.packed.predict import SLOT_BYTES
 from gnndrive.store.packed.record import Recorded
 from gnndrive.store.packed.recording import RecordedSizes, recorded_sizes
+from gnndrive.strategies.packs.plan import packed_room
 
 SPARE = 0.01  # of the memory: a row that turns out to have no room costs a read of its own
 LARGEST = 1.02  # the largest batch reads so much more than the mean one

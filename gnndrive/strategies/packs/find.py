@@ -1,6 +1,6 @@
 """`find_recording`: the pack that a loader replays, found by the loader's own arguments.
 
-`StoreLoader` calls it for a strategy that replays. A pack fits if its recorded batches are those
+`DiskGNN` calls it. A pack fits if its recorded batches are those
 that the loader would draw: the same inputs, batch size, fanout and sampling. How its rows lie
 does not matter.
 """
@@ -14,12 +14,12 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.recording import pack_command, pack_settings
 from gnndrive.sampling.schedules.base import InputEdges
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.packed.settings import PackSettings, differences
+from gnndrive.strategies.packs.recording import pack_command, pack_settings
 
 NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
 """Arguments of a loader that draws its batches, which do nothing when they are replayed."""

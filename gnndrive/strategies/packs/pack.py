@@ -16,14 +16,15 @@ from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.loader.arguments import positive, whole
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
-from gnndrive.loader.packing_memory import hot_slots
-from gnndrive.loader.recording import LoaderRecording, pack_settings
 from gnndrive.store.format import Progress
 from gnndrive.store.packed.format import PackInfo, pack_path
 from gnndrive.store.packed.pack import write_pack
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.strategies import strategy as find_strategy
+from gnndrive.strategies.base import strategy as find_strategy
+from gnndrive.strategies.diskgnn import DiskGNN
+from gnndrive.strategies.packs.memory import hot_slots
+from gnndrive.strategies.packs.recording import LoaderRecording, pack_settings
 
 
 def pack(
@@ -106,13 +107,12 @@ def _check_draws(arguments: dict[str, Any]) -> None:
     Raises:
         ConfigError: there is such an argument.
     """
-    replays = find_strategy(arguments.get("strategy", "gnndrive")).replays
-    for name in ("strategy",) if replays else ("packed",):
-        if arguments.get(name) is not None:
-            raise ConfigError(
-                f"{name}={arguments[name]!r} is for a loader that replays a pack, and pack draws "
-                "the batches: give it to the loader that trains"
-            )
+    asked = arguments.get("strategy", "gnndrive")
+    if isinstance(find_strategy(asked), DiskGNN):
+        raise ConfigError(
+            f"strategy={asked!r} is for a loader that replays a pack, and pack draws the batches: "
+            "give it to the loader that trains"
+        )
 
 
 def _assembly(store: Store, num_neighbors: Any, arguments: dict[str, Any]) -> Assembly:

@@ -1,6 +1,6 @@
 """`find_partitioned`: the partitioned folder that a loader samples in; checks what goes with it.
 
-`StoreLoader` calls it for a strategy whose windows are partitions.
+`InsideWindows` (`scheme.py`) calls it.
 """
 
 from __future__ import annotations
@@ -15,37 +15,19 @@ from gnndrive.loader.arguments import positive
 from gnndrive.store.partitioned.format import NAME, PARTITIONED, TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned, partitions_of
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
 
 NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
 """Arguments of a loader that samples from the whole graph, which do nothing inside windows."""
-ARGUMENTS = ("partitioned", "megabatch", "static", "passes", "order")
-"""Arguments that only a loader of windows has."""
 RANDOM = "random"  # a partitioning's method
 AUTO = "auto"  # passes=: as many as loading a window takes
 
 
-def refuse_window_arguments(own: Mapping[str, Any], strategy: str) -> None:
-    """Refuse arguments that only a loader of windows has.
+def check_arguments(own: Mapping[str, Any], strategy: Any) -> None:
+    """Check the arguments of a loader of windows.
 
     Args:
-        own: the values of `OWN_ARGUMENTS`.
-        strategy: the name of a strategy without windows of partitions.
-
-    Raises:
-        ConfigError: one of them is given.
-    """
-    for name in ARGUMENTS:
-        if own[name] is not None:
-            raise ConfigError(
-                f"{name}={own[name]!r} is for a strategy that samples inside windows of a "
-                f"partitioned store, and strategy={strategy!r} does not: leave it out, or give "
-                "strategy='hierbatching'"
-            )
-
-
-def check_window_arguments(own: Mapping[str, Any], strategy: str) -> None:
-    """Check the arguments of a loader of windows.
+        own: gnndrive's arguments of the loader, by their names.
+        strategy: an `InsideWindows`.
 
     Raises:
         ConfigError: one of them cannot work, or has no use.
@@ -54,12 +36,13 @@ def check_window_arguments(own: Mapping[str, Any], strategy: str) -> None:
         if own[name] not in ("auto", None):
             raise ConfigError(
                 f"{name}={own[name]!r} is for batches that are sampled from the whole graph, and "
-                f"strategy={strategy!r} samples inside windows: leave it out"
+                f"strategy={strategy.name!r} samples inside windows: leave it out"
             )
-    for name in ("megabatch", "passes"):
-        if own[name] is not None and (name, own[name]) != ("passes", AUTO):
-            positive(**{name: own[name]})
-    share = own["static"]
+    if strategy.megabatch is not None:
+        positive(megabatch=strategy.megabatch)
+    if strategy.passes != AUTO:
+        positive(passes=strategy.passes)
+    share = strategy.static
     given = isinstance(share, int | float) and not isinstance(share, bool)
     if share is not None and not (given and 0 <= share <= 1):
         raise ConfigError(f"static={share!r}: give a share of the nodes, from 0 to 1")
@@ -87,13 +70,13 @@ def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
     return open_partitioned(path, store)
 
 
-def suited_partitions(strategy: Strategy, store: Store) -> str | None:
-    """The name of the store's partitions that suit a strategy best, of several: those at random if
-    its windows are to mix nodes, others if not; None: there are no whole ones."""
+def suited_partitions(store: Store, mixed: bool) -> str | None:
+    """The name of the store's partitions that suit best, of several: those at random if windows are
+    to mix nodes (`mixed`), others if not; None: there are no whole ones."""
     infos = {each.path.name: each.info for each in partitions_of(store) if each.info is not None}
 
     def unsuited(name: str) -> bool:
-        return (infos[name].settings.method == RANDOM) != strategy.mixed
+        return (infos[name].settings.method == RANDOM) != mixed
 
     return min(sorted(infos), key=unsuited, default=None)
 

@@ -1,4 +1,4 @@
-"""The windows of an epoch whose batches are sampled inside mega-batches (HierBatching §4).
+"""The windows of an epoch whose batches are sampled inside mega-batches (HierBatching §3).
 
 A window is a lease: its rows are prefetched through the feature buffer and stay in it until the
 window's last batch is released. `WindowFeed` samples inside windows. One of its tasks
@@ -49,7 +49,7 @@ Rows = Mapping[str, Int64Array]
 
 
 class WindowSource(Protocol):
-    """What a feed keeps in memory; `loader/megabatches.py` has it."""
+    """What a feed keeps in memory; `source.py` has it."""
 
     def windows(self) -> Iterator[Window]:
         """The windows of the epoch that have batches left, in order, each with the number of its

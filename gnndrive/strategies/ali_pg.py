@@ -1,0 +1,27 @@
+"""AliGraph (VLDB 2019) and PaGraph (SoCC 2020): a static cache of the rows that matter most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gnndrive.strategies.base import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class AliPG(Strategy):
+    """Ali+PG, the baseline that DiskGNN's and Ginex's papers call so: AliGraph and PaGraph keep
+    what most batches need in memory and never replace it.
+
+    AliGraph keeps neighbour lists by the ratio of in- to out-degree; PaGraph keeps the rows of the
+    nodes with the most out-edges, as many as fit. All other rows are read for each batch.
+
+    Where this differs: rows are read through the same buffer as with the other strategies, in which
+    the kept rows have their slots for good and the others share the rest; the neighbour cache is
+    that of topology="direct".
+    """
+
+    name: str = "ali+pg"
+    paper: str = "AliGraph (VLDB 2019), PaGraph (SoCC 2020)"
+    topologies: tuple[Any, ...] = ("direct", "resident", "mmap")
+    policy: Any = "static"

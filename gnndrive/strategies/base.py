@@ -1,0 +1,369 @@
+"""`Strategy`: a published design; `Scheme`: how one loader loads by it.
+
+A strategy is a frozen dataclass: the parts that the design is made of, and its own arguments. A
+loader takes one as `strategy=`, or its name. The parts are plug-ins: each name is a file in the
+folder of its kind, see `gnndrive.common.plugins`. For a strategy of your own, replace parts of
+another one (`replace(GNNDrive(), name="own", policy=MyPolicy)`), or derive a class. If batches come
+about in a way of their own, its `open` returns a `Scheme` of its own, which the loader asks for
+everything that depends on that: what the plan counts, the feed of an epoch, what a batch costs.
+
+No file of the loader, the plan or the pipeline imports more of this folder than this file, which
+finds the classes by their names (`gnndrive/strategies/__init__.py` lists them).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gnndrive.common.array_pool import Allocate
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.plugins import find
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Feed
+from gnndrive.pipeline.sample import SampledFeed
+from gnndrive.plan.choice import make_planner
+from gnndrive.plan.plan import Beside, Plan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.request import Ahead, PlanRequest
+from gnndrive.plan.strategy_costs import Known, StrategyCost
+from gnndrive.sampling.samplers.base import SamplerContext
+from gnndrive.sampling.schedules.base import ScheduleContext, Window
+from gnndrive.store.opened_folder import Source
+from gnndrive.store.reader import Store
+
+_OLD_NAMES = {"superbatch_folder": "folder"}
+PARTS = ("name", "paper", "schedule", "sampler", "topologies", "layout", "policy", "tiers")
+"""The fields of a strategy that are no arguments of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedContext:
+    """What the feed of an epoch, or of a part of it, is made from.
+
+    Attributes:
+        left: yields the windows that have batches left, each with the number of these.
+        request, plan: what the plan was made from, and the plan.
+        policy: which rows leave the feature buffer; None: none ever does.
+        empty: allocates arrays, as `numpy.empty` does.
+        load_graph, free_graph: have the adjacency in memory, and free it again.
+        end: how many batches the iterator yields in all; None: it is not known.
+    """
+
+    left: Callable[[], Iterator[Window]]
+    request: PlanRequest
+    plan: Plan
+    policy: Any
+    empty: Allocate
+    load_graph: Callable[[], None]
+    free_graph: Callable[[], None]
+    end: int | None
+
+
+class Scheme:
+    """How one loader loads by a strategy. This one: batches are sampled from the whole graph as
+    they are needed.
+
+    Where a method takes `assembly`, that is the loader's arguments and what is made from them,
+    `gnndrive.loader.assembly.Assembly`.
+
+    Attributes:
+        source: the folder that has the tables' rows, and brings adjacency or samples of its own;
+            None: the store has them.
+        tables: the names of the tables that go through the feature buffer; None: all.
+        sweep: the most batches that are read together; None: the loader's argument says it.
+        warms_up: whether a small buffer can serve the first batches on a GPU.
+        numbered: whether batches depend on the epoch's number even without a seed.
+        deals: whether ranks have batches of their own, not each n-th one.
+        not_shared: why no host service can serve such a loader, with "" for the store's name; "":
+            it can.
+        single: why a batch around any seeds cannot be made; "": it can.
+    """
+
+    source: Source | None = None
+    tables: Collection[str] | None = None
+    sweep: int | None = None
+    warms_up = True
+    numbered = False
+    deals = False
+    not_shared = ""
+    single = ""
+
+    def current(self, assembly: Any, begun: bool) -> Scheme:
+        """The scheme for the arguments as they are now.
+
+        Args:
+            assembly: the loader's, which has this scheme.
+            begun: whether the loader has begun an epoch, so that what it reads is open.
+
+        Raises:
+            ConfigError: an argument cannot work.
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
+        return self
+
+    def after_epoch(self, counters: Counters) -> Scheme:
+        """What follows from an epoch that has ended, of which all batches were counted."""
+        return self
+
+    # ---- what batches depend on
+
+    def settings(self) -> dict[str, Any]:
+        """What batches depend on beside the loader's own arguments; JSON can hold it."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """What the state of an epoch keeps beside that, for `resumed`."""
+        return {}
+
+    def resumed(self, assembly: Any, state: Mapping[str, Any], begun: bool) -> Scheme:
+        """The scheme that goes on with an epoch.
+
+        Args:
+            assembly: the loader's, with this scheme.
+            state: what the user gave, which is not checked yet.
+            begun: see `current`.
+
+        Raises:
+            ConfigError: it cannot go on with it.
+        """
+        return self
+
+    def drawn_text(self) -> str:
+        """A text that identifies what the batches that are drawn for a plan depend on."""
+        return ""
+
+    # ---- what is made of it
+
+    def schedule_context(self, context: ScheduleContext, ranks: Any) -> ScheduleContext:
+        """What the schedule is made from, for one of several ranks (`loader.ranks.Ranks`)."""
+        return context
+
+    def sampler_context(self, context: SamplerContext) -> SamplerContext:
+        """What a sampler is made from."""
+        return context
+
+    def ahead(self, assembly: Any) -> Ahead | None:
+        """How batches are sampled ahead; None: they are not."""
+        return None
+
+    def beside(self, assembly: Any) -> Beside | None:
+        """What keeps rows in host memory for which a device has no room; None: nothing does."""
+        return None
+
+    def planner(self, request: PlanRequest) -> Planner:
+        """Makes the loader's plan.
+
+        Raises:
+            ConfigError: see `make_planner`.
+        """
+        return make_planner(request)
+
+    def feed(self, context: FeedContext) -> Feed:
+        """Samples the batches of an epoch, or of a part of it."""
+        return SampledFeed()
+
+
+DRAWN = Scheme()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """The parts of a published design, each a plug-in's name or its class, and its own arguments.
+
+    Attributes:
+        name: the name that `strategy=` takes.
+        paper: where the design was published.
+        schedule: chooses the seeds of each batch.
+        sampler: samples around seeds. A class for plain sampling only returns, from `make`, the
+            subgraph sampler for loader arguments that need more.
+        topologies: where the adjacency may live; the loader takes the first that suits the memory,
+            unless the user names one.
+        layout: how the rows of features lie on disk; adjacency and other attributes lie as the
+            store has them.
+        policy: which rows leave the feature buffer first, unless the user names another; none is
+            used where the buffer holds all rows, unless the user named one.
+        tiers: where rows are fetched from, below the feature buffer; the highest first.
+    """
+
+    name: str = field(default="", repr=False)
+    paper: str = field(default="", repr=False)
+    schedule: Any = field(default="shuffled", repr=False)
+    sampler: Any = field(default="uniform", repr=False)
+    topologies: tuple[Any, ...] = field(default=("resident", "direct", "mmap"), repr=False)
+    layout: Any = field(default="table", repr=False)
+    policy: Any = field(default="belady", repr=False)
+    tiers: tuple[Any, ...] = field(default=("disk",), repr=False)
+
+    whole_graph: ClassVar[bool] = True
+    """Whether batches are sampled from the whole graph, so that any seeds can be loaded."""
+
+    def open(self, assembly: Any) -> Scheme:
+        """Check the loader's arguments, and open what the strategy reads beside the store.
+
+        Args:
+            assembly: the loader's arguments (`gnndrive.loader.assembly.Assembly`).
+
+        Raises:
+            ConfigError: an argument cannot work, or what it reads is not there.
+            StoreError: what it reads is damaged.
+        """
+        return DRAWN
+
+    def lacks(self, store: Store) -> str | None:
+        """Why the strategy cannot run on a store yet, with the command that changes that; None: it
+        can, as far as the store alone shows."""
+        return None
+
+    def suited(self, store: Store) -> Strategy:
+        """The strategy with what suits it best of what a store has, where the user names nothing
+        and there are several."""
+        return self
+
+    def folders(self) -> list[Path]:
+        """The folders outside of the store that its arguments name."""
+        return []
+
+    def cost(self, assembly: Any, known: Known, request: PlanRequest) -> StrategyCost | None:
+        """What a batch costs; None: the loads of its policy are simulated, because batches are
+        sampled from the whole graph.
+
+        Args:
+            assembly: of a loader with this strategy, without a scheme.
+            known: what all predictions for a loader share.
+            request: of a loader that draws the same seeds' batches from the whole graph.
+
+        Raises:
+            ConfigError: it cannot run with these arguments.
+        """
+        return None
+
+    def arguments(self) -> dict[str, Any]:
+        """The strategy's own arguments, by their names."""
+        own = (each.name for each in fields(self) if each.name not in PARTS)
+        return {name: getattr(self, name) for name in own}
+
+    @property
+    def text(self) -> str:
+        """The text that `strategy` makes it of, if it is one of the list: its name, with those
+        arguments that are not the default ones."""
+        given = [
+            f"{each.name}={getattr(self, each.name)}"
+            for each in fields(self)
+            if each.name not in PARTS and getattr(self, each.name) != each.default
+        ]
+        return ":".join([self.name, ",".join(given)]) if given else self.name
+
+
+def strategies() -> dict[str, Strategy]:
+    """Every strategy with its default arguments, by its name, in the order in which they are shown;
+    the first is the default."""
+    found: dict[str, Strategy] = import_module("gnndrive.strategies").STRATEGIES
+    return found
+
+
+def strategy(named: Any) -> Strategy:
+    """Find a strategy by its name, or check one that was composed.
+
+    Args:
+        named: a strategy; or a text: its name, "auto", or a name with arguments such as
+            "ginex:superbatch=256,phases=apart".
+
+    Raises:
+        ConfigError: no strategy has that name (the message lists all names) or such an argument, or
+            a part of the strategy is no plug-in.
+    """
+    if isinstance(named, Strategy):
+        _check_parts(named)
+        return named
+    known = strategies()
+    name, colon, text = named.partition(":") if isinstance(named, str) else (named, "", "")
+    if name == "auto" and not colon:
+        return auto()
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(
+            f"no strategy is called {name!r}; there are: {', '.join(['auto', *sorted(known)])}"
+        )
+    return _with_arguments(known[name], text) if colon else known[name]
+
+
+def refuse_strategys(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that belong to a strategy where they are given beside it.
+
+    Raises:
+        ConfigError: there is one; the message says the form that works.
+    """
+    for name, value in given.items():
+        own = _OLD_NAMES.get(name, name)
+        owners = [each for each in strategies().values() if own in each.arguments()]
+        if owners:
+            forms = " or ".join(f"{type(each).__name__}({own}={value!r})" for each in owners)
+            raise ConfigError(
+                f"{name}={value!r} belongs to a strategy: give strategy={forms}, of "
+                f'gnndrive.strategies, or as text strategy="{owners[0].name}:{own}={value}"'
+            )
+
+
+def auto() -> Strategy:
+    """Stands for the strategy of a loader until one is chosen (`loader/strategy_choice.py`). It has
+    the parts of the default strategy, whose batches all choices have."""
+    first = next(iter(strategies().values()))
+    return replace(first, name="auto", paper="the cheapest with the same batches")
+
+
+def batches_of(strategy: Strategy) -> str:
+    """The name of the first strategy that has the same batches: those with the same schedule and
+    sampler. A state of one resumes with another."""
+    for each in strategies().values():
+        if (each.schedule, each.sampler) == (strategy.schedule, strategy.sampler):
+            return each.name
+    return strategy.name
+
+
+def _with_arguments(strategy: Strategy, text: str) -> Strategy:
+    """The strategy with the arguments that a text gives, such as "superbatch=256,phases=apart"."""
+    own, given = strategy.arguments(), dict[str, Any]()
+    for part in re.split(r"[,:](?=\w+=)", text):
+        name, equals, value = part.partition("=")
+        if not equals or name not in own:
+            has = f"has {', '.join(own)}" if own else "has none"
+            raise ConfigError(
+                f"strategy={strategy.name + ':' + text!r}: {part!r} is no argument of it: "
+                f"{strategy.name} {has}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE"
+            )
+        given[name] = _value(value)
+    return replace(strategy, **given)
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _check_parts(composed: Strategy) -> None:
+    """Raise ConfigError unless every part of a strategy is a plug-in of its kind."""
+    for part in ("topologies", "tiers"):
+        given = getattr(composed, part)
+        if not isinstance(given, tuple) or not given:
+            raise ConfigError(
+                f"the strategy {composed.name!r} has {part}={given!r}: give a tuple of at least one"
+            )
+    parts = {
+        "schedules": (composed.schedule,),
+        "samplers": (composed.sampler,),
+        "topologies": composed.topologies,
+        "layouts": (composed.layout,),
+        "policies": (composed.policy,),
+        "tiers": composed.tiers,
+    }
+    for kind, plugins in parts.items():
+        for plugin in plugins:
+            find(kind, plugin)

@@ -1,0 +1,395 @@
+"""What the windows of a partitioned store need: `PlannedWindows`, `WindowSlots`, `window_cost`.
+
+The feature buffer of a loader that samples inside windows holds the static rows and those of two
+windows (HierBatching section 3): one is trained on while the next one is loaded. Rows that both
+have are there once. `largest_window` says how many partitions a window may have within the memory;
+`WindowScheme` (`scheme.py`) calls it, and `partitioned_planner`, which makes the plan for windows
+of one size. The slots must hold two windows, or batches would load rows one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from math import ceil
+from typing import TypeVar
+
+import numpy as np
+
+from gnndrive.buffer.items import LEASE_BYTES
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Item, Life, Phase, Shape, if_any
+from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.records import NO_TOPOLOGY, Int32Array, Int64Array, TopologyChoice
+from gnndrive.plan.costs import (
+    ADMISSION,
+    BESIDE,
+    DISK,
+    FILTER,
+    FILTER_EDGE_S,
+    GATHER,
+    HAND_OVER,
+    HAND_OVER_S,
+    LAND_BYTE_S,
+    PROCESSORS,
+    SAMPLING,
+    admit_seconds,
+    gather_seconds,
+    processors,
+)
+from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.plan import Budget, Plan, TablePlan, default_bytes
+from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.request import PlanRequest, planner_of
+from gnndrive.plan.strategy_costs import StrategyCost
+from gnndrive.sampling.load_window import loading_bytes
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.schedules.base import WindowSizes
+from gnndrive.sampling.window_graph import window_bytes
+from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.strategies.windows.feed import READING_MAX
+
+K = TypeVar("K")
+_MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
+CHUNK_ROWS = 1 << 16  # rows that the keeper leases together
+HELD_BYTES = 16  # of a row that the keeper holds: its number, its slot, whether it is there
+STATIC_BYTES = 16  # of a static node of the folder: where it is, and where its list begins
+GRAPHS = 2  # windows in memory
+
+
+@dataclass(frozen=True)
+class PlannedWindows:
+    """The windows of a loader.
+
+    Attributes:
+        partitioned: the partitioned store.
+        sizes: how many partitions windows have, as their schedule says.
+        static: the number of static rows that are held for the whole epoch.
+        drawn: what is known of batches that were drawn inside a window; None: nothing.
+        drawn_in: the number of partitions of the window that they were drawn in.
+        kept: the share of the edges to that window's nodes that begin in it.
+        chosen: whether they fitted into the memory that was free when a loader chose them. A plan
+            does not ask how much is free again, because that changes all the time.
+    """
+
+    partitioned: Partitioned
+    sizes: WindowSizes
+    static: int
+    drawn: DrawnBatches | None = None
+    drawn_in: int = 0
+    kept: float = 1.0
+    chosen: bool = False
+
+    @cached_property
+    def _sizes(self) -> tuple[Int64Array, Int64Array]:
+        """Nodes and edges of so many of the largest partitions, int64 [P + 1] each."""
+        found = []
+        for bounds in (self.partitioned.bounds, self.partitioned.edge_bounds):
+            sizes = np.sort(np.diff(bounds))[::-1]
+            found.append(np.append(0, np.cumsum(sizes)).astype(np.int64))
+        return found[0], found[1]
+
+    @property
+    def megabatch(self) -> int:
+        """The number that `megabatch=` takes to have these windows."""
+        return self.sizes.megabatch
+
+    @property
+    def count(self) -> int:
+        """The most windows in an epoch."""
+        return self.sizes.windows
+
+    @property
+    def nodes(self) -> int:
+        """The most nodes of a window's graph, static ones included; static ones that lie in its
+        partitions count twice."""
+        return int(self._sizes[0][self.sizes.one]) + self.static
+
+    @property
+    def rows(self) -> int:
+        """The rows of x that may be loaded: those of all partitions, and the static ones."""
+        return self.partitioned.num_nodes + self.static
+
+    @property
+    def slots(self) -> int:
+        """Slots for the static rows and those of two windows."""
+        return int(self._sizes[0][self.sizes.two]) + self.static
+
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes of two windows' graphs, one of which is being loaded."""
+        partitioned = self.partitioned
+        edges = int(self._sizes[1][self.sizes.one])
+        edges += int(partitioned.static_bounds[self.static])
+        kept = min(ceil(edges * self.kept_in_window), partitioned.num_edges)
+        rows = partitioned.num_nodes + partitioned.num_static
+        graph = window_bytes(self.nodes, kept, rows, partitioned.num_edges)
+        graphs = min(GRAPHS, self.count)
+        return graphs * graph + loading_bytes(self.nodes, partitioned.num_static)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what the keeper holds beside the slots."""
+        return HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of the folder's arrays that are read into memory when it is opened."""
+        return STATIC_BYTES * self.partitioned.num_static
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
+        which = "two windows" if self.count > 1 else "the window"
+        yield item("window graphs", self.graph_bytes, f"adjacency inside {which}")
+        yield item("held rows", self.held_bytes, "leases of whole windows")
+        why = "where they are, and their lists begin"
+        yield from if_any(Item("static nodes", self.static_bytes, why))
+
+    @property
+    def kept_in_window(self) -> float:
+        """The share of the edges to a window's nodes that begin in it, at most."""
+        if self.drawn is None:
+            return 1.0
+        return min(self.kept * (1 + _MARGIN) * self._growth, 1.0)
+
+    @property
+    def _growth(self) -> float:
+        """How many times larger a window is than the one that batches were drawn in, at least 1."""
+        return max(self.sizes.one / self.drawn_in, 1)
+
+    def within(self, bounds: Bounds) -> Bounds:
+        """The most that a batch can have: no more nodes than a window."""
+        nodes = {type: min(count, self.nodes) for type, count in bounds.nodes.items()}
+        entries = {type: min(count, self.nodes) for type, count in bounds.entries.items()}
+        return replace(bounds, nodes=nodes, entries=entries)
+
+    def planned(self, bounds: Bounds) -> Bounds:
+        """The size that a plan counts for the largest batch, at most `bounds`. In a larger window
+        than the one that batches were drawn in, they are expected to be larger in proportion."""
+        if self.drawn is None:
+            return bounds
+        found, growth = self.drawn.planned(bounds), self._growth
+
+        def grown(counts: Mapping[K, int], most: Mapping[K, int]) -> dict[K, int]:
+            return {type: min(ceil(growth * n), most[type]) for type, n in counts.items()}
+
+        nodes, edges = grown(found.nodes, bounds.nodes), grown(found.edges, bounds.edges)
+        entries = grown(found.entries, bounds.entries)
+        expanded = found.expanded
+        if expanded is not None:
+            expanded = min(ceil(growth * expanded), sum(entries.values()))
+        return Bounds(nodes, edges, entries, expanded)
+
+    def said(self) -> tuple[str, ...]:
+        """What `plan()` prints of the windows."""
+        if self.drawn is None:
+            return ()
+        return (
+            f"a window keeps {self.kept:.0%} of the edges to its nodes; a batch has about "
+            f"{self.drawn.mean_nodes():,.0f} nodes",
+        )
+
+
+# ---- the plan
+
+STAGES = StageCounts(2, 4, 3)
+STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
+FREE = "the part of the device's free memory that loading may use, "
+QUARTER = "a quarter of the memory that is left, "
+INSIDE = "batches are smaller: neighbours outside their window are left out"
+TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because each window has a graph of its own", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSlots:
+    """The feature buffer of a loader that samples inside windows; see `plan.plan.Slots`.
+
+    Attributes:
+        windows: what the windows need.
+    """
+
+    windows: PlannedWindows
+
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """See `Slots.fit`."""
+        windows, (table,), slots = self.windows, shape.tables, self.windows.slots
+        tables = (TablePlan(table.name, table.rows, slots, table.row_bytes, windows.nodes),)
+        count = f"{windows.count} windows" if windows.count > 1 else "one window"
+        in_common = 2 * windows.sizes.one - windows.sizes.two
+        common = f", {in_common:,} of them in both" if in_common and windows.count > 1 else ""
+        why = (
+            f"{slots:,} rows: {windows.static:,} static ones and "
+            f"{'two' if windows.count > 1 else 'one'} of {count}, each of "
+            f"{windows.sizes.one:,} of {windows.partitioned.num_parts:,} partitions{common}"
+        )
+        return tables, why
+
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """See `Slots.said`."""
+        return self.windows.said()
+
+    def check(self, plan: Plan, budget: Budget) -> None:
+        """See `Slots.check`."""
+        windows, ranks, slots = self.windows, plan.ranks, plan.buffer_bytes
+        limits = [("memory", "memory=", budget.memory, plan.host_bytes)]
+        limits.append(("buffer", "buffer=", budget.buffer, slots * ranks))
+        device, given = budget.device_memory, budget.device_given
+        if given or (device is not None and not windows.chosen):
+            said = "device_memory=" if given else FREE
+            limits.append(("device_memory", said, device, plan.device_bytes))
+        if not windows.chosen and (budget.memory, budget.buffer, device) == (None, None, None):
+            limits.append(("buffer", QUARTER, default_bytes(ranks), slots * ranks))
+        for name, said, limit, needed in limits:
+            if limit is not None and needed > limit:
+                raise ConfigError(
+                    f"{said}{format_size(limit)} is too little for windows of "
+                    f"{windows.megabatch:,} of {windows.partitioned.num_parts:,} partitions, which "
+                    f'need {format_size(needed)}: give {name}="{least_text(needed)}", or '
+                    f"{smaller(windows)}\n{plan}"
+                )
+
+
+def smaller(windows: PlannedWindows) -> str:
+    """What makes a loader of windows need less memory, for error messages."""
+    if windows.megabatch > 1:
+        return "a smaller megabatch=, static= or batch_size="
+    return (
+        "a smaller static= or batch_size=, or partition the store into more parts (gnndrive "
+        "partition)"
+    )
+
+
+def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Planner:
+    """The planner of a loader that samples inside windows."""
+    request = windowed_request(request, windows)
+    stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
+    planner = planner_of(request, stages)
+    shape = replace(planner.shape, looks_ahead=False)  # whole windows are loaded
+    return replace(
+        planner, shape=shape, parts=(windows, *planner.parts), slots=WindowSlots(windows),
+        topology=TOPOLOGY, beside=None, limits=None,
+    )  # fmt: skip
+
+
+def windowed_request(request: PlanRequest, windows: PlannedWindows) -> PlanRequest:
+    """The request with what the windows change: their batches, the rows' file, and their own
+    stages."""
+    bounds = windows.within(request.bounds)
+    planned = windows.planned(bounds)
+    stages = {
+        name: getattr(STAGES, name) if getattr(request, name) is None else getattr(request, name)
+        for name in STAGE_NAMES
+    }
+    file = replace(windows.partitioned.x, row_count=windows.rows)
+    return replace(
+        request, tables=tuple(replace(table, file=file) for table in request.tables),
+        bounds=bounds, seed_bounds=bounds, planned=planned, drawn=windows.drawn,
+        shared=False, shared_graph=False, **stages,
+    )  # fmt: skip
+
+
+def largest_window(
+    windows: PlannedWindows, sizes: Callable[[int], WindowSizes],
+    fits: Callable[[PlannedWindows], bool], draw: Callable[[PlannedWindows], PlannedWindows],
+) -> PlannedWindows:  # fmt: skip
+    """The windows with the most partitions that fit into the memory, with what was drawn of them.
+
+    How large batches are depends on the windows' size, so windows of a size that fits in any case
+    are drawn first, then larger ones.
+
+    Args:
+        windows: with the fewest partitions in a window.
+        sizes: takes the most partitions in a window, and returns the sizes of such windows; raises
+            ConfigError if there cannot be such windows.
+        fits: whether windows fit.
+        draw: adds what is known of a window's batches, and draws some if nothing is known.
+
+    Returns:
+        Windows that fit; if not even the smallest do, these.
+    """
+    parts, least = windows.partitioned.num_parts, windows.megabatch
+
+    def fitting(of: PlannedWindows, megabatch: int) -> PlannedWindows | None:
+        """Windows whose batches are expected to be like those of `of`; None: they do not fit."""
+        try:
+            tried = replace(of, sizes=sizes(megabatch))
+        except ConfigError:
+            return None
+        return tried if fits(tried) else None
+
+    def most(of: PlannedWindows) -> PlannedWindows:
+        """The largest of these windows that fit; the smallest if none do."""
+        best, low, high = replace(of, sizes=windows.sizes), least, parts
+        while low < high:
+            middle = (low + high + 1) // 2
+            tried = fitting(of, middle)
+            if tried is None:
+                high = middle - 1
+            else:
+                best, low = tried, middle
+        return best
+
+    found = draw(most(windows))
+    for _ in range(3):
+        larger = most(found)
+        if larger.megabatch == found.megabatch:
+            break
+        found = draw(larger)
+    while found.megabatch > least and not fits(found):
+        fewer = max(found.megabatch * 9 // 10, least)
+        found = draw(replace(found, sizes=sizes(fewer)))
+    return found
+
+
+def partitioned_cost(
+    name: str, request: PlanRequest, planner: Planner, pace: float,
+    windows: Iterable[Int32Array | None], batches: int,
+) -> StrategyCost:  # fmt: skip
+    """What a batch inside a window costs.
+
+    Args:
+        name: the strategy's.
+        request, planner: the loader's.
+        pace: see `plan/pace.py`.
+        windows: the partitions of each window of an epoch.
+        batches: of an epoch.
+
+    Raises:
+        ConfigError: the plan does not fit, or no batch was drawn.
+    """
+    assert isinstance(planner.slots, WindowSlots)
+    plan, sizes = planner.plan(), planner.slots.windows
+    partitioned, drawn = sizes.partitioned, sizes.drawn
+    if drawn is None:
+        raise ConfigError("how large batches are is not known before one is drawn: give memory=")
+    nodes, codes = np.diff(partitioned.bounds), np.diff(partitioned.edge_bounds)
+    (table,) = plan.tables
+    rows, edges, before = float(sizes.static), 0.0, set[int]()
+    for window in windows:
+        there = set() if window is None else set(window.tolist())
+        rows += float(nodes[list(there - before)].sum())
+        edges += float(codes[list(there)].sum())
+        before = there
+    batches = max(batches, 1)
+    rows, edges = rows / batches, edges / batches
+    read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
+    count, sample_s = drawn.together.get(table.name, (0,))[0], BESIDE * drawn.sample_s
+    cores, gather_s = processors(), pace * gather_seconds(count, count * table.row_bytes)
+    admit_s, filter_s = pace * admit_seconds(count, rows), pace * FILTER_EDGE_S * edges
+    computing = sample_s + gather_s + admit_s + filter_s
+    computing += pace * (HAND_OVER_S + LAND_BYTE_S * rows * table.row_bytes)
+    seconds = {
+        DISK: request.disk.long_reads(read),
+        FILTER: filter_s,
+        SAMPLING: sample_s / min(planner.stages.samplers, cores),
+        ADMISSION: admit_s,
+        GATHER: gather_s,
+        HAND_OVER: pace * HAND_OVER_S,
+        PROCESSORS: computing / cores,
+    }
+    note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"
+    return StrategyCost(name, seconds, batches, None, same_batches=False, note=note)

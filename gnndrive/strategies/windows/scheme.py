@@ -1,0 +1,415 @@
+"""`InsideWindows`: a strategy that samples inside windows of partitions, and its scheme.
+
+A window is a group of partitions that are in memory together. How large windows are is chosen once,
+before the runtime is made, by the memory and by drawn batches: batches inside a window are smaller
+than those of the whole graph, so a few are drawn inside one; their sizes are kept in batches.json.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array, Sample, Subgraph
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.ranks import Ranks
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Feed
+from gnndrive.plan.choice import refusal
+from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
+from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.strategy_costs import Known, StrategyCost
+from gnndrive.sampling.samplers.base import SamplerContext
+from gnndrive.sampling.schedules import choose as choose_schedule
+from gnndrive.sampling.schedules.base import ScheduleContext, WindowSizes
+from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
+from gnndrive.store.partitioned.format import TABLE
+from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.store.reader import Store
+from gnndrive.strategies.base import FeedContext, Scheme, Strategy
+from gnndrive.strategies.windows.feed import WindowFeed
+from gnndrive.strategies.windows.find import (
+    AUTO,
+    check_arguments,
+    check_tables,
+    find_partitioned,
+    suited_partitions,
+)
+from gnndrive.strategies.windows.plan import (
+    PlannedWindows,
+    largest_window,
+    partitioned_cost,
+    partitioned_planner,
+    smaller,
+    windowed_request,
+)
+from gnndrive.strategies.windows.source import MegabatchSource
+
+PASSES_MAX = 8  # that are chosen
+_DIGITS = 12  # of a checksum, in a state
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsideWindows(Strategy):
+    """A strategy that samples inside windows of a partitioned store (`gnndrive.partition`).
+
+    Args:
+        partitioned: the partitions: their name in the store, or their folder. None: the only ones
+            in the store's folder.
+        megabatch: the most partitions in a window, which are in memory together. None: as many as
+            fit into the memory with those of the next window.
+        static: the share of the nodes that are in memory for the whole epoch, those with the most
+            out-edges. None: the strategy's own.
+        passes: how often the batches of a window come, with other draws, before the next window is
+            trained on. "auto": once in the first epoch, then as often as loading a window takes the
+            time of its batches, at most 8 times.
+        order: the order of the windows, where the strategy has several. None: its first.
+    """
+
+    layout: Any = "partitioned"
+    sampler: Any = "inside"
+    topologies: tuple[Any, ...] = ("mmap",)
+    policy: Any = "lru"
+    partitioned: Any = None
+    megabatch: int | None = None
+    static: float | None = None
+    passes: int | str = 1
+    order: str | None = None
+
+    whole_graph: ClassVar[bool] = False
+    own_static: ClassVar[float] = 0.0
+    """The share that `static=None` stands for."""
+    mixed: ClassVar[bool] = False
+    """Whether windows are to mix nodes, so that partitions at random suit them best."""
+
+    def open(self, assembly: Assembly) -> WindowScheme:
+        """See `Strategy.open`."""
+        check_arguments(assembly.own, self)
+        found = find_partitioned(assembly.store, self.partitioned, self.name)
+        _check_tables(assembly, self)
+        return WindowScheme(self, found)
+
+    def lacks(self, store: Store) -> str | None:
+        """See `Strategy.lacks`."""
+        if self.suited(store).partitioned is not None:
+            return None
+        how = " --method random --name random" if self.mixed else ""
+        return f"needs partitions: gnndrive partition {shlex.quote(str(store.path))}{how}"
+
+    def suited(self, store: Store) -> InsideWindows:
+        """See `Strategy.suited`."""
+        if self.partitioned is not None:
+            return self
+        return replace(self, partitioned=suited_partitions(store, self.mixed))
+
+    def folders(self) -> list[Path]:
+        """See `Strategy.folders`."""
+        return [Path(self.partitioned)] if isinstance(self.partitioned, str) else []
+
+    def cost(self, assembly: Assembly, known: Known, request: PlanRequest) -> StrategyCost:
+        """See `Strategy.cost`; of several partitions those that suit best."""
+        inside = (
+            self.suited(assembly.store).open(assembly).current(assembly, begun=False).of(assembly)
+        )
+        request = inside.request()
+        windows = (each.partitions for each in inside.schedule(0).windows(0))
+        planner = inside.scheme.planner(request)
+        return partitioned_cost(self.name, request, planner, known.pace, windows, inside.steps())
+
+
+def _check_tables(assembly: Assembly, strategy: InsideWindows) -> None:
+    check_tables([table.name for table in assembly.collate.tables], strategy.name)
+
+
+@dataclass(frozen=True)
+class WindowScheme(Scheme):
+    """How a loader uses a partitioned store.
+
+    Attributes:
+        strategy: says how.
+        source: the partitioned store.
+        windows: how large windows are, and what they need; None: it is not chosen yet.
+        chosen_for: the arguments that they were chosen for.
+        measured: how many passes follow from what an epoch's windows took, with passes="auto";
+            None: none was measured, and batches come once.
+        resumed_size: `megabatch=` of the state that was loaded; None: none was.
+    """
+
+    strategy: InsideWindows
+    source: Partitioned
+    windows: PlannedWindows | None = None
+    chosen_for: str = ""
+    measured: int | None = None
+    resumed_size: int | None = None
+
+    tables = (TABLE,)
+    sweep = 1  # batches of two windows must not wait for each other
+    warms_up = False  # a small buffer would not hold two windows
+    deals = True
+
+    @property
+    def not_shared(self) -> str:  # type: ignore[override]
+        """See `Scheme`."""
+        return f"with strategy={self.strategy.name!r} each rank has windows of its own"
+
+    @property
+    def single(self) -> str:  # type: ignore[override]
+        """See `Scheme`."""
+        return f"strategy={self.strategy.name!r} samples inside windows"
+
+    @property
+    def chosen(self) -> PlannedWindows:
+        """The windows, once they are chosen."""
+        assert self.windows is not None, "windows are chosen before anything is made of them"
+        return self.windows
+
+    @property
+    def passes(self) -> int:
+        """How often a window's batches come."""
+        given = self.strategy.passes
+        return self.measured or 1 if isinstance(given, str) else given
+
+    @property
+    def _size(self) -> int | None:
+        """The most partitions in a window that were asked for."""
+        return self.strategy.megabatch or self.resumed_size
+
+    def of(self, assembly: Assembly) -> Assembly:
+        """The assembly with this scheme."""
+        return replace(
+            assembly, scheme=self, collate=assembly.collate.buffering(self.tables),
+        )  # fmt: skip
+
+    def current(self, assembly: Assembly, begun: bool) -> WindowScheme:
+        """See `Scheme.current`: the windows stay the same once the runtime is made."""
+        _check_tables(assembly, self.strategy)  # the program may have set features meanwhile
+        depends = repr([assembly.own, self._size, assembly.num_neighbors, assembly.batch_size])
+        known = self.windows is not None
+        if known and (begun or (self.chosen_for == depends and self._still_fits(assembly))):
+            return self
+        return replace(self, windows=self._choose(assembly), chosen_for=depends)
+
+    def after_epoch(self, counters: Counters) -> WindowScheme:
+        """See `Scheme.after_epoch`: decides how many passes the next epochs have."""
+        if self.strategy.passes != AUTO or self.measured is not None:
+            return self
+        return replace(self, measured=passes_for(counters.window_seconds))
+
+    # ---- what batches depend on
+
+    def settings(self) -> dict[str, Any]:
+        """See `Scheme.settings`; the names are those of arguments."""
+        arrays, windows = self.source.info.arrays, self.chosen
+        checksums = f"{arrays['order'].checksum} {arrays['bounds'].checksum}"
+        return {
+            "partitioned": sha256(checksums.encode()).hexdigest()[:_DIGITS],
+            "megabatch": windows.megabatch, "static": windows.static,
+            "passes": self.strategy.passes, "order": self.strategy.order,
+        }  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """See `Scheme.state`."""
+        return {"passes": self.measured}
+
+    def resumed(self, assembly: Assembly, state: Mapping[str, Any], begun: bool) -> WindowScheme:
+        """See `Scheme.resumed`. Without `megabatch=`, a loader that has not begun takes the size of
+        the state's windows, because its batches depend on it."""
+        passes = state.get("passes")
+        if passes is not None and not (type(passes) is int and passes >= 1):
+            raise ConfigError("the state is damaged: give what state_dict() returned")
+        found, settings = replace(self, measured=passes), state.get("settings")
+        size: Any = settings.get("megabatch") if isinstance(settings, Mapping) else None
+        fits = type(size) is int and 1 <= size <= self.source.num_parts
+        if begun or self.strategy.megabatch is not None or not fits:
+            return found
+        found = replace(found, resumed_size=size)
+        try:
+            return found.current(found.of(assembly), begun)
+        except ConfigError as error:
+            raise ConfigError(f"the state was saved with megabatch={size}: {error}") from None
+
+    def drawn_text(self) -> str:
+        """See `Scheme.drawn_text`."""
+        return f"windows {self.settings()}"
+
+    # ---- what is made of it
+
+    def schedule_context(self, context: ScheduleContext, ranks: Ranks) -> ScheduleContext:
+        """See `Scheme.schedule_context`."""
+        dealt = ranks.dealt_by == "loader"
+        return replace(
+            context, partitioned=self.source, megabatch=self.chosen.megabatch,
+            passes=self.passes, order=self.strategy.order,
+            rank=ranks.rank if dealt else 0, world=ranks.world if dealt else 1,
+        )  # fmt: skip
+
+    def sampler_context(self, context: SamplerContext) -> SamplerContext:
+        """See `Scheme.sampler_context`."""
+        return replace(context, window_nodes=self.chosen.nodes)
+
+    def planner(self, request: PlanRequest) -> Planner:
+        """See `Scheme.planner`."""
+        return partitioned_planner(request, self.chosen)
+
+    def feed(self, context: FeedContext) -> Feed:
+        """See `Scheme.feed`."""
+        pointers = context.request.store.edges().index_pointers
+        return WindowFeed(MegabatchSource(self.chosen, pointers, context.left))
+
+    # ---- how large windows are
+
+    def _choose(self, assembly: Assembly) -> PlannedWindows:
+        """Decide how large the windows are.
+
+        Raises:
+            ConfigError: the windows do not fit into the memory, or an argument cannot work.
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
+        source, given, per_step = self.source, self._size, assembly.ranks.per_step
+        if self.strategy.passes == AUTO and per_step > 1:
+            raise ConfigError(
+                'passes="auto" measures the windows of one process, and all ranks have to yield as '
+                "many batches: give a number of passes"
+            )
+        windows = PlannedWindows(source, WindowSizes(), self._static())
+        sizes = partial(self._sizes, assembly, windows)
+        windows = replace(windows, sizes=sizes(given and min(given, source.num_parts)))
+
+        def request_of(windows: PlannedWindows) -> PlanRequest:
+            return self._trying(assembly, windows).request()
+
+        def fits(windows: PlannedWindows) -> bool:
+            request = request_of(windows)
+            return partitioned_planner(request, windows).plan_that_fits() is not None
+
+        known = request_of(windows).memory is not None
+        draw = partial(self._with_drawn, assembly) if known else _undrawn
+        windows = largest_window(windows, sizes, fits, draw) if given is None else draw(windows)
+        request = request_of(windows)
+        try:
+            partitioned_planner(request, windows).plan()
+        except ConfigError as error:
+            raise _with_least(request, windows, error) from None
+        if given is None and per_step > 1:
+            # Each rank would choose by the memory that it finds and the batches that it draws.
+            raise ConfigError(
+                "ranks= deals windows to the ranks, so they must be as large on all of them: give "
+                f"megabatch={windows.sizes.megabatch}, which fits here, or less"
+            )
+        return replace(windows, chosen=True)
+
+    def _static(self) -> int:
+        """How many rows are held for the whole epoch."""
+        given, source = self.strategy.static, self.source
+        share = self.strategy.own_static if given is None else float(given)
+        if given is not None and source.num_static < round(share * source.num_nodes):
+            most = source.num_static / source.num_nodes
+            raise ConfigError(
+                f"static={share}: {source.path} has the lists of {most:.3g} of the nodes: give "
+                "no more, or partition the store again with a larger static="
+            )
+        return min(round(share * source.num_nodes), source.num_static)
+
+    def _still_fits(self, assembly: Assembly) -> bool:
+        """Whether windows whose size was chosen fit into the memory that is free now. Between the
+        first `plan()` or `len()` and the first epoch a model may have taken some."""
+        if self._size is not None:
+            return True  # the user's
+        windows = replace(self.chosen, chosen=False)
+        request = self._trying(assembly, windows).request()
+        return partitioned_planner(request, windows).plan_that_fits() is not None
+
+    def _trying(self, assembly: Assembly, windows: PlannedWindows) -> Assembly:
+        """The assembly of a loader with other windows."""
+        return replace(self, windows=windows).of(assembly)
+
+    def _sizes(self, assembly: Assembly, windows: PlannedWindows, most: int | None) -> WindowSizes:
+        """The sizes of windows with at most `most` partitions; None: with as few as can be.
+
+        Raises:
+            ConfigError: there cannot be such windows.
+        """
+        tried = self._trying(assembly, windows)
+        context = tried.scheme.schedule_context(tried.schedule_context(0), assembly.ranks)
+        schedule = choose_schedule(self.strategy.schedule, replace(context, megabatch=most))
+        if schedule.window_sizes is None:
+            raise ConfigError(
+                f"strategy={self.strategy.name!r} samples inside windows, and the batches of your "
+                "sampler lie anywhere in the graph: leave sampler= and batch_sampler= out"
+            )
+        return schedule.window_sizes
+
+    def _with_drawn(self, assembly: Assembly, windows: PlannedWindows) -> PlannedWindows:
+        """The windows with what is known of their batches; draws some if nothing is known."""
+        windows = replace(windows, drawn=None)
+        assembly = self._trying(assembly, windows)
+        bounds = windowed_request(assembly.request(), windows).bounds
+        settings = assembly.drawn_settings(assembly.batch_size or 0)
+        key = entry_key(assembly.store, settings)
+        entry = load_entry(assembly.store, key)
+        tables = {TABLE: windows.rows}
+        if isinstance(entry, dict) and isinstance(entry.get("kept"), float):
+            drawn = DrawnBatches.from_json(entry.get("batches"), bounds, tables)
+            if drawn is not None and 0 <= entry["kept"] <= 1:
+                return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=entry["kept"])
+        left = partial(assembly.schedule(0).windows, 0)
+        source = MegabatchSource(windows, assembly.store.edges().index_pointers, left)
+        # Of all windows the one with the most edges: its batches are likely to be the largest.
+        window = max(source.windows(), key=source.codes_of, default=None)
+        if window is None:
+            return windows
+        graph = source.graph(window)
+        drawn = draw_batches(
+            islice(window.batches, DRAWN_BATCHES), assembly.sampler(), [graph], _rows_of, tables,
+            bounds,
+        )  # fmt: skip
+        if drawn is None:
+            return windows
+        kept = graph.num_edges / max(source.codes_of(window), 1)
+        entry = {"kept": kept, "batches": drawn.to_json(settings)}
+        save_entry(assembly.store, key, entry)
+        return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=kept)
+
+
+def passes_for(seconds: Collection[tuple[float, float]]) -> int | None:
+    """How many passes hide the loading of windows (HierBatching 3); None: none was measured.
+
+    Args:
+        seconds: of each window, those that loading it took and those that its batches took.
+    """
+    if not seconds:
+        return None
+    load, compute = (median(each) for each in zip(*seconds, strict=True))
+    if load >= PASSES_MAX * compute:
+        return PASSES_MAX
+    return max(int(load / compute), 1)
+
+
+def _with_least(request: PlanRequest, windows: PlannedWindows, error: ConfigError) -> ConfigError:
+    """The error for windows that do not fit; with `memory=`, it names the least that works."""
+    if request.memory is None:
+        return error
+
+    def plan(memory: int) -> Plan | None:
+        return partitioned_planner(replace(request, memory=memory), windows).plan_that_fits()
+
+    return refusal(request.memory, plan, error, smaller(windows))
+
+
+def _undrawn(windows: PlannedWindows) -> PlannedWindows:
+    return windows
+
+
+def _rows_of(sample: Sample | Subgraph) -> dict[str, Int64Array]:
+    assert sample.rows is not None
+    return dict(sample.rows)
