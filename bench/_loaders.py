@@ -23,6 +23,7 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 import gnndrive
+from gnndrive.cli.commands.loader_options import placed
 from gnndrive.cli.measure.drive import QUEUED, drive
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.ffi import ffi
@@ -237,7 +238,7 @@ def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLo
     }
     return gnndrive.NeighborLoader(
         gnndrive.open(options.store), options.fanout, batch_size=options.batch_size, seed=SEED,
-        **({"shuffle": True} | given | more),
+        **placed({"shuffle": True} | given | more),
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from _limits import Cgroup, drop_caches, run_limited, why_no_limit
 from _loaders import SEED, private_bytes, touch
 
 import gnndrive
+from gnndrive.cli.commands.loader_options import placed
 from gnndrive.common.memory import format_size, parse_size
 
 BESIDE = 450_000_000  # for Python, torch and their libraries
@@ -48,7 +49,7 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
     given, fanout = json.loads(options.worker), options.fanout
     store, before, peak = gnndrive.open(options.store), private_bytes(), 0
     loader = gnndrive.NeighborLoader(
-        store, fanout, batch_size=options.batch_size, shuffle=True, seed=SEED, **given
+        store, fanout, batch_size=options.batch_size, shuffle=True, seed=SEED, **placed(given)
     )
     started, count = time.perf_counter(), 0
     with loader:

@@ -21,8 +21,8 @@ from typing import Any
 import _script
 
 import gnndrive
+from gnndrive.cli.commands.loader_options import placed
 from gnndrive.common.memory import format_size
-from gnndrive.plan.choice import make_planner
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -33,7 +33,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     with gnndrive.NeighborLoader(store, options.fanout, memory=options.memory, **given) as loader:
         found, plan = loader.compare(), loader.plan()
-        stages = make_planner(loader._assembly().request()).stages
+        assembly = loader._assembly()
+        stages = assembly.scheme.planner(assembly.request()).stages
     if found is None or found.curve is None:
         sys.exit(f"with --memory {options.memory} all rows fit: give less")
     given |= {
@@ -54,7 +55,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def run(store: gnndrive.Store, options: argparse.Namespace, given: dict[str, Any]) -> float:
     """The share of hits of a loader that runs."""
-    with gnndrive.NeighborLoader(store, options.fanout, **given) as loader:
+    with gnndrive.NeighborLoader(store, options.fanout, **placed(given)) as loader:
         batches = iter(loader)
         for _ in islice(batches, options.warm_up):
             pass

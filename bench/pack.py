@@ -40,6 +40,7 @@ from _limits import Cgroup, drop_caches, limited, run_limited
 from _loaders import SEED, touch
 
 import gnndrive
+from gnndrive.cli.commands.loader_options import placed
 from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.memory import format_size, parse_size
@@ -98,7 +99,7 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
         given = {"memory": options.memory, "strategy": replays}
     store, epochs = gnndrive.open(options.store), []
     row_bytes = store.table("x").row_bytes
-    with gnndrive.NeighborLoader(store, **arguments(options), **given) as loader:
+    with gnndrive.NeighborLoader(store, **arguments(options), **placed(given)) as loader:
         plan, before = str(loader.plan()), dict.fromkeys(COUNTERS, 0)
         for _ in range(options.epochs):
             started, cpu, batches = time.perf_counter(), time.process_time(), 0

@@ -40,6 +40,7 @@ from _limits import Cgroup, drop_caches, run_limited, tried_limit
 from _loaders import SEED, touch
 
 import gnndrive
+from gnndrive.cli.commands.loader_options import placed
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.store.partitioned.format import partitioned_path, read_partition
@@ -127,7 +128,7 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
     """Load the epochs; return the figures of each."""
     began, store = time.perf_counter(), gnndrive.open(options.store)
     epochs = []
-    with gnndrive.NeighborLoader(store, **arguments(options, store)) as loader:
+    with gnndrive.NeighborLoader(store, **placed(arguments(options, store))) as loader:
         plan, before = str(loader.plan()), dict.fromkeys(COUNTERS, 0.0)
         planned_s = time.perf_counter() - began
         for number in range(options.epochs):

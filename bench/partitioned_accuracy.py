@@ -9,7 +9,7 @@ usage: python bench/partitioned_accuracy.py STORE | --planted NODES,COMMUNITIES
 
 A GraphSAGE with a layer for each fanout is trained on --train of the nodes, and tested after the
 last epoch on all other nodes, with all neighbours. A run is "gnndrive", which samples from the
-whole graph; "labor", the same with sampling="labor", or "labor:K" with batch_dependency=K; or the
+whole graph; "labor", the same with sampling="labor", or "labor:K" with Labor(dependency=K); or the
 name of a strategy and how its partitions are found. In each of --seeds rounds the weights, the
 samples and the training nodes are others; all runs of a round have the same.
 
@@ -104,7 +104,7 @@ def arguments(
     if name == FULL:
         return {}, {}
     if name == LABOR:
-        return {"sampling": LABOR, "batch_dependency": int(method or 1)}, {}
+        return {"sampling": gnndrive.Labor(int(method or 1))}, {}
     path = partitioned_path(store, method)
     if path.exists():
         info = read_partition(path)

@@ -55,7 +55,7 @@ def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
         store, [int(each) for each in options.fanout.split(",")], seeds[:count],
         batch_size=options.batch_size, seed=0, ranks=True,
         host_service=options.mode == "shared",
-        samplers=options.samplers or "auto", **sizes,
+        tuning=gnndrive.Tuning(samplers=options.samplers or "auto"), **sizes,
     )  # fmt: skip
 
 

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     )
     from gnndrive.host.connect import connect
     from gnndrive.inference import infer
+    from gnndrive.loader.arguments import Tuning
     from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
     from gnndrive.loader.lightning import LightningLinkData as LightningLinkData
     from gnndrive.loader.lightning import LightningNodeData as LightningNodeData
     from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
     from gnndrive.pyg.sampler import NeighborSampler
+    from gnndrive.sampling.labor import Labor
     from gnndrive.store.arrays import write_store
     from gnndrive.store.importers import (
         from_csv,
@@ -59,6 +61,7 @@ __all__ = [
     "GNNDriveError",
     "HostServiceError",
     "ImbalancedSampler",
+    "Labor",
     "LinkNeighborLoader",
     "NeighborLoader",
     "NeighborSampler",
@@ -67,6 +70,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreWriter",
+    "Tuning",
     "connect",
     "from_csv",
     "from_data",
@@ -91,11 +95,13 @@ _MODULES = {
     ),
     "host.connect": ("connect",),
     "inference": ("infer",),
+    "loader.arguments": ("Tuning",),
     "loader.imbalanced_sampler": ("ImbalancedSampler",),
     "loader.lightning": ("LightningLinkData", "LightningNodeData"),
     "loader.neighbor_loader": ("LinkNeighborLoader", "NeighborLoader"),
     "strategies.packs.pack": ("pack",),
     "pyg.sampler": ("NeighborSampler",),
+    "sampling.labor": ("Labor",),
     "store.arrays": ("write_store",),
     "store.importers": (
         "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "open_or_make",

@@ -16,7 +16,7 @@ from gnndrive.cli.training import ModelSettings, TrainSettings, train
 
 NODES, FEATURES = 22_470, 4_714
 SPLITS = {"train": 13_482, "val": 4_494, "test": 4_494}  # 60/20/20
-OPTIONS = LoaderOptions(fanout=(10, 10), batch_size=64, seed=1, buffer="64MB")
+OPTIONS = LoaderOptions(batch_size=64, seed=1, buffer="64MB")
 SETTINGS = TrainSettings(epochs=1, lr=0.003, weight_decay=5e-4, seed=1, evaluate=())
 
 pytestmark = pytest.mark.xdist_group("facebook")  # one worker imports it, and only once

@@ -26,28 +26,13 @@ from gnndrive.cli.commands import infer as infer_command
 from gnndrive.cli.commands import page as page_command
 from gnndrive.cli.commands import serve as serve_command
 from gnndrive.cli.commands import train as train_command
-from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
-    BATCH_SIZE,
-    FANOUT,
-    BatchDependency,
-    BatchSize,
-    Buffer,
-    Device,
-    DeviceMemory,
-    Extractors,
-    Fanout,
     IfExists,
     Json,
     Memory,
-    NeighbourCache,
-    Samplers,
-    Sampling,
     StoreOrPack,
     StorePath,
-    StrategyName,
-    Topology,
-    parse_fanout,
 )
 from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.training import TrainSettings
@@ -233,31 +218,18 @@ app.command()(page_command.report)
 
 
 @app.command()
+@with_loader_options()
 def train(
+    options: LoaderOptions,
     store: StorePath,
     model: Annotated[
         Literal["sage", "gcn", "gat"], typer.Option(help="PyG's GraphSAGE, GCN or GAT.")
     ] = "sage",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs, those of --resume included.")] = 3,
-    fanout: Fanout = FANOUT,
-    batch_size: BatchSize = BATCH_SIZE,
-    strategy: StrategyName = "gnndrive",
-    sampling: Sampling = "neighbor",
-    batch_dependency: BatchDependency = 1,
     hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
     weight_decay: Annotated[float, typer.Option(help="Adam's weight decay.")] = 5e-4,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of batches, weights and dropout.")] = 0,
-    buffer: Buffer = None,
-    memory: Memory = None,
-    engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
-    samplers: Samplers = None,
-    extractors: Extractors = 4,
-    topology: Topology = "auto",
-    neighbour_cache: NeighbourCache = None,
-    device: Device = "cpu",
-    device_memory: DeviceMemory = None,
     threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
     trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
@@ -268,12 +240,9 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model on a store; evaluate it on the val and test splits after each epoch."""
-    options = LoaderOptions(
-        parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
-        topology, neighbour_cache, device, device_memory, strategy, sampling,
-        batch_dependency,
-    )  # fmt: skip
-    settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
+    settings = TrainSettings(
+        epochs=epochs, lr=lr, weight_decay=weight_decay, seed=options.seed, trim=trim
+    )
     request = train_command.TrainRequest(
         store, options, settings, model, hidden, dropout, checkpoint, resume, trace
     )

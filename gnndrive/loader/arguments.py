@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from operator import index
 from typing import Any
 
@@ -23,6 +24,7 @@ from gnndrive.loader.ranks import checked_ranks
 from gnndrive.loader.tracing import check_trace
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
+from gnndrive.strategies.base import refuse_strategys
 
 PYG_ARGUMENTS = (
     "input_nodes",
@@ -156,6 +158,52 @@ def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
     return fanouts
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """How a loader's pipeline works; none of it changes a batch. Sizes are bytes or a text.
+
+    Args:
+        topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
+            "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
+            of the strategy's topologies that suits the memory.
+        neighbour_cache: with topology="direct", the memory for adjacency that is kept; 0: none.
+            None: a tenth of the memory if there is room.
+        engine: how to read: "uring" (io_uring), "threads", or an engine plug-in's class. "auto":
+            io_uring if the kernel allows it, else threads.
+        io_depth: the number of reads in flight at once.
+        gap: rows with at most this many unneeded bytes between them on disk are read in one
+            request; 0: only rows that touch or share a sector, as in the paper. None: what
+            `gnndrive bench disk` measured for this disk, else 8192.
+        policy: which rows leave the feature buffer first: "lru" (as in the paper), "belady" (those
+            that the queued samples need last or not at all), "static" (those of nodes with few
+            out-edges), "hybrid" (by next use and reverse PageRank), or a policy plug-in's class.
+            "auto": the strategy's policy, or none if the buffer holds all rows.
+        sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper.
+            "auto": as many as the buffer has room for, up to eight; one if it holds all rows.
+        samplers: the most batches that are sampled at once; with topology="direct" they share their
+            reads. The loader's pool has samplers + 2 threads for all blocking work, gathers
+            included. A positive `num_workers` of the loader replaces it. "auto": 4, or with
+            `memory` as many as pay for their memory.
+        extractors: the number of tasks that read batches' rows into the feature buffer.
+        extracting_queue: how many batches may be sampled or wait for an extractor. "auto": 6, or
+            with `memory` as many as pay for their memory.
+        training_queue: how many batches may be extracted or wait to be delivered. "auto": likewise,
+            4 at most.
+    """
+
+    topology: Any = "auto"
+    neighbour_cache: str | int | None = None
+    engine: Any = "auto"
+    io_depth: int = 128
+    gap: str | int | None = None
+    policy: Any = "auto"
+    sweep: str | int = "auto"
+    samplers: str | int = "auto"
+    extractors: int = 4
+    extracting_queue: str | int = "auto"
+    training_queue: str | int = "auto"
+
+
 OWN_ARGUMENTS = {
     "memory": None,
     "buffer": None,
@@ -165,24 +213,13 @@ OWN_ARGUMENTS = {
     "attrs": None,
     "strategy": "gnndrive",
     "sampling": "neighbor",
-    "batch_dependency": 1,
-    "topology": "auto",
-    "neighbour_cache": None,
-    "engine": "auto",
-    "io_depth": 128,
-    "gap": None,
-    "policy": "auto",
-    "sweep": "auto",
-    "samplers": "auto",
-    "extractors": 4,
-    "extracting_queue": "auto",
-    "training_queue": "auto",
     "seed": None,
     "ranks": None,
     "host_service": "auto",
     "trace": None,
     "on_stats": None,
     "stats_interval": 10.0,
+    "tuning": None,
 }
 """gnndrive's own arguments, beside PyG's and torch's, with their defaults. A loader has an
 attribute of the same name for each."""
@@ -223,8 +260,74 @@ def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
             )
 
 
+def refuse_old_names(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that belong to a strategy, to `tuning=` or to `sampling=`, where they are
+    given beside these.
+
+    Args:
+        given: the arguments that a loader does not have.
+
+    Raises:
+        ConfigError: there is one; the message says the form that works.
+    """
+    refuse_strategys(given)
+    tuning = {each.name for each in fields(Tuning)}
+    for name, value in given.items():
+        if name in tuning:
+            raise ConfigError(
+                f"{name}={value!r} belongs to tuning=: give "
+                f"tuning=gnndrive.Tuning({name}={value!r})"
+            )
+        if name == "batch_dependency":
+            raise ConfigError(
+                f"{name}={value!r} belongs to sampling=: give "
+                f"sampling=gnndrive.Labor(dependency={value!r})"
+            )
+
+
+def flat(own: Mapping[str, Any]) -> dict[str, Any]:
+    """gnndrive's own arguments of a loader, with those of `tuning=` beside the others."""
+    tuning = own["tuning"] or Tuning()
+    return {**own, **{each.name: getattr(tuning, each.name) for each in fields(Tuning)}}
+
+
+def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
+    """Check `tuning=`; whole numbers as int.
+
+    Args:
+        tuning: the user's argument.
+        num_workers: torch's argument: a positive one replaces `samplers`.
+
+    Raises:
+        ConfigError: it is no `Tuning`, or one of its values cannot work.
+    """
+    if not isinstance(tuning, Tuning | None):
+        raise ConfigError(f"tuning={tuning!r}: give gnndrive.Tuning(…)")
+    given = asdict(tuning or Tuning()) | ({"samplers": num_workers} if num_workers else {})
+    counts = ["io_depth", "extractors"]
+    counts += [name for name in STAGE_COUNTS if given[name] != "auto"]
+    checked = {name: positive(**{name: given[name]}) for name in counts}
+    if checked["io_depth"] > IO_DEPTH_MAX:
+        raise ConfigError(
+            f"io_depth={given['io_depth']!r}: give at most {IO_DEPTH_MAX:,} reads in flight; disks "
+            "need 64 to 256"
+        )
+    for kind, name in (("policies", "policy"), ("topologies", "topology"), ("engines", "engine")):
+        if given[name] != "auto":
+            find(kind, given[name])
+    for name in ("gap", "neighbour_cache"):
+        if given[name] is not None:
+            size_or_none(given[name], name)
+    if (sweep := given["sweep"]) != "auto":
+        if isinstance(sweep, str):
+            raise ConfigError(f"sweep={sweep!r}: give a number of batches, or 'auto'")
+        checked["sweep"] = positive(sweep=sweep)
+    return Tuning(**given | checked)
+
+
 def checked_own(given: dict[str, Any]) -> dict[str, Any]:
-    """Check gnndrive's own arguments, except `device`, `feature_dtype` and `strategy`.
+    """Check gnndrive's own arguments, except `device`, `feature_dtype`, `strategy`, `sampling` and
+    `tuning`.
 
     Args:
         given: the values of `OWN_ARGUMENTS`.
@@ -235,33 +338,14 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: one of them cannot work.
     """
-    counts = ["io_depth", "extractors", "batch_dependency"]
-    counts += [name for name in STAGE_COUNTS if given[name] != "auto"]
-    checked = given | {name: positive(**{name: given[name]}) for name in counts}
-    if checked["io_depth"] > IO_DEPTH_MAX:
-        raise ConfigError(
-            f"io_depth={given['io_depth']!r}: give at most {IO_DEPTH_MAX:,} reads in flight; disks "
-            "need 64 to 256"
-        )
-    for kind, name in (("policies", "policy"), ("topologies", "topology"), ("engines", "engine")):
-        if given[name] != "auto":
-            find(kind, given[name])
     for name in ("memory", "buffer", "device_memory"):
         if given[name] is not None:
             parse_size(given[name], name)
-    for name in ("gap", "neighbour_cache"):
-        if given[name] is not None:
-            size_or_none(given[name], name)
     checked_ranks(given["ranks"])
     check_on_stats(given)
     check_trace(given)
     service = given["host_service"]
     if service != "auto" and not isinstance(service, bool):
         raise ConfigError(f"host_service={service!r}: give True, False or 'auto'")
-    sweep, seed = given["sweep"], given["seed"]
-    if sweep != "auto":
-        if isinstance(sweep, str):
-            raise ConfigError(f"sweep={sweep!r}: give a number of batches, or 'auto'")
-        checked["sweep"] = positive(sweep=sweep)
-    checked["seed"] = None if seed is None else whole(seed=seed)
-    return checked
+    seed = given["seed"]
+    return given | {"seed": None if seed is None else whole(seed=seed)}

@@ -21,8 +21,10 @@ from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
     PYG_LINK_ARGUMENTS,
+    Tuning,
     checked_neighbors,
     is_plain,
+    refuse_old_names,
     refuse_own,
 )
 from gnndrive.loader.intervals import OnStats
@@ -31,8 +33,9 @@ from gnndrive.loader.seed_nodes import checked_input_nodes
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
+from gnndrive.sampling.labor import Labor
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import Strategy, refuse_strategys
+from gnndrive.strategies.base import Strategy
 
 
 class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
@@ -88,39 +91,10 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             ("ginex:phases=apart"), or an object, `gnndrive.strategies.Ginex(phases="apart")`, whose
             class says which arguments there are. "auto": the one whose batches are predicted to
             cost least, of those that have the batches of "gnndrive" (docs/tasks/strategies.md).
-        sampling: how neighbours are drawn: "neighbor" (each node draws for itself), or "labor"
-            (LABOR-0: nodes with common neighbours take the same ones, so a batch has fewer
-            distinct nodes; docs/tasks/sampling.md). "labor" looks at the whole list of each node,
-            and with topology="direct" reads it from disk.
-        batch_dependency: with sampling="labor", over how many batches the random numbers change,
-            as in GraphBolt: the more, the more nodes consecutive batches have in common. 1: each
-            batch has its own.
-        topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
-            "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
-            of the strategy's topologies that suits the memory.
-        neighbour_cache: with topology="direct", the memory for adjacency that is kept; 0: none.
-            None: a tenth of the memory if there is room.
-        engine: how to read: "uring" (io_uring), "threads", or an engine plug-in's class. "auto":
-            io_uring if the kernel allows it, else threads.
-        io_depth: the number of reads in flight at once.
-        gap: rows with at most this many unneeded bytes between them on disk are read in one
-            request; 0: only rows that touch or share a sector, as in the paper. None: what
-            `gnndrive bench disk` measured for this disk, else 8192.
-        policy: which rows leave the feature buffer first: "lru" (as in the paper), "belady" (those
-            that the queued samples need last or not at all), "static" (those of nodes with few
-            out-edges), "hybrid" (by next use and reverse PageRank), or a policy plug-in's class.
-            "auto": the strategy's policy, or none if the buffer holds all rows.
-        sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper.
-            "auto": as many as the buffer has room for, up to eight; one if it holds all rows.
-        samplers: the most batches that are sampled at once; with topology="direct" they share their
-            reads. The loader's pool has samplers + 2 threads for all blocking work, gathers
-            included. A positive `num_workers` replaces it. "auto": 4, or with `memory` as many as
-            pay for their memory.
-        extractors: the number of tasks that read batches' rows into the feature buffer.
-        extracting_queue: how many batches may be sampled or wait for an extractor. "auto": 6, or
-            with `memory` as many as pay for their memory.
-        training_queue: how many batches may be extracted or wait to be delivered. "auto": likewise,
-            4 at most.
+        sampling: how neighbours are drawn: "neighbor" (each node draws for itself), or "labor" or
+            `gnndrive.Labor(dependency=64)` (LABOR-0: nodes with common neighbours take the same
+            ones, so a batch has fewer distinct nodes; docs/tasks/sampling.md). LABOR looks at the
+            whole list of each node, and with topology="direct" reads it from disk.
         seed: makes every epoch's batches reproducible. None: each `iter` draws a seed from
             `generator`, as torch's loaders do; with `ranks`, the first rank's counts for all.
         ranks: True: deal the batches of an epoch to all ranks of torch.distributed; or the process
@@ -140,6 +114,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             since then (docs/tasks/see.md). What it raises ends the epoch, as an error of
             `transform` does. None: none is called.
         stats_interval: the seconds between two calls of `on_stats`.
+        tuning: how the pipeline works, which changes no batch, such as
+            `gnndrive.Tuning(topology="direct")`; its docstring says what there is.
         **kwargs: arguments of torch's DataLoader: batch_size, shuffle, drop_last, sampler,
             generator, num_workers, timeout, in_order, …; and PyG's custom_cls, which makes an empty
             batch, and input_id, a whole number for each seed that `batch.input_id` has.
@@ -171,16 +147,12 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
         attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
-        sampling: str = "neighbor", batch_dependency: int = 1, topology: Any = "auto",
-        neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
-        gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
-        samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
-        training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
+        sampling: str | Labor = "neighbor", seed: int | None = None, ranks: Any = None,
         host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
-        stats_interval: float = 10.0, **kwargs: Any,
+        stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        refuse_strategys(kwargs)
+        refuse_old_names(kwargs)
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
         if not isinstance(data := connected_if_named(data), Store):
             refuse_own(data, own)
@@ -226,7 +198,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             negative nodes are drawn among those of the batch's window, as in the paper.
         neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
         time_attr, …, directed: as for `NeighborLoader`.
-        memory, …, stats_interval: as for `NeighborLoader`; they need a store. `sampling` can only
+        memory, …, tuning: as for `NeighborLoader`; they need a store. `sampling` can only
             be "neighbor".
         **kwargs: arguments of torch's DataLoader.
 
@@ -260,16 +232,12 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
         attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
-        sampling: str = "neighbor", batch_dependency: int = 1, topology: Any = "auto",
-        neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
-        gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
-        samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
-        training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
+        sampling: str | Labor = "neighbor", seed: int | None = None, ranks: Any = None,
         host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
-        stats_interval: float = 10.0, **kwargs: Any,
+        stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        refuse_strategys(kwargs)
+        refuse_old_names(kwargs)
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
         seed_edges = edge_label_index, edge_label, edge_label_time
         if not isinstance(data := connected_if_named(data), Store):

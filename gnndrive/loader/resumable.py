@@ -31,6 +31,7 @@ from gnndrive.loader.ranks import (
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
+from gnndrive.sampling.labor import Labor, sampling_of
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import DRAWN, Scheme, Strategy, batches_of
@@ -49,8 +50,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     ranks: Any
     num_neighbors: Any
     replace: bool
-    sampling: str
-    batch_dependency: int
+    sampling: str | Labor
     data: Store
     _from_store = False
     _state: EpochState | None = None  # of the newest epoch
@@ -236,6 +236,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     def _batch_settings(self) -> dict[str, Any]:
         """The arguments that batches depend on, beside the store."""
         batches, sampler = self._batches(), None
+        sampling = sampling_of(self.sampling)
         if batches is not None:
             inner = type(getattr(batches, "sampler", None)).__name__
             size = getattr(batches, "batch_size", None)
@@ -245,7 +246,8 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity,
             "strategy": batches_of(self._strategy),
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
-            "sampling": self.sampling, "batch_dependency": self.batch_dependency, "seed": self.seed,
+            "sampling": sampling.name, "batch_dependency": sampling.batch_dependency,
+            "seed": self.seed,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
             **self._assembly().scheme.settings(),
         }  # fmt: skip

@@ -1,4 +1,4 @@
-"""How a loader samples: the checks of `sampling=` and `batch_dependency=`, and its sampler.
+"""How a loader samples: the check of `sampling=`, and its sampler.
 
 `Assembly` calls it. Plain neighbour sampling is the work of the strategy's sampler; what needs
 PyG's own form goes through a `SubgraphSampler`, which draws for each target.
@@ -15,7 +15,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find, name_of
 from gnndrive.pyg.links_inside import LinksInside
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
-from gnndrive.sampling.labor import Sampling
+from gnndrive.sampling.labor import Sampling, sampling_of
 from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.reader import Store
@@ -25,7 +25,7 @@ from gnndrive.strategies.base import Strategy
 def checked_sampling(
     own: Mapping[str, Any], strategy: Strategy, repeat: bool, subgraphs: bool
 ) -> Sampling:
-    """Check `sampling=` and `batch_dependency=`.
+    """Check `sampling=`.
 
     Args:
         own: the values of `OWN_ARGUMENTS`.
@@ -37,7 +37,7 @@ def checked_sampling(
         ConfigError: there is no such sampling, or the strategy's sampler or the loader's other
             arguments cannot have it.
     """
-    sampling = Sampling(own["sampling"], own["batch_dependency"])
+    sampling = sampling_of(own["sampling"])
     sampling.check(repeat)
     if not sampling.shares:
         return sampling

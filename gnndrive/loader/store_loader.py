@@ -27,9 +27,12 @@ from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, INSIDE
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
+    Tuning,
     checked_device,
     checked_feature_dtype,
     checked_own,
+    checked_tuning,
+    flat,
 )
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.compared import Compared
@@ -63,17 +66,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     device_memory: str | int | None
     feature_dtype: str | torch.dtype | None
     attrs: Sequence[str] | None
-    topology: Any
-    neighbour_cache: str | int | None
-    engine: Any
-    io_depth: int
-    gap: str | int | None
-    policy: Any
-    sweep: str | int
-    samplers: str | int
-    extractors: int
-    extracting_queue: str | int
-    training_queue: str | int
+    tuning: Tuning
     host_service: bool | str
     trace: Any
     on_stats: OnStats | None
@@ -103,7 +96,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         self._start_lock, self._beginning = ForkLock(), set()
         check_sampling(self.__dict__)
         self.__dict__.update(checked_own(own))
-        self.samplers = kwargs.get("num_workers") or self.samplers
+        self.tuning = checked_tuning(self.tuning, kwargs.get("num_workers"))
         self._strategy = find_strategy(self.strategy)
         checked_sampling(self.__dict__, self._strategy, self.replace, subgraphs is not None)
         self._device = checked_device(self.device, self.device_memory)
@@ -332,7 +325,8 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             if self._closed and self._runtime is not None:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
-                given = {name: getattr(self, name, None) for name in GIVEN}
+                own = flat(vars(self))
+                given = {name: own.get(name) for name in GIVEN}
                 try:
                     settings, host = join_host_service(ranks, self.data, given, make_settings)
                 except BaseException:
@@ -380,7 +374,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             worker_init=self.worker_init_fn,
             device=self._device,
             seed=self.seed,
-            own={name: getattr(self, name) for name in OWN_ARGUMENTS},
+            own=flat({name: getattr(self, name) for name in OWN_ARGUMENTS}),
         )
 
     def __getstate__(self) -> dict[str, Any]:

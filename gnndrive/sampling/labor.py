@@ -1,4 +1,4 @@
-"""`Sampling`: how neighbours are drawn, `sampling=` and `batch_dependency=` of a loader.
+"""`Sampling`: how neighbours are drawn, `sampling=` of a loader; `Labor`: the same with arguments.
 
 With neighbour sampling each target draws its neighbours for itself. With LABOR-0 (Balin and
 Catalyurek, "Layer-Neighbor Sampling", NeurIPS 2023) each node has one random number in a batch, and
@@ -19,6 +19,7 @@ products alone, so that all machines and compilers draw the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.sampling.batch_keys import BatchKey
@@ -47,6 +48,28 @@ class SharedNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class Labor:
+    """LABOR-0 sampling: nodes with common neighbours take the same ones.
+
+    Args:
+        dependency: over how many batches the random numbers change, as GraphBolt's
+            `batch_dependency`: the more, the more nodes consecutive batches have in common. 1: each
+            batch has its own.
+
+    Raises:
+        ConfigError: it is no whole number of at least 1.
+    """
+
+    dependency: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.dependency) is not int or self.dependency < 1:
+            raise ConfigError(
+                f"Labor(dependency={self.dependency!r}): give a whole number of at least 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How neighbours are drawn.
 
@@ -56,7 +79,7 @@ class Sampling:
             its own.
 
     Raises:
-        ConfigError: it is none of them, or its batches cannot depend on each other.
+        ConfigError: it is none of them.
     """
 
     name: str = NEIGHBOR
@@ -64,11 +87,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.name not in (NEIGHBOR, LABOR):
-            raise ConfigError(f"sampling={self.name!r}: give {NEIGHBOR!r} or {LABOR!r}")
-        if self.batch_dependency > 1 and not self.shares:
             raise ConfigError(
-                f"batch_dependency={self.batch_dependency} needs numbers that nodes share, and "
-                f"sampling={self.name!r} shares none: give sampling={LABOR!r}, or leave it out"
+                f"sampling={self.name!r}: give {NEIGHBOR!r}, {LABOR!r} or gnndrive.Labor(…)"
             )
 
     @property
@@ -119,6 +139,23 @@ class Sampling:
 
 
 DRAWN_APART = Sampling()
+
+
+def sampling_of(given: Any) -> Sampling:
+    """What `sampling=` means: a name, a `Labor`, or a text such as "labor:dependency=64".
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(given, Labor):
+        return Sampling(LABOR, given.dependency)
+    name, _, text = given.partition(":") if isinstance(given, str) else (given, "", "")
+    argument, _, number = text.partition("=")
+    if text and (name, argument, number.isdecimal()) != (LABOR, "dependency", True):
+        raise ConfigError(f"sampling={given!r}: write labor:dependency=NUMBER")
+    return sampling_of(Labor(int(number))) if text else Sampling(name)
+
+
 """Neighbour sampling: each target draws for itself."""
 
 

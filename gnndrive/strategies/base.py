@@ -335,11 +335,12 @@ def _with_arguments(strategy: Strategy, text: str) -> Strategy:
                 f"strategy={strategy.name + ':' + text!r}: {part!r} is no argument of it: "
                 f"{strategy.name} {has}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE"
             )
-        given[name] = _value(value)
+        given[name] = value_of(value)
     return replace(strategy, **given)
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """A value that stands in a text: a number, or the text itself."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -114,7 +114,10 @@ def test_the_lines_and_the_verdict(gnndrive, store):
 @pytest.mark.parametrize(
     ("more", "twice"),
     [
-        (("--strategy", "ginex", "--topology", "direct", "--sampling", "labor", *BUFFER), True),
+        (
+            ("--strategy", "ginex", "--tuning", "topology=direct", "--sampling", "labor", *BUFFER),
+            True,
+        ),
         (("--memory", "80MB", "--strategy", "diskgnn"), False),
     ],
 )
@@ -142,7 +145,7 @@ def test_samples_that_do_not_fit_make_fewer_batches(gnndrive, store, monkeypatch
 def test_an_adjacency_without_room_in_the_page_cache_is_said(gnndrive, store, monkeypatch):
     sizes = [1 << 40, 1 << 40]
     monkeypatch.setattr(headroom, "available_memory", lambda: sizes.pop() if sizes else 1 << 20)
-    ended = gnndrive(*BENCH, store, *FEW, *STEP, *BUFFER, "--topology", "mmap", "--json")
+    ended = gnndrive(*BENCH, store, *FEW, *STEP, *BUFFER, "--tuning", "topology=mmap", "--json")
     assert ended.code == 0, ended.err
     assert "samples are replayed, too" in ended.json["headroom"]["notes"][0]
 

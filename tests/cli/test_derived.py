@@ -53,7 +53,7 @@ def test_training_finds_what_packing_makes_without_options(gnndrive, store):
 def test_the_lines_at_the_end_use_the_pack(gnndrive, store, tmp_path):
     gnndrive("pack", store, *SMALL, "--epochs", "2")
     words = (*SMALL, "--epochs", "2", "--order", "id", "--segment", "2")
-    labor = ("--sampling", "labor", "--batch-dependency", "4")
+    labor = ("--sampling", "labor:dependency=4")
     for more in (("--memory", "100MB"), ("--out", tmp_path / "a pack"), labor):
         lines = [line.strip() for line in gnndrive("pack", store, *words, *more).out.splitlines()]
         (train,) = (line for line in lines if line.startswith("gnndrive train "))

@@ -50,7 +50,13 @@ def written(folder: Path) -> None:
 
 
 def packed(folder: Path) -> None:
-    gnndrive.pack(folder / STORE, num_neighbors=[4, 3], batch_size=32, memory="100MB", samplers=1)
+    gnndrive.pack(
+        folder / STORE,
+        num_neighbors=[4, 3],
+        batch_size=32,
+        memory="100MB",
+        tuning=gnndrive.Tuning(samplers=1),
+    )
 
 
 def unpacked(folder: Path) -> None:

@@ -114,18 +114,18 @@ def test_training_prints_one_json_object(gnndrive, planted):
 
 def test_training_reads_the_adjacency_from_disk(gnndrive, planted):
     words = ("train", planted, *WORDS)
-    direct = gnndrive(*words, "--topology", "direct", "--neighbour-cache", "0").json
+    direct = gnndrive(*words, "--tuning", "topology=direct,neighbour_cache=0").json
     assert (direct["topology"], direct["topology_requests"] > 0) == ("direct", True)
     assert direct["neighbours_wanted"] == direct["edges"]
-    mapped = gnndrive(*words, "--topology", "mmap").json
+    mapped = gnndrive(*words, "--tuning", "topology=mmap").json
     assert mapped["epochs"][0]["loss"] == direct["epochs"][0]["loss"]
-    words = ("--batch-size", "10", "--topology", "direct", "--neighbour-cache", "50KB")
+    words = ("--batch-size", "10", "--tuning", "topology=direct,neighbour_cache=50KB")
     out = gnndrive("plan", planted, *words, "--buffer", "64KB").out
     assert "direct, as asked for; neighbour cache 50 KB" in out
 
 
 def test_training_reports_as_text(gnndrive, planted):
-    words = ("--epochs", "4", "--lr", "0.03", "--threads", "1", "--engine", "threads")
+    words = ("--epochs", "4", "--lr", "0.03", "--threads", "1", "--tuning", "engine=threads")
     ended = gnndrive("train", planted, *SMALL, "--hidden", "16", *words)
     report = dict(line.split(" : ") for line in ended.out.splitlines()[1:])
     said = {name.strip(): value for name, value in report.items()}
@@ -327,7 +327,7 @@ def small(monkeypatch):
     for name, value in {"DIM": 32, "CLASSES": 8, "LR": 0.02, "TRAIN_BATCHES": 16,
                         "COLD_BATCHES": 2, "LIMITED_BATCHES": 2}.items():  # fmt: skip
         monkeypatch.setattr(demo, name, value)
-    monkeypatch.setattr(demo, "OPTIONS", compare.LoaderOptions((5, 5), 256, buffer="1MB"))
+    monkeypatch.setattr(demo, "OPTIONS", compare.LoaderOptions("5,5", 256, buffer="1MB"))
 
 
 @pytest.mark.usefixtures("small")

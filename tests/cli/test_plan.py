@@ -95,7 +95,7 @@ def test_a_graph_that_is_not_there(gnndrive):
     most = gnndrive("plan", *SKETCH[:6], "--fanout", "5,5").out
     assert "the most that the fanout allows; give fewer with --batch-nodes" in most
     assert "an epoch: not known, give its number of seeds with --seeds" in most
-    assert "as asked for" in gnndrive("plan", *SKETCH, "--topology", "direct").out
+    assert "as asked for" in gnndrive("plan", *SKETCH, "--tuning", "topology=direct").out
 
 
 def test_the_command_that_packs_makes_the_pack_that_is_meant(gnndrive, store):

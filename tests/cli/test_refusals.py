@@ -19,7 +19,11 @@ REFUSED = {
         (("--fanout", "10;10"), "10,10"),
         (("--fanout", "-2"), "-1"),
         (("--buffer", "lots"), "8GB"),
-        (("--engine", "steam"), "threads, uring"),
+        (("--tuning", "engine=steam"), "threads, uring"),
+        (
+            ("--tuning", "engines=2"),
+            "'engines=2' is no argument of gnndrive.Tuning, which has topology",
+        ),
         (("--strategy", "ginx"), "ginx"),
         (("--strategy", "ginex:packed=a"), "ginex has superbatch, folder, phases; write NAME:"),
         (("--strategy", "gnndrive:order=x"), "gnndrive has none"),
@@ -33,7 +37,7 @@ REFUSED = {
     ("plan", "STORE"): [
         *OF_DEVICES.items(),
         (("--seeds", "10"), "--seeds is for a store that is not there"),
-        (("--batch-dependency", "4"), "give sampling='labor', or leave it out"),
+        (("--sampling", "labor:4"), "write labor:dependency=NUMBER"),
     ],
     ("plan",): [
         ((), "give a STORE, or --nodes, --edges and --row-bytes"),
@@ -48,7 +52,7 @@ REFUSED = {
         (("--hosts", "2"), "--hosts 2: say what they send each other with --net"),
         (("--net", "10Gbit"), "--net is what hosts send each other: give --hosts"),
         (("--hosts", "2", "--net", "10Gb"), "--net 10Gb: give a rate such as 10Gbit"),
-        (("--topology", "cloud"), "direct, mmap, resident"),
+        (("--tuning", "topology=cloud"), "direct, mmap, resident"),
         (("--memory", "1MB"), "give at least memory="),
         (("--memory", "lots"), "--memory='lots' is no size"),
     ],
@@ -78,7 +82,7 @@ REFUSED = {
         (("--step-ms", 1, "--hidden", 8), "leave out --model and --hidden"),
         (("--strategy", "diskgnn"), "gnndrive pack"),
         (("--buffer", "1KB"), 'give it at least buffer="'),
-        (("--engine", "simulator"), "no engine is called 'simulator'"),
+        (("--tuning", "engine=simulator"), "no engine is called 'simulator'"),
     ],
     ("bench", "strategies", "STORE"): [
         FANOUT,

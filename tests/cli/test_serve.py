@@ -73,7 +73,7 @@ def ours(monkeypatch):
 def load(name: str) -> gd.NeighborLoader:
     store = gd.connect(name)
     return gd.NeighborLoader(
-        store, [3], store.split("train"), batch_size=50, buffer="60KB", io_depth=8
+        store, [3], store.split("train"), batch_size=50, buffer="60KB", tuning=gd.Tuning(io_depth=8)
     )
 
 

@@ -197,7 +197,7 @@ def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch):
 
 
 PARTS = {"hierbatching": "default", "marius": "other"}
-WORDS = (*SMALL, *QUICK, "--buffer", "64KB", "--extractors", "1", "--samplers", "1")
+WORDS = (*SMALL, *QUICK, "--buffer", "64KB", "--tuning", "extractors=1,samplers=1")
 DEVICE = ("--device", "simulated-cuda")
 
 
@@ -283,7 +283,7 @@ def test_training_samples_inside_windows_and_evaluation_does_not(
         words = ("--strategy", f"{strategy}:partitioned={name}")
         report = gnndrive("train", partitioned, *SMALL, *words, *QUICK).json
         assert report["batches"] == 0.4 * NODES // 100  # all partitions fit into one window
-        used = [(each["strategy"], each["samplers"]) for each in made]
+        used = [(each["strategy"], each["tuning"].samplers) for each in made]
         assert used.count((words[1], "auto")) == 1
         assert used.count(("gnndrive", loader_options.SAMPLERS)) == len(used) - 1 >= 1
 

@@ -21,6 +21,7 @@ from gnndrive.host.names import address_of
 from gnndrive.host.service import Service
 from gnndrive.host.start import Listener
 from gnndrive.testing.simulation import write_told_rows
+from tests.given import moved
 
 NODES, MEMORY = 200, 100_000_000
 SETTINGS = BufferSettings(
@@ -84,7 +85,7 @@ def load(serve: Serve) -> Iterator[Load]:
         def one(data: Any, **arguments: Any) -> NeighborLoader:
             given = {"num_neighbors": [4, 3], "batch_size": 16, "shuffle": True, "seed": 5}
             given |= {"buffer": "40KB", "io_depth": 16}
-            return opened.enter_context(NeighborLoader(data, **(given | arguments)))
+            return opened.enter_context(NeighborLoader(data, **moved(given | arguments)))
 
         yield one
 

@@ -16,6 +16,7 @@ from gnndrive.buffer.policies.lru import LRU
 from gnndrive.host import service
 from gnndrive.host.inquiry import ask
 from gnndrive.sampling.topologies.resident import Resident
+from tests.given import moved
 from tests.host.conftest import MEMORY, NODES
 from tests.host.processes.programs import digest
 from tests.store.test_store_added import add
@@ -41,8 +42,8 @@ async def test_batches_are_those_of_a_loader_without_a_service(serve, load, stor
         assert served.stats()["engine"] == "host service" != own.stats()["engine"]
     links = {"batch_size": 64, "neg_sampling": "binary", "seed": 3, "buffer": "60KB"}
     with (
-        LinkNeighborLoader(gnndrive.connect(serve().name), [3], **links) as of_service,
-        LinkNeighborLoader(store, [3], **links) as alone,
+        LinkNeighborLoader(gnndrive.connect(serve().name), [3], **moved(links)) as of_service,
+        LinkNeighborLoader(store, [3], **moved(links)) as alone,
     ):
         assert digests(of_service) == digests(alone)
         assert of_service.stats()["engine"] == "host service"

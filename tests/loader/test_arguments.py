@@ -15,9 +15,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRand
 from torch_geometric.sampler.base import SubgraphType
 
 import gnndrive
-from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Tuning
 from gnndrive.common.records import DiskCost
 from gnndrive.store.calibration import disk_identity, save_calibration
+from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same, check
 from tests.loader.conftest import NODES
 
@@ -32,7 +33,7 @@ def test_it_is_a_dataloader(make):
     assert loader.dataset == range(35)
     assert (len(loader), loader.batch_size, loader.in_order) == (3, 16, True)
     assert [batch.batch_size for batch in loader] == [16, 16, 3]
-    assert loader.samplers == loader.num_workers == 64
+    assert loader.tuning.samplers == loader.num_workers == 64
     loader.check_worker_number_rationality()  # warns of processes, which they are not
     dropping = make(input_nodes=range(35), drop_last=True)
     assert [batch.batch_size for batch in dropping] == [16] * len(dropping) == [16, 16]
@@ -157,8 +158,10 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
             r'strategy=LSMGNN\(victim_buffer=0\), .*"lsm-gnn:victim_buffer=0"',
             {"victim_buffer": 0},
         ),
-        (ConfigError, "sampling='ladies': give 'neighbor' or 'labor'", {"sampling": "ladies"}),
-        (ConfigError, "give sampling='labor', or leave it out", {"batch_dependency": 4}),
+        (ConfigError, "sampling='ladies': give 'neighbor', 'labor' or", {"sampling": "ladies"}),
+        (ConfigError, r"give sampling=gnndrive.Labor\(dependency=4\)", {"batch_dependency": 4}),
+        (ConfigError, "write labor:dependency=NUMBER", {"sampling": "labor:batches=2"}),
+        (ConfigError, r"tuning=3: give gnndrive.Tuning", {"tuning": 3}),
         (ConfigError, "whole number of at least 1", LABOR | {"batch_dependency": 0}),
         (ConfigError, "leave replace=True out, or give sampling=", LABOR | {"replace": True}),
         (ConfigError, 'give sampling="neighbor"', LABOR | {"disjoint": True}),
@@ -185,7 +188,7 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
 def test_an_argument_that_cannot_work_is_named(make, store, error, words, arguments):
     def begin() -> None:
         if LINKS.keys() <= arguments.keys():
-            LinkNeighborLoader(store, [4, 3], **arguments)
+            LinkNeighborLoader(store, [4, 3], **moved(arguments))
         iter(make(**arguments))
 
     with pytest.raises(error, match=words):
@@ -196,12 +199,12 @@ def test_an_argument_that_cannot_work_is_named(make, store, error, words, argume
     "given",
     [
         {"on_stats": print}, {"stats_interval": 3.0}, {"trace": "epoch.json"},
-        {"sampling": "labor"}, {"batch_dependency": 3},
+        {"sampling": "labor"}, {"tuning": Tuning(sweep=1)},
     ],
 )  # fmt: skip
 def test_data_in_memory_has_no_use_for_it(data, given):
     with pytest.raises(ConfigError, match=f"{next(iter(given))}=.* is for a store"):
-        NeighborLoader(data, [2], **given)
+        NeighborLoader(data, [2], **moved(given))
 
 
 def test_defaults_may_be_given_explicitly(make):
@@ -244,7 +247,7 @@ def rebuilt(loader: NeighborLoader, **changes: Any) -> NeighborLoader:
 def test_a_loader_can_be_rebuilt_from_its_attributes(make, data):
     loader = make(input_nodes=data.train_mask, seed=4, num_workers=2, batch_size=9)
     with rebuilt(loader) as again:
-        assert again.samplers == again.num_workers == 2
+        assert again.tuning.samplers == again.num_workers == 2
         assert_all_same(loader, again)
     loader = make(input_nodes=range(100), shuffle=True, batch_size=25)
     with rebuilt(loader, sampler=range(0, 100, 2), shuffle=False) as again:
@@ -267,7 +270,7 @@ def test_the_gap_follows_the_calibration(data, tmp_path):
     store = gnndrive.from_data(data, tmp_path / "own.gnn")
 
     def gap_of(**options):
-        loader = NeighborLoader(store, [2], batch_size=4, **options)
+        loader = NeighborLoader(store, [2], batch_size=4, **moved(options))
         return loader._assembly().settings().gap_bytes_max
 
     assert gap_of() == 8192

@@ -10,6 +10,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
+from tests.given import moved
 from tests.loader.hetero.graph import make_data
 from tests.store.packed.packs import make_graph
 from tests.store.test_store_added import add
@@ -25,7 +26,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, to
     """A store that was packed and partitioned before it got h, and its attributes."""
     data = make_graph()
     store = gnndrive.from_data(data, tmp_path_factory.mktemp("attrs") / "graph.gnn")
-    gnndrive.pack(store, **ARGUMENTS, buffer="60KB")
+    gnndrive.pack(store, **moved(ARGUMENTS), buffer="60KB")
     gnndrive.partition(store, 6, memory="128MB")
     h = torch.randn(store.num_nodes, 20)
     add(store, h)
@@ -34,7 +35,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, to
 
 
 def first_batch(store: Store, **more: Any) -> Data:
-    with NeighborLoader(store, **ARGUMENTS, memory="200MB", **more) as loader:
+    with NeighborLoader(store, **moved({**ARGUMENTS, "memory": "200MB", **more})) as loader:
         loader.plan()
         found: Data = next(iter(loader))
         return found
@@ -72,7 +73,7 @@ def test_a_pack_gives_the_rows_of_one_of_its_tables(graph):
 def test_the_rows_of_attributes_that_are_left_out_are_not_read_or_planned(graph):
     store, _ = graph
     with NeighborLoader(
-        store, **ARGUMENTS, memory="200MB", attrs=["y"], weight_attr="weight"
+        store, **moved(ARGUMENTS), memory="200MB", attrs=["y"], weight_attr="weight"
     ) as loader:
         assert loader.plan().tables == ()
         for _ in loader:
@@ -86,7 +87,7 @@ def test_a_pack_of_other_rows_of_an_attribute_serves_loaders_without_it(graph, t
     store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
     add(store, torch.zeros(store.num_nodes, 20))
     store = gnndrive.open(store.path)
-    gnndrive.pack(store, **ARGUMENTS, buffer="60KB")
+    gnndrive.pack(store, **moved(ARGUMENTS), buffer="60KB")
     add(store, torch.ones(store.num_nodes, 20), run="f" * 16)
     store = gnndrive.open(store.path)
     assert "h" not in first_batch(store, strategy="diskgnn", attrs=["x"])
@@ -137,7 +138,7 @@ def test_what_is_no_list_of_its_attributes_is_refused(graph, attrs, said):
 
 def test_an_attribute_that_is_deleted_while_a_loader_asks_for_it_is_named(graph):
     store = gnndrive.open(graph[0].path)
-    with NeighborLoader(store, **ARGUMENTS, attrs=["x", "y"]) as loader:
+    with NeighborLoader(store, **moved(ARGUMENTS), attrs=["x", "y"]) as loader:
         next(iter(loader))
         del store.y
         said = r"attrs=\['x', 'y'\]: .* has no 'y', which was deleted since it was opened; it has:"

@@ -22,6 +22,7 @@ from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, ReadError,
 from gnndrive.disk.row_reader import RowReader
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import Faults
+from tests.given import moved
 from tests.loader.batches import check, simulate
 from tests.loader.conftest import NODES
 from tests.loader.hetero.graph import CITES, WRITES, make_data
@@ -186,7 +187,7 @@ LOADERS: dict[str, dict[str, Any]] = {
 )  # fmt: skip
 def test_in_the_middle_of_an_epoch(long_store, file, kind):
     made: Any = LinkNeighborLoader if kind == "links" else NeighborLoader
-    with made(long_store, [4, 4], batch_size=100, seed=0, **LOADERS[kind]) as loader:
+    with made(long_store, [4, 4], batch_size=100, seed=0, **moved(LOADERS[kind])) as loader:
         iterator = iter(loader)
         next(iterator)
         os.truncate(long_store.path / file, 4096)

@@ -21,7 +21,7 @@ def compute_for_ever():
         pass
 
 def loader(**arguments):
-    given = {"batch_size": 4, "buffer": "40KB", "io_depth": 16} | arguments
+    given = {"batch_size": 4, "buffer": "40KB"} | arguments
     return gnndrive.NeighborLoader(gnndrive.open(sys.argv[1]), [4, 3], **given)
 """
 
@@ -53,13 +53,14 @@ def for_ever(*arguments):
         sample(*arguments)
 
 Uniform.sample = for_ever
-for batch in loader(samplers=1, extracting_queue=1):
+for batch in loader(tuning=gnndrive.Tuning(samplers=1, extracting_queue=1)):
     pass
 """
 
 NOTEBOOK = """
-memory = loader(engine=sys.argv[2]).plan().total_bytes
-mine = loader(engine=sys.argv[2], memory=memory)  # no second iterator fits
+mine = gnndrive.Tuning(engine=sys.argv[2])
+memory = loader(tuning=mine).plan().total_bytes
+mine = loader(tuning=gnndrive.Tuning(engine=sys.argv[2]), memory=memory)  # no second iterator fits
 for number in range(3):
     try:
         for batch in mine:
@@ -71,7 +72,7 @@ print("ended well")
 """
 
 LEAVING = """
-kept = loader(engine=sys.argv[2], batch_size=2)
+kept = loader(tuning=gnndrive.Tuning(engine=sys.argv[2]), batch_size=2)
 iterator = iter(kept)
 next(iterator)  # on the host no module for a GPU is imported
 assert not any("cupy" in name or name.endswith("devices.cuda") for name in sys.modules)
@@ -113,8 +114,8 @@ SCRIPT = """
     store = gnndrive.open(sys.argv[1])
     waiting = NeighborLoader(store, [4, 3], batch_size=16, buffer="40KB", seed=0)
     loader = NeighborLoader(
-        store, [4, 3], batch_size=16, buffer="40KB", seed=0, topology=sys.argv[2],
-        engine=sys.argv[3],
+        store, [4, 3], batch_size=16, buffer="40KB", seed=0,
+        tuning=gnndrive.Tuning(topology=sys.argv[2], engine=sys.argv[3]),
     )
     iterator = iter(loader)
     first = next(iterator)

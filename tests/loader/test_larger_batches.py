@@ -425,14 +425,14 @@ def test_the_least_memory_works_and_a_hair_less_is_refused(tmp_path, seeds):
         elif store.is_hetero:
             given["input_nodes"] = "paper"
         with (
-            kind(store, memory=1, **given) as loader,
+            kind(store, memory=1, **moved(given)) as loader,
             pytest.raises(ConfigError, match="give at least memory=") as caught,
         ):
             iter(loader)
         named = named_in(caught.value)
         least = parse_size(named, "memory")
         with pytest.raises(ConfigError, match="is too little"):
-            kind(store, memory=int(0.995 * least), **given).plan()
-        with kind(store, memory=named, **given) as loader:
+            kind(store, memory=int(0.995 * least), **moved(given)).plan()
+        with kind(store, memory=named, **moved(given)) as loader:
             for _ in islice(loader, 20):
                 assert loader.plan().total_bytes <= least

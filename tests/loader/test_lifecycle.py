@@ -36,6 +36,7 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.output_queue import OutputQueue, References
 from tests import forked
+from tests.given import moved
 from tests.interrupted import drop_and_interrupt, interrupted
 from tests.loader.conftest import NODES
 from tests.soak import product
@@ -100,8 +101,8 @@ def wide(data: Data, tmp_path: Any) -> Store:
 def test_many_iterators_leave_nothing(wide, engine, topology, nothing_is_left):
     alive = living(Epoch, Lease, FeatureBuffer)  # in tracebacks that other tests keep
     loader = NeighborLoader(
-        wide, [4], batch_size=16, buffer="800KB", engine=engine, topology=topology, io_depth=16,
-        seed=0,
+        wide, [4], batch_size=16, buffer="800KB", seed=0,
+        tuning=gnndrive.Tuning(engine=engine, topology=topology, io_depth=16),
     )  # fmt: skip
 
     def cycle(number: int) -> None:
@@ -165,7 +166,12 @@ def test_a_loader_collected_in_its_own_thread_leaves_nothing(store, nothing_is_l
         return batch
 
     loader = NeighborLoader(
-        store, [4], batch_size=16, buffer="40KB", transform=transform, samplers=1
+        store,
+        [4],
+        batch_size=16,
+        buffer="40KB",
+        transform=transform,
+        tuning=gnndrive.Tuning(samplers=1),
     )
     cycle: list[Any] = []
     with loader:
@@ -226,7 +232,7 @@ def test_an_interrupt_at_any_point_leaves_nothing(store, nothing_is_left, phase,
     given = {"batch_size": 16, "buffer": "40KB", "io_depth": 16, "topology": "mmap"}
     (first,) = seeds(1)
     for number in count(first % STEP, STEP):
-        loader = NeighborLoader(store, [4, 3], **given)
+        loader = NeighborLoader(store, [4, 3], **moved(given))
         if phase == "close":
             iterator = iter(loader)
             next(iterator)
@@ -535,8 +541,9 @@ def test_the_rings_own_thread_is_refused(make, tmp_path, monkeypatch):
 HEAPS = """
 import ctypes, sys
 import gnndrive
-with gnndrive.NeighborLoader(gnndrive.open(sys.argv[1]), [4, 3], batch_size=16, samplers=4,
-                             buffer="40KB", engine="threads") as loader:
+with gnndrive.NeighborLoader(gnndrive.open(sys.argv[1]), [4, 3], batch_size=16,
+                             buffer="40KB",
+                             tuning=gnndrive.Tuning(samplers=4, engine="threads")) as loader:
     assert len(list(loader)) == len(loader)
     libc = ctypes.CDLL(None)
     libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))

@@ -56,8 +56,10 @@ def test_edges_at_positions_that_do_not_fit(graph, topology, disjoint):
     by_number = {int(each): place for place, each in enumerate(number)}
     weight, x = store.array("edges/weight"), store.array("nodes/x")
     with NeighborLoader(
-        store, [-1], torch.arange(1, NODES), batch_size=7, topology=topology, disjoint=disjoint,
-        neighbour_cache=0 if topology == "direct" else None, buffer="1MB", io_depth=16,
+        store, [-1], torch.arange(1, NODES), batch_size=7, disjoint=disjoint, buffer="1MB",
+        tuning=gnndrive.Tuning(
+            topology=topology, neighbour_cache=0 if topology == "direct" else None, io_depth=16
+        ),
     ) as loader:  # fmt: skip
         seen = []
         for batch in loader:
@@ -76,7 +78,9 @@ def test_edges_at_positions_that_do_not_fit(graph, topology, disjoint):
 
 def test_seed_edges_at_such_positions(graph):
     store, indptr, indices, number = graph
-    loader = gnndrive.LinkNeighborLoader(store, [1], batch_size=4, topology="mmap", buffer="1MB")
+    loader = gnndrive.LinkNeighborLoader(
+        store, [1], batch_size=4, tuning=gnndrive.Tuning(topology="mmap"), buffer="1MB"
+    )
     place = torch.tensor([0, TAIL // 2, TAIL - 1])
     head = store.num_edges - TAIL
     batch = loader(head + place)

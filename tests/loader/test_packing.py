@@ -15,6 +15,7 @@ import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store, StoreError
 from gnndrive.store.packed.format import PackInfo, pack_path, packs_of
 from gnndrive.store.packed.verify import verify_pack
+from tests.given import moved
 from tests.store.packed.packs import make_graph
 
 MEMORY = "100MB"
@@ -29,7 +30,7 @@ def copy(store: Store, tmp_path: Path) -> Store:
 
 def pack(store: Any, **more: Any) -> PackInfo:
     given = {"num_neighbors": [4, 3], "batch_size": 32, "memory": MEMORY, "samplers": 1}
-    return gnndrive.pack(store, **(given | more))
+    return gnndrive.pack(store, **moved(given | more))
 
 
 def test_a_store_or_its_path_is_packed(copy, tmp_path):
@@ -81,8 +82,8 @@ def test_the_arguments_are_the_loaders(copy):
         "input_nodes": nodes, "batch_size": 32, "seed": seed, "disjoint": True, "memory": MEMORY,
     }  # fmt: skip
     with (
-        NeighborLoader(copy, [4, 3], **given) as drawn,
-        NeighborLoader(copy, [4, 3], **given, strategy="diskgnn") as replayed,
+        NeighborLoader(copy, [4, 3], **moved(given)) as drawn,
+        NeighborLoader(copy, [4, 3], **moved(given), strategy="diskgnn") as replayed,
     ):
         inputs = drawn._assembly().inputs.identity
         for one, other in zip(drawn, replayed, strict=True):
@@ -107,21 +108,26 @@ def test_memory_need_only_suffice_for_replaying(tmp_path):
         "num_neighbors": [2, 2], "input_nodes": torch.arange(640), "batch_size": 64, "seed": 3,
         "io_depth": 4, "memory": "1.4MB",
     }  # fmt: skip
-    with NeighborLoader(store, **given) as drawing, pytest.raises(ConfigError, match="too little"):
+    with (
+        NeighborLoader(store, **moved(given)) as drawing,
+        pytest.raises(ConfigError, match="too little"),
+    ):
         drawing.plan()
     with pytest.raises(ConfigError, match="too little to pack"):
-        gnndrive.pack(store, **given)
+        gnndrive.pack(store, **moved(given))
     with pytest.raises(ConfigError, match="to replay these batches: give at least") as refused:
-        gnndrive.pack(store, **given | {"memory": "300KB"}, packing_memory="1GB")
+        gnndrive.pack(store, **moved(given | {"memory": "300KB"}), packing_memory="1GB")
     (least,) = re.findall('at least memory="(.*)",', str(refused.value))
     for memory in (least, "1.4MB"):
-        info = gnndrive.pack(store, **given | {"memory": memory}, packing_memory="1GB")
-        with NeighborLoader(store, **given | {"memory": memory}, strategy="diskgnn") as loader:
+        info = gnndrive.pack(store, **moved(given | {"memory": memory}), packing_memory="1GB")
+        with NeighborLoader(
+            store, **moved(given | {"memory": memory}), strategy="diskgnn"
+        ) as loader:
             assert loader.plan().total_bytes <= info.settings.memory
 
         shutil.rmtree(store.path / "packed")
-    gnndrive.pack(store, **given, packing_memory="1GB")
-    with NeighborLoader(store, **given, strategy="diskgnn") as loader:
+    gnndrive.pack(store, **moved(given), packing_memory="1GB")
+    with NeighborLoader(store, **moved(given), strategy="diskgnn") as loader:
         for batch in loader:
             assert torch.equal(batch.x, data.x[batch.n_id])
 

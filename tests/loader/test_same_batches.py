@@ -8,7 +8,7 @@ import pytest
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader, NeighborSampler, Store
+from gnndrive import ConfigError, Labor, NeighborLoader, NeighborSampler, Store
 from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
@@ -17,6 +17,7 @@ from gnndrive.strategies import GNNDrive, Strategy, strategy
 from gnndrive.strategies.base import Scheme
 from gnndrive.strategies.lsm_gnn import victims
 from gnndrive.testing.faults import NOISE
+from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same, check, simulate, stage
 from tests.loader.conftest import NODES
 from tests.loader.diskgnn.packs import assert_same_sample, loader_of, make_pack
@@ -90,8 +91,8 @@ def epochs(store: Store) -> dict[str, Epochs]:
     found = {}
     for given in (GIVEN, LABOR):
         with NeighborLoader(
-            store, [4, 3], batch_size=16, buffer="40KB", engine="threads", topology="resident",
-            samplers=1, extractors=1, **given,
+            store, [4, 3], batch_size=16, buffer="40KB",
+            **moved({"engine": "threads", "topology": "resident", "samplers": 1, **given}),
         ) as loader:  # fmt: skip
             found[given.get("sampling", "neighbor")] = [list(loader) for _ in range(2)]
     assert len(found["neighbor"][0]) == NODES // 16
@@ -166,9 +167,9 @@ def test_samplers_read_together(make):
 def test_batches_have_fewer_nodes_and_dependent_ones_more_in_common(make, data):
     """stats() says how many rows were delivered and how many of them loaded."""
     rows, loaded = [], []
-    for sampling, dependency in (("neighbor", 1), ("labor", 1), ("labor", 64)):
+    for sampling in ("neighbor", Labor(), Labor(64)):
         loader = make(
-            sampling=sampling, batch_dependency=dependency, shuffle=True, seed=3, sweep=1,
+            sampling=sampling, shuffle=True, seed=3, sweep=1,
             policy="lru", num_neighbors=[4, 4], samplers=1, extractors=1,
         )  # fmt: skip
         list(loader)

@@ -17,6 +17,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.runtime import Runtime
 from gnndrive.sampling.trace import Trace
+from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same, skewed_store
 from tests.loader.conftest import NODES
 from tests.loader.test_same_batches import victim
@@ -32,7 +33,7 @@ def test_hubs_stay_and_the_two_caches_share_the_memory(tmp_path):
     }  # fmt: skip
     hits = []
     for way in ({"policy": "lru"}, {"strategy": "ali+pg"}):
-        with NeighborLoader(store, **given, **way) as loader:
+        with NeighborLoader(store, **moved({**given, **way})) as loader:
             assert len(list(loader)) == 100
             hits.append(loader.stats()["rows_hit"] / loader.stats()["rows"])
     assert hits[1] > hits[0] + 0.05
@@ -40,7 +41,9 @@ def test_hubs_stay_and_the_two_caches_share_the_memory(tmp_path):
     given |= {"input_nodes": range(200), "batch_size": 10, "extracting_queue": 2}
     given.pop("sweep")
     plans = [
-        NeighborLoader(store, **given, topology="direct", neighbour_cache=size).plan()
+        NeighborLoader(
+            store, **moved(given | {"topology": "direct", "neighbour_cache": size})
+        ).plan()
         for size in (0, 60_000)
     ]
     assert plans[0].slots > plans[1].slots

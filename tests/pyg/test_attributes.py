@@ -23,6 +23,7 @@ from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.pyg.labels import Labels, SharedLabels, kept_bytes, kept_dtype, read_labels
 from gnndrive.pyg.stores import FeatureStore
+from tests.given import moved
 from tests.loader.batches import assert_same, check
 from tests.loader.hetero.graph import check as check_types
 from tests.loader.hetero.graph import make_data
@@ -66,7 +67,7 @@ def test_attributes_of_several_types(tmp_path):
     data = make_data()
     store = gnndrive.from_data(data, tmp_path / "types.gnn")
     given = {"batch_size": 16, "buffer": "100KB", "io_depth": 16}
-    with NeighborLoader(store, [4, 3], "paper", **given) as loader:
+    with NeighborLoader(store, [4, 3], "paper", **moved(given)) as loader:
         fetched = set(loader.plan().fetched)
         assert {"nodes/paper/year", "edges/paper__cites__paper/weight"} <= fetched
         assert "graph/author__writes__paper/edge_id" in fetched
@@ -188,7 +189,7 @@ def test_a_batch_has_the_stores_labels(write, y, kept, monkeypatch):
     assert kept_bytes(store.nodes()) == (0 if kept is None else np.dtype(kept).itemsize * COUNT)
     mapped = kept is None or bool(y[-1] == -129)
     assert (Labels(store.nodes()).pick(np.array([0]), np.empty) is None) is mapped
-    with gnndrive.NeighborLoader(store, **LOADED, shuffle=True) as loader:
+    with gnndrive.NeighborLoader(store, **moved(LOADED), shuffle=True) as loader:
         for batch in loader:
             torch.testing.assert_close(batch.y, torch.from_numpy(y)[batch.n_id], rtol=0, atol=0)
 
@@ -204,7 +205,7 @@ def test_preparing_reads_the_labels_that_pick_returns(write):
     collate.prepare()  # which leaves the error to the batch
     with pytest.raises(StoreError, match="became shorter"):
         labels.pick(np.array([7]), np.empty)
-    loader = gnndrive.NeighborLoader(store, **LOADED)
+    loader = gnndrive.NeighborLoader(store, **moved(LOADED))
     with loader, pytest.raises(StoreError, match="became shorter"):
         list(loader)
 
@@ -261,7 +262,7 @@ def test_they_are_delivered_in_their_dtype(dtype, tmp_path: Path, monkeypatch):
     for room in (planning.MAPPED_BYTES, 0):  # at first all other files are mapped, then read
         monkeypatch.setattr(planning, "MAPPED_BYTES", room)
         monkeypatch.setattr(planning, "ROOM", 1 if room else 1 << 40)
-        with NeighborLoader(store, [4, 4], **KEPT) as loader:
+        with NeighborLoader(store, [4, 4], **moved(KEPT)) as loader:
             assert bool(loader.plan().fetched) is not bool(room)
             for batch in [*loader, loader(torch.arange(20))]:
                 for name in ("x", "y", "year", "edge_attr", "small"):
@@ -271,7 +272,7 @@ def test_they_are_delivered_in_their_dtype(dtype, tmp_path: Path, monkeypatch):
     monkeypatch.undo()
     mine = copy.copy(store)
     mine.mark = data.year.clone()
-    with NeighborLoader(mine, [4], **KEPT, feature_dtype="float64") as loader:
+    with NeighborLoader(mine, [4], **moved(KEPT), feature_dtype="float64") as loader:
         for batch in loader:
             assert torch.equal(batch.x, data.x.to(torch.float64)[batch.n_id])
             assert torch.equal(batch.mark, data.year[batch.n_id])
@@ -284,7 +285,7 @@ def test_they_are_delivered_in_their_dtype(dtype, tmp_path: Path, monkeypatch):
     hetero["a", "to", "a"].edge_index = data.edge_index
     hetero["a", "to", "a"].small = data.small
     store = gnndrive.from_data(hetero, tmp_path / "types.gnn")
-    with NeighborLoader(store, [4], "a", **KEPT) as loader:
+    with NeighborLoader(store, [4], "a", **moved(KEPT)) as loader:
         for batch in loader:
             assert torch.equal(batch["a"].x, data.x[batch["a"].n_id])
             assert torch.equal(batch["a", "a"].small, data.small[batch["a", "a"].e_id])

@@ -18,6 +18,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, NeighborSampler, Store
+from tests.given import moved
 from tests.pyg.graphs import COUNTS, heterogeneous, homogeneous
 from tests.soak import product
 
@@ -51,7 +52,7 @@ def make(store: Store, stack: ExitStack) -> Make:
         given = {"batch_size": 10, "buffer": "20KB", "io_depth": 8, "seed": 1} | arguments
         if of is not store:
             given = {name: each for name, each in given.items() if name not in OF_STORES}
-        return stack.enter_context(kind(of, list(fanout), **given))
+        return stack.enter_context(kind(of, list(fanout), **moved(given)))
 
     return one
 

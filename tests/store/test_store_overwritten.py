@@ -66,7 +66,9 @@ def test_every_use_of_an_overwritten_store_is_refused(store):
 @pytest.mark.parametrize(("topology", "taken"), [("resident", 2), ("mmap", 0), ("direct", 1)])
 def test_a_running_loader_never_mixes(store, topology, taken):
     data = graph(0)
-    with NeighborLoader(store, [3], batch_size=4, topology=topology, seed=0) as loader:
+    with NeighborLoader(
+        store, [3], batch_size=4, tuning=gnndrive.Tuning(topology=topology), seed=0
+    ) as loader:
         iterator = iter(loader)
         batches = [next(iterator) for _ in range(taken)]
         write(1, store.path)

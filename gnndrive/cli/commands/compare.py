@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from gnndrive.cli.commands.loader_options import SAMPLERS, LoaderOptions
+from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.commands.loading import Loaded, Loading
 from gnndrive.cli.commands.loading_process import LoadingFailed, drop_cached, run_loading
 from gnndrive.cli.commands.progress import Bars
@@ -81,7 +81,7 @@ def compare(
     timings = {}
     for kind in LOADERS:
         given = Loading(
-            str(store.path), PYG_PLUS if kind == "mapped" else kind, options.fanout,
+            str(store.path), PYG_PLUS if kind == "mapped" else kind, options.hops,
             options.batch_size, batches, seconds=None if math.isinf(seconds) else seconds,
             split=split, seed=options.seed,
             arguments={} if kind == "mapped" else _arguments(options),
@@ -100,7 +100,7 @@ def compare(
 
 def _arguments(options: LoaderOptions) -> dict[str, object]:
     """What gnndrive's loader gets beside what defines the batches."""
-    return {"buffer": options.buffer, "samplers": options.samplers or SAMPLERS}
+    return {"buffer": options.buffer, "samplers": options.tuned.samplers}
 
 
 def _timing(loaded: Loaded) -> Timing:

@@ -33,7 +33,7 @@ from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
 DIM, CLASSES = 256, 16
-OPTIONS = LoaderOptions(fanout=(10, 10), batch_size=1024, seed=0, buffer="256MB")
+OPTIONS = LoaderOptions(buffer="256MB")
 HIDDEN, DROPOUT, LR = 64, 0.5, 0.003
 TRAIN_BATCHES, TEST_BATCHES = 100, 20
 COLD_BATCHES, LIMITED_BATCHES = 5, 20

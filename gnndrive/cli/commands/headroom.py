@@ -12,26 +12,10 @@ import torch
 import typer
 from rich.console import Console
 
-from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
-    BATCH_SIZE,
-    FANOUT,
-    BatchDependency,
-    BatchSize,
-    Buffer,
-    Device,
-    DeviceMemory,
-    Extractors,
-    Fanout,
     Json,
-    Memory,
-    NeighbourCache,
-    Samplers,
-    Sampling,
     StorePath,
-    StrategyName,
-    Topology,
-    parse_fanout,
 )
 from gnndrive.cli.measure.headroom import LINES, NAMES, Free, Measured, Sizes, Step, measure
 from gnndrive.cli.measure.verdict import times, verdict
@@ -44,7 +28,9 @@ from gnndrive.store.reader import Store, open_homogeneous
 LR = 0.003
 
 
+@with_loader_options()
 def headroom(
+    options: LoaderOptions,
     store: StorePath,
     model: Annotated[
         Literal["sage", "gcn", "gat"] | None,
@@ -60,24 +46,9 @@ def headroom(
         int | None,
         typer.Option(min=1, help="Batches before; default: until the feature buffer is full."),
     ] = None,
-    fanout: Fanout = FANOUT,
-    batch_size: BatchSize = BATCH_SIZE,
-    strategy: StrategyName = "gnndrive",
-    sampling: Sampling = "neighbor",
-    batch_dependency: BatchDependency = 1,
     hidden: Annotated[
         int | None, typer.Option(min=1, help="Units of a hidden layer; default: 128.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of batches and weights.")] = 0,
-    buffer: Buffer = None,
-    memory: Memory = None,
-    engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
-    samplers: Samplers = None,
-    extractors: Extractors = 4,
-    topology: Topology = "auto",
-    neighbour_cache: NeighbourCache = None,
-    device: Device = "cpu",
-    device_memory: DeviceMemory = None,
     threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
     json_: Json = False,
 ) -> None:
@@ -87,11 +58,6 @@ def headroom(
         raise ConfigError("--step-ms stands in place of a model: leave out --model and --hidden")
     if threads is not None:
         torch.set_num_threads(threads)
-    options = LoaderOptions(
-        parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
-        topology, neighbour_cache, device, device_memory, strategy, sampling,
-        batch_dependency,
-    )  # fmt: skip
     opened = open_homogeneous(store, "gnndrive bench headroom")
     step = (
         model_step(opened, options, model or "sage", hidden or 128)
@@ -123,7 +89,7 @@ def model_step(store: Store, options: LoaderOptions, model: str, hidden: int) ->
         )
     torch.manual_seed(options.seed)
     settings = ModelSettings(
-        store.num_features, store.num_classes, model, len(options.fanout), hidden
+        store.num_features, store.num_classes, model, len(options.hops), hidden
     )
     made = settings.build().to(options.where()).train()
     optimizer = torch.optim.Adam(made.parameters(), lr=LR)

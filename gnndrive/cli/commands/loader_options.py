@@ -1,44 +1,86 @@
-"""`LoaderOptions`: the options of the commands that say how batches are loaded."""
+"""`LoaderOptions`: the options of the commands that say how batches are loaded, listed once.
+
+`with_loader_options` gives them to a command that has a parameter `options: LoaderOptions`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, get_type_hints
 
 import torch
+import typer
 
+from gnndrive.cli.commands.options import (
+    BATCH_SIZE,
+    FANOUT,
+    BatchSize,
+    Buffer,
+    Fanout,
+    Memory,
+    Sampling,
+    Seed,
+    StrategyName,
+    parse_fanout,
+)
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.plugins import find
-from gnndrive.loader.arguments import checked_device
+from gnndrive.loader.arguments import Tuning, checked_device
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import strategy as find_strategy
+from gnndrive.strategies.base import value_of
 
 SAMPLERS = 4  # of batches that are drawn
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """How batches are loaded; `NeighborLoader` explains the arguments.
+    """How batches are loaded; `NeighborLoader` explains the arguments."""
 
-    `samplers` is None where the strategy decides: 4 to draw from the whole graph, else "auto".
-    """
+    fanout: Fanout = FANOUT
+    batch_size: BatchSize = BATCH_SIZE
+    strategy: StrategyName = "gnndrive"
+    sampling: Sampling = "neighbor"
+    seed: Seed = 0
+    memory: Memory = None
+    buffer: Buffer = None
+    device: Annotated[
+        str,
+        typer.Option(help="Where the feature buffer, batches and model are: cpu, cuda, cuda:1, …"),
+    ] = "cpu"
+    device_memory: Annotated[
+        str | None, typer.Option(help="GPU memory for loading, such as 4GB; default: measured.")
+    ] = None
+    tuning: Annotated[
+        str | None,
+        typer.Option(
+            help="How the pipeline works, as topology=direct,samplers=2: the arguments of "
+            "gnndrive.Tuning."
+        ),
+    ] = None
 
-    fanout: tuple[int, ...] = (10, 10)
-    batch_size: int = 1024
-    seed: int = 0
-    buffer: str | int | None = None
-    memory: str | int | None = None
-    engine: str = "auto"
-    samplers: int | None = None
-    extractors: int = 4
-    topology: str = "auto"
-    neighbour_cache: str | int | None = None
-    device: str = "cpu"
-    device_memory: str | int | None = None
-    strategy: str = "gnndrive"
-    sampling: Literal["neighbor", "labor"] = "neighbor"
-    batch_dependency: int = 1
+    @property
+    def hops(self) -> tuple[int, ...]:
+        """The fanout of each hop; ConfigError: see `parse_fanout`."""
+        return parse_fanout(self.fanout)
+
+    @property
+    def tuned(self) -> Tuning:
+        """`--tuning`; without samplers, as many as the strategy decides: 4 to draw from the whole
+        graph, else "auto".
+
+        Raises:
+            ConfigError: it names no argument of `Tuning`.
+        """
+        decides = not find_strategy(self.strategy).whole_graph
+        given: dict[str, Any] = {} if decides else {"samplers": SAMPLERS}
+        return Tuning(**given | parse_tuning(self.tuning))
 
     def drawn(self) -> LoaderOptions:
         """The same for batches of an evaluation, which are drawn from the whole graph."""
@@ -65,13 +107,74 @@ class LoaderOptions:
 
     def loader(self, store: Store, seeds: Any, shuffle: bool, **more: Any) -> NeighborLoader:
         """Make a loader over `seeds`; `more` has further arguments of it, or arguments in place of
-        these options. Batches have what training reads, whatever else the store has."""
-        decides = not find_strategy(self.strategy).whole_graph
-        given = asdict(self)
-        given["attrs"] = trained(store)
-        given["samplers"] = self.samplers or ("auto" if decides else SAMPLERS)
-        fanout = list(given.pop("fanout"))
-        return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **{**given, **more})
+        these options, those of `Tuning` too. Batches have what training reads, whatever else the
+        store has."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        given |= {"attrs": trained(store)}
+        del given["fanout"], given["tuning"]
+        more = placed(vars(self.tuned) | more)
+        return NeighborLoader(store, list(self.hops), seeds, shuffle=shuffle, **{**given, **more})
+
+
+def with_loader_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that has a parameter `options: LoaderOptions`: the options stand
+    in its place.
+
+    Args:
+        without: names of options that the command does not have.
+    """
+
+    def made(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        types = get_type_hints(LoaderOptions, include_extras=True)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters: list[inspect.Parameter] = []
+        own = [each for each in fields(LoaderOptions) if each.name not in without]
+        for name, each in inspect.signature(function).parameters.items():
+            if name != "options":
+                parameters.append(each.replace(annotation=hints[name], kind=kind))
+                continue
+            parameters += [
+                inspect.Parameter(one.name, kind, default=one.default, annotation=types[one.name])
+                for one in own
+            ]
+
+        @functools.wraps(function)
+        def command(**given: Any) -> None:
+            options = LoaderOptions(**{one.name: given.pop(one.name) for one in own})
+            function(options=options, **given)
+
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return made
+
+
+def parse_tuning(text: str | None) -> dict[str, Any]:
+    """The arguments of `Tuning` that a text such as "topology=direct,samplers=2" names.
+
+    Raises:
+        ConfigError: it names another one, or has another form.
+    """
+    known, found = [each.name for each in fields(Tuning)], dict[str, Any]()
+    for part in [] if text is None else re.split(r",(?=\w+=)", text):
+        name, equals, value = part.partition("=")
+        if not equals or name not in known:
+            raise ConfigError(
+                f"--tuning {text}: {part!r} is no argument of gnndrive.Tuning, which has "
+                f"{', '.join(known)}: write NAME=VALUE,NAME=VALUE"
+            )
+        found[name] = value_of(value)
+    return found
+
+
+def placed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a loader, with those of `Tuning` that stand beside the others in one."""
+    names = {each.name for each in fields(Tuning)}
+    tuning = {name: value for name, value in given.items() if name in names}
+    rest = {name: value for name, value in given.items() if name not in names}
+    return rest | {"tuning": Tuning(**tuning)} if tuning else rest
 
 
 def trained(store: Store) -> list[str]:

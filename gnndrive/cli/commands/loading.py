@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gnndrive.cli.commands.loader_options import placed
 from gnndrive.cli.measure.mapped_loader import PYG_PLUS, mapped_batches
 from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import ConfigError, GNNDriveError
@@ -170,7 +171,7 @@ class StrategySource:
     def __init__(self, given: Loading, store: Store, seeds: torch.Tensor | None) -> None:
         self._loader = NeighborLoader(
             store, list(given.fanout), seeds, batch_size=given.batch_size, shuffle=True,
-            seed=given.seed, strategy=given.loader, **given.arguments,
+            seed=given.seed, strategy=given.loader, **placed(given.arguments),
         )  # fmt: skip
 
     def predicted(self) -> StrategyCost | None:

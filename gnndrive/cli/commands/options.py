@@ -29,29 +29,13 @@ StrategyName = Annotated[
     ),
 ]
 Sampling = Annotated[
-    Literal["neighbor", "labor"],
-    typer.Option(help="labor draws fewer distinct nodes: common neighbours are taken together."),
+    str,
+    typer.Option(
+        help="neighbor, or labor (fewer distinct nodes: common neighbours are taken together), or "
+        "labor:dependency=64 (random numbers change over 64 batches)."
+    ),
 ]
-BatchDependency = Annotated[
-    int, typer.Option(min=1, help="Batches over which the random numbers of labor change.")
-]
-Samplers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Batches sampled at once; default: 4, or for packs and partitions 2."),
-]
-Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.")]
-Topology = Annotated[
-    str, typer.Option(help="Where the adjacency is: resident, mmap, direct, or auto.")
-]
-Device = Annotated[
-    str, typer.Option(help="Where the feature buffer, batches and model are: cpu, cuda, cuda:1, …")
-]
-DeviceMemory = Annotated[
-    str | None, typer.Option(help="GPU memory for loading, such as 4GB; default: measured.")
-]
-NeighbourCache = Annotated[
-    str | None, typer.Option(help="Adjacency that direct keeps in memory, such as 100MB.")
-]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of batches, weights and dropout.")]
 IfExists = Annotated[
     Literal["error", "open", "replace"],
     typer.Option(help="If there is a store at OUT: fail, keep it, or make it anew."),

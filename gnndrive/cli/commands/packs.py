@@ -17,7 +17,6 @@ from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
     INPUT,
-    BatchDependency,
     BatchSize,
     Fanout,
     Json,
@@ -46,7 +45,6 @@ def pack(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs to record.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the recorded batches.")] = 0,
     sampling: Sampling = "neighbor",
-    batch_dependency: BatchDependency = 1,
     shuffle: Annotated[bool, typer.Option(help="Whether training shuffles its seeds.")] = True,
     memory: Annotated[
         str | None, typer.Option(help="Memory that training will have for loading, such as 8GB.")
@@ -74,7 +72,7 @@ def pack(
         with Bars(console) as bars:
             info = pack_batches(
                 opened, hops, opened.split(input), batch_size=batch_size, epochs=epochs, seed=seed,
-                sampling=sampling, batch_dependency=batch_dependency, shuffle=shuffle,
+                sampling=sampling, shuffle=shuffle,
                 memory=memory, device_memory=device_memory, disk=disk, order=order,
                 segment=segment, out=out, packing_memory=packing_memory,
                 progress=bars,
@@ -92,7 +90,6 @@ def pack(
     named = _name(opened, info, out)
     call: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle, "memory": memory}
     call |= {"sampling": sampling} if sampling != "neighbor" else {}
-    call |= {"batch_dependency": batch_dependency} if batch_dependency > 1 else {}
     call |= {"device": "cuda", "device_memory": device_memory} if device_memory else {}
     call["strategy"] = DiskGNN(packed=named).text
     call = {name: each for name, each in call.items() if each is not None}

@@ -12,26 +12,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from gnndrive.cli.commands.loader_options import SAMPLERS, LoaderOptions
+from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.numbers import parse_count, parse_rate
 from gnndrive.cli.commands.options import (
-    BATCH_SIZE,
-    FANOUT,
-    BatchDependency,
-    BatchSize,
-    Buffer,
-    Device,
-    DeviceMemory,
-    Extractors,
-    Fanout,
     Json,
-    Memory,
-    NeighbourCache,
-    Samplers,
-    Sampling,
-    StrategyName,
-    Topology,
-    parse_fanout,
 )
 from gnndrive.cli.commands.plan_text import Run, host_lines, plan_lines, step_lines
 from gnndrive.cli.commands.progress import Bars
@@ -56,23 +40,12 @@ AT_RANDOM = (
 DEFAULT_DISK = "the disk is taken for a usual SSD"
 
 
+@with_loader_options("seed")
 def plan(
+    options: LoaderOptions,
     store: Annotated[
         Path | None, typer.Argument(metavar="[STORE]", help="A store's folder; or give --nodes.")
     ] = None,
-    fanout: Fanout = FANOUT,
-    batch_size: BatchSize = BATCH_SIZE,
-    strategy: StrategyName = "gnndrive",
-    sampling: Sampling = "neighbor",
-    batch_dependency: BatchDependency = 1,
-    buffer: Buffer = None,
-    memory: Memory = None,
-    samplers: Samplers = None,
-    extractors: Extractors = 4,
-    topology: Topology = "auto",
-    neighbour_cache: NeighbourCache = None,
-    device: Device = "cpu",
-    device_memory: DeviceMemory = None,
     ranks: Annotated[int, typer.Option(min=1, help="Ranks on a host; they divide --memory.")] = 1,
     host_service: Annotated[
         bool, typer.Option(help="Whether the ranks of a host share one feature buffer.")
@@ -103,11 +76,6 @@ def plan(
     if net is None and hosts > 1:
         raise ConfigError(f"--hosts {hosts}: say what they send each other with --net, as 10Gbit")
     cluster = Cluster(hosts, None if net is None else parse_rate(net, "--net"), compute_s)
-    options = LoaderOptions(
-        parse_fanout(fanout), batch_size, 0, buffer, memory, "auto", samplers, extractors,
-        topology, neighbour_cache, device, device_memory, strategy, sampling,
-        batch_dependency,
-    )  # fmt: skip
     numbers = {
         "--nodes": nodes, "--edges": edges, "--row-bytes": row_bytes,
         "--batch-nodes": batch_nodes, "--seeds": seeds,
@@ -184,25 +152,25 @@ def _of_numbers(
         if name not in given:
             what = "a STORE, or --nodes, --edges and --row-bytes of one that is not there"
             raise ConfigError(f"give {what}" if not given else f"{name} is missing: give {what}")
-    default = LoaderOptions(options.fanout, options.batch_size)
+    default, tuned = LoaderOptions(), options.tuned
     for name in (
-        "strategy", "device", "device_memory", "neighbour_cache", "sampling", "batch_dependency",
+        "strategy", "device", "device_memory", "sampling",
     ):  # fmt: skip
         if getattr(options, name) != getattr(default, name):
             raise ConfigError(f"--{name.replace('_', '-')} needs a STORE: leave it out")
-    parts, asked = find_strategy(options.strategy), options.topology != "auto"
+    parts, asked = find_strategy(options.strategy), tuned.topology != "auto"
     sketch = Sketch(
         nodes=given["--nodes"],
         edges=given["--edges"],
         row_bytes=given["--row-bytes"],
-        fanout=options.fanout,
+        fanout=options.hops,
         batch_size=options.batch_size,
         batch_nodes=given.get("--batch-nodes"),
         seeds=given.get("--seeds"),
         memory=_bytes(options.memory, "--memory"),
         buffer=_bytes(options.buffer, "--buffer"),
-        samplers=options.samplers or SAMPLERS,
-        topologies=(options.topology,) if asked else parts.topologies,
+        samplers=int(tuned.samplers),
+        topologies=(tuned.topology,) if asked else parts.topologies,
         topology_asked=asked,
         policy=parts.policy,
         ranks=ranks,

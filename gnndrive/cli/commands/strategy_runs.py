@@ -11,7 +11,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size
+from gnndrive.loader.arguments import Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import Strategy, strategies
@@ -169,6 +170,7 @@ def parse_choice(text: str, option: str = "--strategies") -> Choice:
     strategy = strategies().get(name)
     own = {} if strategy is None else strategy.arguments()
     allowed = inspect.signature(NeighborLoader).parameters.keys() - _OF_THE_COMPARISON
+    allowed |= {each.name for each in fields(Tuning)}
     arguments: dict[str, Any] = {}
     for part in parts:
         argument, equals, value = part.partition("=")

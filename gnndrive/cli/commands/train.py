@@ -138,7 +138,7 @@ def run_training(
             "training loop"
         )
     model_settings = ModelSettings(
-        store.num_features, store.num_classes, model, len(batches.options.fanout), hidden, dropout
+        store.num_features, store.num_classes, model, len(batches.options.hops), hidden, dropout
     )
     where = batches.options.where()
     console = batches.console or Console(stderr=True)
@@ -184,7 +184,7 @@ def _evaluation(
     count = sum(len(seeds_of(batches, split)) for split in settings.evaluate)
     memory = None if options.memory is None else parse_size(options.memory, "memory")
     on_device = options.device_bytes()
-    if not is_cheaper(store, count, options.fanout, options.batch_size, memory, on_device):
+    if not is_cheaper(store, count, options.hops, options.batch_size, memory, on_device):
         return None
     splits = " and ".join(settings.evaluate)
     if not can_write_beside(store):

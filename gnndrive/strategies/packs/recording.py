@@ -84,8 +84,7 @@ def pack_command(assembly: Assembly) -> str | None:
     words += [] if assembly.shuffle else ["--no-shuffle"]
     words += ["--seed", str(seed)] if seed else []
     if assembly.sampling.shares:
-        words += ["--sampling", assembly.sampling.name]
-        words += ["--batch-dependency", str(assembly.sampling.batch_dependency)]
+        words += ["--sampling", f"labor:dependency={assembly.sampling.batch_dependency}"]
     for name in ("memory", "device_memory"):
         if (size := assembly.own[name]) is not None:
             words += [f"--{name}".replace("_", "-"), str(parse_size(size, name))]

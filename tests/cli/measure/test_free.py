@@ -24,6 +24,7 @@ from gnndrive.store.generate import planted_communities
 from gnndrive.store.reader import Store
 from gnndrive.strategies import STRATEGIES
 from tests.disk.engines.conftest import Rows, drain, make_rows
+from tests.given import moved
 from tests.soak import product
 
 OF_ROWS = EngineSettings(depth=4, block_bytes=65536, gives_way=True)
@@ -96,7 +97,9 @@ async def test_closing_ends_all_jobs_and_leaves_no_descriptor(rows, settings):
 def batches(store: Store, **given: Any) -> Iterator[Any]:
     """Batches of two epochs."""
     given = {"buffer": "1MB", "input_nodes": store.split("train")} | given
-    with NeighborLoader(store, [3, 2], batch_size=30, shuffle=True, seed=3, **given) as loader:
+    with NeighborLoader(
+        store, [3, 2], batch_size=30, shuffle=True, seed=3, **moved(given)
+    ) as loader:
         yield from loader
         yield from loader
 
@@ -159,7 +162,7 @@ def test_the_plan_is_that_of_the_strategy_itself(store):
     kept, given = KeptSamples(1 << 30), {"batch_size": 100, "shuffle": True, "memory": "200MB"}
     plans = []
     for strategy in ("ginex", with_replaying_sampler(STRATEGIES["ginex"], kept)):
-        with NeighborLoader(store, [3, 2], strategy=strategy, **given) as loader:
+        with NeighborLoader(store, [3, 2], **moved({"strategy": strategy, **given})) as loader:
             plans.append(str(loader.plan()))
     assert plans[0] == plans[1]
     assert kept.count == 0, "batches were drawn for the plan again"

@@ -45,6 +45,7 @@ from gnndrive.loader import host_service
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from tests.forked import Program
+from tests.given import moved
 from tests.project_files import ROOT
 
 LIMIT_S = 120  # against processes that never end
@@ -182,7 +183,7 @@ def loader(store: str | Store, links: bool = False, **arguments: Any) -> Neighbo
     given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "shuffle": True}
     given |= {"seed": 5, "buffer": "100KB", "ranks": True, "host_service": True}
     kind: Any = LinkNeighborLoader if links else NeighborLoader
-    made: NeighborLoader = kind(opened, **(given | arguments))
+    made: NeighborLoader = kind(opened, **moved(given | arguments))
     return made
 
 

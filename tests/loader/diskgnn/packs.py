@@ -19,7 +19,7 @@ SEED = 7
 def make_pack(store: Store, arguments: dict[str, Any], **more: Any) -> PackInfo:
     """A pack of the batches that `loader_of` replays."""
     given = {"seed": SEED, "buffer": PACK_BUFFER, **arguments, **more}
-    return gnndrive.pack(store, **given)
+    return gnndrive.pack(store, **moved(given))
 
 
 def least_buffer(store: Store, arguments: dict[str, Any], places: int = 1) -> int:

@@ -17,10 +17,11 @@ import torch.distributed as dist
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ClosedError, ConfigError, NeighborLoader
+from gnndrive import ClosedError, ConfigError, NeighborLoader, Tuning
 from gnndrive.loader import host_service
 from gnndrive.loader.ranks import resolve_ranks
 from tests import forked
+from tests.given import moved
 
 NODES, SIZE, RANKS = 330, 16, 3  # 21 batches, the last of which is smaller
 
@@ -35,7 +36,7 @@ class Process:
     @contextmanager
     def loader(self, **arguments: Any) -> Iterator[NeighborLoader]:
         given = {"batch_size": SIZE, "shuffle": True, "seed": 5, "buffer": "8MB"} | arguments
-        with NeighborLoader(self.store, [4, 3], **given) as loader:
+        with NeighborLoader(self.store, [4, 3], **moved(given)) as loader:
             yield loader
 
     def digests(self, **arguments: Any) -> list[str]:
@@ -92,10 +93,10 @@ def a_rank_that_cannot_begin_is_an_error_on_every_rank(process: Process) -> None
                 iter(loader)
             assert fails or str(caught.value).startswith(f"rank {process.world - 1} cannot start")
     with process.loader(ranks=True) as loader:
-        loader.topology = "none such" if fails else "auto"
+        loader.tuning = Tuning(topology="none such" if fails else "auto")
         with pytest.raises(ConfigError, match="none such"):
             iter(loader)
-        loader.topology = "auto"
+        loader.tuning = Tuning()
         assert len(list(loader)) == len(loader)
     own = {"sampler": range(200), "shuffle": False} if fails else {}
     with (

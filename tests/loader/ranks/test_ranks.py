@@ -16,6 +16,7 @@ from gnndrive.loader import host_service
 from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
 from gnndrive.loader.store_datamodule import InTrainer
 from gnndrive.sampling.dealing import steps_left
+from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same
 from tests.loader.conftest import NODES, Make
 from tests.loader.diskgnn.packs import loader_of, make_pack
@@ -247,7 +248,7 @@ def test_the_end_of_an_epoch_for_lightnings_trainer(store, as_rank, drop_last):
 
     def made() -> Loader:
         given = {"batch_size": SIZE, "buffer": "40KB", "seed": 5, "drop_last": drop_last}
-        return Loader(store, [2], **given, ranks=True)
+        return Loader(store, [2], **moved(given), ranks=True)
 
     with made() as loader, made() as other:
         as_rank(0, 4)

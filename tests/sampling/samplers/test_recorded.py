@@ -17,6 +17,7 @@ from gnndrive.sampling.samplers.recorded import Recorded
 from gnndrive.sampling.schedules.base import InputNodes
 from gnndrive.store.packed.recording import Recording
 from gnndrive.strategies.packs.recording import LoaderRecording
+from tests.given import moved
 from tests.store.packed.packs import make_graph
 
 EPOCHS, SEED = 2, 4
@@ -27,7 +28,7 @@ GIVEN: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 50, "shuffle": T
 def pack(tmp_path_factory):
     """A recording of two epochs, and the batches that were drawn for it."""
     store = gnndrive.from_data(make_graph(), tmp_path_factory.mktemp("recorded") / "graph.gnn")
-    assembly = NeighborLoader(store, buffer="20KB", **GIVEN)._assembly()
+    assembly = NeighborLoader(store, buffer="20KB", **moved(GIVEN))._assembly()
     info = gnndrive.pack(store, seed=SEED, epochs=EPOCHS, buffer="20KB", **GIVEN)
     path = next(Path(store.path, "packed").iterdir())
     tables = assembly.collate.tables

@@ -11,6 +11,7 @@ import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.store.packed import durable, row_checks, rows
 from gnndrive.store.packed.rows import Budget
+from tests.given import moved
 from tests.loader.hetero.graph import make_data
 from tests.store.packed.packs import make_graph
 
@@ -62,6 +63,6 @@ def make(graph: Store, stack: ExitStack) -> Callable[..., Any]:
     def one(kind: Any = NeighborLoader, **arguments: Any) -> Any:
         given = {"data": graph, "num_neighbors": [4, 3], "batch_size": 16, "seed": 5}
         given |= {"buffer": "4MB", "io_depth": 16, "shuffle": True}
-        return stack.enter_context(kind(**(given | arguments)))
+        return stack.enter_context(kind(**moved(given | arguments)))
 
     return one

@@ -14,6 +14,7 @@ import gnndrive
 from gnndrive.common.errors import StoreError
 from gnndrive.store.packed.format import dump, open_pack
 from gnndrive.store.packed.verify import verify_pack
+from tests.given import moved
 from tests.store.packed.packs import make_graph, pack_loader
 
 
@@ -21,7 +22,7 @@ from tests.store.packed.packs import make_graph, pack_loader
 def packed(graph, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("verify") / "p"
     given = {"batch_size": 60, "seed": 5, "buffer": "4MB", "io_depth": 16}
-    with gnndrive.NeighborLoader(graph, [4, 3], **given) as loader:
+    with gnndrive.NeighborLoader(graph, [4, 3], **moved(given)) as loader:
         pack_loader(loader, root, hot=0.1, segment=2)
     return root
 
