@@ -30,10 +30,16 @@ struct gd_standby {
     int32_t *bucket_of;       /* by slot: bucket + 1; 0: the slot is not on standby */
     bucket *buckets;          /* at most one a slot; a page takes memory when it is first used */
     int32_t buckets_made, free_bucket;
-    int32_t *heap, heap_count;
+    int32_t *heap, heap_count; /* behind the buckets */
     int64_t ages;
     int32_t recent[CACHE_SIZE]; /* bucket of a recently pushed key, or NONE */
 };
+
+/* Bytes of the buckets and the heap, which have a mapping of their own: memory from malloc may have
+ * been in use before, or lie in huge pages, and then takes more than the pages in use. */
+static size_t ordered_bytes(int64_t slots) {
+    return ((size_t)slots + 1) * (sizeof(bucket) + sizeof(int32_t));
+}
 
 gd_standby *gd_standby_new(int64_t slots) {
     if (slots < 0 || slots >= INT32_MAX) return gd_no_object(EINVAL);
@@ -45,10 +51,12 @@ gd_standby *gd_standby_new(int64_t slots) {
     s->next = gd_table(n, sizeof *s->next);
     s->previous = gd_table(n, sizeof *s->previous);
     s->bucket_of = gd_table(n, sizeof *s->bucket_of);
-    s->buckets = malloc(n * sizeof *s->buckets);
-    s->heap = malloc(n * sizeof *s->heap);
+    void *ordered = mmap(NULL, ordered_bytes(slots), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    s->buckets = ordered == MAP_FAILED ? NULL : ordered;
+    if (s->buckets) s->heap = (int32_t *)(s->buckets + n);
     for (unsigned i = 0; i < CACHE_SIZE; i++) s->recent[i] = NONE;
-    if (s->next && s->previous && s->bucket_of && s->buckets && s->heap) return s;
+    if (s->next && s->previous && s->bucket_of && s->buckets) return s;
     gd_standby_free(s);
     return gd_no_object(ENOMEM);
 }
@@ -58,8 +66,7 @@ void gd_standby_free(gd_standby *s) {
     free(s->next);
     free(s->previous);
     free(s->bucket_of);
-    free(s->buckets);
-    free(s->heap);
+    if (s->buckets) munmap(s->buckets, ordered_bytes(s->slots));
     free(s);
 }
 

@@ -1,5 +1,6 @@
 """The C core's parts of the buffer, where the model of `test_model.py` does not go."""
 
+import ctypes
 import errno
 import itertools
 import os
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.buffer.policies.base import NO_USE
 from gnndrive.common.ffi import ffi, lib, pointer
 from tests.soak import product
@@ -45,6 +47,38 @@ def test_what_is_out_of_range_is_refused():
     empty = CoreTable(rows=0, slots=1)
     assert empty.admit([]).code == 0
     assert empty.admit([0]).code == -errno.ERANGE
+
+
+class _Mallinfo2(ctypes.Structure):
+    """What glibc's `mallinfo2` returns: `mmapped` and `given` are its hblkhd and uordblks."""
+
+    _fields_ = (
+        ("_other", 4 * ctypes.c_size_t),
+        ("mmapped", ctypes.c_size_t),
+        ("_more", 2 * ctypes.c_size_t),
+        ("given", ctypes.c_size_t),
+        ("_rest", 2 * ctypes.c_size_t),
+    )
+
+
+def _allocated() -> int:
+    """Bytes that malloc has given out."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        pytest.skip("glibc before 2.33 has no mallinfo2")
+    library.mallinfo2.restype = _Mallinfo2
+    found = library.mallinfo2()
+    return int(found.given + found.mmapped)
+
+
+def test_a_slot_table_allocates_what_plans_count():
+    """The buckets of the standby list are not among it: few are used, in a mapping of their own."""
+    slots, rows = 100_000, 300_000
+    before = _allocated()
+    buffer = ffi.gc(lib.gd_buffer_new(rows, slots), lib.gd_buffer_free)
+    counted = SLOT_TABLE_BYTES * slots + MAPPING_BYTES * rows
+    assert buffer
+    assert _allocated() - before < counted + (1 << 17)
 
 
 def test_a_gather_runs_in_a_few_threads():
