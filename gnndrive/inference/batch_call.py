@@ -116,7 +116,7 @@ class BatchCall:
     def _check(self, layer: int, type: NodeKey, given: Given, rows: torch.Tensor) -> None:
         """Refuse a layer that uses more of the graph than a batch has (self_check.py)."""
         try:
-            wide = self._target_rows(layer, type, widened(given.copy(), type))
+            wide = self._target_rows(layer, type, widened(given, type))
             if wide is None or is_close(rows, wide):
                 return
             again = self._target_rows(layer, type, given)

@@ -72,7 +72,7 @@ def is_telling(batch: OneHop, type: NodeKey, nodes: int) -> bool:
 
 
 def widened(given: Given, type: NodeKey) -> Given:
-    """Add what must not change the targets' rows.
+    """Add what must not change the targets' rows. The result shares no memory with `given`.
 
     That are copies of one node of each type, in-edges of those of the targets' type from the
     sources of the batch, and for each in-edge from a node which is no target its reverse.

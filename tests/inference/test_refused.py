@@ -36,6 +36,7 @@ from gnndrive import ConfigError, ReadError, Store
 from gnndrive.inference import infer
 from gnndrive.inference.identity import Identity
 from gnndrive.inference.layers import Layers
+from gnndrive.inference.self_check import Given
 from gnndrive.testing.faults import Faults, Simulated, simulated
 from tests import forked
 from tests.inference.conftest import COLUMNS, NODES, doubled
@@ -239,6 +240,14 @@ def test_what_inference_can_do_is_not_refused(layer: Layer, store: Store, data: 
         wanted = layer(data.x.clone(), edges)
     assert torch.allclose(store.tensor("h"), wanted, atol=1e-3)  # test_equal.py is stricter
     infer([lambda x, edge_index: x + torch.rand_like(x)], store, batch_size=BATCH, name="drawn")
+
+
+def test_of_a_batch_that_is_checked_one_copy_is_made(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """Memory is counted for one: the second time, what is added is joined to the batch itself."""
+    calls, copied = list[str](), Given.copy
+    monkeypatch.setattr(Given, "copy", lambda given: calls.append("copy") or copied(given))
+    infer([lambda x, edge_index: calls.append("layer") or x * 2], store, batch_size=BATCH)
+    assert calls == ["copy", "layer", "layer"] + ["layer"] * (NODES // BATCH - 1)
 
 
 def test_batches_without_edges_to_others(tmp_path: Path):
