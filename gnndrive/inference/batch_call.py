@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
 from gnndrive.inference.degrees import Normaliser, pads
 from gnndrive.inference.edge_values import EdgeValues
@@ -85,7 +86,10 @@ class BatchCall:
             if rows is None:
                 return None
             rows = rows.detach().clone()  # and may return the same memory again
+            # The holes that large copies leave would be added to what the next ones take.
+            return_free_memory()
             self._check(layer, type, given, rows)
+            return_free_memory()
             return rows.to("cpu")
 
         return compute

@@ -33,7 +33,7 @@ from torch_geometric.utils import degree, scatter
 
 import gnndrive
 from gnndrive import ConfigError, ReadError, Store
-from gnndrive.inference import infer
+from gnndrive.inference import batch_call, infer
 from gnndrive.inference.identity import Identity
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.self_check import Given
@@ -248,6 +248,17 @@ def test_of_a_batch_that_is_checked_one_copy_is_made(store: Store, monkeypatch: 
     monkeypatch.setattr(Given, "copy", lambda given: calls.append("copy") or copied(given))
     infer([lambda x, edge_index: calls.append("layer") or x * 2], store, batch_size=BATCH)
     assert calls == ["copy", "layer", "layer"] + ["layer"] * (NODES // BATCH - 1)
+
+
+def test_free_memory_is_returned_once_a_batch_was_checked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """So that what the first batch of a layer takes is not taken beside what later ones take."""
+    calls = list[str]()
+    monkeypatch.setattr(batch_call, "return_free_memory", lambda: calls.append("return"))
+    infer([lambda x, edge_index: calls.append("layer") or x * 2], store, batch_size=BATCH)
+    checked = ["layer", "return", "layer", "return"]
+    assert calls == checked + ["layer"] * (NODES // BATCH - 1)
 
 
 def test_batches_without_edges_to_others(tmp_path: Path):
