@@ -26,7 +26,7 @@ def share_one_heap() -> None:
 def return_free_memory() -> None:
     """Return what is free at this moment in the heaps of all threads. Takes some milliseconds, and
     memory that is needed again costs page faults: call it once a plan is made or a loader is
-    closed, not for each batch.
+    closed, and for each batch only where large temporaries would leave ever more holes.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -28,6 +28,7 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.base import SubgraphType
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds, Subgraph, ends_of
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.sampling.degrees import Degrees
@@ -36,6 +37,10 @@ from gnndrive.sampling.schedules.base import digest
 from gnndrive.sampling.topologies.base import Topology
 
 BIDIRECTIONAL_BYTES = 136  # the copies that PyG makes of an edge to add the reverse ones (measured)
+HOLES_BYTES_MIN = 16 << 20
+"""After copies of so many bytes free memory is returned. No two samples are of one size, so copies
+do not fit into the holes of earlier ones, and holes add up. It takes a tenth of the time of
+sampling; of smaller samples it would take more, and their holes are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +185,8 @@ class SubgraphSampler(Sampler):
         else:
             node, edge = {None: _as_int64(out.node)}, {None: _permuted(out.edge, perm)}
             count = len(out.row)
+        if count * self._subgraphs.edge_temporaries >= HOLES_BYTES_MIN:
+            return_free_memory()
         return Subgraph(node, edge, count, out, numbered=self._gnndrive_sampler is None)
 
     def stop(self) -> None:
