@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -42,15 +43,27 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of the package, by its dotted name."""
     return {module_name(path): path for path in files(".py") if named(path).startswith("gnndrive/")}
 
 
-def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+@lru_cache(maxsize=1)
+def nodes_of(source: str) -> list[ast.AST]:
+    """All nodes of a file's tree; one check after another asks for those of the same file."""
+    return list(ast.walk(ast.parse(source)))
+
+
+@cache
+def imported(source: str, module: str, is_package: bool) -> list[tuple[int, str]]:
     """(line, gnndrive module) of each import, wherever in the file it stands: in functions and
     under TYPE_CHECKING too."""
-    for node in ast.walk(ast.parse(source)):
+    return list(_imported(source, module, is_package))
+
+
+def _imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -115,10 +128,15 @@ def import_findings(source: str, module: str, is_package: bool = False) -> list[
 
 def found(source: str) -> Iterator[tuple[int, str]]:
     """(line, name) of each text in the code that is the name of a plug-in."""
-    known = {name for kind in KINDS for name in plugins.names(kind.split(".")[1])} - AMBIGUOUS
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and node.value in known:
+    for node in nodes_of(source):
+        if isinstance(node, ast.Constant) and node.value in names_of_plugins():
             yield node.lineno, str(node.value)
+
+
+@cache
+def names_of_plugins() -> set[str]:
+    """The names of all plug-ins, but for those that mean something else too."""
+    return {name for kind in KINDS for name in plugins.names(kind.split(".")[1])} - AMBIGUOUS
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:
@@ -147,7 +165,8 @@ def _reachable(module: str, imports: dict[str, set[str]]) -> set[str]:
 
 def docstring_findings(source: str, name: str) -> list[str]:
     """Modules, public classes and public functions at the top that say nothing of themselves."""
-    tree = ast.parse(source)
+    tree = nodes_of(source)[0]
+    assert isinstance(tree, ast.Module)
     silent_module = source.strip() and not ast.get_docstring(tree)
     findings = [f"{name}: no module docstring"] if silent_module else []
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -172,7 +191,7 @@ def word_findings(source: str, name: str) -> list[str]:
 def sleep_findings(source: str, name: str) -> list[str]:
     """Calls of any `sleep`, but `asyncio.sleep(0)`, which only yields."""
     findings = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source) if "sleep" in source else []:
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
@@ -185,12 +204,13 @@ def sleep_findings(source: str, name: str) -> list[str]:
 # ---- the project
 
 
-def test_imports_go_downward():
-    assert not [
-        finding
-        for module, path in modules().items()
-        for finding in import_findings(path.read_text(), module, path.name == "__init__.py")
-    ]
+def test_imports_go_downward_and_modules_say_what_they_are():
+    findings = []
+    for module, path in modules().items():
+        source = path.read_text()
+        findings += import_findings(source, module, path.name == "__init__.py")
+        findings += docstring_findings(source, named(path))
+    assert not findings
 
 
 STRATEGYS_WORD = re.compile(
@@ -232,13 +252,16 @@ def test_no_files_import_each_other():
     assert not circles(imports)
 
 
-def test_modules_say_what_they_are():
-    assert not [
-        finding
-        for path in files(".py")
-        for finding in docstring_findings(path.read_text(), named(path))
-        if not named(path).startswith(("tests/", "bench/")) or "no module docstring" in finding
-    ]
+def test_other_modules_say_what_they_are():
+    """Of tests and scripts of bench only the module must; their trees are not needed for that."""
+    sources = {named(path): path.read_text() for path in files(".py")}
+    findings = []
+    for name, source in sources.items():
+        if name.startswith(("tests/", "bench/")):
+            findings += [name] if source.strip() and not source.startswith('"""') else []
+        elif not name.startswith("gnndrive/"):
+            findings += docstring_findings(source, name)
+    assert not findings
 
 
 def test_no_file_says_what_none_may():
