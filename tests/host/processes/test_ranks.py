@@ -14,7 +14,7 @@ import gnndrive
 from gnndrive import ConfigError, Store
 from gnndrive.host.inquiry import ask
 from tests.host.processes import programs
-from tests.host.processes.programs import SMALL, Starter
+from tests.host.processes.programs import SEVERAL, SMALL, Starter
 from tests.loader.hetero.graph import make_data
 from tests.soak import product
 
@@ -188,7 +188,7 @@ def test_ways_to_leave_an_epoch(starter, store, serve, tmp_path, buffer):
     shared = buffer != "of each rank"
     ended = starter.run("leaving", 2, tmp_path, store=name, host_service=shared)
     check_ended(ended)
-    epochs, other = alone(store, 2, **SMALL), alone(store)[0]
+    epochs, other = alone(store, 2, **SEVERAL), alone(store)[0]
     gave_way = "ClosedError: another iterator of this loader was begun"
     kept = {"keep": gave_way, "resume": gave_way, "all resume": gave_way} if shared else {}
     if shared:
