@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer.main
 
 from gnndrive.cli.main import main
 from gnndrive.store.generate import planted_communities
@@ -48,6 +50,14 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_parser() -> Iterator[None]:
+    """Build the parser of the command line once: it takes longer than most commands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @dataclass(frozen=True)
