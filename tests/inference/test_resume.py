@@ -120,14 +120,6 @@ def test_killed_at_its_end(in_store: bool, store: Store, tmp_path: Path):
     assert recorded
 
 
-def test_cleaning_after_a_kill_at_any_call_before_the_end(store: Store):
-    work, at = partial(infer, [doubled], store, batch_size=200), 0
-    while killed_at(work, at := at + 1) and not (store.path / "derived" / "h.json").exists():
-        clean.run(store.path.parent)
-        assert not (store.path / "derived").exists()
-    assert at > 20
-
-
 def test_missing_files_begin_anew(store: Store, data: Data):
     model = GraphSAGE(COLUMNS, 8, 3, 3)
     with pytest.raises(KeyboardInterrupt):
