@@ -121,7 +121,7 @@ def test_killed_before_any_call(case: str, tmp_path: Path, seeds: Seeds) -> None
     calls = calls_of(partial(work, folder), CREATING)
     old, new = tree(kept), tree(folder)
     found = {}
-    for seed in seeds(6):
+    for seed in seeds(4):
         draw = random.Random(seed)
         at = draw.randint(1 if seed % 2 else max(calls - 30, 1), calls)
         copied(kept, folder)
