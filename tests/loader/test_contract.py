@@ -6,10 +6,8 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive.testing.faults import NOISE
-from tests.loader.batches import assert_same, check, simulate
+from tests.loader.batches import assert_same, check
 from tests.loader.conftest import NODES
-from tests.soak import product
 
 # ---- what a batch holds
 
@@ -96,37 +94,3 @@ def test_calling_the_loader_gives_one_batch(make, data):
     assert torch.equal(batch.input_id, nodes)
     assert loader.stats() == {}, "no pipeline was started"
     assert_same(batch, Data.from_dict(loader.filter_fn(loader.collate_fn([4, 2, 9]))))
-
-
-DIMS = [1, 3, 32, 100, 127, 128, 129, 768, 4714]
-DTYPES = [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
-ENGINES = ["uring", "threads", "simulated"]
-COUNT, IN_NEIGHBOURS = 240, 4
-BATCH_SIZE = 6  # with 3 neighbours of each seed a batch has at most 24 rows
-ROWS_IN_BUFFER = 30
-
-
-@pytest.mark.filterwarnings("ignore:nodes/x.* nan")
-@product("dim,dtype,engine", DIMS, DTYPES, ENGINES, ids=str)
-def test_every_row_equals_direct_indexing(make, dim, dtype, engine, tmp_path, monkeypatch):
-    draw, row_bytes = torch.Generator().manual_seed(dim), dim * dtype.itemsize
-    x = torch.randint(0, 256, (COUNT, row_bytes), dtype=torch.uint8, generator=draw).view(dtype)
-    store = gnndrive.write_store(
-        tmp_path / "rows.gnn", indptr=np.arange(COUNT + 1) * IN_NEIGHBOURS, nodes={"x": x},
-        indices=np.random.default_rng(0).integers(0, COUNT, COUNT * IN_NEIGHBOURS),
-    )  # fmt: skip
-    simulate(monkeypatch, seed=dim, faults=NOISE)
-    loader = make(
-        [3], data=store, batch_size=BATCH_SIZE, shuffle=True, seed=1, engine=engine, extractors=4,
-        buffer=ROWS_IN_BUFFER * row_bytes,
-    )  # fmt: skip
-    batches = 0
-    for batch in loader:
-        batches += 1
-        assert batch.x.dtype == x.dtype
-        assert batch.x.shape == (len(batch.n_id), x.size(1))
-        assert torch.equal(batch.x.view(torch.uint8), x[batch.n_id].view(torch.uint8))
-    stats = loader.stats()
-    assert batches == COUNT // BATCH_SIZE
-    assert stats["engine"] == engine
-    assert stats["evictions"] > COUNT - ROWS_IN_BUFFER, "the buffer was to be far too small"

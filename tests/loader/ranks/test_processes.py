@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +21,7 @@ from gnndrive.loader.ranks import resolve_ranks
 from tests import forked
 from tests.given import moved
 
-NODES, SIZE, RANKS = 330, 16, 3  # 21 batches, the last of which is smaller
+NODES, SIZE, RANKS = 330, 16, 3
 
 
 class Process:
@@ -38,44 +36,6 @@ class Process:
         given = {"batch_size": SIZE, "shuffle": True, "seed": 5, "buffer": "8MB"} | arguments
         with NeighborLoader(self.store, [4, 3], **moved(given)) as loader:
             yield loader
-
-    def digests(self, **arguments: Any) -> list[str]:
-        """A text for each batch of an epoch."""
-        with self.loader(**arguments) as loader:
-            return [digest(batch) for batch in loader]
-
-    def everyone(self, told: Any) -> list[Any]:
-        """What all ranks tell, by rank."""
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, told)
-        return found
-
-    def in_turn(self, told: list[str]) -> list[str]:
-        """The batches of all ranks, step by step."""
-        return [each for step in zip(*self.everyone(told), strict=True) for each in step]
-
-
-def digest(batch: Any) -> str:
-    """A text that two batches share if their content is the same, bit for bit."""
-    names = ("x", "edge_index", "n_id", "e_id", "input_id")
-    return sha256(b"".join(batch[name].numpy().tobytes() for name in names)).hexdigest()
-
-
-def ranks_together_yield_one_processs_batches_and_have_one_state(process: Process) -> None:
-    whole = process.everyone(process.digests())[0]  # the first rank draws as one process does
-    assert process.in_turn(process.digests(ranks=True)) == whole
-    with process.loader(ranks=True) as loader:
-        assert len(list(islice(loader, 2))) == 2
-        state = loader.state_dict()
-        assert process.everyone(state) == [state] * process.world
-
-
-def arguments_that_differ_are_an_error_on_every_rank(process: Process) -> None:
-    last = process.world - 1
-    with process.loader(ranks=True, seed=6 if process.rank == last else 5) as loader:
-        with pytest.raises(ConfigError, match=f"seed is 5 on ranks 0, 1 and 6 on rank {last}"):
-            iter(loader)
-        assert not loader.stats(), "nothing was started"
 
 
 def a_rank_that_cannot_begin_is_an_error_on_every_rank(process: Process) -> None:
@@ -157,8 +117,6 @@ def the_timeout_is_the_groups(process: Process) -> None:
 
 
 CHECKS: tuple[Callable[[Process], None], ...] = (
-    ranks_together_yield_one_processs_batches_and_have_one_state,
-    arguments_that_differ_are_an_error_on_every_rank,
     a_rank_that_cannot_begin_is_an_error_on_every_rank,
     a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,
     loaders_begun_in_another_order_are_an_error_on_every_rank,
