@@ -1,8 +1,6 @@
 """A resumed epoch yields exactly the remaining batches, each once."""
 
 import json
-import signal
-import subprocess
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader
-from tests import forked
 from tests.loader.batches import assert_all_same
 from tests.loader.conftest import NODES
 from tests.soak import product
@@ -132,37 +129,3 @@ def test_the_state_of_another_store_or_a_damaged_one_is_refused(make, store, tmp
             loader.load_state_dict(loader.state_dict() | change)
     with pytest.raises(ConfigError, match="no state"):
         loader.load_state_dict([1])  # type: ignore[arg-type]
-
-
-# ---- killed
-
-PROGRAM = """
-import json, os, sys
-import gnndrive
-folder, store, stop = sys.argv[1], sys.argv[2], int(sys.argv[3])
-loader = gnndrive.NeighborLoader(gnndrive.open(store), [3], batch_size=40, shuffle=True, seed=9,
-                                 buffer="40KB")
-if os.path.exists(f"{folder}/state.json"):
-    loader.load_state_dict(json.load(open(f"{folder}/state.json")))
-for number, batch in enumerate(loader):
-    with open(f"{folder}/seen", "a") as file:
-        print(*batch.input_id.tolist(), file=file)
-    with open(f"{folder}/new.json", "w") as file:
-        json.dump(loader.state_dict(), file)
-    os.replace(f"{folder}/new.json", f"{folder}/state.json")
-    if number + 1 == stop:
-        os.kill(os.getpid(), 9)
-print("the end")
-"""
-
-
-def test_killed_again_and_again(store, tmp_path):
-    def run(stop: int) -> subprocess.CompletedProcess[str]:
-        return forked.run(PROGRAM, str(tmp_path), str(store.path), str(stop))
-
-    for stop in (1, 4, 2):
-        assert run(stop).returncode == -signal.SIGKILL
-    assert run(-1).stdout == "the end\n"
-    seen = [[int(n) for n in line.split()] for line in (tmp_path / "seen").read_text().splitlines()]
-    with NeighborLoader(store, [3], batch_size=40, shuffle=True, seed=9, buffer="40KB") as loader:
-        assert seen == [batch.input_id.tolist() for batch in loader]
