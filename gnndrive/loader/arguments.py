@@ -291,6 +291,14 @@ def flat(own: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, **{each.name: getattr(tuning, each.name) for each in fields(Tuning)}}
 
 
+def preset(own: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    """The flat arguments of a loader with other values of `Tuning` where the user gave none; what
+    was given is kept for other strategies."""
+    default = Tuning()
+    chosen = {name: value for name, value in values.items() if own[name] == getattr(default, name)}
+    return {**own, **chosen, "asked": dict(own)}
+
+
 def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     """Check `tuning=`; whole numbers as int.
 

@@ -227,7 +227,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             raise ConfigError(
                 "this loader cannot be resumed, because its data is in memory: give a store"
             )
-        if not getattr(self, "in_order", True):
+        if not self._bare().in_order:
             raise ConfigError(
                 "the number of batches does not say which were yielded, because they come in any "
                 "order: give in_order=True"

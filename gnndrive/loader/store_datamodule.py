@@ -41,7 +41,7 @@ class InTrainer(StoreLoader):
         """See `Resumable.state_dict`; but an epoch without batches left is finished, because the
         Trainer counts batches instead of asking for one more, and goes on with the next epoch. {}
         if batches come in any order, because the Trainer asks unconditionally."""
-        if not getattr(self, "in_order", True):
+        if not self._bare().in_order:
             return {}
         state = super().state_dict()
         left = self._none_left(state["batches"], state["seed"], state["epoch"])

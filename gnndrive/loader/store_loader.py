@@ -358,7 +358,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
     def _bare(self) -> Assembly:
         """See `Resumable._bare`."""
         self._collate = self._collate.current(self._runtime is not None)
-        return Assembly(
+        assembly = Assembly(
             store=self.data,
             strategy=self._strategy,
             inputs=self._inputs,
@@ -376,6 +376,8 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             seed=self.seed,
             own=flat({name: getattr(self, name) for name in OWN_ARGUMENTS}),
         )
+        chosen: Assembly = self._strategy.preset(assembly)
+        return chosen
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._from_store:

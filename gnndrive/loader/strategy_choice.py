@@ -121,9 +121,12 @@ def _default() -> Strategy:
 def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
     """The assembly with another strategy that is not open yet, and all tables in the feature
     buffer."""
-    return replace(
-        assembly, strategy=strategy, scheme=DRAWN, collate=assembly.collate.buffering(None)
+    own = assembly.own.get("asked", assembly.own)
+    plain = replace(
+        assembly, strategy=strategy, scheme=DRAWN, collate=assembly.collate.buffering(None), own=own
     )
+    chosen: Assembly = strategy.preset(plain)
+    return chosen
 
 
 def _costs(

@@ -91,6 +91,7 @@ def make_question(
         "because the feature buffer is not there while batches are sampled"
         if shape.apart
         else None,
+        shape.apart,
     )
 
 

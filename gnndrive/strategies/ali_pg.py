@@ -22,6 +22,6 @@ class AliPG(Strategy):
     """
 
     name: str = "ali+pg"
-    paper: str = "AliGraph (VLDB 2019), PaGraph (SoCC 2020)"
+    published: str = "AliGraph (VLDB 2019), PaGraph (SoCC 2020)"
     topologies: tuple[Any, ...] = ("direct", "resident", "mmap")
     policy: Any = "static"

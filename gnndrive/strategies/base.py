@@ -37,7 +37,7 @@ from gnndrive.store.opened_folder import Source
 from gnndrive.store.reader import Store
 
 _OLD_NAMES = {"superbatch_folder": "folder"}
-PARTS = ("name", "paper", "schedule", "sampler", "topologies", "layout", "policy", "tiers")
+PARTS = ("name", "published", "schedule", "sampler", "topologies", "layout", "policy", "tiers")
 """The fields of a strategy that are no arguments of its own."""
 
 
@@ -177,7 +177,7 @@ class Strategy:
 
     Attributes:
         name: the name that `strategy=` takes.
-        paper: where the design was published.
+        published: where the design was published.
         schedule: chooses the seeds of each batch.
         sampler: samples around seeds. A class for plain sampling only returns, from `make`, the
             subgraph sampler for loader arguments that need more.
@@ -191,7 +191,7 @@ class Strategy:
     """
 
     name: str = field(default="", repr=False)
-    paper: str = field(default="", repr=False)
+    published: str = field(default="", repr=False)
     schedule: Any = field(default="shuffled", repr=False)
     sampler: Any = field(default="uniform", repr=False)
     topologies: tuple[Any, ...] = field(default=("resident", "direct", "mmap"), repr=False)
@@ -201,6 +201,14 @@ class Strategy:
 
     whole_graph: ClassVar[bool] = True
     """Whether batches are sampled from the whole graph, so that any seeds can be loaded."""
+
+    def preset(self, assembly: Any) -> Any:
+        """The assembly with what the strategy decides where the user gave nothing.
+
+        Args:
+            assembly: the loader's arguments (`gnndrive.loader.assembly.Assembly`).
+        """
+        return assembly
 
     def open(self, assembly: Any) -> Scheme:
         """Check the loader's arguments, and open what the strategy reads beside the store.
@@ -312,7 +320,7 @@ def auto() -> Strategy:
     """Stands for the strategy of a loader until one is chosen (`loader/strategy_choice.py`). It has
     the parts of the default strategy, whose batches all choices have."""
     first = next(iter(strategies().values()))
-    return replace(first, name="auto", paper="the cheapest with the same batches")
+    return replace(first, name="auto", published="the cheapest with the same batches")
 
 
 def batches_of(strategy: Strategy) -> str:

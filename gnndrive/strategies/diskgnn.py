@@ -27,10 +27,11 @@ class DiskGNN(Strategy):
     """DiskGNN, "Bridging I/O Efficiency and Model Accuracy for Out-of-Core GNN Training".
 
     Sampling is separated from training: all batches are drawn before (`gnndrive.pack`), so that the
-    rows of each can lie together on disk. Rows that most batches need stay in memory, on the GPU
-    first; rows that several consecutive batches need lie once in a segment, in an order that lets
-    each batch read its part in few pieces; the rest of a batch's rows is its chunk, read as a
-    whole. The feature buffer has the hot rows and places for the other rows of two batches.
+    rows of each can lie together on disk (section 3). Rows that most batches need stay in memory,
+    on the GPU first (section 4); rows that several consecutive batches need lie once in a segment,
+    in an order that lets each batch read its part in few pieces; the rest of a batch's rows is its
+    chunk, read as a whole (section 5.1). The feature table is read once for all (section 5.2). The
+    feature buffer has the hot rows and places for the other rows of two batches.
 
     Where this differs: the paper packs its samples for one epoch and uses them in all. Here as many
     epochs as one likes are packed (`epochs=`), because few packed epochs cost accuracy
@@ -43,7 +44,7 @@ class DiskGNN(Strategy):
     """
 
     name: str = "diskgnn"
-    paper: str = "DiskGNN (SIGMOD 2025)"
+    published: str = "DiskGNN (SIGMOD 2025)"
     schedule: Any = "recorded"
     sampler: Any = "recorded"
     topologies: tuple[Any, ...] = ("mmap",)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gnndrive.loader.arguments import preset
+from gnndrive.loader.assembly import Assembly
+from gnndrive.strategies.base import Scheme
 from gnndrive.strategies.superbatches.scheme import SamplesAhead
 
 
@@ -12,17 +15,37 @@ class Ginex(SamplesAhead):
     """Ginex, "SSD-enabled Billion-scale Graph Neural Network Training on a Single Machine via
     Provably Optimal In-memory Caching".
 
-    A superbatch of many batches is sampled first and its samples are kept on disk (section 3.1).
-    From them an inspector learns each next use of each row, so that the feature cache can follow
-    Belady's rule for the whole superbatch (section 3.3); then its batches are gathered and trained
-    on. Sampling has a neighbour cache of the lists that are worth most of their bytes (section
-    3.2).
+    A superbatch of many batches is sampled first, its samples are kept on disk, and then its
+    batches are gathered and trained on (section 3.1). Sampling has a neighbour cache of the lists
+    with the highest ratio of out- to in-degree (section 3.2). From the samples an inspector learns
+    each next use of each row, so that the feature cache follows Belady's rule for the whole
+    superbatch (sections 3.3 and 3.4). Each phase has all the memory (section 3.5).
 
     Where this differs: a superbatch is sampled while the one before is extracted, unless
-    phases="apart"; the first superbatches are short; how long the others are follows from the
-    buffer, where GNNDrive's experiments have 1,500 batches. There is one feature buffer for all
-    superbatches, whose rows stay. The neighbour cache belongs to topology="direct".
+    phases="apart"; then the first ones are short, so that the first batch comes soon. How long the
+    others are follows from the buffer's misses; GNNDrive's experiments had 1,500 batches. Rows are
+    loaded when a batch needs them, not before a superbatch, and stay for the next one. Next uses
+    are codes in the samples' records, not sets of what enters and leaves the cache. The neighbour
+    cache belongs to topology="direct" and is made when the loader starts.
+
+    Args:
+        paper: whether to run as published: phases="apart" and the adjacency on disk, with all the
+            memory for the neighbour cache while batches are sampled. What you give as `tuning=`
+            counts all the same.
+        superbatch, folder, phases: see `SamplesAhead`.
     """
 
     name: str = "ginex"
-    paper: str = "Ginex (VLDB 2022)"
+    published: str = "Ginex (VLDB 2022)"
+    paper: bool = False
+
+    def preset(self, assembly: Assembly) -> Assembly:
+        """See `Strategy.preset`."""
+        if not self.paper:
+            return assembly
+        return replace(assembly, own=preset(assembly.own, topology="direct"))
+
+    def open(self, assembly: Assembly) -> Scheme:
+        """See `Strategy.open`."""
+        apart = replace(self, phases="apart") if self.paper else self
+        return super(Ginex, apart).open(assembly)

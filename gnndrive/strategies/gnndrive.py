@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from gnndrive.strategies.base import Strategy
+from gnndrive.common.items import Item, Shape
+from gnndrive.loader.arguments import preset
+from gnndrive.loader.assembly import Assembly
+from gnndrive.plan.plan import Budget, TablePlan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.slots import RowSlots
+from gnndrive.strategies.base import DRAWN, Scheme, Strategy
+
+QUEUES = 6, 4  # its extracting and training queue
+WORKERS = 4  # its samplers, and its extractors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +31,66 @@ class GNNDrive(Strategy):
 
     Where this differs: rows leave by Belady's rule over the queued samples instead of LRU; several
     batches are read in one sorted pass with gaps bridged; the adjacency is in memory or read with
-    direct I/O instead of memory-mapped; batches come in order unless in_order=False.
+    direct I/O instead of memory-mapped; numbers of workers and queued batches follow from the
+    memory; the buffer has all memory that is left; batches come in order unless in_order=False.
+
+    Args:
+        paper: whether to run as published: LRU, a batch a pass, no gap bridged, indices
+            memory-mapped, batches in any order, 4 samplers and extractors, queues of 6 and 4, and a
+            feature buffer of as many largest batches as the training queue has. What you give as
+            `tuning=` or `buffer=` counts all the same.
     """
 
     name: str = "gnndrive"
-    paper: str = "GNNDrive (ICPP 2024)"
+    published: str = "GNNDrive (ICPP 2024)"
+    paper: bool = False
+
+    def preset(self, assembly: Assembly) -> Assembly:
+        """See `Strategy.preset`."""
+        if not self.paper:
+            return assembly
+        own = preset(
+            assembly.own, policy="lru", sweep=1, gap=0, topology="mmap", samplers=WORKERS,
+            extractors=WORKERS, extracting_queue=QUEUES[0], training_queue=QUEUES[1],
+        )  # fmt: skip
+        return replace(assembly, own=own, in_order=False)
+
+    def open(self, assembly: Assembly) -> Scheme:
+        """See `Strategy.open`."""
+        return AsPublished() if self.paper else DRAWN
+
+
+class AsPublished(Scheme):
+    """How a loader loads as the paper does: its feature buffer has a fixed size."""
+
+    def planner(self, request: PlanRequest) -> Planner:
+        """See `Scheme.planner`."""
+        planner = super().planner(request)
+        if request.buffer is not None:
+            return planner
+        return replace(planner, slots=QueuedBatches(batches=planner.stages.training_queue))
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedBatches(RowSlots):
+    """A feature buffer with room for the largest batches of the training queue (section 4.2).
+
+    Attributes:
+        batches: how many.
+    """
+
+    batches: int = QUEUES[1]
+
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """See `Slots.fit`."""
+        tables = tuple(
+            TablePlan(
+                each.name, each.rows, min(self.batches * each.batch_rows_max, each.rows),
+                each.row_bytes, each.batch_rows_max,
+            )
+            for each in shape.tables
+        )  # fmt: skip
+        slots = sum(each.slots for each in tables)
+        return tables, f"{slots:,} rows: {self.batches} largest batches, as in the paper"

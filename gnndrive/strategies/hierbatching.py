@@ -12,17 +12,18 @@ from gnndrive.strategies.windows.scheme import InsideWindows
 class HierBatching(InsideWindows):
     """HierBatching, "Locality-Aware Out-of-Core Training of Graph Neural Networks".
 
-    The graph is partitioned by min-cut, and the rows of a partition lie together on disk. A
-    mega-batch is a random set of partitions that are loaded in long reads; batches are sampled
-    inside it (section 3). Beside it the 1 % of nodes with the highest degree are always in memory.
-    The next mega-batch is loaded while the present one is trained on, whose batches come several
-    times if loading takes longer.
+    The graph is partitioned by min-cut, and the rows of a partition lie together on disk (section
+    3.1). A mega-batch is a random set of partitions that are loaded in long reads; batches are
+    sampled inside it. Beside it the 1 % of nodes with the highest degree are always in memory
+    (section 3.2). The next mega-batch is loaded while the present one is trained on, whose batches
+    come several times if loading takes longer (section 3.3).
 
     Where this differs: partitions are made by METIS, by streaming (LDG) or at random; passes=1 is
-    the default, because more passes cost accuracy, and passes="auto" is the paper's rule.
+    the default, because more passes cost accuracy, and passes="auto" is the paper's rule; each rank
+    has mega-batches of its own, where the paper's GPUs draw from one.
     """
 
     name: str = "hierbatching"
-    paper: str = "HierBatching"
+    published: str = "HierBatching"
     schedule: Any = "megabatch"
     own_static: ClassVar[float] = 0.01

@@ -36,11 +36,12 @@ class LSMGNN(SamplesAhead):
 
     The cache on the GPU knows the next uses of rows in the batches that are sampled ahead; rows
     without one are kept by their reverse PageRank, which says how likely they are to be sampled (a
-    hybrid policy, section 4). Rows that leave the GPU and are needed again go into a victim buffer
-    in host memory, from which they come back without a read (section 5).
+    hybrid policy, section 4.2). Rows that leave the GPU and are needed again go into a victim
+    buffer in host memory, from which they come back without a read (section 4.3).
 
     Where this differs: batches that are sampled ahead wait on disk in superbatches, as with
-    `Ginex`, so that the policy looks 128 batches ahead. Each GPU has a cache of its own.
+    `Ginex`, so that the policy looks 128 batches ahead. Each GPU has a cache of its own: the
+    exchange of section 4.1 is not built.
 
     Args:
         victim_buffer: the pinned host memory for rows that leave a GPU and are needed again, in
@@ -50,7 +51,7 @@ class LSMGNN(SamplesAhead):
     """
 
     name: str = "lsm-gnn"
-    paper: str = "LSM-GNN (2024), GIDS (VLDB 2024)"
+    published: str = "LSM-GNN (2024), GIDS (VLDB 2024)"
     policy: Any = "hybrid"
     tiers: tuple[Any, ...] = ("victim", "disk")
     superbatch: int | str = 128
@@ -99,7 +100,7 @@ def victims(victim_buffer: str | int, device: Any) -> Victims | None:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The victim buffers of all ranks of a host (LSM-GNN, section 5); see `plan.plan.Beside`.
+    """The victim buffers of all ranks of a host (LSM-GNN, section 4.3); see `plan.plan.Beside`.
 
     Attributes:
         nbytes: bytes of their rows; None: what memory leaves.

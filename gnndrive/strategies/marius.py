@@ -28,6 +28,6 @@ class Marius(InsideWindows):
     """
 
     name: str = "marius"
-    paper: str = "MariusGNN (EuroSys 2023)"
+    published: str = "MariusGNN (EuroSys 2023)"
     schedule: Any = "marius"
     mixed: ClassVar[bool] = True

@@ -64,8 +64,6 @@ class _Mallinfo2(ctypes.Structure):
 def _allocated() -> int:
     """Bytes that malloc has given out."""
     library = ctypes.CDLL(None)
-    if not hasattr(library, "mallinfo2"):
-        pytest.skip("glibc before 2.33 has no mallinfo2")
     library.mallinfo2.restype = _Mallinfo2
     found = library.mallinfo2()
     return int(found.given + found.mmapped)

@@ -16,7 +16,9 @@ from gnndrive import ConfigError, NeighborLoader, ReadError
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.runtime import Runtime
+from gnndrive.pipeline.epoch import Stages
 from gnndrive.sampling.trace import Trace
+from gnndrive.strategies import Ginex, GNNDrive
 from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same, skewed_store
 from tests.loader.conftest import NODES
@@ -48,6 +50,33 @@ def test_hubs_stay_and_the_two_caches_share_the_memory(tmp_path):
     ]
     assert plans[0].slots > plans[1].slots
     assert max(plan.total_bytes for plan in plans) <= 73_000_000
+
+
+def test_gnndrive_as_published(make):
+    """Its parts stand where the user gave none; the batches are the same, in any order."""
+    given: dict[str, Any] = {"shuffle": True, "seed": 5, "buffer": None}
+    loader = make(strategy=GNNDrive(paper=True), **given)
+    (table,) = loader.plan().tables
+    assert table.slots == min(4 * table.batch_rows_max, NODES)
+    settings = loader._assembly().settings()
+    assert (settings.policy, settings.stages) == ("lru", Stages(4, 4, 6, 4, False, 1))
+    assert (settings.gap_bytes_max, settings.plan.topology.name) == (0, "mmap")
+    with pytest.raises(ConfigError, match="any order: give in_order=True"):
+        loader.state_dict()
+    batches = {batch.input_id[0].item(): batch for batch in loader}
+    plain = list(make(**given))
+    assert_all_same([batches[batch.input_id[0].item()] for batch in plain], plain)
+    mine = make(strategy="gnndrive:paper=1", policy="belady", **given | {"buffer": "30KB"})
+    assert mine._assembly().settings().policy == "belady"
+    assert mine.plan().tables[0].slots < table.slots
+
+
+def test_ginex_as_published(make):
+    given: dict[str, Any] = {"shuffle": True, "seed": 5, "memory": "90MB", "buffer": None}
+    loader = make(strategy=Ginex(paper=True, superbatch=9), **given)
+    assert "while batches are sampled apart" in str(loader.plan())
+    assert loader.plan().topology.name == "direct"
+    assert_all_same(list(loader), list(make(**given)))
 
 
 @pytest.mark.parametrize("strategy", ["lsm-gnn", victim("victim")])

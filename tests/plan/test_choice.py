@@ -251,6 +251,10 @@ def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
     assert cache(10**12) == _neighbours.most_bytes(SIZE)
     assert cache(LEAST, "100MB") == cache(None, 100_000_000) == 100_000_000
     assert cache(LEAST, 0) == cache(LEAST, "0") == 0
+    room = 5 * 10**8
+    asked = replace(QUESTION, room=lambda batches: room, asked=True, given=2 * 10**9)
+    assert Direct.plan(asked).cache_bytes == 2 * 10**8
+    assert Direct.plan(replace(asked, apart=True)).nbytes == room
     for edges in (1, 10**6, 10**9):
         for nodes in (1, 10**6, 10**9):
             size = GraphSize(nodes, edges, 4)

@@ -62,7 +62,7 @@ class Choice:
     @property
     def paper(self) -> str:
         """Where it was published."""
-        return PYG_PAPER if self.strategy is None else self.strategy.paper
+        return PYG_PAPER if self.strategy is None else self.strategy.published
 
 
 @dataclass(frozen=True, slots=True)

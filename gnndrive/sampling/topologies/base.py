@@ -93,6 +93,8 @@ class TopologyQuestion:
         asked: whether the user named the topology.
         why: the reason to give for a topology that was chosen among several by what a batch costs;
             None: the topology gives its own.
+        apart: whether the feature buffer is not there while batches are sampled, so that a
+            topology may have all the room.
     """
 
     sizes: Sequence[GraphSize]
@@ -104,6 +106,7 @@ class TopologyQuestion:
     spare: int = 0
     asked: bool = False
     why: str | None = None
+    apart: bool = False
 
     @property
     def indices(self) -> str:

@@ -144,7 +144,7 @@ class Direct(Topology):
         """See `Topology.plan`; suits a loader with a budget, which the page cache would exceed.
 
         The neighbour cache gets a tenth of the memory given, or less if the feature buffer would
-        not hold a largest batch.
+        not hold a largest batch; all that is left, if the buffer is not there meanwhile.
         """
         why = "as asked for"
         if not question.asked:
@@ -154,7 +154,8 @@ class Direct(Topology):
             why = f"because {left} are left for {question.indices}"
         fetches = cls.fetch_bytes(question) + RING_BYTES
         room = question.room(CACHE_BATCHES) - fetches
-        cache = cache_bytes(question, min(int(CACHE_SHARE * question.given), room))
+        share = 1.0 if question.apart else CACHE_SHARE
+        cache = cache_bytes(question, min(int(share * question.given), room))
         # The out-degrees are freed before the memory in `spare` is needed.
         making = max(map(build_bytes, question.sizes)) - question.spare if cache else 0
         parts = f"neighbour cache {format_size(cache)}, fetches {format_size(fetches)}"
