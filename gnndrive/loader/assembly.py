@@ -193,7 +193,7 @@ class Assembly:
             gap_bytes_max=request.disk.gap_bytes,
             worker_init=self.worker_init,
             request=request,
-            source=self.scheme.source,
+            scheme=self.scheme,
         )
         first = planned(settings, planner, plan)
         if not planner.warm_up:
@@ -282,7 +282,7 @@ class Assembly:
             topologies, own["engine"], self._policy, self.device, self.in_order,
         )  # fmt: skip
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
-        known = own["memory"] is None or self.scheme.source is not None
+        known = own["memory"] is None or not self.scheme.whole_graph
         degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
         bounds = sampler.bounds(self.seeds_max, counts, types.edges, degrees)
@@ -343,7 +343,7 @@ class Assembly:
         plugin, where = self.device
         own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
         size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
-        if not (own and size) or self.scheme.source is not None:
+        if not (own and size and self.scheme.whole_graph):
             return None
         if for_plan and not (self.in_order and on_host):
             return None

@@ -37,8 +37,8 @@ class OpenFiles:
         self, store: Store, settings: RuntimeSettings, indices: Mapping[Any, Any],
         shares_buffer: bool,
     ) -> None:  # fmt: skip
-        source = settings.source
-        edges = store.all_edges() if source is None else ()
+        source = settings.scheme.source
+        edges = store.all_edges() if settings.scheme.whole_graph else ()
         self.layouts: dict[str, Layout] = {}
         with contextlib.ExitStack() as undo:
             self.adjacency = Adjacency(
@@ -58,7 +58,7 @@ class OpenFiles:
             undo.pop_all()
 
     def _open_layouts(self, store: Store, settings: RuntimeSettings) -> None:
-        source = settings.source
+        source = settings.scheme.source
         kind: type[Layout] = find("layouts", settings.strategy.layout)
         for table in settings.tables:
             self.layouts[table.name] = kind.make(

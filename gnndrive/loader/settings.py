@@ -20,9 +20,8 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.opened_folder import Source
 from gnndrive.store.row_classes import Classes
-from gnndrive.strategies.base import Strategy
+from gnndrive.strategies.base import DRAWN, Scheme, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,7 @@ class RuntimeSettings:
         gap_bytes_max: rows with at most this many bytes between them on disk are read in one
             request.
         request: what the plan was made from.
-        source: the derived folder that has the tables' rows, and brings adjacency or samples of its
-            own; None: the store has them.
+        scheme: how the loader loads by the strategy.
         worker_init: called in each worker thread with its number; None: nothing is called.
         limits: the largest batch that the plan counts; a larger one makes the loader plan again.
             None: the plan counts the most that the fanout allows.
@@ -63,7 +61,7 @@ class RuntimeSettings:
     device: tuple[Any, torch.device | None]
     gap_bytes_max: int
     request: PlanRequest
-    source: Source | None = None
+    scheme: Scheme = DRAWN
     worker_init: Callable[[int], object] | None = None
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None
@@ -113,7 +111,7 @@ def with_classes(settings: RuntimeSettings, elsewhere: bool) -> RuntimeSettings:
     Raises:
         StoreError: see `policy_classes`.
     """
-    if elsewhere or settings.source is not None:
+    if elsewhere or not settings.scheme.whole_graph:
         return replace(settings, classes={})
     short = {table.name for table in settings.plan.tables if table.slots < table.rows}
     leaving = [table for table in settings.tables if table.name in short]

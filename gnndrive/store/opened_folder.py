@@ -20,7 +20,7 @@ from gnndrive.store.files import FileStatus, file_status
 
 
 class Source(Protocol):
-    """A derived folder that a loader reads in place of the store's tables."""
+    """A folder that a loader reads the rows of tables from, in place of the store's arrays."""
 
     def file(self, table: str) -> TableFile:
         """The file of the rows of a table, by the table's name."""

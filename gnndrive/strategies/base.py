@@ -72,8 +72,9 @@ class Scheme:
     `gnndrive.loader.assembly.Assembly`.
 
     Attributes:
-        source: the folder that has the tables' rows, and brings adjacency or samples of its own;
-            None: the store has them.
+        source: the folder that has the tables' rows; None: the store has them.
+        whole_graph: whether batches are sampled from the store's graph; if not, the source brings
+            adjacency or samples of its own.
         tables: the names of the tables that go through the feature buffer; None: all.
         sweep: the most batches that are read together; None: the loader's argument says it.
         warms_up: whether a small buffer can serve the first batches on a GPU.
@@ -85,6 +86,7 @@ class Scheme:
     """
 
     source: Source | None = None
+    whole_graph = True
     tables: Collection[str] | None = None
     sweep: int | None = None
     warms_up = True

@@ -89,6 +89,7 @@ class PackScheme(Scheme):
         recording: the pack.
     """
 
+    whole_graph = False
     numbered = True  # epoch e replays recording e
 
     def __init__(self, strategy: DiskGNN, recording: Recording) -> None:

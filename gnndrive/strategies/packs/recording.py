@@ -102,7 +102,7 @@ def check_recordable(assembly: Assembly) -> None:
         ConfigError: the loader has a sampler, batch sampler or sample transform of the user's, or
             replays a pack.
     """
-    if assembly.scheme.source is not None:
+    if not assembly.scheme.whole_graph:
         raise ConfigError(
             f"strategy={assembly.strategy.name!r} replays batches that are recorded already: leave "
             "it out, so that batches are drawn"

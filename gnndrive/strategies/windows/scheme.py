@@ -152,6 +152,7 @@ class WindowScheme(Scheme):
     measured: int | None = None
     resumed_size: int | None = None
 
+    whole_graph = False
     tables = (TABLE,)
     sweep = 1  # batches of two windows must not wait for each other
     warms_up = False  # a small buffer would not hold two windows
