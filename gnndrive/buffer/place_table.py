@@ -20,7 +20,7 @@ import numpy as np
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ClosedError, ConfigError, ReadError, StoreError
+from gnndrive.common.errors import ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import FAILURE, Codes, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
@@ -86,7 +86,7 @@ class PlaceHold(RowHold):
             return None
         if failed[1] == errno.ECANCELED:
             return ClosedError("the loader was closed while this batch was being read")
-        return ReadError(self._table.tier.path, failed[2], failed[1])
+        return self._table.tier.row_error(failed[2], failed[1])
 
     def fail_unfetched(self) -> None:
         """See `RowHold.fail_unfetched`."""

@@ -20,7 +20,7 @@ from gnndrive.buffer.policies.base import NO_USE, Policy
 from gnndrive.buffer.ranking import Classes, make_ranking
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ClosedError, ConfigError, ReadError
+from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
 from gnndrive.common.records import (
     EVICTED,
@@ -315,7 +315,7 @@ class SlotHold(RowHold):
         failure = self.table.failures[self.alias[index]]
         if failure["error"] == errno.ECANCELED:
             return ClosedError("the loader was closed while this batch was being read")
-        return ReadError(self.table.tier.path, int(failure["offset"]), int(failure["error"]))
+        return self.table.tier.row_error(int(failure["offset"]), int(failure["error"]))
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""

@@ -226,8 +226,10 @@ class BufferPool:
     def _make_tiers(self, plan: TablePlan, evicted: EvictedRows | None) -> Tier:
         """Make the strategy's chain of tiers from the lowest up, and return the highest."""
         layout, kept = self._layouts[plan.name], (plan.residents, plan.residents + plan.kept)
-        context = TierContext(layout, self._engine, None, plan.rows, plan.row_bytes, kept, evicted)
-        return make_chain(self.settings.strategy.tiers, context)
+        context = TierContext(
+            layout, self._engine, None, plan.rows, plan.row_bytes, kept, evicted, plan.name
+        )
+        return make_chain(self.settings.strategy.tiers, self.settings.scheme.tier_context(context))
 
 
 async def _close_table(tier: Tier, memory: SlotMemory) -> None:

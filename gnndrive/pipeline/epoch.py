@@ -115,6 +115,11 @@ class Feed(Protocol):
         """Note that a batch of a window was drawn."""
         ...
 
+    def sampled(self, sampled: Sampled) -> None:
+        """Note that a batch was sampled, before it enters the extracting queue. What this raises is
+        the error of the batch."""
+        ...
+
     async def topologies(self, index: int) -> Sequence[Topology]:
         """The adjacency that a batch is sampled from, once that can begin.
 

@@ -49,6 +49,9 @@ class SampledFeed:
     def drawn(self, window: Window, seeds: Seeds) -> None:
         """See `Feed.drawn`; nothing depends on it."""
 
+    def sampled(self, sampled: Sampled) -> None:
+        """See `Feed.sampled`; nothing depends on it."""
+
     async def topologies(self, index: int) -> Sequence[Topology]:
         """See `Feed.topologies`."""
         return self._topologies
@@ -175,6 +178,7 @@ async def _sample_and_put(sampling: Sampling) -> None:
             sampling = replace(sampling, topologies=topologies)
             sampling.times.waited_for_disk(sampling.times.marks[DRAWN])
         sampled, seconds = await epoch.workers.run(_sample, sampling)
+        epoch.inputs.feed.sampled(sampled)
     except Exception as error:
         epoch.extracting.put(seeds.index, Failed(seeds.index, error))
     else:

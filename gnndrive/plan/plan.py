@@ -103,7 +103,7 @@ class TablePlan:
         residents: rows that never leave the buffer, if it has places for whole batches.
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
         place_rows: the most rows of a batch that are not resident.
-        kept: how many rows behind the residents are kept in host memory beside a device.
+        kept: how many rows a tier keeps in host memory; with places, those behind the residents.
         evicted: how many rows that have left a device are kept in host memory.
     """
 
@@ -306,7 +306,7 @@ class Slots(Protocol):
 
 
 class Beside(Protocol):
-    """Keeps rows in host memory for which a device has no room.
+    """Keeps rows in host memory below the feature buffer, such as those without room on a device.
 
     Attributes:
         scratch_bytes: bytes of a device that rows of a table take on their way there, if the policy

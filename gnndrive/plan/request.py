@@ -117,7 +117,7 @@ class PlanRequest:
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
         ahead: how batches are sampled ahead; None: they are not.
-        beside: what keeps rows in host memory for which a device has no room; None: nothing does.
+        beside: what keeps rows in host memory below the feature buffer; None: nothing does.
         warms_up: whether a small buffer can serve the first batches on a GPU.
         ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
             all of them.

@@ -46,13 +46,13 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
 
 
 def _for_one_batch(table: TablePlan) -> TablePlan:
-    """A table that holds one largest batch, without a buffer of evicted rows; one with places has a
-    place for it and no residents."""
+    """A table that holds one largest batch, and no rows in host memory beside it; one with places
+    has a place for it and no residents."""
     if table.places:
         rows = table.batch_rows_max
         return replace(table, slots=rows, residents=0, places=1, place_rows=rows, kept=0)
     slots = max(min(table.slots, table.batch_rows_max), 1)
-    return replace(table, slots=slots, evicted=0)
+    return replace(table, slots=slots, kept=0, evicted=0)
 
 
 def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:

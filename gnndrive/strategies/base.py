@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
+from gnndrive.disk.tiers.base import TierContext
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Feed
 from gnndrive.pipeline.sample import SampledFeed
@@ -149,12 +150,16 @@ class Scheme:
         """What a sampler is made from."""
         return context
 
+    def tier_context(self, context: TierContext) -> TierContext:
+        """What the tiers of a table are made from."""
+        return context
+
     def ahead(self, assembly: Any) -> Ahead | None:
         """How batches are sampled ahead; None: they are not."""
         return None
 
     def beside(self, assembly: Any) -> Beside | None:
-        """What keeps rows in host memory for which a device has no room; None: nothing does."""
+        """What keeps rows in host memory below the feature buffer; None: nothing does."""
         return None
 
     def planner(self, request: PlanRequest) -> Planner:

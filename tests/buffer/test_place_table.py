@@ -5,6 +5,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,9 @@ happened: Counter[str] = Counter()
 
 
 def make(residents: int, places: int, place_rows: int = PLACE_ROWS) -> PlaceTable:
-    tier: Any = SimpleNamespace(path="/packed/rows.npy")
+    tier: Any = SimpleNamespace(
+        path="/packed/rows.npy", row_error=partial(ReadError, "/packed/rows.npy")
+    )
     memory: Any = None  # no test of this file moves rows
     return PlaceTable(ROWS, residents, places, place_rows, 8, memory, tier)
 

@@ -16,13 +16,18 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.errors import ReadError
 from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 
 
 class Fetch(Protocol):
-    """A fetch of rows that was started; iterating over it waits for rows. A `ReadJob` is one."""
+    """A fetch of rows that was started; iterating over it waits for rows. A `ReadJob` is one.
+
+    A row that cannot be brought is a failure of a stretch: what the iterator raises breaks the
+    whole feature buffer.
+    """
 
     def __aiter__(self) -> AsyncIterator[Stretch]:
         """Yield stretches of finished rows, until each row has landed or failed."""
@@ -75,8 +80,12 @@ class TierContext:
         below: the next tier of the strategy's chain; None: this is the lowest.
         rows: the number of rows of the table.
         row_bytes: bytes of one row.
-        kept: the rows that a tier of host memory keeps: from the first to the second number.
+        kept: the rows that a tier of host memory keeps: from the first to the second number. A tier
+            that chooses itself keeps as many.
         evicted: where a tier may keep rows that leave the slots; the tier closes it. None: nowhere.
+        table: the name of the table.
+        opened: what the strategy has opened for its tiers, such as a connection; see
+            `Scheme.tier_context`.
     """
 
     layout: Layout
@@ -86,6 +95,8 @@ class TierContext:
     row_bytes: int = 0
     kept: tuple[int, int] = (0, 0)
     evicted: EvictedRows | None = None
+    table: str = ""
+    opened: Any = None
 
 
 class Tier(ABC):
@@ -124,6 +135,14 @@ class Tier(ABC):
             ValueError: a row is out of range or requested twice.
             ClosedError: the engine was closed.
         """
+
+    def row_error(self, offset: int, errno: int) -> Exception:
+        """The error of a batch that needs a row which could not be brought.
+
+        Args:
+            offset, errno: what the failure says, see `FAILURE`; a tier chooses those of its own.
+        """
+        return ReadError(self.path, offset, errno)
 
     def offer(self, evicted: Evicted) -> None:  # noqa: B027  # most tiers keep nothing
         """Rows have left the feature buffer. Called in the step of the admission, before the fetch
