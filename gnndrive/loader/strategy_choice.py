@@ -23,12 +23,11 @@ from gnndrive.plan.comparison import Comparison, MissRatio, cheapest, duration
 from gnndrive.plan.pace import measure_pace
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.simulation import curve_slots
-from gnndrive.plan.strategy_costs import Known, StrategyCost, predict, predict_curve
+from gnndrive.plan.strategy_costs import Known, StrategyCost, predict_curve
 from gnndrive.store.calibration import load_calibration
 from gnndrive.strategies.base import DRAWN, Strategy, auto, batches_of, strategies
 
 UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
-OWN = "predicted as if its batches needed the rows of those that were drawn"
 MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smaller `memory=`
 
 
@@ -139,30 +138,13 @@ def _costs(
         PROGRESS.get()("comparing strategies", done, len(compared))
         same = batches_of(strategy) == _default().name
         try:
-            assembly = _with(whole, strategy)
-            cost = strategy.cost(assembly, known, request)
-            if cost is None:
-                cost = _drawn_cost(assembly, known)
-                if not same:  # a composed one with batches of its own
-                    cost = replace(cost, same_batches=False, note=OWN)
+            cost = strategy.cost(_with(whole, strategy), known, request)
         except GNNDriveError as error:
             said = str(error).splitlines()[0].removesuffix(". With the least it uses")
             cost = StrategyCost(strategy.name, same_batches=same, refused=said)
         (found if same else others).append(cost)
     PROGRESS.get()("comparing strategies", len(compared), len(compared))
     return found + others
-
-
-def _drawn_cost(assembly: Assembly, known: Known) -> StrategyCost:
-    """The cost of a strategy that samples from the whole graph."""
-    scheme = assembly.strategy.open(assembly)
-    request = replace(assembly, scheme=scheme).request()
-    planner = scheme.planner(request)
-    return predict(
-        assembly.strategy.name, request, planner, known.loading(request, planner), known.traces,
-        known.classes_of,
-        known.batches,
-    )  # fmt: skip
 
 
 def _with_curve(found: Comparison, whole: Assembly, known: Known, own: Strategy) -> Comparison:
@@ -188,5 +170,5 @@ def _with_curve(found: Comparison, whole: Assembly, known: Known, own: Strategy)
         return found
     step = MORE_BYTES if request.memory >= 2 * MORE_BYTES else request.memory // 2
     larger = replace(assembly, own=assembly.own | {"memory": request.memory + step})
-    cost = _drawn_cost(larger, known)
+    cost = own.cost(larger, known, request)
     return replace(found, more=(step, cost.batch_s))

@@ -43,6 +43,7 @@ from gnndrive.store.reader import Store
 from gnndrive.store.row_classes import kept_classes, row_classes
 
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
+OWN = "predicted as if its batches needed the rows of those that were drawn"
 
 ClassesOf = Callable[[str, str], Classes | None]
 """Takes a score and a table's name; returns the classes of the table's rows."""

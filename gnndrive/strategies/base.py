@@ -31,7 +31,7 @@ from gnndrive.plan.choice import make_planner
 from gnndrive.plan.plan import Beside, Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import Ahead, PlanRequest
-from gnndrive.plan.strategy_costs import Known, StrategyCost
+from gnndrive.plan.strategy_costs import OWN, Known, StrategyCost, predict
 from gnndrive.sampling.samplers.base import SamplerContext
 from gnndrive.sampling.schedules.base import ScheduleContext, Window
 from gnndrive.store.opened_folder import Source
@@ -243,8 +243,8 @@ class Strategy:
         """The folders outside of the store that its arguments name."""
         return []
 
-    def cost(self, assembly: Any, known: Known, request: PlanRequest) -> StrategyCost | None:
-        """What a batch costs; None: the loads of its policy are simulated, because batches are
+    def cost(self, assembly: Any, known: Known, request: PlanRequest) -> StrategyCost:
+        """What a batch costs. Here the loads of the policy are simulated, because batches are
         sampled from the whole graph.
 
         Args:
@@ -255,7 +255,17 @@ class Strategy:
         Raises:
             ConfigError: it cannot run with these arguments.
         """
-        return None
+        scheme = self.open(assembly)
+        collate = assembly.collate.buffering(scheme.tables)
+        own = replace(assembly, scheme=scheme, collate=collate).request()
+        planner = scheme.planner(own)
+        cost = predict(
+            self.name, own, planner, known.loading(own, planner), known.traces, known.classes_of,
+            known.batches,
+        )  # fmt: skip
+        if batches_of(self) == next(iter(strategies())):
+            return cost
+        return replace(cost, same_batches=False, note=OWN)
 
     def arguments(self) -> dict[str, Any]:
         """The strategy's own arguments, by their names."""

@@ -15,10 +15,10 @@ from gnndrive import ConfigError, NeighborLoader, Store
 from gnndrive.common.errors import StoreError
 from gnndrive.loader import drawing, strategy_choice
 from gnndrive.plan.comparison import duration
-from gnndrive.plan.strategy_costs import StrategyCost
+from gnndrive.plan.strategy_costs import OWN, StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import access_traces
-from gnndrive.strategies import STRATEGIES
+from gnndrive.strategies import STRATEGIES, base
 from gnndrive.strategies.windows import scheme
 from tests.loader.batches import assert_all_same
 from tests.loader.strategy_choice.conftest import BATCHES, DRAWN, SAME, SHORT
@@ -181,7 +181,7 @@ def test_a_composed_strategy_is_compared(make, short):
 
     mine = replace(STRATEGIES["gnndrive"], name="mine", sampler=Mine)
     own = make(**short, strategy=mine).compare().own
-    assert (own.refused, own.same_batches, own.note) == ("", False, strategy_choice.OWN)
+    assert (own.refused, own.same_batches, own.note) == ("", False, OWN)
 
 
 def costing(seconds: dict[str, float]) -> Any:
@@ -206,7 +206,7 @@ def costing(seconds: dict[str, float]) -> Any:
     ],
 )
 def test_auto_takes_the_cheapest_that_changes_no_batch(make, short, costs, chosen, monkeypatch):
-    monkeypatch.setattr(strategy_choice, "predict", costing(costs))
+    monkeypatch.setattr(base, "predict", costing(costs))
     cheap = StrategyCost("diskgnn", {"disk": 1e-9}, 10, 0.9, same_batches=False)
     monkeypatch.setattr("gnndrive.strategies.diskgnn.unpacked_cost", lambda *args: cheap)
     loader = make(**short, strategy="auto")
@@ -219,7 +219,9 @@ def test_auto_takes_the_cheapest_that_changes_no_batch(make, short, costs, chose
 
 
 def test_auto_has_the_batches_of_gnndrive(make, short, monkeypatch):
-    monkeypatch.setattr(strategy_choice, "predict", costing({"gnndrive": 1.0, "ginex": 0.1}))
+    monkeypatch.setattr(
+        "gnndrive.strategies.base.predict", costing({"gnndrive": 1.0, "ginex": 0.1})
+    )
     loader = make(**short, strategy="auto")
     assert_all_same(loader, make(**short))
     assert loader._strategy is STRATEGIES["ginex"]
