@@ -47,7 +47,7 @@ from gnndrive.sampling.schedules.base import (
     Window,
 )
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import DRAWN, Scheme, Strategy
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Assembly:
     device: tuple[Any, Any]
     seed: int | None
     own: dict[str, Any]
-    scheme: Scheme = DRAWN
+    scheme: Scheme = PLAIN
 
     def schedule(self, seed: int) -> Schedule:
         """Make the schedule of the epochs that have `seed`."""
@@ -317,7 +317,7 @@ class Assembly:
             staging_bytes=own["io_depth"] * self._block_bytes,
             disk=Disk.of_store(self.store, own["gap"], self._block_bytes),
             ahead=self.scheme.ahead(self),
-            beside=self.scheme.beside(self),
+            elastic=self.scheme.elastic(self),
             warms_up=self.scheme.warms_up,
             ranks=self.ranks.on_host,
             shared=sharing.buffer,

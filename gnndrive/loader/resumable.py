@@ -34,7 +34,7 @@ from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.labor import Labor, sampling_of
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import DRAWN, Scheme, Strategy, batches_of
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy, batches_of
 
 
 class Resumable(torch.utils.data.DataLoader[Any]):
@@ -58,7 +58,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     _inputs: InputNodes | InputEdges
     _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
     _strategy: Strategy
-    _scheme: Scheme = DRAWN
+    _scheme: Scheme = PLAIN
     _runtime: Runtime | None = None
     _collate: Collate
     _number = 0  # among the loaders that the ranks have begun

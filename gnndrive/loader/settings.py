@@ -21,7 +21,7 @@ from gnndrive.plan.request import PlanRequest
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.row_classes import Classes
-from gnndrive.strategies.base import DRAWN, Scheme, Strategy
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RuntimeSettings:
     device: tuple[Any, torch.device | None]
     gap_bytes_max: int
     request: PlanRequest
-    scheme: Scheme = DRAWN
+    scheme: Scheme = PLAIN
     worker_init: Callable[[int], object] | None = None
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None

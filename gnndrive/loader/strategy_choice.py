@@ -25,7 +25,7 @@ from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.simulation import curve_slots
 from gnndrive.plan.strategy_costs import Known, StrategyCost, predict_curve
 from gnndrive.store.calibration import load_calibration
-from gnndrive.strategies.base import DRAWN, Strategy, auto, batches_of, strategies
+from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, strategies
 
 UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
 MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smaller `memory=`
@@ -122,7 +122,7 @@ def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
     buffer."""
     own = assembly.own.get("asked", assembly.own)
     plain = replace(
-        assembly, strategy=strategy, scheme=DRAWN, collate=assembly.collate.buffering(None), own=own
+        assembly, strategy=strategy, scheme=PLAIN, collate=assembly.collate.buffering(None), own=own
     )
     chosen: Assembly = strategy.preset(plain)
     return chosen

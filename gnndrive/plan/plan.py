@@ -305,7 +305,7 @@ class Slots(Protocol):
         ...
 
 
-class Beside(Protocol):
+class Elastic(Protocol):
     """Keeps rows in host memory below the feature buffer, such as those without room on a device.
 
     Attributes:
@@ -337,7 +337,7 @@ class Beside(Protocol):
 
 def divide(
     shape: Shape, parts: Sequence[Part], slots: Slots, budget: Budget, topology: TopologyChoice,
-    beside: Beside | None = None,
+    elastic: Elastic | None = None,
 ) -> Plan:  # fmt: skip
     """Divide the memory among everything that loading needs.
 
@@ -347,13 +347,13 @@ def divide(
         slots: decides what the feature buffer holds.
         budget: what limits the plan.
         topology: where the adjacency lives.
-        beside: what may use the memory that the rest leaves.
+        elastic: what may use the memory that the rest leaves.
 
     Raises:
         ConfigError: the budget is too small for the other items, or the buffer for a single row;
             the message names a size that works.
     """
-    every = shape.counted([topology, *parts, *([] if beside is None else [beside])])
+    every = shape.counted([topology, *parts, *([] if elastic is None else [elastic])])
     others = [item for item in every if Phase.EXTRACTION in item.during]
     tables, why = slots.fit(shape, budget, others)
     slot_bytes, of_buffer = slot_table_bytes(shape), (Owner.BUFFER, Life.BUFFER, Phase.EXTRACTION)
@@ -364,11 +364,11 @@ def divide(
         *if_any(Item("slot tables", entries, "reverse map, ref counts, standby list", *of_buffer)),
     ]
     items = [*shape.counted(own), *others]
-    if beside is not None:
+    if elastic is not None:
         left = default_bytes(shape.ranks)
         if budget.memory is not None:
             left = budget.memory - host_bytes(items)
-        tables, kept = beside.fit(shape, tables, left // shape.ranks)
+        tables, kept = elastic.fit(shape, tables, left // shape.ranks)
         items += shape.counted(kept)
     sampling, said = _sampling_apart(every, budget.memory)
     plan = Plan(

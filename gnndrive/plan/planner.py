@@ -13,7 +13,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Part, Shape
 from gnndrive.common.memory import available_memory
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import UNKNOWN, Beside, Budget, Plan, Slots, divide, rest_bytes
+from gnndrive.plan.plan import UNKNOWN, Budget, Elastic, Plan, Slots, divide, rest_bytes
 from gnndrive.pyg.attributes import PASS_ROWS
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.samplers.base import Bounds
@@ -39,7 +39,7 @@ class Planner:
     """Makes a loader's plan, and a second one after a warm-up.
 
     Attributes:
-        shape, parts, slots, budget, topology, beside: arguments of `divide`; the parts are without
+        shape, parts, slots, budget, topology, elastic: arguments of `divide`; the parts are without
             attributes.
         stages: numbers of samplers, and bounds of the queues.
         warm_up: whether the plan is for a warm-up.
@@ -58,7 +58,7 @@ class Planner:
     budget: Budget
     stages: StageCounts
     topology: TopologyChoice = UNKNOWN
-    beside: Beside | None = None
+    elastic: Elastic | None = None
     warm_up: bool = False
     limits: Bounds | None = None
     attributes: tuple[tuple[str, int], ...] = ()
@@ -94,13 +94,13 @@ class Planner:
     def rest_bytes(self) -> int:
         """Bytes of this host's memory that everything takes but the feature buffer, its slot tables
         and the adjacency; if batches are sampled apart, while they are sampled."""
-        beside = [] if self.beside is None else [self.beside]
-        return rest_bytes(self.shape, [*self.parts, *beside])
+        elastic = [] if self.elastic is None else [self.elastic]
+        return rest_bytes(self.shape, [*self.parts, *elastic])
 
     def _divide(self, attributes: AttributeMemory) -> Plan:
         plan = divide(
             self.shape, (*self.parts, attributes), self.slots, self.budget, self.topology,
-            self.beside,
+            self.elastic,
         )  # fmt: skip
         return replace(plan, levels=(*plan.levels, *self.said), disk_bytes=self.disk_bytes)
 

@@ -27,7 +27,7 @@ from gnndrive.common.items import Item, Owner, Part, Shape, TableShape
 from gnndrive.common.plugins import find
 from gnndrive.host.items import AnnouncedRows
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Beside, Budget, Served
+from gnndrive.plan.plan import Budget, Elastic, Served
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.slots import RowSlots
@@ -117,7 +117,7 @@ class PlanRequest:
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
         ahead: how batches are sampled ahead; None: they are not.
-        beside: what keeps rows in host memory below the feature buffer; None: nothing does.
+        elastic: what keeps rows in host memory below the feature buffer; None: nothing does.
         warms_up: whether a small buffer can serve the first batches on a GPU.
         ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
             all of them.
@@ -158,7 +158,7 @@ class PlanRequest:
     staging_bytes: int
     disk: Disk
     ahead: Ahead | None = None
-    beside: Beside | None = None
+    elastic: Elastic | None = None
     warms_up: bool = True
     ranks: int = 1
     shared: bool = False
@@ -194,8 +194,8 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         apart=ahead is not None and ahead.apart,
         ranks=request.ranks,
     )  # fmt: skip
-    beside = request.beside
-    copied_out = 0 if beside is None or not policy.looks_ahead else beside.scratch_bytes
+    elastic = request.elastic
+    copied_out = 0 if elastic is None or not policy.looks_ahead else elastic.scratch_bytes
     memory = DeviceMemory(
         sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         device.pinned_per_byte,
@@ -223,7 +223,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         RowSlots(whole_batches=request.memory is not None),
         budget,
         stages,
-        beside=beside,
+        elastic=elastic,
         warm_up=warm_up,
         limits=None if request.drawn is None else size,
         attributes=attribute_files(request),

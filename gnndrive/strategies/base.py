@@ -28,7 +28,7 @@ from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Feed
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.choice import make_planner
-from gnndrive.plan.plan import Beside, Plan
+from gnndrive.plan.plan import Elastic, Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import Ahead, PlanRequest
 from gnndrive.plan.strategy_costs import OWN, Known, StrategyCost, predict
@@ -66,8 +66,9 @@ class FeedContext:
 
 
 class Scheme:
-    """How one loader loads by a strategy. This one: batches are sampled from the whole graph as
-    they are needed.
+    """What a strategy is for one loader: what `Strategy.open` has opened and chosen, and what is
+    particular about the loader's batches. This one: they are sampled from the whole graph as they
+    are needed.
 
     Where a method takes `assembly`, that is the loader's arguments and what is made from them,
     `gnndrive.loader.assembly.Assembly`.
@@ -81,8 +82,7 @@ class Scheme:
         warms_up: whether a small buffer can serve the first batches on a GPU.
         numbered: whether batches depend on the epoch's number even without a seed.
         deals: whether ranks have batches of their own, not each n-th one.
-        not_shared: why no host service can serve such a loader, with "" for the store's name; "":
-            it can.
+        not_shared: why no host service can serve such a loader; "": it can.
         single: why a batch around any seeds cannot be made; "": it can.
     """
 
@@ -158,7 +158,7 @@ class Scheme:
         """How batches are sampled ahead; None: they are not."""
         return None
 
-    def beside(self, assembly: Any) -> Beside | None:
+    def elastic(self, assembly: Any) -> Elastic | None:
         """What keeps rows in host memory below the feature buffer; None: nothing does."""
         return None
 
@@ -175,7 +175,7 @@ class Scheme:
         return SampledFeed()
 
 
-DRAWN = Scheme()
+PLAIN = Scheme()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ class Strategy:
             ConfigError: an argument cannot work, or what it reads is not there.
             StoreError: what it reads is damaged.
         """
-        return DRAWN
+        return PLAIN
 
     def lacks(self, store: Store) -> str | None:
         """Why the strategy cannot run on a store yet, with the command that changes that; None: it

@@ -16,7 +16,7 @@ from gnndrive.plan.strategy_costs import Known, StrategyCost
 from gnndrive.sampling.samplers.base import SamplerContext
 from gnndrive.sampling.schedules.base import ScheduleContext
 from gnndrive.store.packed.recording import Recording
-from gnndrive.strategies.base import DRAWN, Scheme, Strategy
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy
 from gnndrive.strategies.packs.find import find_recording, replays
 from gnndrive.strategies.packs.plan import fitting_planner, packed_cost, unpacked_cost
 from gnndrive.strategies.packs.recording import pack_command
@@ -111,7 +111,7 @@ class PackScheme(Scheme):
             ConfigError: the arguments have changed so that another pack would be replayed, and one
                 is open.
         """
-        drawing = replace(assembly, scheme=DRAWN)
+        drawing = replace(assembly, scheme=PLAIN)
         if replays(self._recording, drawing):
             return self
         found = find_recording(drawing, self.strategy.packed)

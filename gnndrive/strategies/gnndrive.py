@@ -12,7 +12,7 @@ from gnndrive.plan.plan import Budget, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.slots import RowSlots
-from gnndrive.strategies.base import DRAWN, Scheme, Strategy
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy
 
 QUEUES = 6, 4  # its extracting and training queue
 WORKERS = 4  # its samplers, and its extractors
@@ -57,7 +57,7 @@ class GNNDrive(Strategy):
 
     def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""
-        return AsPublished() if self.paper else DRAWN
+        return AsPublished() if self.paper else PLAIN
 
 
 class AsPublished(Scheme):

@@ -61,7 +61,7 @@ class LSMGNN(SamplesAhead):
         """See `Strategy.open`."""
         self._check(assembly)
         scheme = VictimScheme(self)
-        scheme.beside(assembly)  # so that a wrong size is an error here
+        scheme.elastic(assembly)  # so that a wrong size is an error here
         return scheme
 
 
@@ -76,8 +76,8 @@ class VictimScheme(AheadScheme):
         super().__init__(strategy)
         self._victim_buffer = strategy.victim_buffer
 
-    def beside(self, assembly: Assembly) -> Victims | None:
-        """See `Scheme.beside`."""
+    def elastic(self, assembly: Assembly) -> Victims | None:
+        """See `Scheme.elastic`."""
         return victims(self._victim_buffer, assembly.device[0])
 
 
@@ -100,12 +100,12 @@ def victims(victim_buffer: str | int, device: Any) -> Victims | None:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The victim buffers of all ranks of a host (LSM-GNN, section 4.3); see `plan.plan.Beside`.
+    """The victim buffers of all ranks of a host (LSM-GNN, section 4.3); see `plan.plan.Elastic`.
 
     Attributes:
         nbytes: bytes of their rows; None: what memory leaves.
         copy_out_bytes: bytes of pinned memory that rows take on their way to a victim buffer.
-        scratch_bytes: see `Beside`.
+        scratch_bytes: see `Elastic`.
     """
 
     nbytes: int | None
@@ -119,7 +119,7 @@ class Victims:
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
-        """See `Beside.fit`."""
+        """See `Elastic.fit`."""
         places, items = self._places(shape, left), list[Item]()
         if self.nbytes is None:
             none = self._none(shape)

@@ -38,7 +38,7 @@ class WithVictims(GNNDrive):
     def open(self, assembly: Any) -> Scheme:
         """See `Strategy.open`."""
         scheme = Scheme()
-        scheme.beside = lambda assembly: victims(self.victim_buffer, assembly.device[0])
+        scheme.elastic = lambda assembly: victims(self.victim_buffer, assembly.device[0])
         return scheme
 
 

@@ -47,7 +47,7 @@ def planner_for(
         DeviceMemory(), Samples(),
     )  # fmt: skip
     budget = Budget(None, None, device_memory, device_given, served=served)
-    return Planner(shape, parts, RowSlots(), budget, StageCounts(), beside=victims)
+    return Planner(shape, parts, RowSlots(), budget, StageCounts(), elastic=victims)
 
 
 @pytest.fixture

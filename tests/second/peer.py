@@ -256,7 +256,7 @@ def _failed(places: Int32Array, error: int) -> Stretch:
 
 
 class Kept:
-    """The memory of the tier; see `plan.plan.Beside`."""
+    """The memory of the tier; see `plan.plan.Elastic`."""
 
     scratch_bytes = 0
 
@@ -268,7 +268,7 @@ class Kept:
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], list[Item]]:
-        """See `Beside.fit`."""
+        """See `Elastic.fit`."""
         costs = [each.row_bytes + 8 for each in tables]
         rows = [
             min(count, each.rows // 2) * (each.slots < each.rows)
@@ -310,8 +310,8 @@ class PeerScheme(Scheme):
         """See `Scheme.tier_context`."""
         return replace(context, opened=self._peer)
 
-    def beside(self, assembly: Assembly) -> Kept:
-        """See `Scheme.beside`."""
+    def elastic(self, assembly: Assembly) -> Kept:
+        """See `Scheme.elastic`."""
         return Kept()
 
     def feed(self, context: FeedContext) -> Announcing:

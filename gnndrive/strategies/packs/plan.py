@@ -240,11 +240,11 @@ def _limit(shape: Shape, budget: Budget, items: Sequence[Item]) -> _Limit:
 
 @dataclass(frozen=True, slots=True)
 class HotRows:
-    """Hot rows in host memory for which a device has no room; see `plan.plan.Beside`.
+    """Hot rows in host memory for which a device has no room; see `plan.plan.Elastic`.
 
     Attributes:
         recording: the pack.
-        scratch_bytes: see `Beside`.
+        scratch_bytes: see `Elastic`.
     """
 
     recording: Recording
@@ -257,7 +257,7 @@ class HotRows:
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
-        """See `Beside.fit`."""
+        """See `Elastic.fit`."""
         if not shape.on_device:
             return tables, ()
         for more in _choices(self.recording):
@@ -349,7 +349,7 @@ def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
     planner = _replaying(request, recording.sizes, sum(recording.hot_rows.values()))
     places = min(PLACES, planner.stages.training_queue)
     slots = PackSlots(recording, recording.sizes, places, request.disk)
-    return replace(planner, slots=slots, beside=HotRows(recording))
+    return replace(planner, slots=slots, elastic=HotRows(recording))
 
 
 def fitting_planner(request: PlanRequest, recording: Recording) -> Planner:
@@ -377,7 +377,7 @@ def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Pla
     replayed = ReplayedSamples(sizes, hot_rows, request.subgraphs)
     parts = [each for each in planner.parts if not isinstance(each, _NOT_NEEDED)]
     return replace(
-        planner, parts=(replayed, *parts), topology=TOPOLOGY, edge_numbers=False, beside=None
+        planner, parts=(replayed, *parts), topology=TOPOLOGY, edge_numbers=False, elastic=None
     )
 
 
