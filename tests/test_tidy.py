@@ -3,12 +3,14 @@
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
 
 from gnndrive.common import plugins
+from gnndrive.common.items import Shape
 from tests import second
 from tests.project_files import ROOT, files, named
 
@@ -238,6 +240,14 @@ def test_shared_code_knows_no_strategy():
         if folder_of(target).startswith("strategies")
     }
     assert imports == {"gnndrive.strategies.base"}
+
+
+def test_a_field_of_shape_is_read_by_two_files_at_least():
+    """What one part alone needs is that part's own."""
+    texts = [path.read_text() for path in modules().values()]
+    for each in fields(Shape):
+        reads = re.compile(rf"\b(shape|self)[.]{each.name}\b")
+        assert sum("Shape" in text and bool(reads.search(text)) for text in texts) >= 2, each.name
 
 
 def test_no_files_import_each_other():
