@@ -33,6 +33,7 @@ from gnndrive.plan.prediction import Disk
 from gnndrive.plan.slots import RowSlots
 from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes
 from gnndrive.pyg.labels import NAME, kept_bytes
+from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers._native import scratch_bytes
@@ -97,12 +98,7 @@ class PlanRequest:
             were drawn.
         drawn: what is known of batches that were drawn, or None.
         seed_bytes: bytes of the input nodes or edges and their order.
-        subgraphs: whether samples are in PyG's own form.
-        disjoint: whether each seed has a tree of its own.
-        edge_temporaries: bytes for each edge of a sample that PyG's code takes while it samples.
-        needs_indices: the reason why the adjacency's indices must be in memory or memory-mapped;
-            None: they need not be.
-        graph_bytes: bytes of times and weights in memory.
+        subgraphs: how samples are drawn that are in PyG's own form; None: samples are plain.
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
         memory, buffer, device_memory: the user's budgets in bytes, or None.
@@ -136,11 +132,7 @@ class PlanRequest:
     planned: Bounds
     drawn: DrawnBatches | None
     seed_bytes: int
-    subgraphs: bool
-    disjoint: bool
-    edge_temporaries: int
-    needs_indices: str | None
-    graph_bytes: int
+    subgraphs: SubgraphSampling | None
     candidate_bytes: int
     memory: int | None
     buffer: int | None
@@ -165,11 +157,17 @@ class PlanRequest:
     shared_graph: bool = False
     served: Served | None = None
 
+    @property
+    def needs_indices(self) -> str | None:
+        """Why the adjacency's indices must be in memory or memory-mapped; None: they need not."""
+        return None if self.subgraphs is None else self.subgraphs.needs_indices
+
 
 def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     """The planner of a loader that samples from the whole graph, and in whose feature buffer each
     row has a slot of its own; it has no topology yet."""
     store, size, ahead = request.store, request.planned, request.ahead
+    how = request.subgraphs
     tables = tuple(
         _table_shape(table, size, converted)
         for table, converted in zip(request.tables, request.converted_bytes, strict=True)
@@ -183,7 +181,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         tables, nodes, edges,
         sample_bytes=sample_bytes(
             nodes, edges, size.expanded, np.dtype(position_dtype(store.num_edges)).itemsize,
-            request.subgraphs, EDGE_NUMBER_BYTES * edge_numbers,
+            request.subgraphs is not None, EDGE_NUMBER_BYTES * edge_numbers,
         ),
         batch_bytes=batch_bytes(nodes, edges, _batch_attribute_bytes(request)),
         queued=stages.extracting_queue + stages.training_queue,
@@ -214,7 +212,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         (
             *loader_parts(
                 SlotTables(0 if policy.score is None else of_nodes),
-                Graph(pointers, request.graph_bytes), request.seed_bytes, labels,
+                Graph(pointers, 0 if how is None else how.graph_bytes), request.seed_bytes, labels,
                 request.staging_bytes, memory,
                 Samples(_scratch_bytes(request), request.candidate_bytes, _drawn_text(request)),
             ),
@@ -261,10 +259,11 @@ def loader_parts(
 def _scratch_bytes(request: PlanRequest) -> int:
     """Bytes of a sampling thread's scratch for the largest batch."""
     size, limited = request.planned, request.drawn is not None
-    nbytes = scratch_bytes(size, request.disjoint, limited)
-    if request.subgraphs:  # copies in PyG's own form are made before the next sample
+    how = request.subgraphs
+    nbytes = scratch_bytes(size, how is not None and how.disjoint, limited)
+    if how is not None:  # copies in PyG's own form are made before the next sample
         nbytes += CONVERTED_NODE_BYTES * sum(size.entries.values())
-        nbytes += (CONVERTED_EDGE_BYTES + request.edge_temporaries) * sum(size.edges.values())
+        nbytes += (CONVERTED_EDGE_BYTES + how.edge_temporaries) * sum(size.edges.values())
     return nbytes
 
 

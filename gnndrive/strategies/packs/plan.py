@@ -339,7 +339,7 @@ def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
     }
     return replace(
         request, bounds=bounds, seed_bounds=bounds, planned=bounds, drawn=None,
-        edge_temporaries=0, needs_indices=None, graph_bytes=0, candidate_bytes=0, shared=False,
+        shared=False,
         **stages,
     )  # fmt: skip
 
@@ -374,7 +374,7 @@ def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Pla
     request = packed_request(request, sizes)
     stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
     planner = planner_of(request, stages)
-    replayed = ReplayedSamples(sizes, hot_rows, request.subgraphs)
+    replayed = ReplayedSamples(sizes, hot_rows, request.subgraphs is not None)
     parts = [each for each in planner.parts if not isinstance(each, _NOT_NEEDED)]
     return replace(
         planner, parts=(replayed, *parts), topology=TOPOLOGY, edge_numbers=False, elastic=None
