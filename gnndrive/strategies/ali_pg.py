@@ -13,12 +13,14 @@ class AliPG(Strategy):
     """Ali+PG, the baseline that DiskGNN's and Ginex's papers call so: AliGraph and PaGraph keep
     what most batches need in memory and never replace it.
 
-    AliGraph keeps neighbour lists by the ratio of in- to out-degree; PaGraph keeps the rows of the
-    nodes with the most out-edges, as many as fit. All other rows are read for each batch.
+    AliGraph keeps the lists of in-neighbours of the nodes with the highest ratio of out- to
+    in-degree; PaGraph keeps the rows of the nodes with the most out-edges, as many as fit. All
+    other rows are read for each batch.
 
-    Where this differs: rows are read through the same buffer as with the other strategies, in which
-    the kept rows have their slots for good and the others share the rest; the neighbour cache is
-    that of topology="direct".
+    Where this differs: rows are read through the same buffer as with the other strategies, from
+    which those of nodes with few out-edges leave first; no slot is kept for a row for good, so that
+    batches may use them all. The neighbour cache is that of topology="direct", the first choice
+    here.
     """
 
     name: str = "ali+pg"

@@ -250,7 +250,8 @@ class Strategy:
         Args:
             assembly: of a loader with this strategy, without a scheme.
             known: what all predictions for a loader share.
-            request: of a loader that draws the same seeds' batches from the whole graph.
+            request: of the default strategy's loader with the same arguments, for a strategy that
+                compares itself with it; not used here.
 
         Raises:
             ConfigError: it cannot run with these arguments.

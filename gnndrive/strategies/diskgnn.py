@@ -47,9 +47,9 @@ class DiskGNN(Strategy):
     published: str = "DiskGNN (SIGMOD 2025)"
     schedule: Any = "recorded"
     sampler: Any = "recorded"
-    topologies: tuple[Any, ...] = ("mmap",)
+    topologies: tuple[Any, ...] = ("mmap",)  # not used: samples are recorded
     layout: Any = "packed"
-    policy: Any = "lru"
+    policy: Any = "lru"  # not used: rows have places, or never leave
     tiers: tuple[Any, ...] = ("host-rows", "disk")
     packed: Any = None
 
@@ -90,7 +90,7 @@ class PackScheme(Scheme):
     """
 
     whole_graph = False
-    numbered = True  # epoch e replays recording e
+    numbered = True  # epoch e replays the recorded epoch e modulo their number
 
     def __init__(self, strategy: DiskGNN, recording: Recording) -> None:
         self.strategy, self.source = strategy, recording

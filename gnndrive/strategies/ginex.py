@@ -21,12 +21,12 @@ class Ginex(SamplesAhead):
     each next use of each row, so that the feature cache follows Belady's rule for the whole
     superbatch (sections 3.3 and 3.4). Each phase has all the memory (section 3.5).
 
-    Where this differs: a superbatch is sampled while the one before is extracted, unless
-    phases="apart"; then the first ones are short, so that the first batch comes soon. How long the
-    others are follows from the buffer's misses; GNNDrive's experiments had 1,500 batches. Rows are
-    loaded when a batch needs them, not before a superbatch, and stay for the next one. Next uses
-    are codes in the samples' records, not sets of what enters and leaves the cache. The neighbour
-    cache belongs to topology="direct" and is made when the loader starts.
+    Where this differs: a superbatch is sampled while the one before is extracted, and the first
+    ones are short, so that the first batch comes soon; phases="apart" is the paper's order. How
+    long the others are follows from the buffer's misses; GNNDrive's experiments had 1,500 batches.
+    Rows are loaded when a batch needs them, not before a superbatch, and stay for the next one.
+    Next uses are codes in the samples' records, not sets of what enters and leaves the cache. The
+    neighbour cache belongs to topology="direct" and is made when the loader starts.
 
     Args:
         paper: whether to run as published: phases="apart" and the adjacency on disk, with all the

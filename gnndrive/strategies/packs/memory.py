@@ -1,7 +1,7 @@
 """How many rows of each table training will hold in memory, for a pack.
 
 The memory that training leaves for rows is for hot rows and for places, which hold the other rows
-of a few batches (`gnndrive/plan/packed.py`). Each hot row makes the places smaller, so both are
+of a few batches (`plan.py`). Each hot row makes the places smaller, so both are
 chosen together. When not to use it: for the plan of a loader, which knows the pack.
 """
 

@@ -52,10 +52,10 @@ class Superbatch:
         trace: its samples.
         first: the index of its first batch.
         left: how many more batches are to be drawn for it.
-        end: behind its last batch.
+        end: the index after its last batch.
         written: how many samples are in the file.
         error: of batch `end`, which ends the epoch; None: there is none.
-        last: whether there are no batches behind it.
+        last: whether there are no batches after it.
     """
 
     trace: Trace | None
@@ -133,7 +133,7 @@ class AheadFeed(SampledFeed):
         batches, loads: see `loads_of`, at the start of the epoch.
         ready: superbatches that were sampled and are yet to be replayed.
         alive: taken by each superbatch whose trace is open.
-        later: table name → the first uses by the superbatch behind the one that is replayed; None:
+        later: table name → the first uses by the superbatch after the one that is replayed; None:
             they are not known yet.
         traces: those that are open.
     """
@@ -208,41 +208,41 @@ class ReplayFeed(AheadFeed):
         return [_replay_one(epoch, self)]
 
 
-async def _inspect_one(epoch: Epoch, shared: AheadFeed) -> None:
+async def _inspect_one(epoch: Epoch, feed: AheadFeed) -> None:
     """Sample a superbatch with the adjacency in memory, and free that again."""
     try:
-        await epoch.workers.run(shared.source.load_graph)
-        superbatch = await _inspect(epoch, shared, 0)
+        await epoch.workers.run(feed.source.load_graph)
+        superbatch = await _inspect(epoch, feed, 0)
     finally:
-        shared.source.free_graph()
+        feed.source.free_graph()
     if superbatch.trace is not None:
-        shared.traces.discard(superbatch.trace)
-    shared.source.keep(superbatch)
+        feed.traces.discard(superbatch.trace)
+    feed.source.keep(superbatch)
 
 
-async def inspect_stage(epoch: Epoch, shared: AheadFeed) -> None:
+async def inspect_stage(epoch: Epoch, feed: AheadFeed) -> None:
     """Sample and record superbatch after superbatch until the schedule ends."""
     number, ended = 0, False
     while not ended:
-        await shared.alive.acquire()
-        superbatch = await _inspect(epoch, shared, number)
+        await feed.alive.acquire()
+        superbatch = await _inspect(epoch, feed, number)
         if superbatch.end > superbatch.first:
-            _foresee(epoch, shared, superbatch)
+            _foresee(epoch, feed, superbatch)
         ended = superbatch.last
         number += 1
-        await shared.ready.put(superbatch)
+        await feed.ready.put(superbatch)
 
 
-async def _inspect(epoch: Epoch, shared: AheadFeed, number: int) -> Superbatch:
+async def _inspect(epoch: Epoch, feed: AheadFeed, number: int) -> Superbatch:
     """Sample and record a superbatch, and find its next uses."""
-    source, first, alone = shared.source, epoch.seeds_drawn, not shared.traces
-    superbatch = Superbatch(None, first, source.size(number, shared.misses(epoch)), first)
+    source, first, alone = feed.source, epoch.seeds_drawn, not feed.traces
+    superbatch = Superbatch(None, first, source.size(number, feed.misses(epoch)), first)
     try:
         superbatch.trace = await epoch.workers.run(source.open_trace)
     except Exception as error:
         superbatch.fail(first, error)
         return superbatch
-    shared.traces.add(superbatch.trace)
+    feed.traces.add(superbatch.trace)
     await _sample_superbatch(epoch, superbatch, source.end)
     if alone and superbatch.end > first and not superbatch.written:
         superbatch.fail(first, source.no_room())
@@ -310,11 +310,11 @@ async def _find_next_uses(epoch: Epoch, source: SuperbatchSource, superbatch: Su
             superbatch.fail(index, error)
 
 
-def _foresee(epoch: Epoch, shared: AheadFeed, superbatch: Superbatch) -> None:
+def _foresee(epoch: Epoch, feed: AheadFeed, superbatch: Superbatch) -> None:
     """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
     assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
-    shared.later = shared.source.next_uses()
-    epoch.buffer.foresee(superbatch.first, superbatch.end, shared.later)
+    feed.later = feed.source.next_uses()
+    epoch.buffer.foresee(superbatch.first, superbatch.end, feed.later)
 
 
 def loads_of(epoch: Epoch) -> tuple[int, int]:
@@ -324,25 +324,25 @@ def loads_of(epoch: Epoch) -> tuple[int, int]:
     return epoch.counters.batches, loads
 
 
-async def replay_stage(epoch: Epoch, shared: AheadFeed) -> None:
+async def replay_stage(epoch: Epoch, feed: AheadFeed) -> None:
     """Put the recorded samples into the extracting queue, in order."""
     while True:
-        superbatch = await shared.ready.get()
-        end = await _replay_superbatch(epoch, shared, superbatch)
+        superbatch = await feed.ready.get()
+        end = await _replay_superbatch(epoch, feed, superbatch)
         if superbatch.last:
             epoch.extracting.end(end)
             return
-        shared.close_trace(superbatch)
+        feed.close_trace(superbatch)
 
 
-async def _replay_one(epoch: Epoch, shared: AheadFeed) -> None:
+async def _replay_one(epoch: Epoch, feed: AheadFeed) -> None:
     """Replay the superbatch that was sampled apart."""
-    superbatch = shared.source.recorded
+    superbatch = feed.source.recorded
     assert superbatch is not None
     if superbatch.trace is not None:
-        shared.traces.add(superbatch.trace)
-        _foresee(epoch, shared, superbatch)
-    epoch.extracting.end(await _replay_superbatch(epoch, shared, superbatch))
+        feed.traces.add(superbatch.trace)
+        _foresee(epoch, feed, superbatch)
+    epoch.extracting.end(await _replay_superbatch(epoch, feed, superbatch))
 
 
 def _forget_next_uses(epoch: Epoch) -> None:
@@ -351,13 +351,13 @@ def _forget_next_uses(epoch: Epoch) -> None:
     epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
 
 
-async def _replay_superbatch(epoch: Epoch, shared: AheadFeed, superbatch: Superbatch) -> int:
+async def _replay_superbatch(epoch: Epoch, feed: AheadFeed, superbatch: Superbatch) -> int:
     """Put a superbatch's samples, and its error, into the extracting queue; returns the index
     behind them."""
-    shared.later = None  # what was known of this one is in the buffer
+    feed.later = None  # what was known of this one is in the buffer
     for index in range(superbatch.first, superbatch.end):
         await epoch.extracting.reserve()
-        await _replay(epoch, shared, superbatch, index)
+        await _replay(epoch, feed, superbatch, index)
     end = superbatch.end
     if superbatch.error is None:
         return end
@@ -366,9 +366,9 @@ async def _replay_superbatch(epoch: Epoch, shared: AheadFeed, superbatch: Superb
     return end + 1
 
 
-async def _replay(epoch: Epoch, shared: AheadFeed, superbatch: Superbatch, index: int) -> None:
+async def _replay(epoch: Epoch, feed: AheadFeed, superbatch: Superbatch, index: int) -> None:
     """Read a sample and put it, or the error, into the extracting queue."""
-    buffer, trace, known = epoch.buffer, superbatch.trace, shared.later
+    buffer, trace, known = epoch.buffer, superbatch.trace, feed.later
     assert isinstance(buffer, ForeseeingBuffer)
     assert trace is not None
     try:
@@ -376,9 +376,9 @@ async def _replay(epoch: Epoch, shared: AheadFeed, superbatch: Superbatch, index
     except Exception as error:
         epoch.extracting.put(index, Failed(index, error))
         return
-    if shared.later is not known:  # it became known meanwhile
-        _add_later(sampled, of_nodes, shared.later)
-    uses = dict.fromkeys(shared.source.next_uses(), of_nodes)
+    if feed.later is not known:  # it became known meanwhile
+        _add_later(sampled, of_nodes, feed.later)
+    uses = dict.fromkeys(feed.source.next_uses(), of_nodes)
     buffer.announce(index, sampled.rows, uses)
     epoch.extracting.put(index, sampled)
 

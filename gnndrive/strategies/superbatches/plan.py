@@ -23,7 +23,7 @@ from gnndrive.strategies.superbatches.feed import ALIVE_MAX
 
 SUPERBATCH_MAX = 32_000  # codes of 16 bits tell the batches of two superbatches apart
 AUTO_MAX, AUTO_MIN = 1500, 64  # GNNDrive's experiments have 1,500 for Ginex
-HELD = 16  # an "auto" superbatch is this many times as long as the buffer holds batches' misses
+HELD = 16  # an "auto" superbatch has HELD * slots / (rows that a batch loads) batches
 RAMP = (2, 8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first
 KEPT_SEED_BYTES = 24  # a seed of a batch that is sampled ahead: its id, input_id and position
 
@@ -93,7 +93,7 @@ class PlannedSuperbatches:
             misses: rows that a batch loads; None: it is not known yet.
             most: see `most`.
         """
-        if self.apart:  # the feature buffer begins empty after each: the fewer the better
+        if self.apart:  # the feature buffer begins empty after each, so few are best
             return most
         if number < len(RAMP):
             most = min(most, RAMP[number])

@@ -1,4 +1,4 @@
-"""What the windows of a partitioned store need: `PlannedWindows`, `WindowSlots`, `window_cost`.
+"""What the windows of a partitioned store need, and what a batch inside one costs.
 
 The feature buffer of a loader that samples inside windows holds the static rows and those of two
 windows (HierBatching section 3): one is trained on while the next one is loaded. Rows that both
@@ -52,8 +52,8 @@ from gnndrive.strategies.windows.feed import READING_MAX
 
 K = TypeVar("K")
 _MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
-CHUNK_ROWS = 1 << 16  # rows that the keeper leases together
-HELD_BYTES = 16  # of a row that the keeper holds: its number, its slot, whether it is there
+CHUNK_ROWS = 1 << 16  # rows that `WindowFeed` leases together
+HELD_BYTES = 16  # of a row that `WindowFeed` holds: its number, its slot, whether it is there
 STATIC_BYTES = 16  # of a static node of the folder: where it is, and where its list begins
 GRAPHS = 2  # windows in memory
 
@@ -130,7 +130,7 @@ class PlannedWindows:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what the keeper holds beside the slots."""
+        """Bytes of what `WindowFeed` holds beside the slots."""
         return HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
 
     @property

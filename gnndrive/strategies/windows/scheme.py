@@ -53,7 +53,7 @@ from gnndrive.strategies.windows.plan import (
     smaller,
     windowed_request,
 )
-from gnndrive.strategies.windows.source import MegabatchSource
+from gnndrive.strategies.windows.source import PartitionWindows
 
 PASSES_MAX = 8  # that are chosen
 _DIGITS = 12  # of a checksum, in a state
@@ -78,7 +78,7 @@ class InsideWindows(Strategy):
 
     layout: Any = "partitioned"
     sampler: Any = "inside"
-    topologies: tuple[Any, ...] = ("mmap",)
+    topologies: tuple[Any, ...] = ("mmap",)  # not used: each window has a graph of its own
     policy: Any = "lru"
     partitioned: Any = None
     megabatch: int | None = None
@@ -265,7 +265,7 @@ class WindowScheme(Scheme):
     def feed(self, context: FeedContext) -> Feed:
         """See `Scheme.feed`."""
         pointers = context.request.store.edges().index_pointers
-        return WindowFeed(MegabatchSource(self.chosen, pointers, context.left))
+        return WindowFeed(PartitionWindows(self.chosen, pointers, context.left))
 
     # ---- how large windows are
 
@@ -364,9 +364,9 @@ class WindowScheme(Scheme):
             if drawn is not None and 0 <= entry["kept"] <= 1:
                 return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=entry["kept"])
         left = partial(assembly.schedule(0).windows, 0)
-        source = MegabatchSource(windows, assembly.store.edges().index_pointers, left)
+        source = PartitionWindows(windows, assembly.store.edges().index_pointers, left)
         # Of all windows the one with the most edges: its batches are likely to be the largest.
-        window = max(source.windows(), key=source.codes_of, default=None)
+        window = max(source.windows(), key=source.in_edges_of, default=None)
         if window is None:
             return windows
         graph = source.graph(window)
@@ -376,7 +376,7 @@ class WindowScheme(Scheme):
         )  # fmt: skip
         if drawn is None:
             return windows
-        kept = graph.num_edges / max(source.codes_of(window), 1)
+        kept = graph.num_edges / max(source.in_edges_of(window), 1)
         entry = {"kept": kept, "batches": drawn.to_json(settings)}
         save_entry(assembly.store, key, entry)
         return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=kept)

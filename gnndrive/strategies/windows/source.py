@@ -1,7 +1,7 @@
-"""`MegabatchSource`: what belongs to the windows of one epoch.
+"""`PartitionWindows`: what belongs to the windows of one epoch.
 
-`WindowScheme` (`scheme.py`) makes one for each part of an epoch; the feed's keeper takes rows and
-graphs from it (`feed.py`).
+`WindowScheme` (`scheme.py`) makes one for each part of an epoch; `WindowFeed` (`feed.py`) takes
+rows and graphs from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gnndrive.strategies.windows.feed import Rows
 from gnndrive.strategies.windows.plan import CHUNK_ROWS, PlannedWindows
 
 
-class MegabatchSource:
+class PartitionWindows:
     """The windows of an epoch; see `feed.WindowSource`.
 
     Args:
@@ -56,7 +56,7 @@ class MegabatchSource:
         for begin, end in zip(bounds[first].tolist(), bounds[last + 1].tolist(), strict=True):
             yield from _chunks(begin, end)
 
-    def codes_of(self, window: Window) -> int:
+    def in_edges_of(self, window: Window) -> int:
         """How many in-edges the nodes of a window's graph have in the store."""
         assert window.partitions is not None
         static = int(self._partitioned.static_bounds[self._windows.static])
@@ -85,6 +85,6 @@ class MegabatchSource:
 
 
 def _chunks(first: int, last: int) -> Iterator[Rows]:
-    """The rows from `first` to `last` - 1, in chunks that the keeper leases."""
+    """The rows from `first` to `last` - 1, in chunks that `WindowFeed` leases."""
     for start in range(first, last, CHUNK_ROWS):
         yield {TABLE: np.arange(start, min(start + CHUNK_ROWS, last))}

@@ -15,7 +15,7 @@ from torch_geometric.sampler import NegativeSampling
 from gnndrive import LinkNeighborLoader, Store
 from gnndrive.common.records import Subgraph
 from gnndrive.sampling.graph import mapped
-from gnndrive.strategies.windows.source import MegabatchSource
+from gnndrive.strategies.windows.source import PartitionWindows
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
     EDGES,
@@ -79,7 +79,7 @@ def test_the_in_edges_of_a_windows_nodes(make: Make, store: Store) -> None:
     for static in (0, 0.01):
         assembly = make(static=static)._assembly()
         schedule, pointers = assembly.schedule(0), store.edges().index_pointers
-        source = MegabatchSource(
+        source = PartitionWindows(
             assembly.scheme.chosen, pointers, lambda schedule=schedule: schedule.windows(0)
         )
         degrees = np.diff(pointers.astype(np.int64))
@@ -87,7 +87,7 @@ def test_the_in_edges_of_a_windows_nodes(make: Make, store: Store) -> None:
         assert len(windows) == WINDOWS
         for window in windows:
             nodes = np.unique(source.graph(window).store_ids)
-            assert source.codes_of(window) == degrees[nodes].sum()
+            assert source.in_edges_of(window) == degrees[nodes].sum()
 
 
 def test_each_window_is_loaded_once(make: Make) -> None:
@@ -249,7 +249,7 @@ def test_a_window_of_all_partitions_is_the_whole_graph(links, store, replace):
     plain = links(strategy="gnndrive", replace=replace, some=slice(None))
     loader = links(megabatch=PARTS, static=0.03, replace=replace, some=slice(None))
     assembly, (window,) = loader._assembly(), windows_of(loader)
-    source = MegabatchSource(
+    source = PartitionWindows(
         assembly.scheme.chosen, store.edges().index_pointers, lambda: iter((window,))
     )
     graph, samplers = source.graph(window), (plain._assembly().sampler(), assembly.sampler())
