@@ -181,6 +181,29 @@ def refusal(
     )
 
 
+def fitting(
+    request: PlanRequest, make: Callable[[PlanRequest], Planner],
+    smaller: str = "a smaller batch_size or num_neighbors",
+) -> Planner:  # fmt: skip
+    """The planner that `make` makes of a request.
+
+    Raises:
+        ConfigError: its plan does not fit into `memory=`; the message names the least that works.
+            See `refusal` for `smaller`.
+    """
+    planner = make(request)
+    if request.memory is None:
+        return planner
+    try:
+        planner.plan()
+    except ConfigError as error:
+        raise refusal(
+            request.memory,
+            lambda memory: make(replace(request, memory=memory)).plan_that_fits(), error, smaller,
+        ) from None  # fmt: skip
+    return planner
+
+
 def least_memory(request: PlanRequest) -> int:
     """The least `memory=` that works, in bytes.
 

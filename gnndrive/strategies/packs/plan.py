@@ -24,7 +24,7 @@ from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
-from gnndrive.plan.choice import refusal
+from gnndrive.plan.choice import fitting
 from gnndrive.plan.costs import (
     DISK,
     GATHER,
@@ -354,18 +354,7 @@ def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
 
 def fitting_planner(request: PlanRequest, recording: Recording) -> Planner:
     """The planner of a pack, whose plan fits; attributes that `memory=` has no room for count."""
-    planner = packed_planner(request, recording)
-    if request.memory is None:
-        return planner
-
-    def plan(memory: int) -> Plan | None:
-        return packed_planner(replace(request, memory=memory), recording).plan_that_fits()
-
-    try:
-        planner.plan()
-    except ConfigError as error:
-        raise refusal(request.memory, plan, error, "pack smaller batches") from None
-    return planner
+    return fitting(request, lambda tried: packed_planner(tried, recording), "pack smaller batches")
 
 
 def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Planner:
