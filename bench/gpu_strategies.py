@@ -51,6 +51,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.strategies import STRATEGIES
 
 CHECKED_BATCHES, CHECKED_ROWS = 4, 1_000
+ON_DEVICE = [name for name, each in STRATEGIES.items() if not each.baseline]
 WAITING = {
     "sampler_wait", "extracting_queue", "admission", "training_queue", "output_queue", "step",
 }  # fmt: skip
@@ -221,7 +222,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("store", type=Path)
     parser.add_argument("--prepare", action="store_true", help="make partitions and a pack")
-    parser.add_argument("--strategies", type=names_in, default=list(STRATEGIES))
+    parser.add_argument("--strategies", type=names_in, default=ON_DEVICE)
     parser.add_argument("--steps", type=names_in, default=list(STEPS))
     parser.add_argument("--batches", type=int, default=48, help="of an epoch")
     parser.add_argument("--batch-size", type=int, default=1000)
@@ -237,7 +238,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--worker", choices=STRATEGIES, help=argparse.SUPPRESS)
     own = parser.parse_args(given)
     for what, asked, known in (
-        ("strategy", own.strategies, STRATEGIES), ("step", own.steps, STEPS)
+        ("strategy", own.strategies, ON_DEVICE), ("step", own.steps, STEPS)
     ):  # fmt: skip
         if unknown := set(asked) - set(known):
             parser.error(f"unknown {what} {', '.join(unknown)}: choose from {', '.join(known)}")

@@ -27,7 +27,6 @@ from gnndrive.loader.sampling_choice import checked_sampling, drawn_text, list_b
 from gnndrive.loader.settings import RuntimeSettings, with_plan
 from gnndrive.loader.sharing import what_service_has
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.plan.choice import plan_again
 from gnndrive.plan.drawn import doubled, largest
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Disk
@@ -226,7 +225,7 @@ class Assembly:
         else:
             request = drawing.keep_larger(before.request, size)
         try:
-            planner = plan_again(before.plan, before.stages.samplers, request)
+            planner = self.scheme.planner_again(request, before.plan, before.stages.samplers)
         except ConfigError as error:
             if size is not None:
                 raise

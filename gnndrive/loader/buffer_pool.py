@@ -50,13 +50,14 @@ class BufferPool:
     Attributes:
         settings: the runtime's settings; `grow` replaces them after a warm-up, `replace_plan` after
             a batch that was larger than planned.
+        facts: see `Buffers.facts`.
     """
 
     def __init__(
         self, settings: RuntimeSettings, store: Store, layouts: Mapping[str, Layout],
         engine: Engine, device: Device, empty: Allocate, copies: Copies | None = None,
     ) -> None:  # fmt: skip
-        self.settings = settings
+        self.settings, self.facts = settings, {"engine": engine.name}
         self._store, self._copies = store, copies
         self._layouts, self._engine, self._device, self._empty = layouts, engine, device, empty
         self._kept: FeatureBuffer | None = None

@@ -1,12 +1,14 @@
 """`Buffers`: where a runtime's epochs get their feature buffers from.
 
 `BufferPool` (`buffer_pool.py`) makes them in this process; `HostBuffers` (`host_buffers.py`) lends
-the one that the host service has for all ranks. All methods are called in the loop thread.
+the one that the host service has for all ranks; a scheme may bring what stands in their place
+(`Scheme.buffers`). All methods are called in the loop thread.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Protocol
 
 from gnndrive.loader.settings import RuntimeSettings
@@ -18,9 +20,15 @@ class Buffers(Protocol):
 
     Attributes:
         settings: the runtime's settings.
+        facts: what `stats()` says of them beside counters: "engine", what reads the rows.
     """
 
     settings: RuntimeSettings
+
+    @property
+    def facts(self) -> Mapping[str, float | str]:
+        """See above."""
+        ...
 
     def take(self) -> BatchBuffer:
         """Lend an epoch a buffer.

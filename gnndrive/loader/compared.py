@@ -45,8 +45,8 @@ class Compared(Resumable):
 
         Returns:
             The strategies beside each other, with those that change nothing about the batches
-            first; None: batches cannot be drawn, such as those of a sampler of yours, or several
-            ranks load together.
+            first; None: batches cannot be drawn, such as those of a sampler of yours, several ranks
+            load together, or the strategy is a baseline.
 
         Raises:
             ConfigError: the plan of the loader's own strategy does not fit; or the data is in

@@ -45,6 +45,7 @@ class HostBuffers:
 
     Attributes:
         settings: the runtime's settings, with the service's numbers of slots.
+        facts: see `Buffers.facts`.
 
     Raises:
         ConfigError: the memory cannot be mapped.
@@ -56,6 +57,7 @@ class HostBuffers:
         empty: Allocate,
     ) -> None:  # fmt: skip
         self._connection, self._lent, self._rank = connection, False, hello.rank
+        self.facts = {"engine": "host service"}
         assert hello.buffer is not None
         plans = [
             replace(plan, slots=slots)

@@ -24,7 +24,8 @@ class OpenFiles:
         store: the store.
         settings: say which layout the tables have, and where the adjacency lives.
         indices: indices of edge types that the host service has in memory.
-        shares_buffer: whether the host service reads the tables.
+        elsewhere: whether the host service reads the tables, or what the scheme has in place of
+            feature buffers.
 
     Attributes:
         adjacency: the topologies.
@@ -35,7 +36,7 @@ class OpenFiles:
 
     def __init__(
         self, store: Store, settings: RuntimeSettings, indices: Mapping[Any, Any],
-        shares_buffer: bool,
+        elsewhere: bool,
     ) -> None:  # fmt: skip
         source = settings.scheme.source
         edges = store.all_edges() if settings.scheme.whole_graph else ()
@@ -53,7 +54,7 @@ class OpenFiles:
             )
             undo.callback(self._close_layouts)
             with contextlib.nullcontext() if source is None else source.unchanged():
-                if not shares_buffer:
+                if not elsewhere:
                     self._open_layouts(store, settings)
             undo.pop_all()
 

@@ -21,7 +21,7 @@ class RanksPlan(NamedTuple):
     Attributes:
         planner: makes the plan.
         loading: what a step costs by; None: the loader's batches cannot be drawn, such as those
-            that were drawn before.
+            that were drawn before, or its strategy is a baseline.
         strategy: the loader's; the chosen one if it was to be chosen.
     """
 
@@ -46,6 +46,8 @@ def plan_for_ranks(loader: NeighborLoader, ranks: int, shared: bool) -> RanksPla
     assembly = loader._assembly()
     request = replace(assembly.request(), ranks=ranks, shared=shared)
     for_plan, for_steps = assembly.drawing(), assembly.drawing(for_plan=False)
+    if assembly.strategy.baseline:
+        for_steps = None
     if for_plan is not None:
         request = for_plan.drawn_for(request)
     planner = assembly.scheme.planner(request)

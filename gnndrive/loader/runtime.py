@@ -67,7 +67,8 @@ class Runtime:
             larger than planned, for which the plan could not change yet; None: there is none.
         shares_buffer: whether the host service has the feature buffer.
         loop_thread: the thread in which epochs run.
-        engine: reads the rows of the tables; None: the host service does.
+        engine: reads the rows of the tables; None: the host service does, or what
+            the scheme has in place of feature buffers.
         timeline: the same.
     """
 
@@ -96,7 +97,8 @@ class Runtime:
             with store.unchanged():
                 graph = None if host is None else host.graph
                 indices = {} if graph is None else graph.indices
-                self._files = OpenFiles(store, settings, indices, self.shares_buffer)
+                elsewhere = self.shares_buffer or settings.scheme.buffers is not None
+                self._files = OpenFiles(store, settings, indices, elsewhere)
                 undo.callback(self._files.close)
                 self.attributes = self._files.attributes
             kind: type[Device] = find("devices", settings.device[0])
@@ -133,6 +135,10 @@ class Runtime:
         if self._host is not None and self.shares_buffer:
             self._files.adjacency.start(kind, own)
             return await self._host.buffers(settings, empty)
+        if settings.scheme.buffers is not None:
+            self._files.adjacency.start(kind, own)
+            buffers: Buffers = settings.scheme.buffers(settings, empty)
+            return buffers
         engine = kind.make(own)
         layouts, copies = self._files.layouts, self.timeline
         try:
@@ -331,11 +337,11 @@ class Runtime:
         parts = self._buffers, self.engine, self._files.adjacency
         buffers, topology = component_stats(self.loop_thread, *parts)
         stages = stage_stats(self._epochs())
-        engine = "host service" if self.engine is None else self.engine.name
         elapsed_s = perf_counter() - self.started
         return loader_stats(
-            self.counters, buffers, topology, stages, self.settings.plan, elapsed_s, engine
-        )
+            self.counters, buffers, topology, stages, self.settings.plan, elapsed_s,
+            self._buffers.facts,
+        )  # fmt: skip
 
     def _epochs(self) -> list[Epoch]:
         return [run.epoch for run in list(self._tasks)]

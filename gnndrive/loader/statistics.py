@@ -27,7 +27,7 @@ def stage_stats(epochs: Sequence[Epoch]) -> dict[str, int]:
 
 def loader_stats(
     counters: Counters, buffers: Counter[str], topology: Mapping[str, float | str],
-    stages: Mapping[str, int], plan: Plan, elapsed_s: float, engine: str,
+    stages: Mapping[str, int], plan: Plan, elapsed_s: float, facts: Mapping[str, float | str],
 ) -> dict[str, float | str]:  # fmt: skip
     """See `NeighborLoader.stats`.
 
@@ -38,7 +38,7 @@ def loader_stats(
         stages: see `stage_stats`.
         plan: the plan in use.
         elapsed_s: seconds since the start.
-        engine: what reads the rows.
+        facts: see `Buffers.facts`.
     """
     return {
         "batches": counters.batches,
@@ -66,7 +66,7 @@ def loader_stats(
         **stages,
         "buffer_slots": plan.slots,
         "buffer_bytes": plan.buffer_bytes,
-        "engine": engine,
+        **facts,
     }
 
 

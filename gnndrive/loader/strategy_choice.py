@@ -33,8 +33,8 @@ MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smal
 
 def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Comparison | None:
     """Predict what a batch of a loader costs with each strategy; None: its batches cannot be drawn,
-    such as those of a user's sampler. Takes some ten seconds the first time for a store and
-    settings, then less than one.
+    such as those of a user's sampler, or its strategy is a baseline. Takes some ten seconds the
+    first time for a store and settings, then less than one.
 
     Args:
         assembly: the loader's.
@@ -57,7 +57,7 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
     if not own.whole_graph:
         whole = _with(assembly, _default())
     drawing = whole.drawing(for_plan=False)
-    if drawing is None or assembly.ranks.on_host > 1:
+    if drawing is None or assembly.ranks.on_host > 1 or own.baseline:
         return None
     request = whole.request()
     drawn = drawing.drawn(request)
@@ -75,7 +75,10 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
         batches = None
     pace = measure_pace(_default().policy)
     known = Known(traces, types, drawn, pace, batches, assembly.store)
-    others = [each for each in strategies().values() if all and each.name != own.name]
+    others = [
+        each for each in strategies().values()
+        if all and each.name != own.name and not each.baseline
+    ]  # fmt: skip
     costs = _costs(whole, known, request, others if own == auto() else [own, *others])
     notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
     found = Comparison(own.name, tuple(costs), notes=notes)

@@ -285,7 +285,7 @@ class Slots(Protocol):
     def fit(
         self, shape: Shape, budget: Budget, items: Sequence[Item]
     ) -> tuple[tuple[TablePlan, ...], str]:
-        """The feature buffer's share of each table, and the text of its item.
+        """The feature buffer's share of each table, and the text of its item; "": there is none.
 
         Args:
             shape, budget: the loader's.
@@ -359,8 +359,9 @@ def divide(
     slot_bytes, of_buffer = slot_table_bytes(shape), (Owner.BUFFER, Life.BUFFER, Phase.EXTRACTION)
     buffer_bytes = sum(table.slots * table.row_bytes for table in tables)
     entries = slot_bytes * sum(table.slots for table in tables if not table.places)
+    buffer = Item("feature buffer", buffer_bytes, why, *of_buffer, on_device=shape.on_device)
     own = [
-        Item("feature buffer", buffer_bytes, why, *of_buffer, on_device=shape.on_device),
+        *([buffer] if why else []),
         *if_any(Item("slot tables", entries, "reverse map, ref counts, standby list", *of_buffer)),
     ]
     items = [*shape.counted(own), *others]

@@ -23,7 +23,7 @@ import numpy as np
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
-from gnndrive.common.items import Item, Owner, Part, Shape, TableShape
+from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, if_any
 from gnndrive.common.plugins import find
 from gnndrive.host.items import AnnouncedRows
 from gnndrive.plan.drawn import DrawnBatches
@@ -248,7 +248,7 @@ def loader_parts(
         graph,
         Item("input nodes", seed_bytes, "their ids and order"),
         Labels(label_bytes),
-        Item("staging", staging_bytes, "for reads in flight", Owner.BUFFER),
+        *if_any(Item("staging", staging_bytes, "for reads in flight", Owner.BUFFER)),
         device,
         samples,
         AnnouncedRows(),

@@ -5,7 +5,8 @@ what the paper does and where this differs:
 
 - `GNNDrive`, and what it is compared with: `Ginex`, `AliPG`, `LSMGNN`, whose batches are the same;
 - `DiskGNN`, which replays batches that `gnndrive.pack` recorded;
-- `HierBatching` and `Marius`, which sample inside the windows of a partitioned store.
+- `HierBatching` and `Marius`, which sample inside the windows of a partitioned store;
+- `PyGPlus`, the baseline of all: memory-mapped files, and the page cache.
 
 What several of them share, or what is too long for one file, lies in a folder: `superbatches`
 (batches that are sampled ahead), `packs` (recorded batches), `windows`. `base` has what a strategy
@@ -25,6 +26,7 @@ _CLASSES = {
     "DiskGNN": "diskgnn",
     "HierBatching": "hierbatching",
     "Marius": "marius",
+    "PyGPlus": "pyg_plus",
 }
 """The class of each strategy, and its file here; the default one first."""
 _OF_BASE = ("Strategy", "strategy", "batches_of")

@@ -27,7 +27,7 @@ from gnndrive.disk.tiers.base import TierContext
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Feed
 from gnndrive.pipeline.sample import SampledFeed
-from gnndrive.plan.choice import make_planner
+from gnndrive.plan.choice import make_planner, plan_again
 from gnndrive.plan.plan import Elastic, Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import Ahead, PlanRequest
@@ -79,6 +79,9 @@ class Scheme:
             adjacency or samples of its own.
         tables: the names of the tables that go through the feature buffer; None: all.
         sweep: the most batches that are read together; None: the loader's argument says it.
+        buffers: makes what lends rows to epochs (`gnndrive.loader.buffers.Buffers`) from the
+            runtime's settings and a function that allocates arrays; then nothing is read by the
+            loader's engine. None: feature buffers do.
         warms_up: whether a small buffer can serve the first batches on a GPU.
         numbered: whether batches depend on the epoch's number even without a seed.
         deals: whether ranks have batches of their own, not each n-th one.
@@ -90,6 +93,7 @@ class Scheme:
     whole_graph = True
     tables: Collection[str] | None = None
     sweep: int | None = None
+    buffers: Callable[[Any, Allocate], Any] | None = None
     warms_up = True
     numbered = False
     deals = False
@@ -170,6 +174,10 @@ class Scheme:
         """
         return make_planner(request)
 
+    def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
+        """Makes the plan again for larger batches; see `plan_again`."""
+        return plan_again(before, samplers, request)
+
     def feed(self, context: FeedContext) -> Feed:
         """Samples the batches of an epoch, or of a part of it."""
         return SampledFeed()
@@ -208,6 +216,9 @@ class Strategy:
 
     whole_graph: ClassVar[bool] = True
     """Whether batches are sampled from the whole graph, so that any seeds can be loaded."""
+    baseline: ClassVar[bool] = False
+    """Whether it is there only to be measured beside others: what it costs is not predicted, and
+    "auto" never takes it."""
 
     def preset(self, assembly: Any) -> Any:
         """The assembly with what the strategy decides where the user gave nothing.

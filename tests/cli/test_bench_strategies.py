@@ -18,7 +18,6 @@ from gnndrive.cli.commands import bench_strategies, loading, strategy_runs
 from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load, main
 from gnndrive.cli.commands.loading_process import LoadingFailed, run_loading
 from gnndrive.cli.commands.strategy_figures import Prediction
-from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.store.generate import planted_communities
 from gnndrive.store.packed.format import packs_of
 from gnndrive.strategies import STRATEGIES
@@ -28,7 +27,7 @@ from tests.cli.conftest import FRACTIONS, NODES, RANDOM, SMALL, Command
 COMMAND = ("bench", "strategies")
 GIVEN = ("--no-limit", "--memory", "1GB", "--batches", "4")
 OWN = 300_000_000  # what a process takes in the runner that only looks like one
-PLAIN = {PYG_PLUS, "gnndrive", "ginex", "ali+pg", "lsm-gnn"}
+PLAIN = {"pyg+", "gnndrive", "ginex", "ali+pg", "lsm-gnn"}
 
 
 def named(found: Any) -> dict[str, Any]:
@@ -55,7 +54,8 @@ def test_all_strategies_run_side_by_side(gnndrive, store, tmp_path, monkeypatch)
     content = ended.out[ended.out.index("{\n") :]
     found = json.loads(content)
     runs, section = named(found), found["strategies"]
-    assert runs.keys() == {PYG_PLUS, *STRATEGIES}
+    assert list(runs) == ["pyg+", *(name for name in STRATEGIES if name != "pyg+")]
+    assert "random 64: " in runs["pyg+"]["note"]
     for name, each in runs.items():
         assert (each["failed"], each["same_batches"]) == (None, name in PLAIN), each
         assert each["rounds"] == [each["seconds_per_batch"]]
@@ -94,7 +94,8 @@ class Fake:
         counters = {"rows_loaded": 40.0, "rows_found": 60.0, "requests": 20.0, "samples": 4.0}
         plain = Loaded(
             8.0, 4, given.warm_up, 0.5, 100, 300, (1, 2, 3), 10**8,
-            counters | {"bytes_read": 8e6}, 5, facts={"engine": "uring", "topology": "direct"},
+            counters | {"bytes_read": 8e6}, 5,
+            facts={"engine": "uring", "topology": "direct", "gathering": "by 4 threads"},
         )  # fmt: skip
         return replace(plain, **answer)
 
@@ -126,7 +127,7 @@ def test_rounds_are_taken_in_turn_with_medians(gnndrive, planted, fake):
     }  # fmt: skip
     assert run.items() >= wanted.items()
     memory = {each.loader: each.arguments.get("memory") for each in fake.asked}
-    assert memory == {"pyg+": None, "gnndrive": 10**9 - OWN}
+    assert memory == dict.fromkeys(("pyg+", "gnndrive"), 10**9 - OWN)
     fake.answers.clear()
     again = shlex.split(run["command"])
     assert gnndrive(*again[1:], "--json").json["strategies"]["runs"][0]["strategy"] == "gnndrive"
@@ -263,14 +264,14 @@ AN_EPOCH = -(-int(NODES * FRACTIONS["train"]) // BATCH)
 
 
 def of(store: Path, loader: str, batches: int = 2, **given: Any) -> Loading:
-    arguments = {} if loader == PYG_PLUS else {"buffer": "100KB"}
+    arguments = {} if loader == "pyg+" else {"buffer": "100KB"}
     given = {"split": "train", "seed": 3, "arguments": arguments} | given
     return Loading(str(store), loader, (3, 2), BATCH, batches, **given)
 
 
 def test_the_map_gives_the_batches_of_gnndrive_over_several_epochs(planted):
     batches = 2 * AN_EPOCH + 1
-    ours, theirs = (load(of(planted, name, batches)) for name in ("gnndrive", PYG_PLUS))
+    ours, theirs = (load(of(planted, name, batches)) for name in ("gnndrive", "pyg+"))
     assert (ours.checksums, ours.nodes, ours.edges) == (
         theirs.checksums, theirs.nodes, theirs.edges,
     )  # fmt: skip
@@ -280,7 +281,7 @@ def test_the_map_gives_the_batches_of_gnndrive_over_several_epochs(planted):
     assert nothing.peak_bytes > 10**6
 
 
-@pytest.mark.parametrize("loader", ["gnndrive", PYG_PLUS])
+@pytest.mark.parametrize("loader", ["gnndrive", "pyg+"])
 def test_a_warm_up_is_not_counted(planted, loader, capsys):
     whole, behind = (load(of(planted, loader, n, warm_up=w)) for n, w in ((3, 0), (1, 2)))
     assert (behind.warm_up, behind.batches, behind.checksums) == (2, 1, whole.checksums)
@@ -299,21 +300,18 @@ def test_counters_are_those_of_the_timed_batches(planted):
     assert not cold.holds_all
 
 
-def test_the_mapped_loader_counts_what_the_system_counts(planted, monkeypatch, tmp_path):
-    short = load(of(planted, PYG_PLUS, 5, warm_up=5, seconds=0))  # time ends both parts
+def test_time_ends_both_parts(planted):
+    short = load(of(planted, "pyg+", 5, warm_up=5, seconds=0))
     assert (short.warm_up, short.batches) == (1, 1)
-    assert short.counters.keys() == {"requests", "bytes_read"}
-    monkeypatch.setattr(loading, "_IO", tmp_path / "none")
-    assert load(of(planted, PYG_PLUS)).counters.keys() == {"requests"}
 
 
 def test_mistakes_are_said_in_json(planted, capsys, monkeypatch):
     monkeypatch.setattr(loading.Store, "split", lambda store, name: [])
     for given, said in (
         ({"arguments": {"buffer": "nonsense"}}, "no size"),
-        ({"loader": PYG_PLUS, "arguments": {"gap": 1}}, "pyg+ takes none"),
+        ({"loader": "pyg+", "arguments": {"gap": 1}}, "says nothing"),
         ({"store": str(planted / "none")}, "is not there"),
-        ({"loader": PYG_PLUS, "split": "train"}, "no nodes to begin with"),
+        ({"loader": "pyg+", "split": "train"}, "no nodes to begin with"),
     ):
         fields = {"store": str(planted), "loader": "gnndrive", "fanout": [3], "batch_size": 9}
         main(json.dumps(fields | {"batches": 1} | given))
@@ -352,8 +350,8 @@ def test_a_process_that_fails_says_why(planted, program, script, said):
 def test_the_process_loads_what_is_asked_for(planted, program, tmp_path, capsys):
     """By `python -m`; its warnings are passed on."""
     program(f"""echo 'a warning' >&2; exec '{forked.interpreter(tmp_path)}' "$@\"""")
-    found = run_loading(of(planted, PYG_PLUS))
-    assert tuple(found.checksums) == load(of(planted, PYG_PLUS)).checksums
+    found = run_loading(of(planted, "pyg+"))
+    assert tuple(found.checksums) == load(of(planted, "pyg+")).checksums
     assert capsys.readouterr().err.startswith("a warning\n")
 
 

@@ -76,7 +76,7 @@ def on_host(batch: Data | HeteroData) -> Data | HeteroData:
 
 def test_each_strategy_is_there() -> None:
     named = {given.get("strategy", "gnndrive") for given in KINDS.values()}
-    assert STRATEGIES.keys() == named
+    assert STRATEGIES.keys() - {"pyg+"} == named  # its batches are made on the host
 
 
 @pytest.mark.parametrize("kind", KINDS)

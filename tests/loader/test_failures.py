@@ -174,6 +174,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     "direct": {"topology": "direct"},
     "temporal": {"topology": "mmap", "time_attr": "time"},
     "links": {"topology": "mmap", "shuffle": True},
+    "pyg+": {"strategy": "pyg+"},
 }
 
 
@@ -183,6 +184,7 @@ LOADERS: dict[str, dict[str, Any]] = {
         ("graph/indices.npy", "mmap"), ("graph/indices.npy", "temporal"),
         ("graph/edge_id.npy", "mmap"), ("graph/edge_id.npy", "direct"),
         ("nodes/year.npy", "resident"), ("edges/kind.npy", "links"), ("nodes/x.npy", "direct"),
+        ("nodes/x.npy", "pyg+"),
     ],
 )  # fmt: skip
 def test_in_the_middle_of_an_epoch(long_store, file, kind):

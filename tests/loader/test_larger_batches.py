@@ -107,7 +107,9 @@ def least(make: Make, **arguments: Any) -> int:
 APART = {"strategy": "ginex", "superbatch": 9, "phases": "apart"}
 
 
-@pytest.mark.parametrize("given", [{}, {"strategy": "ginex", "superbatch": 9}, APART], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"strategy": "ginex", "superbatch": 9}, APART, {"strategy": "pyg+"}], ids=str
+)
 def test_larger_batches_come_as_they_are_and_within_the_budget(make, expected, tmp_path, given):
     """The timeline goes on behind the change."""
     path, memory = tmp_path / "epoch.json.gz", least(make, **given) + ROOM

@@ -45,7 +45,7 @@ def strategies(
         typer.Option(
             "--strategies",
             help="Separated by commas; behind a name its loader's arguments, as "
-            "ginex:phases=apart. Default: pyg+ and all that can run on STORE.",
+            "ginex:phases=apart. Default: all that can run on STORE, pyg+ first.",
         ),
     ] = None,
     memory: Annotated[

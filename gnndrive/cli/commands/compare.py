@@ -1,9 +1,9 @@
 """Load the same batches with gnndrive and through a memory map, each in a separate process.
 
-The memory-mapped loader is PyG+ (`mapped_loader.py`) with gnndrive's sampler, so it gives the same
-batches; a checksum of their node ids proves that. Each process starts with cold caches and, where
-the machine allows it, runs under one memory limit that counts the page cache. Each process reports
-its own peak memory. `bench_strategies.py` compares all strategies.
+The memory-mapped loader is PyG+ (`strategies/pyg_plus.py`), which gives the same batches; a
+checksum of their node ids proves that. Each process starts with cold caches and, where the machine
+allows it, runs under one memory limit that counts the page cache. Each process reports its own peak
+memory. `bench_strategies.py` compares all strategies.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.commands.loading import Loaded, Loading
 from gnndrive.cli.commands.loading_process import LoadingFailed, drop_cached, run_loading
 from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.store.reader import Store
+from gnndrive.strategies.pyg_plus import PyGPlus
 
 LOADERS = ("mapped", "gnndrive")  # in the order in which they run
 
@@ -81,7 +81,7 @@ def compare(
     timings = {}
     for kind in LOADERS:
         given = Loading(
-            str(store.path), PYG_PLUS if kind == "mapped" else kind, options.hops,
+            str(store.path), PyGPlus.name if kind == "mapped" else kind, options.hops,
             options.batch_size, batches, seconds=None if math.isinf(seconds) else seconds,
             split=split, seed=options.seed,
             arguments={} if kind == "mapped" else _arguments(options),

@@ -13,20 +13,17 @@ loader works on batches behind it, as in the middle of an epoch.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from gnndrive.cli.commands.loader_options import placed
-from gnndrive.cli.measure.mapped_loader import PYG_PLUS, mapped_batches
 from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.records import Int64Array
@@ -38,7 +35,6 @@ from gnndrive.store.reader import open as open_store
 NOTHING = "nothing"
 """In place of a strategy: opens the store and loads nothing, to see what memory that takes."""
 
-_IO = Path("/proc/self/io")
 _SUMS = {
     "rows_loaded": ("rows_loaded",), "rows_found": ("rows_hit", "rows_waited"),
     "requests": ("requests", "topology_requests"),
@@ -55,14 +51,14 @@ class Loading:
 
     Attributes:
         store: the store's path.
-        loader: the name of a strategy, `PYG_PLUS` or `NOTHING`.
+        loader: a strategy, as `strategy=` takes it, or `NOTHING`.
         fanout, batch_size, seed: as for `NeighborLoader`; batches are shuffled.
         split: the split whose nodes are the seeds; None: all nodes.
         batches: how many batches are timed.
         warm_up: how many batches come before these.
         seconds: the warm-up ends with the batch in which it has taken so long, and so does the
             timed part; None: neither ends early.
-        arguments: further arguments of `NeighborLoader`; `PYG_PLUS` has none.
+        arguments: further arguments of `NeighborLoader`.
     """
 
     store: str
@@ -95,7 +91,7 @@ class Loaded:
             is no buffer.
         holds_all: whether the feature buffer has room for all rows.
         levels: what the loader's plan says of its pack, windows or superbatches.
-        facts: texts that tell how it loads: "engine", "topology".
+        facts: texts that tell how it loads: "engine", "topology", and "gathering", if it is there.
     """
 
     seconds: float = 0.0
@@ -113,58 +109,6 @@ class Loaded:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-class Source(Protocol):
-    """A way to load batches."""
-
-    def batches(self) -> Iterator[tuple[Int64Array, int]]:
-        """Yield the node ids, int64 [nodes], and the number of edges of each batch, epoch after
-        epoch without end."""
-
-    def counters(self) -> dict[str, float]:
-        """Counters since the start, by the names of `Loaded.counters`."""
-
-    def described(self) -> dict[str, Any]:
-        """Attributes of `Loaded` that say how it loads; called at the end."""
-
-    def close(self) -> None:
-        """Free everything; idempotent."""
-
-
-class MappedSource:
-    """PyG+: see `mapped_loader.py`. Its requests are page faults that had to read."""
-
-    def __init__(self, given: Loading, store: Store, seeds: torch.Tensor | None) -> None:
-        if given.arguments:
-            raise ConfigError(
-                f"{PYG_PLUS} takes none of a loader's arguments, and {_said(given)} is given"
-            )
-        self._given, self._store, self._seeds = given, store, seeds
-
-    def batches(self) -> Iterator[tuple[Int64Array, int]]:
-        """See `Source.batches`."""
-        given = self._given
-        for sample in mapped_batches(
-            self._store, given.fanout, self._seeds, given.batch_size, given.seed
-        ):
-            yield sample.node, sample.num_edges
-
-    def counters(self) -> dict[str, float]:
-        """See `Source.counters`. A system without /proc/self/io does not say what was read."""
-        found: dict[str, float] = {"requests": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}
-        try:
-            fields = dict(line.split(":") for line in _IO.read_text(encoding="ascii").splitlines())
-        except OSError:
-            return found
-        return found | {"bytes_read": int(fields["read_bytes"])}
-
-    def described(self) -> dict[str, Any]:
-        """See `Source.described`."""
-        return {"facts": {"engine": "page faults", "topology": "mmap"}}
-
-    def close(self) -> None:
-        """See `Source.close`; the maps end with the process."""
-
-
 class StrategySource:
     """A strategy's `NeighborLoader`."""
 
@@ -180,26 +124,28 @@ class StrategySource:
         return None if found is None else found.own
 
     def batches(self) -> Iterator[tuple[Int64Array, int]]:
-        """See `Source.batches`."""
+        """Yield the node ids, int64 [nodes], and the number of edges of each batch, epoch after
+        epoch without end."""
         while True:
             for batch in self._loader:
                 yield batch.n_id.numpy(), batch.edge_index.shape[1]
 
     def counters(self) -> dict[str, float]:
-        """See `Source.counters`."""
+        """Counters since the start, by the names of `Loaded.counters`."""
         stats: dict[str, Any] = self._loader.stats()
         return {
             name: sum(stats[one] for one in names if one in stats) for name, names in _SUMS.items()
         }
 
     def described(self) -> dict[str, Any]:
-        """See `Source.described`."""
+        """Attributes of `Loaded` that say how it loads; called at the end."""
         stats, plan = self._loader.stats(), self._loader.plan()
-        facts = {name: str(stats[name]) for name in ("engine", "topology")}
+        names = ("engine", "topology", "gathering")
+        facts = {name: str(stats[name]) for name in names if name in stats}
         return {"levels": plan.levels, "holds_all": plan.holds_everything, "facts": facts}
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """Free everything; idempotent."""
         self._loader.close()
 
 
@@ -216,12 +162,11 @@ def load(given: Loading) -> Loaded:
     if (store.num_nodes if seeds is None else len(seeds)) == 0:
         raise ConfigError(f"{store.path} has no nodes to begin with: give another --split")
     started = perf_counter()
-    kind = MappedSource if given.loader == PYG_PLUS else StrategySource
-    with closing(kind(given, store, seeds)) as source:
+    with closing(StrategySource(given, store, seeds)) as source:
         return _timed(given, source, started)
 
 
-def _timed(given: Loading, source: Source, started: float) -> Loaded:
+def _timed(given: Loading, source: StrategySource, started: float) -> Loaded:
     limit = float("inf") if given.seconds is None else given.seconds
     begun = None if given.warm_up else started
     before: dict[str, float] = {}
@@ -249,10 +194,6 @@ def _timed(given: Loading, source: Source, started: float) -> Loaded:
         now - begun, batches, warm_up, first - started, nodes, edges, tuple(checksums),
         peak_memory_bytes(), counted, evictions, **source.described(),
     )  # fmt: skip
-
-
-def _said(given: Loading) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in given.arguments.items())
 
 
 def main(text: str) -> None:

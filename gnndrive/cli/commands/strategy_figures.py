@@ -9,11 +9,11 @@ from typing import Any
 
 from gnndrive.cli.commands.loading import Loaded
 from gnndrive.cli.commands.strategy_runs import Comparison, Measured, StrategyRuns, command_of
-from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.report.text import si
 from gnndrive.common.memory import format_size
 from gnndrive.strategies.base import batches_of
 from gnndrive.strategies.diskgnn import DiskGNN
+from gnndrive.strategies.pyg_plus import PyGPlus
 from gnndrive.strategies.windows.scheme import InsideWindows
 
 PLAIN = "gnndrive"  # the strategy whose batches the others are compared with
@@ -22,8 +22,8 @@ UNKNOWN = "–"
 LEGEND = (
     "s/batch: median of the rounds; × …: times as fast; first s: until the first batch. From nodes "
     "to read: of a batch.",
-    f"read: reads of the adjacency included; those of {PYG_PLUS} are page faults that had to read. "
-    "same: as gnndrive's, node by node.",
+    f"read: reads of the adjacency included; those of {PyGPlus.name} are page faults that had to "
+    "read rows. same: as gnndrive's, node by node.",
 )
 
 
@@ -71,13 +71,13 @@ def _run_dict(
     seconds = [each.seconds / each.batches for each in done]
     same = None if reference is None or not done else _same(done, reference.rounds)
     return {
-        "strategy": runs.choice.text, "paper": runs.choice.paper,
+        "strategy": runs.choice.text, "paper": runs.choice.strategy.published,
         "command": command_of(asked, [runs.choice]),
         "seconds_per_batch": median(seconds) if seconds else None, "rounds": seconds,
         "first_batch_s": _median(done, lambda each: each.first_s),
         "nodes_per_batch": _median(done, lambda each: each.nodes / each.batches),
         "edges_per_batch": _median(done, lambda each: each.edges / each.batches),
-        "rows_loaded_per_batch": _median(done, lambda each: _a_batch(each, "rows_loaded")),
+        "rows_loaded_per_batch": _median(done, _loaded),
         "requests_per_batch": _median(done, lambda each: _a_batch(each, "requests")),
         "bytes_read_per_batch": _median(done, lambda each: _a_batch(each, "bytes_read")),
         "hit_share": _median(done, _hit_share),
@@ -108,6 +108,11 @@ def _a_batch(loaded: Loaded, name: str) -> float | None:
     return None if value is None else value / _admitted(loaded)
 
 
+def _loaded(loaded: Loaded) -> float | None:
+    """Rows of a batch that had to be read; None: they are not counted."""
+    return None if _hit_share(loaded) is None else _a_batch(loaded, "rows_loaded")
+
+
 def _hit_share(loaded: Loaded) -> float | None:
     """The share of rows that needed no read of their own; None: it is not counted."""
     found, read = (loaded.counters.get(name) for name in ("rows_found", "rows_loaded"))
@@ -120,8 +125,7 @@ def _reference(runs: Sequence[StrategyRuns]) -> StrategyRuns | None:
     """The runs whose batches are gnndrive's: its own if there are any."""
 
     def is_plain(each: StrategyRuns) -> bool:
-        strategy = each.choice.strategy
-        return strategy is None or batches_of(strategy) == PLAIN
+        return batches_of(each.choice.strategy) == PLAIN
 
     whole = [each for each in runs if each.rounds and is_plain(each)]
     return min(whole, key=lambda each: each.choice.name != PLAIN, default=None)
@@ -147,9 +151,11 @@ def _notes(
         return []
     strategy, done, notes = runs.choice.strategy, runs.rounds, list[str]()
     levels = [text.removeprefix("disk: ") for each in done[:1] for text in each.levels]
-    if strategy is None and not measured.enforced:
-        notes.append("no limit: the page cache may hold the whole store")
-    if isinstance(strategy, DiskGNN):
+    if isinstance(strategy, PyGPlus):
+        if not measured.enforced:
+            notes.append("no limit: the page cache may hold the whole store")
+        notes += [f"gathered {each.facts['gathering']}" for each in done]
+    elif isinstance(strategy, DiskGNN):
         notes += ["recorded: the same epochs again and again, which may cost accuracy", *levels]
     elif isinstance(strategy, InsideWindows):
         notes += [f"batches inside windows: {text}" for text in levels]
@@ -157,7 +163,7 @@ def _notes(
         notes += _window_notes(done)
     else:
         notes += _buffer_notes(done)
-    if same is False and strategy is not None and batches_of(strategy) == PLAIN:
+    if same is False and batches_of(strategy) == PLAIN:
         notes.append("its batches are not gnndrive's, and should be: please report this")
     if runs.superbatch is not None:
         notes.append(
@@ -231,7 +237,7 @@ def _head(asked: Comparison, measured: Measured) -> list[str]:
     else:
         memory = (
             f"Python, torch and the store take {own}, so loaders get memory="
-            f"{format_size(measured.loading_bytes)}; {PYG_PLUS} has the page cache in the rest"
+            f"{format_size(measured.loading_bytes)}; {PyGPlus.name} has the page cache in the rest"
         )
     return [
         f"{asked.store}: batches of {asked.batch_size:,}, fanout "

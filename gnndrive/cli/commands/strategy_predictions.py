@@ -14,13 +14,13 @@ def predictions_of(asked: Comparison, measured: Measured) -> dict[str, Predictio
     drawn, so call this after the measurement.
 
     Returns:
-        By the texts of the choices; without PyG+, and those whose batches cannot be drawn.
+        By the texts of the choices; without a baseline, and those whose batches cannot be drawn.
     """
     store, found = open_store(asked.store), dict[str, Prediction]()
     seeds = None if asked.split is None else store.split(asked.split)
     for run in measured.runs:
         choice = run.choice
-        if choice.strategy is None or run.failed is not None:
+        if run.failed is not None:
             continue
         given, _ = loading_of(asked, choice, measured.loading_bytes)
         try:

@@ -19,7 +19,6 @@ from typing import Any
 from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, StrategySource
 from gnndrive.cli.commands.loading_process import LoadingFailed, drop_cached, run_loading
 from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT
-from gnndrive.cli.measure.mapped_loader import PYG_PLUS
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size
@@ -32,7 +31,6 @@ from gnndrive.strategies.superbatches.plan import RAMP
 from gnndrive.strategies.superbatches.scheme import SamplesAhead
 
 WARM_UP, SECONDS = 10, 120.0
-PYG_PAPER = "PyG with memory-mapped arrays, as in Ginex (VLDB 2022)"
 _OF_THE_COMPARISON = {
     "self", "data", "num_neighbors", "input_nodes", "strategy", "seed", "kwargs",
 }  # fmt: skip
@@ -44,25 +42,19 @@ class Choice:
 
     Attributes:
         text: as the user wrote it: "ginex", or "ginex:phases=apart,superbatch=64".
-        name: the strategy, or `PYG_PLUS`.
-        strategy: the strategy, with those arguments behind the name that are its own; None: PyG+.
+        name: the strategy's.
+        strategy: the strategy, with those arguments behind the name that are its own.
         arguments: the others, which are the loader's.
     """
 
     text: str
     name: str
-    strategy: Strategy | None
+    strategy: Strategy
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def suited(self, store: Store) -> Choice:
         """The choice with what suits its strategy best of what a store has."""
-        strategy = self.strategy
-        return self if strategy is None else replace(self, strategy=strategy.suited(store))
-
-    @property
-    def paper(self) -> str:
-        """Where it was published."""
-        return PYG_PAPER if self.strategy is None else self.strategy.published
+        return replace(self, strategy=self.strategy.suited(store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +129,12 @@ class Measured:
 
 
 def parse_choices(text: str | None) -> tuple[Choice, ...]:
-    """Parse the value of --strategies; None: PyG+ and all strategies.
+    """Parse the value of --strategies; None: all strategies, a baseline first.
 
     Raises:
         ConfigError: there is no such strategy or argument, or one is named twice.
     """
-    known = [PYG_PLUS, *strategies()]
+    known = _names()
     # A comma stands between strategies, and between the arguments of one.
     texts = known if text is None else re.split(r",(?![^,:=]+=)", text)
     choices = tuple(map(parse_choice, texts))
@@ -150,6 +142,11 @@ def parse_choices(text: str | None) -> tuple[Choice, ...]:
         if [each.text for each in choices].count(choice.text) > 1:
             raise ConfigError(f"--strategies names {choice.text} twice: name it once")
     return choices
+
+
+def _names() -> list[str]:
+    """The names of all strategies, a baseline first."""
+    return sorted(strategies(), key=lambda name: not strategies()[name].baseline)
 
 
 def parse_choice(text: str, option: str = "--strategies") -> Choice:
@@ -164,17 +161,16 @@ def parse_choice(text: str, option: str = "--strategies") -> Choice:
     """
     name, _, given = text.strip().partition(":")
     parts = re.split(r"[,:](?=\w+=)", given) if given else []
-    known = [PYG_PLUS, *strategies()]
-    if name not in known:
-        raise ConfigError(f"{option}: {name!r} is none of {', '.join(known)}")
-    strategy = strategies().get(name)
-    own = {} if strategy is None else strategy.arguments()
+    if name not in strategies():
+        raise ConfigError(f"{option}: {name!r} is none of {', '.join(_names())}")
+    strategy = strategies()[name]
+    own = strategy.arguments()
     allowed = inspect.signature(NeighborLoader).parameters.keys() - _OF_THE_COMPARISON
     allowed |= {each.name for each in fields(Tuning)}
     arguments: dict[str, Any] = {}
     for part in parts:
         argument, equals, value = part.partition("=")
-        if strategy is not None and equals and argument in own:
+        if equals and argument in own:
             strategy = find_strategy(f"{strategy.text}{':,'[':' in strategy.text]}{part}")
             continue
         if not equals or argument not in allowed:
@@ -209,8 +205,6 @@ def missing(choice: Choice, store: Store, asked: Comparison) -> str | None:
     """Why a strategy cannot run on a store yet, with the command that changes that; None: it can,
     as far as is known before it runs."""
     strategy = choice.strategy
-    if strategy is None:
-        return None
     if (lacks := strategy.lacks(store)) is not None:
         return lacks
     if not strategy.whole_graph:
@@ -289,7 +283,7 @@ def measure(
             if each.failed is not None:
                 continue
             given, superbatch = loading_of(asked, each.choice, left)
-            drop_cached([asked.store, *_folders(each.choice)])
+            drop_cached([asked.store, *each.choice.strategy.folders()])
             shown = partial(_show, progress, f"round {number} of {asked.rounds}", place, len(runs))
             try:
                 loaded = run_loading(given, limit, shown)
@@ -320,8 +314,6 @@ def loading_of(asked: Comparison, choice: Choice, memory: int | None) -> tuple[L
         asked.warm_up, asked.seconds, asked.split, asked.seed, choice.arguments,
     )  # fmt: skip
     strategy = choice.strategy
-    if strategy is None:
-        return given, None
     more: dict[str, Any] = {
         "memory": memory, "samplers": asked.samplers, "engine": asked.engine,
     }  # fmt: skip
@@ -334,8 +326,3 @@ def loading_of(asked: Comparison, choice: Choice, memory: int | None) -> tuple[L
     arguments = {name: each for name, each in more.items() if each is not None}
     arguments |= dict(choice.arguments)
     return replace(given, loader=strategy.text, arguments=arguments), superbatch
-
-
-def _folders(choice: Choice) -> list[Path]:
-    """The folders outside of the store that a strategy reads."""
-    return [] if choice.strategy is None else choice.strategy.folders()

@@ -49,7 +49,7 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
     loader = make(**short)
     found = loader.compare()
     assert [each.strategy for each in found.costs][:4] == ["gnndrive", "ginex", "ali+pg", "lsm-gnn"]
-    assert {each.strategy for each in found.costs} == set(STRATEGIES)
+    assert {each.strategy for each in found.costs} == set(STRATEGIES) - {"pyg+"}
     for each in found.costs:
         if each.strategy in SAME:
             assert each.same_batches
@@ -68,7 +68,7 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
     assert found.curve.points[-1].hit_share == 1.0
     assert found.curve.buffer_bytes == loader.plan().buffer_bytes
     content = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert {each["strategy"] for each in content["choice"]} == set(STRATEGIES)
+    assert {each["strategy"] for each in content["choice"]} == set(STRATEGIES) - {"pyg+"}
     assert content["miss_ratio"]["table"] == "nodes/x"
     assert all(word in str(loader.plan()) for word in ("predicted", "ali+pg", "more:"))
     for more in ({"memory": "1GB"}, {"memory": None, "buffer": "400KB"}):

@@ -1,0 +1,399 @@
+"""PyG+: PyG with memory-mapped arrays, the baseline of Ginex, GNNDrive and DiskGNN."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any, ClassVar
+
+import torch
+
+from gnndrive.buffer.items import SlotTables
+from gnndrive.common.array_pool import Allocate, empty_tensor
+from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.items import Item, Shape
+from gnndrive.common.limits import named_limit
+from gnndrive.common.loop_thread import CLOSED
+from gnndrive.common.plugins import find
+from gnndrive.common.records import Int64Array, TopologyChoice
+from gnndrive.loader.arguments import OWN_ARGUMENTS, flat, positive
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.pipeline.leases import BatchBuffer
+from gnndrive.plan.choice import default_stages, fitting
+from gnndrive.plan.plan import Budget, Plan, TablePlan, check_budget
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.request import PlanRequest, planner_of
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.mapped_rows import pick_rows
+from gnndrive.strategies.base import Scheme, Strategy
+
+THREADS = (1, 4, 16, 64)
+ADVICE = ("random", "normal")
+THREADS_MAX = 256
+TRIED_ROWS = (256, 1024, 4096)  # of the first batches, that are gathered in each way
+WORSE = 3.0  # a way that takes so many times as long as the fastest is not tried again
+CHUNK_ROWS = 4, 2048  # the fewest and the most rows that a thread gathers at a time
+CHUNKS = 8  # for each thread, if a batch has so many rows: pages that are cached take no time
+SECTOR_BYTES = 512  # getrusage counts what is read in these
+UNUSED = ("buffer", "neighbour_cache", "gap", "policy", "sweep")
+MAPPED = "rows: memory-mapped; the page cache keeps what fits beside all this, and is not counted"
+OF_MAPS = TopologyChoice("mmap", "mmap, because all files are memory-mapped", 0)
+
+Way = tuple[int, str]
+"""In how many threads rows are gathered, and what the kernel is told of their map."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyGPlus(Strategy):
+    """PyG+, the baseline of "Ginex" (section 2), "GNNDrive" (section 2) and "DiskGNN": PyTorch
+    Geometric whose adjacency and features are memory-mapped files.
+
+    Sampling threads read the adjacency, and others gather rows, by page faults. There is no buffer:
+    what stays in memory is the page cache's choice, in which rows evict adjacency and the other way
+    round (GNNDrive section 3). It is there to be compared with, so "auto" never chooses it.
+
+    Where this differs: it samples with gnndrive's sampler, which requests pages of the adjacency
+    ahead and is faster than torch-sparse's; index pointers and labels are in memory; the rows of a
+    batch are gathered by several threads, because page faults are waited for and a disk serves many
+    at once. All three favour it. Batches are made in host memory.
+
+    Args:
+        threads: how many threads gather the rows of a batch, beside those that sample. "auto": 1,
+            4, 16 and 64 are tried on parts of the first three batches, and the fastest is kept;
+            `stats()["gathering"]` says what each took.
+        advise: what the kernel is told of the rows' map: "random" (MADV_RANDOM: a fault reads a
+            page) or "normal" (it reads ahead). "auto": both are tried.
+    """
+
+    name: str = "pyg+"
+    published: str = "PyG with memory-mapped arrays, as in Ginex (VLDB 2022)"
+    topologies: tuple[Any, ...] = ("mmap",)
+    policy: Any = "lru"
+    threads: int | str = "auto"
+    advise: str = "auto"
+
+    baseline: ClassVar[bool] = True
+
+    def open(self, assembly: Assembly) -> Scheme:
+        """See `Strategy.open`."""
+        asked: Any = self.threads
+        if asked != "auto" and positive(threads=asked) > THREADS_MAX:
+            raise ConfigError(f"threads={asked!r}: give at most {THREADS_MAX}, or 'auto'")
+        if self.advise not in ("auto", *ADVICE):
+            raise ConfigError(f"advise={self.advise!r}: give 'random', 'normal' or 'auto'")
+        plugin, where = assembly.device
+        if find("devices", plugin).free_bytes(where) is not None:
+            raise ConfigError(
+                f"strategy={self.name!r} makes batches in host memory: leave device= out, and move "
+                "each with batch.to(device)"
+            )
+        given, default = assembly.own, flat(OWN_ARGUMENTS)
+        topology = given["topology"]
+        for name in UNUSED:
+            if given[name] != default[name]:
+                raise ConfigError(
+                    f"strategy={self.name!r} maps all files and has no feature buffer, so that "
+                    f"{name}={given[name]!r} says nothing: leave it out"
+                )
+        if topology not in ("auto", "mmap"):
+            raise ConfigError(
+                f"strategy={self.name!r} maps the adjacency, and topology={topology!r} is given: "
+                "leave it out"
+            )
+        return MappedScheme(self)
+
+    @property
+    def ways(self) -> list[Way]:
+        """The ways of gathering that are tried; a single one if the arguments say it."""
+        counts = THREADS if isinstance(self.threads, str) else (self.threads,)
+        advice = ADVICE if self.advise == "auto" else (self.advise,)
+        return [(threads, each) for each in advice for threads in counts]
+
+
+# ---- the plan
+
+
+class NoSlots:
+    """No feature buffer; see `plan.plan.Slots`."""
+
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """See `Slots.fit`."""
+        tables = tuple(
+            TablePlan(each.name, each.rows, 0, each.row_bytes, each.batch_rows_max)
+            for each in shape.tables
+        )
+        return tables, ""
+
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """See `Slots.said`."""
+        return (MAPPED,)
+
+    def check(self, plan: Plan, budget: Budget) -> None:
+        """See `Slots.check`."""
+        check_budget(plan, budget)
+
+
+def mapped_planner(request: PlanRequest) -> Planner:
+    """The planner of a loader that maps all files: nothing of a feature buffer, and no ring."""
+    planner = planner_of(replace(request, staging_bytes=0), default_stages(request))
+    parts = tuple(each for each in planner.parts if not isinstance(each, SlotTables))
+    return replace(planner, parts=parts, slots=NoSlots(), topology=OF_MAPS, attributes=())
+
+
+# ---- the rows
+
+
+class MappedRows:
+    """The rows of all tables, in memory maps, and the threads that gather them.
+
+    Args:
+        settings: the runtime's settings, whose strategy is a `PyGPlus`.
+
+    Attributes:
+        row_bytes: bytes of a row of each table, by its name.
+        tried: seconds of a row in each way when it was last tried; empty: there is a single one.
+        way: how rows are gathered.
+        counted: "requests": page faults that had to read; "bytes": what they read.
+        stopped: set when the loader is closed.
+    """
+
+    def __init__(self, settings: RuntimeSettings) -> None:
+        strategy, store = settings.strategy, settings.request.store
+        assert isinstance(strategy, PyGPlus)
+        self._tables: dict[str, FeatureTable] = {each.name: each for each in settings.tables}
+        self.row_bytes = {name: each.file.row_bytes for name, each in self._tables.items()}
+        ways = strategy.ways
+        self._maps = {
+            advice: {name: store.tensor(name, random=advice == "random") for name in self._tables}
+            for advice in {each for _, each in ways}
+        }
+        self.way, self.tried = ways[0], dict[Way, float]()
+        self._ways, self._trials = ways, list(TRIED_ROWS) if len(ways) > 1 else []
+        self._threads = ThreadPoolExecutor(max(ways)[0], "gnndrive-mapped")
+        self.counted: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self.stopped = False
+
+    def gather(self, table: str, rows: Int64Array, into: torch.Tensor) -> None:
+        """Copy rows of a table; blocks, in a worker thread. Of the first batches some rows are
+        gathered in each way: the last ones, which are alike.
+
+        Raises:
+            ReadError, StoreError: see `pick_rows`.
+            ClosedError: the loader is being closed.
+        """
+        end, ways = len(rows), self._ways
+        if self._trials and len(rows) > len(ways):
+            part = min(self._trials.pop(0), len(rows) // (len(ways) + 1))
+            for way in ways:
+                begin, started = end - part, perf_counter()
+                self._copy(way, table, rows[begin:end], into[begin:end])
+                self.tried[way] = (perf_counter() - started) / part
+                end = begin
+            self.way = min(ways, key=self.tried.__getitem__)
+            fast = [way for way in ways if self.tried[way] <= WORSE * self.tried[self.way]]
+            self._ways = fast[::-1]  # in another order, because the disk may change its speed
+        self._copy(self.way, table, rows[:end], into[:end])
+
+    def _copy(self, way: Way, table: str, rows: Int64Array, into: torch.Tensor) -> None:
+        (threads, advice), (least, most) = way, CHUNK_ROWS
+        chunk = min(max(len(rows) // (CHUNKS * threads), least), most)
+        begins = iter(range(0, len(rows), chunk))  # which all threads take from
+        copy = partial(self._copy_chunks, begins, chunk, advice, table, rows, into)
+        others = min(threads, -(-len(rows) // chunk)) - 1
+        with named_limit():
+            running = [self._threads.submit(copy) for _ in range(others)]
+        try:
+            copy()
+        finally:
+            for each in running:
+                each.exception()  # until it has ended, because it writes
+        for each in running:
+            each.result()
+
+    def _copy_chunks(
+        self, begins: Iterator[int], chunk: int, advice: str, table: str, rows: Int64Array,
+        into: torch.Tensor,
+    ) -> None:  # fmt: skip
+        before = resource.getrusage(resource.RUSAGE_THREAD)
+        file, mapped = self._tables[table].file, self._maps[advice][table]
+        try:
+            for begin in begins:
+                if self.stopped:
+                    raise ClosedError(CLOSED)
+                end = begin + chunk
+                pick_rows(file, mapped, rows[begin:end], into[begin:end])
+        finally:
+            for _ in begins:
+                pass  # after an error no thread takes more
+            after = resource.getrusage(resource.RUSAGE_THREAD)
+            with self._counting:
+                self.counted["requests"] += after.ru_majflt - before.ru_majflt
+                self.counted["bytes"] += SECTOR_BYTES * (after.ru_inblock - before.ru_inblock)
+
+    def close(self) -> None:
+        """Unmap the rows; no gather may be under way."""
+        self._threads.shutdown()
+        self._maps.clear()
+
+
+@dataclass(frozen=True)
+class MappedLease:
+    """The rows of a batch, which are read when they are gathered; see `BatchLease`."""
+
+    mapped: MappedRows
+    rows: Mapping[str, Int64Array]
+    empty: Allocate
+
+    async def ready(self) -> None:
+        """See `BatchLease.ready`."""
+
+    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+        """See `BatchLease.gather`."""
+        rows = self.rows[table]
+        into = empty_tensor(self.empty, (len(rows), *row_shape), dtype)
+        self.mapped.gather(table, rows, into)
+        return into
+
+    async def gathered(self) -> None:
+        """See `BatchLease.gathered`."""
+
+    def release(self) -> None:
+        """See `BatchLease.release`."""
+
+
+class MappedBuffer:
+    """Stands where the feature buffer stands, and holds nothing; see `BatchBuffer`."""
+
+    missing_share = 0.0
+    valid_when_granted = True
+    loading = False
+
+    def __init__(self, mapped: MappedRows, empty: Allocate) -> None:
+        self._mapped, self._empty = mapped, empty
+
+    def row_bytes(self, table: str) -> int:
+        """See `BatchBuffer.row_bytes`."""
+        return self._mapped.row_bytes[table]
+
+    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.announce`."""
+
+    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.withdraw`."""
+
+    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+        """See `BatchBuffer.fits_together`."""
+        return True
+
+    def join(
+        self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]
+    ) -> Sequence[MappedLease]:
+        """See `BatchBuffer.join`."""
+        return [MappedLease(self._mapped, rows, self._empty) for _, rows in batches]
+
+    async def granted(self, ticket: MappedLease) -> MappedLease:
+        """See `BatchBuffer.granted`."""
+        return ticket
+
+    def leave(self, ticket: MappedLease) -> None:
+        """See `BatchBuffer.leave`."""
+
+    def fail(self, error: BaseException) -> None:
+        """See `BatchBuffer.fail`."""
+
+    async def drain(self) -> None:
+        """See `BatchBuffer.drain`."""
+
+
+class MappedBuffers:
+    """Lends every epoch the same maps, which stay when the plan changes; see `Buffers`.
+
+    Args:
+        settings: the runtime's settings.
+        empty: allocates the tensors that rows are gathered into.
+    """
+
+    def __init__(self, settings: RuntimeSettings, empty: Allocate) -> None:
+        self.settings, self._empty = settings, empty
+        self._mapped = MappedRows(settings)
+
+    @property
+    def facts(self) -> dict[str, float | str]:
+        """See `Buffers.facts`; "gathering": how rows are gathered, and what was tried."""
+        (threads, advice), tried = self._mapped.way, self._mapped.tried
+        said = f"by {threads} threads, {advice}"
+        if tried:
+            each = ", ".join(f"{way[1]} {way[0]}: {1e6 * s:.3g}" for way, s in tried.items())
+            said += f"; tried in the first batches, µs a row: {each}"
+        return {"engine": "page faults", "gathering": said}
+
+    def take(self) -> MappedBuffer:
+        """See `Buffers.take`."""
+        return MappedBuffer(self._mapped, self._empty)
+
+    def give(self, buffer: BatchBuffer) -> None:
+        """See `Buffers.give`."""
+
+    async def grow(self) -> None:
+        """See `Buffers.grow`; there is no warm-up."""
+
+    async def replace_plan(self, settings: RuntimeSettings) -> None:
+        """See `Buffers.replace_plan`."""
+        self.settings = settings
+
+    def stats(self) -> Counter[str]:
+        """See `Buffers.stats`."""
+        return Counter(self._mapped.counted)
+
+    async def late_reason(self) -> str:
+        """See `Buffers.late_reason`; a batch is late because its rows are read slowly."""
+        return ""
+
+    def retire(self) -> None:
+        """See `Buffers.retire`; a gather that is under way ends soon."""
+        self._mapped.stopped = True
+
+    async def drain(self) -> None:
+        """See `Buffers.drain`; an epoch ends after its gathers."""
+
+    async def closed(self) -> None:
+        """See `Buffers.closed`."""
+
+    async def close_tiers(self) -> None:
+        """See `Buffers.close_tiers`: unmaps the rows."""
+        self._mapped.close()
+
+    async def close(self) -> None:
+        """See `Buffers.close`; there are none."""
+
+
+class MappedScheme(Scheme):
+    """How a loader loads by memory maps.
+
+    Args:
+        strategy: says which.
+    """
+
+    sweep = 1
+    buffers = MappedBuffers
+
+    def __init__(self, strategy: PyGPlus) -> None:
+        self.not_shared = f"with strategy={strategy.name!r} the page cache has the rows"
+
+    def planner(self, request: PlanRequest) -> Planner:
+        """See `Scheme.planner`."""
+        return fitting(request, mapped_planner)
+
+    def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
+        """See `Scheme.planner_again`."""
+        return self.planner(request)
