@@ -32,7 +32,7 @@ from gnndrive.disk.engines import choose
 from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.read_job import ReadJob
-from gnndrive.sampling.graph import Adjacency, mapped
+from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.rounds import CombinedFetch
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
@@ -100,13 +100,13 @@ def private_bytes() -> int:
 
 
 def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
-    """Run PyG+: sample on mapped indices, gather from mapped rows, one thread, no read-ahead."""
-    store = gnndrive.open(options.store)
-    features, meter = store.tensor("x", random=True), Meter("pyg+")
-    for sample in samples(store, options, mapped(store), meter):
-        touch(features[torch.from_numpy(sample.node)])
-        meter.batch(len(sample.node))
-    return meter.result()
+    """Run PyG+, with its own numbers of threads; the result says which were tried."""
+    meter = Meter("pyg+")
+    loader = gnndrive.NeighborLoader(
+        gnndrive.open(options.store), options.fanout, batch_size=options.batch_size, shuffle=True,
+        seed=SEED, strategy="pyg+",
+    )  # fmt: skip
+    return meter.result(gathering=run_batches(loader, options, meter)["gathering"])
 
 
 def run_naive(options: argparse.Namespace) -> dict[str, Any]:
@@ -153,6 +153,19 @@ def run_loader(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
     """Run a loader with the arguments `more`; the result has the name `options.worker`."""
     meter, loader = Meter(options.worker), make_loader(options, **more)
     plan = {line.what: line.nbytes for line in loader.plan().lines}
+    stats = run_batches(loader, options, meter)
+    meter.samples, meter.sample_s = stats["samples"], stats["sample_s"]
+    found = stats["rows_hit"] + stats["rows_waited"]
+    return meter.result(
+        hit_rate=found / (found + stats["rows_loaded"]),
+        **{name: stats[name] for name in REPORTED}, plan=plan,
+    )  # fmt: skip
+
+
+def run_batches(
+    loader: gnndrive.NeighborLoader, options: argparse.Namespace, meter: Meter
+) -> dict[str, Any]:
+    """Touch batches and drop them; returns the loader's counters."""
     with loader:
         batches = iter(loader)
         meter.ready()
@@ -161,13 +174,7 @@ def run_loader(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
             meter.batch(len(batch.n_id))
             if meter.batches == options.batches:
                 break
-        stats = loader.stats()
-    meter.samples, meter.sample_s = stats["samples"], stats["sample_s"]
-    found = stats["rows_hit"] + stats["rows_waited"]
-    return meter.result(
-        hit_rate=found / (found + stats["rows_loaded"]),
-        **{name: stats[name] for name in REPORTED}, plan=plan,
-    )  # fmt: skip
+        return loader.stats()
 
 
 def run_sampling(options: argparse.Namespace) -> dict[str, Any]:

@@ -6,14 +6,15 @@ usage: python bench/epoch.py STORE [--loaders pyg+,naive,joint,lru,gnndrive] [--
        python bench/epoch.py --import-raw GRAPH_DIR STORE     (indptr.npy, indices.npy, x.bin,
        y.npy)
 
-pyg+      adjacency and features memory-mapped with MADV_RANDOM; sample, then gather, one thread
+pyg+      adjacency and features memory-mapped (strategy="pyg+"); sampling threads beside gathering
+          ones, in the fastest of some ways, which are printed
 naive     a full ring, one request a row, nothing shared between batches
 joint     GNNDrive's joint extraction: rows that share a sector or touch, LRU, one batch a sweep
 lru       the same with gaps bridged where the disk's constants say that it pays
 gnndrive  the defaults: lru's reads with look-ahead and sweeps over several batches
 
 Each loader runs in a separate process, one after the other, with cold caches, on the same batches
-(same sampler, same keys; PyG+ would use torch-sparse's sampler, which is slower). Each batch's x is
+(same sampler, same keys; PyG itself has torch-sparse's sampler, which is slower). Each batch's x is
 touched and dropped. With --rounds, all loaders but pyg+, which would take most of the time, run so
 often in turn, and medians are compared.
 
@@ -200,7 +201,9 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
             line += f" {result['alone_sample_s']:.3f} alone; the disk {result['request_us']:.1f} us"
             line += f" a request, {result['byte_ns']:.2f} ns a byte)"
         lines.append(line)
-    return "\n".join(lines + ratios(found["results"]))
+    said = [f"{each['loader']} gathered {each['gathering']}" for each in found["results"]
+            if "gathering" in each]  # fmt: skip
+    return "\n".join(lines + said + ratios(found["results"]))
 
 
 def ratios(results: list[dict[str, Any]]) -> list[str]:
