@@ -25,7 +25,7 @@ REFUSED = {
             "'engines=2' is no argument of gnndrive.Tuning, which has topology",
         ),
         (("--strategy", "ginx"), "ginx"),
-        (("--strategy", "ginex:packed=a"), "ginex has superbatch, folder, phases; write NAME:"),
+        (("--strategy", "ginex:packed=a"), "ginex has superbatch, folder, phases, paper; write"),
         (("--strategy", "gnndrive:order=x"), "gnndrive has none"),
         (("--lr", "0"), "positive"),
         (("--resume", "/nowhere/model.pt"), "/nowhere/model.pt"),
