@@ -79,8 +79,8 @@ def checks(row_bytes: int, rows: int, batch_rows: int) -> dict[str, Check]:
         ),
         "sampler": Check(
             "you wait for the sampler",
-            ("--fanout", "15,15,15", "--batch-size", BATCH_SIZE, "--buffer", whole, "--samplers",
-             "1", "--step-ms", "1"), busy=True,
+            ("--fanout", "15,15,15", "--batch-size", BATCH_SIZE, "--buffer", whole, "--tuning",
+             "samplers=1", "--step-ms", "1"), busy=True,
         ),
         "step": Check(
             "you wait for the training step", (*usual, "--buffer", half, "--step-ms", "500")

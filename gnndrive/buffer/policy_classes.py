@@ -53,7 +53,7 @@ def policy_classes(policy: Any, store: Store, tables: Iterable[FeatureTable]) ->
         }
     except (StoreError, ReadError) as error:
         if not kind.looks_ahead:
-            raise StoreError(f"{error}; or give policy='lru'") from error
+            raise StoreError(f"{error}; or give tuning=Tuning(policy='lru')") from error
         _failed.setdefault(store, set()).add(kind.score)
         warnings.warn(
             f"the rows of {store.path} have no classes, so that rows which no queued sample needs "

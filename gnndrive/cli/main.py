@@ -36,7 +36,7 @@ from gnndrive.cli.commands.options import (
 )
 from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.training import TrainSettings
-from gnndrive.common.errors import GNNDriveError, StoreError
+from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.inference.outcome import remove_result
 from gnndrive.store.reader import open as open_store
 
@@ -335,7 +335,32 @@ def _run(arguments: list[str] | None) -> int:
     return code
 
 
+OLD_OPTIONS = {
+    "--packed": "--strategy diskgnn:packed=…",
+    **{
+        f"--{name}": f"--strategy hierbatching:{name}=… or marius:{name}=…"
+        for name in ("partitioned", "megabatch", "passes", "static")
+    },
+    "--batch-dependency": "--sampling labor:dependency=…",
+    **{
+        f"--{name.replace('_', '-')}": f"--tuning {name}=…"
+        for name in ("topology", "neighbour_cache", "samplers", "extractors", "engine")
+    },
+}
+"""Options that `train`, `plan` and `bench headroom` had, and what stands for them now."""
+
+
+def _refuse_old_options(words: list[str]) -> None:
+    """Raise ConfigError if a command is given an option that it had once."""
+    if words[:1] not in (["train"], ["plan"]) and words[:2] != ["bench", "headroom"]:
+        return
+    for word in words:
+        if (new := OLD_OPTIONS.get(word.partition("=")[0])) is not None:
+            raise ConfigError(f"{word} is no option any more: give {new}")
+
+
 def _call(arguments: list[str] | None) -> int:
+    _refuse_old_options(sys.argv[1:] if arguments is None else arguments)
     try:
         with typed(arguments):
             app(args=arguments, prog_name="gnndrive")

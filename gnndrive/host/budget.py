@@ -11,9 +11,9 @@ NAMED_MAX = 8  # users that an error names
 MORE = "start the service with more --memory"
 OR_MORE = f", end another one, or {MORE}"
 LESS = "Give the loader less with memory= or buffer="
-LESS_STAGING = "Most of it is staging: give the loader less with io_depth="
+LESS_STAGING = "Most of it is staging: give the loader less with tuning=Tuning(io_depth=…)"
 LESS_GRAPH = f"{MORE[0].upper()}{MORE[1:]}"
-OR_DIRECT = ', or give the loader topology="direct"'
+OR_DIRECT = ', or give the loader tuning=Tuning(topology="direct")'
 
 
 class Budget:

@@ -128,7 +128,7 @@ class GroupBuffer:
         if staging_bytes > (available := available_memory()):
             raise MemoryError(
                 f"no memory for {format_size(staging_bytes)} of staging ({format_size(available)} "
-                "are available): give io_depth= less"
+                "are available): give less in tuning=Tuning(io_depth=…)"
             )
         kind = choose(settings.engine)
         engine = kind.make(EngineSettings(settings.io_depth, settings.block_bytes))

@@ -24,7 +24,7 @@ from gnndrive.loader.ranks import checked_ranks
 from gnndrive.loader.tracing import check_trace
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import refuse_strategys
+from gnndrive.strategies.base import refuse_strategy_arguments
 
 PYG_ARGUMENTS = (
     "input_nodes",
@@ -228,7 +228,7 @@ IO_DEPTH_MAX = 4096
 """The most reads in flight: a ring's limit in the C core (native/ring.c)."""
 
 STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
-"""Those of them that are whole numbers, or "auto": the plan's choice."""
+"""Arguments of `Tuning` that are whole numbers, or "auto": the plan's choice."""
 
 
 def given_size(own: Mapping[str, Any], name: str) -> int | None:
@@ -260,17 +260,18 @@ def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
             )
 
 
-def refuse_old_names(given: Mapping[str, Any]) -> None:
+def refuse_old_names(given: Mapping[str, Any], named: Any) -> None:
     """Refuse arguments that belong to a strategy, to `tuning=` or to `sampling=`, where they are
     given beside these.
 
     Args:
         given: the arguments that a loader does not have.
+        named: the loader's `strategy=`.
 
     Raises:
         ConfigError: there is one; the message says the form that works.
     """
-    refuse_strategys(given)
+    refuse_strategy_arguments(given, named)
     tuning = {each.name for each in fields(Tuning)}
     for name, value in given.items():
         if name in tuning:
@@ -292,11 +293,10 @@ def flat(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def preset(own: Mapping[str, Any], **values: Any) -> dict[str, Any]:
-    """The flat arguments of a loader with other values of `Tuning` where the user gave none; what
-    was given is kept for other strategies."""
+    """The flat arguments of a loader with other values of `Tuning` where the user gave none."""
     default = Tuning()
     chosen = {name: value for name, value in values.items() if own[name] == getattr(default, name)}
-    return {**own, **chosen, "asked": dict(own)}
+    return {**own, **chosen}
 
 
 def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:

@@ -69,8 +69,9 @@ class Assembly:
         worker_init: called in each worker thread with its number; None: nothing is called.
         device: the device plug-in, and the torch.device, or None for the host.
         seed: see `NeighborLoader`.
-        own: the values of `arguments.OWN_ARGUMENTS`.
+        own: the values of `arguments.OWN_ARGUMENTS`, and those of `tuning=` beside them.
         scheme: how the loader loads by the strategy.
+        asked: the same without what the strategy has set (`Strategy.preset`); None: this one.
     """
 
     store: Store
@@ -90,6 +91,7 @@ class Assembly:
     seed: int | None
     own: dict[str, Any]
     scheme: Scheme = PLAIN
+    asked: Assembly | None = None
 
     def schedule(self, seed: int) -> Schedule:
         """Make the schedule of the epochs that have `seed`."""

@@ -152,7 +152,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        refuse_old_names(kwargs)
+        refuse_old_names(kwargs, strategy)
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
         if not isinstance(data := connected_if_named(data), Store):
             refuse_own(data, own)
@@ -237,7 +237,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        refuse_old_names(kwargs)
+        refuse_old_names(kwargs, strategy)
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
         seed_edges = edge_label_index, edge_label, edge_label_time
         if not isinstance(data := connected_if_named(data), Store):

@@ -22,7 +22,8 @@ LARGER = (
 )
 APART = (
     "with phases='apart' batches are sampled in the feature buffer's place, and another iterator "
-    "of this loader is running: close the other iterator, or give phases='overlapped'"
+    "of this loader is running: close the other iterator, or give phases='overlapped', without "
+    "paper=True"
 )
 
 

@@ -228,9 +228,12 @@ class Resumable(torch.utils.data.DataLoader[Any]):
                 "this loader cannot be resumed, because its data is in memory: give a store"
             )
         if not self._bare().in_order:
+            remedy = "give in_order=True"
+            if getattr(self, "in_order", True):
+                remedy = f"give another strategy than {self._strategy.text}"
             raise ConfigError(
                 "the number of batches does not say which were yielded, because they come in any "
-                "order: give in_order=True"
+                f"order: {remedy}"
             )
 
     def _batch_settings(self) -> dict[str, Any]:

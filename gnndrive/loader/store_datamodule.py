@@ -16,7 +16,7 @@ from torch_geometric.data.lightning.datamodule import LightningDataModule
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
-from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_own
+from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_old_names, refuse_own
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.loader.tracing import check_trace, named_apart
 from gnndrive.pyg.sampler import NeighborSampler
@@ -99,6 +99,7 @@ class StoreDataModule:
             role: the name of the argument that is a sampler.
             arguments: the other arguments of PyG's class.
         """
+        refuse_old_names(kwargs, kwargs.get("strategy"))
         own = {name: kwargs.pop(name, default) for name, default in OWN_ARGUMENTS.items()}
         refuse_own(data, own)
         loader = arguments["loader"]
@@ -132,6 +133,7 @@ class StoreDataModule:
             eval_loader_kwargs: the argument of that name.
             kwargs: arguments of the loaders.
         """
+        refuse_old_names(kwargs, kwargs.get("strategy"))
         if loader not in ("neighbor", "link_neighbor", "custom"):
             raise ConfigError(
                 f'loader={loader!r} does not work on a store: give loader="neighbor", which '

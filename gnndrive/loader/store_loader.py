@@ -377,7 +377,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             own=flat({name: getattr(self, name) for name in OWN_ARGUMENTS}),
         )
         chosen: Assembly = self._strategy.preset(assembly)
-        return chosen
+        return replace(chosen, asked=assembly)
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._from_store:

@@ -75,13 +75,15 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
         batches = None
     pace = measure_pace(_default().policy)
     known = Known(traces, types, drawn, pace, batches, assembly.store)
+    # The default arguments of the loader's own strategy stand beside the user's, too.
     others = [
         each for each in strategies().values()
-        if all and each.name != own.name and not each.baseline
+        if all and not each.baseline
+        and (each.name != own.name or (own.whole_graph and each != own))
     ]  # fmt: skip
     costs = _costs(whole, known, request, others if own == auto() else [own, *others])
     notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
-    found = Comparison(own.name, tuple(costs), notes=notes)
+    found = Comparison(own.text, tuple(costs), notes=notes)
     if not (all and curve and own.whole_graph):
         return found
     with contextlib.suppress(GNNDriveError):  # with more memory something else may be refused
@@ -123,12 +125,12 @@ def _default() -> Strategy:
 def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
     """The assembly with another strategy that is not open yet, and all tables in the feature
     buffer."""
-    own = assembly.own.get("asked", assembly.own)
+    asked = assembly.asked or assembly
     plain = replace(
-        assembly, strategy=strategy, scheme=PLAIN, collate=assembly.collate.buffering(None), own=own
+        asked, strategy=strategy, scheme=PLAIN, collate=assembly.collate.buffering(None)
     )
     chosen: Assembly = strategy.preset(plain)
-    return chosen
+    return replace(chosen, asked=asked)
 
 
 def _costs(
@@ -144,7 +146,7 @@ def _costs(
             cost = strategy.cost(_with(whole, strategy), known, request)
         except GNNDriveError as error:
             said = str(error).splitlines()[0].removesuffix(". With the least it uses")
-            cost = StrategyCost(strategy.name, same_batches=same, refused=said)
+            cost = StrategyCost(strategy.text, same_batches=same, refused=said)
         (found if same else others).append(cost)
     PROGRESS.get()("comparing strategies", len(compared), len(compared))
     return found + others

@@ -72,7 +72,7 @@ def make_planner(request: PlanRequest) -> Planner:
         ConfigError: an argument cannot work; if `memory=` is too small, the message names the least
             that works.
     """
-    first = _with_chosen_topology(request, default_stages(request))
+    first = with_chosen_topology(request, default_stages(request))
     if request.memory is None:
         return first
     chosen = _choose(request)
@@ -88,7 +88,7 @@ def make_planner(request: PlanRequest) -> Planner:
 def holds_everything(request: PlanRequest) -> bool:
     """Whether the feature buffer holds all rows with GNNDrive's numbers of samplers and queues."""
     try:
-        return _with_chosen_topology(request, default_stages(request)).plan().holds_everything
+        return with_chosen_topology(request, default_stages(request)).plan().holds_everything
     except ConfigError:
         return False
 
@@ -174,7 +174,7 @@ def refusal(
     assert plan is not None
     staging = sum(item.host_bytes for item in plan.lines if item.what == "staging")
     if 2 * staging > plan.host_bytes:
-        smaller = "a smaller io_depth"
+        smaller = "a smaller tuning=Tuning(io_depth=…)"
     return ConfigError(
         f"memory={format_size(memory)} is too little for this loader: give at least memory="
         f'"{named}", or {smaller}. With the least it uses\n{plan}'
@@ -333,7 +333,7 @@ def _planners(
         yield replace(planner, topology=choice)
 
 
-def _with_chosen_topology(request: PlanRequest, stages: StageCounts) -> Planner:
+def with_chosen_topology(request: PlanRequest, stages: StageCounts) -> Planner:
     """The planner with the first topology that suits."""
     planner = planner_of(request, stages)
     return replace(planner, topology=_chosen_topology(request, planner))

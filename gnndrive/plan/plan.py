@@ -426,7 +426,8 @@ def _sampling_apart(items: Sequence[Item], memory: int | None) -> tuple[int, tup
     if memory is not None and needed > memory:
         raise ConfigError(
             f"memory={format_size(memory)} is less than sampling apart can need, "
-            f"{format_size(needed)}: give that much, fewer samplers=, or topology='direct'\n"
+            f"{format_size(needed)}: give that much, or tuning=Tuning(…) with fewer samplers or "
+            "topology='direct'\n"
             f"{of_sampling}"
         )
     said = (

@@ -151,7 +151,8 @@ def sampling_of(given: Any) -> Sampling:
         return Sampling(LABOR, given.dependency)
     name, _, text = given.partition(":") if isinstance(given, str) else (given, "", "")
     argument, _, number = text.partition("=")
-    if text and (name, argument, number.isdecimal()) != (LABOR, "dependency", True):
+    colon = isinstance(given, str) and ":" in given
+    if colon and (name, argument, number.isdecimal()) != (LABOR, "dependency", True):
         raise ConfigError(f"sampling={given!r}: write labor:dependency=NUMBER")
     return sampling_of(Labor(int(number))) if text else Sampling(name)
 

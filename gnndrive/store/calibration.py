@@ -123,7 +123,7 @@ def not_writable(store: Store, reason: str) -> StoreError:
     """The error for a disk.json that cannot be written for `reason`."""
     return StoreError(
         f"{store.path / DISK_JSON} cannot be written ({reason}): make the store's folder writable "
-        "for this, or leave it and give gap= to the loader"
+        "for this, or leave it and give tuning=Tuning(gap=…) to the loader"
     )
 
 

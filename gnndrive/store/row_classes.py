@@ -147,7 +147,7 @@ def _warn_unsaved(store: Store, error: OSError) -> None:
     warnings.warn(
         f"the classes of rows cannot be kept in {store.path / FOLDER} ({error.strerror or error}): "
         "each process reads the whole graph at its start. Make the folder writable for one start, "
-        "or give policy='lru'",
+        "or give tuning=Tuning(policy='lru')",
         stacklevel=4,
     )
 

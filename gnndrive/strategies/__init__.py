@@ -34,6 +34,10 @@ _OF_BASE = ("Strategy", "strategy", "batches_of")
 __all__ = ["STRATEGIES", *_CLASSES, *_OF_BASE]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import a class when it is first used, because the loaders import this folder's `base`."""
     if name in _CLASSES:

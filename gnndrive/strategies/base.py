@@ -13,6 +13,7 @@ finds the classes by their names (`gnndrive/strategies/__init__.py` lists them).
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -272,7 +273,7 @@ class Strategy:
         own = replace(assembly, scheme=scheme, collate=collate).request()
         planner = scheme.planner(own)
         cost = predict(
-            self.name, own, planner, known.loading(own, planner), known.traces, known.classes_of,
+            self.text, own, planner, known.loading(own, planner), known.traces, known.classes_of,
             known.batches,
         )  # fmt: skip
         if batches_of(self) == next(iter(strategies())):
@@ -287,7 +288,9 @@ class Strategy:
     @property
     def text(self) -> str:
         """The text that `strategy` makes it of, if it is one of the list: its name, with those
-        arguments that are not the default ones."""
+        arguments that are not the default ones. Of another one, its name."""
+        if self.name not in strategies():
+            return self.name
         given = [
             f"{each.name}={getattr(self, each.name)}"
             for each in fields(self)
@@ -319,8 +322,14 @@ def strategy(named: Any) -> Strategy:
         return named
     known = strategies()
     name, colon, text = named.partition(":") if isinstance(named, str) else (named, "", "")
-    if name == "auto" and not colon:
+    if name == "auto":
+        if colon:
+            raise ConfigError(
+                f"strategy={named!r}: 'auto' has no arguments; give a strategy's name"
+            )
         return auto()
+    if isinstance(name, type) and issubclass(name, Strategy):
+        raise ConfigError(f"strategy={name.__name__} is a class: give {name.__name__}()")
     if not isinstance(name, str) or name not in known:
         raise ConfigError(
             f"no strategy is called {name!r}; there are: {', '.join(['auto', *sorted(known)])}"
@@ -328,8 +337,12 @@ def strategy(named: Any) -> Strategy:
     return _with_arguments(known[name], text) if colon else known[name]
 
 
-def refuse_strategys(given: Mapping[str, Any]) -> None:
+def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
     """Refuse arguments that belong to a strategy where they are given beside it.
+
+    Args:
+        given: the arguments.
+        named: the strategy that is given; it is named alone if it has the argument.
 
     Raises:
         ConfigError: there is one; the message says the form that works.
@@ -337,6 +350,8 @@ def refuse_strategys(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         own = _OLD_NAMES.get(name, name)
         owners = [each for each in strategies().values() if own in each.arguments()]
+        asked = named.name if isinstance(named, Strategy) else str(named).partition(":")[0]
+        owners = [each for each in owners if each.name == asked] or owners
         if owners:
             forms = " or ".join(f"{type(each).__name__}({own}={value!r})" for each in owners)
             raise ConfigError(
@@ -372,22 +387,38 @@ def _with_arguments(strategy: Strategy, text: str) -> Strategy:
                 f"strategy={strategy.name + ':' + text!r}: {part!r} is no argument of it: "
                 f"{strategy.name} {has}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE"
             )
-        given[name] = value_of(value)
+        given[name] = value_of(strategy, name, value)
     return replace(strategy, **given)
 
 
-def value_of(text: str) -> Any:
-    """A value that stands in a text: a number, or the text itself."""
+def value_of(owner: Any, name: str, text: str) -> Any:
+    """The value of a dataclass's field that stands in a text, by the field's type: a number only
+    where one may stand, so that names of digits stay names.
+
+    Raises:
+        ConfigError: it is to be True or False, and is another text.
+    """
+    (declared,) = (str(each.type) for each in fields(owner) if each.name == name)
+    types = {each.strip() for each in declared.split("|")}
+    if "bool" in types:
+        if text not in ("True", "False"):
+            raise ConfigError(f"{name}={text}: write True or False")
+        return text == "True"
+    if "None" in types and text == "None":
+        return None
     for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+        if kind.__name__ in types or (kind is int and "float" in types):
+            with contextlib.suppress(ValueError):
+                return kind(text)
     return text
 
 
 def _check_parts(composed: Strategy) -> None:
     """Raise ConfigError unless every part of a strategy is a plug-in of its kind."""
+    for each in fields(composed):
+        value = getattr(composed, each.name)
+        if each.type == "bool" and not isinstance(value, bool):
+            raise ConfigError(f"{each.name}={value!r}: give True or False")
     for part in ("topologies", "tiers"):
         given = getattr(composed, part)
         if not isinstance(given, tuple) or not given:

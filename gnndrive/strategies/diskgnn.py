@@ -72,13 +72,13 @@ class DiskGNN(Strategy):
                 raise
             planner = make_planner(request)
             return unpacked_cost(
-                self.name, request, planner, known.loading(request, planner), known.traces,
+                self.text, request, planner, known.loading(request, planner), known.traces,
                 known.batches,
                 pack_command(assembly) or "gnndrive.pack and the arguments of the loader",
             )  # fmt: skip
         collate = assembly.collate.buffering(scheme.tables)
         planner = scheme.planner(replace(assembly, collate=collate, scheme=scheme).request())
-        return packed_cost(self.name, planner, known.pace, known.batches)
+        return packed_cost(self.text, planner, known.pace, known.batches)
 
 
 class PackScheme(Scheme):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gnndrive.common.items import Item, Shape
 from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
+from gnndrive.plan.choice import default_stages, fitting, with_chosen_topology
 from gnndrive.plan.plan import Budget, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
@@ -36,9 +37,9 @@ class GNNDrive(Strategy):
 
     Args:
         paper: whether to run as published: LRU, a batch a pass, no gap bridged, indices
-            memory-mapped, batches in any order, 4 samplers and extractors, queues of 6 and 4, and a
-            feature buffer of as many largest batches as the training queue has. What you give as
-            `tuning=` or `buffer=` counts all the same.
+            memory-mapped, batches in any order (in_order=True does not change that), 4 samplers and
+            extractors, queues of 6 and 4, and a feature buffer of as many largest batches as the
+            training queue has. What you give as `tuning=` or `buffer=` counts all the same.
     """
 
     name: str = "gnndrive"
@@ -65,10 +66,14 @@ class AsPublished(Scheme):
 
     def planner(self, request: PlanRequest) -> Planner:
         """See `Scheme.planner`."""
-        planner = super().planner(request)
         if request.buffer is not None:
-            return planner
-        return replace(planner, slots=QueuedBatches(batches=planner.stages.training_queue))
+            return super().planner(request)
+        return fitting(request, _planner)
+
+
+def _planner(request: PlanRequest) -> Planner:
+    planner = with_chosen_topology(request, default_stages(request))
+    return replace(planner, slots=QueuedBatches(batches=planner.stages.training_queue))
 
 
 @dataclass(frozen=True, slots=True)

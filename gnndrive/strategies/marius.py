@@ -30,4 +30,5 @@ class Marius(InsideWindows):
     name: str = "marius"
     published: str = "MariusGNN (EuroSys 2023)"
     schedule: Any = "marius"
+    order: str | None = None  # type: ignore[misc]
     mixed: ClassVar[bool] = True

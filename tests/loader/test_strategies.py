@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import threading
 import weakref
 from dataclasses import replace
@@ -18,7 +19,8 @@ from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.sampling.trace import Trace
-from gnndrive.strategies import Ginex, GNNDrive
+from gnndrive.strategies import LSMGNN, DiskGNN, Ginex, GNNDrive, HierBatching, Marius
+from gnndrive.strategies.base import strategy as find
 from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same, skewed_store
 from tests.loader.conftest import NODES
@@ -61,14 +63,35 @@ def test_gnndrive_as_published(make):
     settings = loader._assembly().settings()
     assert (settings.policy, settings.stages) == ("lru", Stages(4, 4, 6, 4, False, 1))
     assert (settings.gap_bytes_max, settings.plan.topology.name) == (0, "mmap")
-    with pytest.raises(ConfigError, match="any order: give in_order=True"):
+    with pytest.raises(
+        ConfigError, match="any order: give another strategy than gnndrive:paper=True"
+    ):
         loader.state_dict()
     batches = {batch.input_id[0].item(): batch for batch in loader}
     plain = list(make(**given))
     assert_all_same([batches[batch.input_id[0].item()] for batch in plain], plain)
-    mine = make(strategy="gnndrive:paper=1", policy="belady", **given | {"buffer": "30KB"})
+    mine = make(strategy="gnndrive:paper=True", policy="belady", **given | {"buffer": "30KB"})
     assert mine._assembly().settings().policy == "belady"
     assert mine.plan().tables[0].slots < table.slots
+
+
+def test_the_least_memory_of_gnndrive_as_published_works(make):
+    given: dict[str, Any] = {"strategy": GNNDrive(paper=True), "buffer": None}
+    with pytest.raises(ConfigError, match="give at least memory=") as caught:
+        make(memory="1MB", **given).plan()
+    (least,) = re.findall('at least memory="(.*?)"', str(caught.value))
+    assert make(memory=least, **given).plan().tables[0].slots > 0
+
+
+def test_a_text_gives_what_its_strategy_was_made_of():
+    """Names of digits stay names; the loaders and the commands hand strategies on as texts."""
+    for each in (
+        DiskGNN(packed="123456789012"), DiskGNN(packed="1e5"), Ginex(paper=True, folder="/a b:c,d"),
+        HierBatching(static=0.0, passes="auto", megabatch=4), Marius(partitioned="007", order="beta"),
+        LSMGNN(victim_buffer="1GB", superbatch="auto"), GNNDrive(),
+    ):  # fmt: skip
+        assert find(each.text) == each
+    assert find("hierbatching:megabatch=None") == HierBatching()
 
 
 def test_ginex_as_published(make):

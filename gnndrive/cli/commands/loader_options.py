@@ -165,7 +165,7 @@ def parse_tuning(text: str | None) -> dict[str, Any]:
                 f"--tuning {text}: {part!r} is no argument of gnndrive.Tuning, which has "
                 f"{', '.join(known)}: write NAME=VALUE,NAME=VALUE"
             )
-        found[name] = value_of(value)
+        found[name] = value_of(Tuning(), name, value)
     return found
 
 

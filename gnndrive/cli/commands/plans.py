@@ -12,7 +12,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
+from gnndrive.cli.commands.loader_options import (
+    SAMPLERS,
+    LoaderOptions,
+    parse_tuning,
+    with_loader_options,
+)
 from gnndrive.cli.commands.numbers import parse_count, parse_rate
 from gnndrive.cli.commands.options import (
     Json,
@@ -23,6 +28,7 @@ from gnndrive.cli.report import plan_section, run_envelope
 from gnndrive.cli.report.text import json_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
 from gnndrive.loader.planning import plan_for_ranks
 from gnndrive.plan.comparison import Comparison
@@ -152,10 +158,10 @@ def _of_numbers(
         if name not in given:
             what = "a STORE, or --nodes, --edges and --row-bytes of one that is not there"
             raise ConfigError(f"give {what}" if not given else f"{name} is missing: give {what}")
-    default, tuned = LoaderOptions(), options.tuned
-    for name in (
-        "strategy", "device", "device_memory", "sampling",
-    ):  # fmt: skip
+    default, tuned = LoaderOptions(), checked_tuning(options.tuned, None)
+    for name in set(parse_tuning(options.tuning)) - {"samplers", "topology"}:
+        raise ConfigError(f"--tuning {name}=… needs a STORE: leave it out")
+    for name in ("strategy", "device", "device_memory", "sampling"):
         if getattr(options, name) != getattr(default, name):
             raise ConfigError(f"--{name.replace('_', '-')} needs a STORE: leave it out")
     parts, asked = find_strategy(options.strategy), tuned.topology != "auto"
@@ -169,7 +175,7 @@ def _of_numbers(
         seeds=given.get("--seeds"),
         memory=_bytes(options.memory, "--memory"),
         buffer=_bytes(options.buffer, "--buffer"),
-        samplers=int(tuned.samplers),
+        samplers=SAMPLERS if tuned.samplers == "auto" else int(tuned.samplers),
         topologies=(tuned.topology,) if asked else parts.topologies,
         topology_asked=asked,
         policy=parts.policy,

@@ -25,7 +25,7 @@ from gnndrive.common.memory import format_size
 from gnndrive.loader.arguments import Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import Strategy, strategies
+from gnndrive.strategies.base import Strategy, strategies, value_of
 from gnndrive.strategies.base import strategy as find_strategy
 from gnndrive.strategies.superbatches.plan import RAMP
 from gnndrive.strategies.superbatches.scheme import SamplesAhead
@@ -179,17 +179,9 @@ def parse_choice(text: str, option: str = "--strategies") -> Choice:
                 "NeighborLoader that may differ between strategies: write NAME or "
                 "NAME:ARGUMENT=VALUE, as ginex:phases=apart"
             )
-        arguments[argument] = _value(value)
+        of_tuning = argument in {each.name for each in fields(Tuning)}
+        arguments[argument] = value_of(Tuning(), argument, value) if of_tuning else value
     return Choice(text.strip(), name, strategy, arguments)
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def aligned_warm_up(batches: int) -> int:

@@ -69,7 +69,10 @@ class NeighbourCache:
         handle = lib.gd_neighbours_new(csc, counts, nbytes, error)
         if handle == ffi.NULL:
             if error[0] == -errno.ENOMEM:
-                raise MemoryError("no memory for the neighbour cache: lower neighbour_cache=")
+                raise MemoryError(
+                    "no memory for the neighbour cache: give less in "
+                    "tuning=Tuning(neighbour_cache=…)"
+                )
             check(error[0], "gd_neighbours_new")
         return handle
 

@@ -117,7 +117,8 @@ def _read(file: TableFile, size: GraphSize, allocate: _Allocate) -> IndicesInMem
         return IndicesInMemory(_read_unpacked(file, size, allocate), 0)
     except MemoryError as error:
         raise ConfigError(
-            f'topology="resident" cannot hold the graph ({error}): say topology="direct"'
+            f'topology="resident" cannot hold the graph ({error}): give '
+            'tuning=Tuning(topology="direct")'
         ) from error
 
 

@@ -73,7 +73,6 @@ class InsideWindows(Strategy):
         passes: how often the batches of a window come, with other draws, before the next window is
             trained on. "auto": once in the first epoch, then as often as loading a window takes the
             time of its batches, at most 8 times.
-        order: the order of the windows, where the strategy has several. None: its first.
     """
 
     layout: Any = "partitioned"
@@ -84,8 +83,8 @@ class InsideWindows(Strategy):
     megabatch: int | None = None
     static: float | None = None
     passes: int | str = 1
-    order: str | None = None
-
+    order: ClassVar[str | None] = None
+    """The order of the windows, where a strategy has several."""
     whole_graph: ClassVar[bool] = False
     own_static: ClassVar[float] = 0.0
     """The share that `static=None` stands for."""
@@ -124,7 +123,7 @@ class InsideWindows(Strategy):
         request = inside.request()
         windows = (each.partitions for each in inside.schedule(0).windows(0))
         planner = inside.scheme.planner(request)
-        return partitioned_cost(self.name, request, planner, known.pace, windows, inside.steps())
+        return partitioned_cost(self.text, request, planner, known.pace, windows, inside.steps())
 
 
 def _check_tables(assembly: Assembly, strategy: InsideWindows) -> None:
