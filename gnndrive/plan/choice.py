@@ -174,7 +174,7 @@ def refusal(
     assert plan is not None
     staging = sum(item.host_bytes for item in plan.lines if item.what == "staging")
     if 2 * staging > plan.host_bytes:
-        smaller = "a smaller tuning=Tuning(io_depth=…)"
+        smaller = "a smaller io_depth in tuning=Tuning(…)"
     return ConfigError(
         f"memory={format_size(memory)} is too little for this loader: give at least memory="
         f'"{named}", or {smaller}. With the least it uses\n{plan}'

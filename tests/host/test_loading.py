@@ -179,7 +179,7 @@ def test_a_job_that_does_not_fit_is_refused(serve, load, store):
     for said in (
         "of --memory 6 MB left: ", "the graph with topology='resident' has",
         f"has {first.plan().share_bytes / 1e6:.3g} MB",
-        ". Most of it is staging: give the loader less with io_depth=, end another one",
+        ". Most of it is staging: give the loader less with tuning=Tuning(io_depth=…), end ",
     ):  # fmt: skip
         assert said in str(raised.value)
     first.close()
@@ -192,7 +192,7 @@ def test_a_graph_that_does_not_fit_is_refused(serve, load):
     loader = load(gnndrive.connect(serving.name), topology="resident")
     with pytest.raises(ConfigError, match="the graph with topology='resident' needs") as raised:
         iter(loader)
-    remedy = '. Start the service with more --memory, or give the loader topology="direct"'
+    remedy = 'with more --memory, or give the loader tuning=Tuning(topology="direct")'
     assert str(raised.value).endswith(remedy)
     assert ask(serving.address).used == 0
 

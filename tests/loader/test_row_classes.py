@@ -131,5 +131,5 @@ def test_of_a_damaged_list_only_the_batch_that_needs_it_fails(make, fresh, given
     assert "leave in the order of their release" in message
     assert "has an id of no node: run gnndrive verify" in message
     assert {each is None for each in given} == {True}
-    with pytest.raises(StoreError, match=r"id of no node.*; or give policy='lru'"):
+    with pytest.raises(StoreError, match=r"id of no node.*; or give tuning=Tuning.policy='lru'."):
         iter(make(data=fresh, policy="static"))

@@ -87,8 +87,8 @@ def test_a_text_gives_what_its_strategy_was_made_of():
     """Names of digits stay names; the loaders and the commands hand strategies on as texts."""
     for each in (
         DiskGNN(packed="123456789012"), DiskGNN(packed="1e5"), Ginex(paper=True, folder="/a b:c,d"),
-        HierBatching(static=0.0, passes="auto", megabatch=4), Marius(partitioned="007", order="beta"),
-        LSMGNN(victim_buffer="1GB", superbatch="auto"), GNNDrive(),
+        HierBatching(static=0.0, passes="auto", megabatch=4), GNNDrive(),
+        Marius(partitioned="007", order="beta"), LSMGNN(victim_buffer="1GB", superbatch="auto"),
     ):  # fmt: skip
         assert find(each.text) == each
     assert find("hierbatching:megabatch=None") == HierBatching()

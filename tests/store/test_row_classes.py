@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written_to_is_left_alone(store, passes, monkeyp
         row_classes.row_classes(open_store(store.path), None, "pagerank")
     (message,) = [str(each.message) for each in warned]
     assert f"cannot be kept in {store.path / 'classes'} (read-only)" in message
-    assert "Make the folder writable for one start, or give policy='lru'" in message
+    assert "Make the folder writable for one start, or give tuning=Tuning(policy='lru')" in message
     assert len(row_classes._unsaved) == 1
     assert not (store.path / "classes").exists()
 
