@@ -127,8 +127,8 @@ def _compare(path: Path) -> str:
                 _Setting(LIMITED_BATCHES, group, f"{LIMITED_BATCHES} batches, each in {words}")
             )
         lines = [
-            "gnndrive and a memory-mapped loader (MADV_RANDOM, the same sampler in one thread, "
-            "torch's gather) on the same batches,",
+            "gnndrive and a memory-mapped loader (pyg+: the same sampler, rows gathered in as many "
+            "threads as are fastest) on the same batches,",
             "each in a separate process, files dropped from the page cache before "
             "(posix_fadvise DONTNEED)",
         ]
