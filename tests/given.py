@@ -1,12 +1,11 @@
 """`moved`: a loader's arguments as a test names them, each where it belongs."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from gnndrive import Labor, Tuning
+from gnndrive.loader.arguments import TUNING
 from gnndrive.strategies.base import strategy
-
-TUNING = {each.name for each in fields(Tuning)}
 
 
 def moved(given: dict[str, Any]) -> dict[str, Any]:

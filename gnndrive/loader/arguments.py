@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from operator import index
 from typing import Any
 
@@ -204,6 +204,9 @@ class Tuning:
     training_queue: str | int = "auto"
 
 
+TUNING = tuple(each.name for each in fields(Tuning))
+"""The names of its arguments."""
+
 OWN_ARGUMENTS = {
     "memory": None,
     "buffer": None,
@@ -272,9 +275,8 @@ def refuse_old_names(given: Mapping[str, Any], named: Any) -> None:
         ConfigError: there is one; the message says the form that works.
     """
     refuse_strategy_arguments(given, named)
-    tuning = {each.name for each in fields(Tuning)}
     for name, value in given.items():
-        if name in tuning:
+        if name in TUNING:
             raise ConfigError(
                 f"{name}={value!r} belongs to tuning=: give "
                 f"tuning=gnndrive.Tuning({name}={value!r})"
@@ -288,15 +290,13 @@ def refuse_old_names(given: Mapping[str, Any], named: Any) -> None:
 
 def flat(own: Mapping[str, Any]) -> dict[str, Any]:
     """gnndrive's own arguments of a loader, with those of `tuning=` beside the others."""
-    tuning = own["tuning"] or Tuning()
-    return {**own, **{each.name: getattr(tuning, each.name) for each in fields(Tuning)}}
+    return {**own, **vars(own["tuning"] or Tuning())}
 
 
 def preset(own: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     """The flat arguments of a loader with other values of `Tuning` where the user gave none."""
-    default = Tuning()
-    chosen = {name: value for name, value in values.items() if own[name] == getattr(default, name)}
-    return {**own, **chosen}
+    default = vars(Tuning())
+    return {**own, **{each: values[each] for each in values if own[each] == default[each]}}
 
 
 def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
@@ -311,7 +311,7 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     """
     if not isinstance(tuning, Tuning | None):
         raise ConfigError(f"tuning={tuning!r}: give gnndrive.Tuning(…)")
-    given = asdict(tuning or Tuning()) | ({"samplers": num_workers} if num_workers else {})
+    given = vars(tuning or Tuning()) | ({"samplers": num_workers} if num_workers else {})
     counts = ["io_depth", "extractors"]
     counts += [name for name in STAGE_COUNTS if given[name] != "auto"]
     checked = {name: positive(**{name: given[name]}) for name in counts}

@@ -150,8 +150,8 @@ class Assembly:
     ) -> Callable[[int], Iterator[Window]]:
         """Takes how many of the same batches were yielded meanwhile, and yields the windows that
         have batches left, each with the number of these."""
-        schedule, done = self.schedule(seed), done // ranks.per_step
-        return lambda yielded: skip(schedule.windows(number), done + yielded)
+        done //= ranks.per_step
+        return lambda yielded: skip(self.schedule(seed).windows(number), done + yielded)
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may

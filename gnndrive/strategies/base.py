@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -378,17 +378,43 @@ def batches_of(strategy: Strategy) -> str:
 
 def _with_arguments(strategy: Strategy, text: str) -> Strategy:
     """The strategy with the arguments that a text gives, such as "superbatch=256,phases=apart"."""
-    own, given = strategy.arguments(), dict[str, Any]()
-    for part in re.split(r"[,:](?=\w+=)", text):
-        name, equals, value = part.partition("=")
-        if not equals or name not in own:
-            has = f"has {', '.join(own)}" if own else "has none"
-            raise ConfigError(
-                f"strategy={strategy.name + ':' + text!r}: {part!r} is no argument of it: "
-                f"{strategy.name} {has}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE"
-            )
-        given[name] = value_of(strategy, name, value)
+    own = strategy.arguments()
+    has = ", ".join(own) or "none"
+    given = values_in(
+        parts_of(text), strategy, own,
+        lambda part: f"strategy={strategy.name + ':' + text!r}: {part!r} is no argument of it: "
+        f"{strategy.name} has {has}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE",
+    )  # fmt: skip
     return replace(strategy, **given)
+
+
+def parts_of(text: str) -> list[str]:
+    """The parts of a text such as "superbatch=256,phases=apart" or "superbatch=256:phases=apart";
+    what is no NAME= behind a comma or colon belongs to the value before it."""
+    return re.split(r"[,:](?=\w+=)", text)
+
+
+def values_in(
+    parts: Iterable[str], owner: Any, names: Collection[str], wrong: Callable[[str], str]
+) -> dict[str, Any]:
+    """The fields of a dataclass that the parts of a text give, by their names.
+
+    Args:
+        parts: each is NAME=VALUE.
+        owner: the dataclass, or one of its objects.
+        names: those that may be given.
+        wrong: the error's message for a part that gives none of them.
+
+    Raises:
+        ConfigError: there is such a part, or see `value_of`.
+    """
+    found = dict[str, Any]()
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or name not in names:
+            raise ConfigError(wrong(part))
+        found[name] = value_of(owner, name, value)
+    return found
 
 
 def value_of(owner: Any, name: str, text: str) -> Any:

@@ -27,14 +27,13 @@ from gnndrive.cli.commands.options import (
     StrategyName,
     parse_fanout,
 )
-from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.plugins import find
-from gnndrive.loader.arguments import Tuning, checked_device
+from gnndrive.loader.arguments import TUNING, Tuning, checked_device
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import strategy as find_strategy
-from gnndrive.strategies.base import value_of
+from gnndrive.strategies.base import values_in
 
 SAMPLERS = 4  # of batches that are drawn
 
@@ -157,23 +156,19 @@ def parse_tuning(text: str | None) -> dict[str, Any]:
     Raises:
         ConfigError: it names another one, or has another form.
     """
-    known, found = [each.name for each in fields(Tuning)], dict[str, Any]()
-    for part in [] if text is None else re.split(r",(?=\w+=)", text):
-        name, equals, value = part.partition("=")
-        if not equals or name not in known:
-            raise ConfigError(
-                f"--tuning {text}: {part!r} is no argument of gnndrive.Tuning, which has "
-                f"{', '.join(known)}: write NAME=VALUE,NAME=VALUE"
-            )
-        found[name] = value_of(Tuning(), name, value)
-    return found
+    if text is None:
+        return {}
+    return values_in(
+        re.split(r",(?=\w+=)", text), Tuning, TUNING,
+        lambda part: f"--tuning {text}: {part!r} is no argument of gnndrive.Tuning, which has "
+        f"{', '.join(TUNING)}: write NAME=VALUE,NAME=VALUE",
+    )  # fmt: skip
 
 
 def placed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a loader, with those of `Tuning` that stand beside the others in one."""
-    names = {each.name for each in fields(Tuning)}
-    tuning = {name: value for name, value in given.items() if name in names}
-    rest = {name: value for name, value in given.items() if name not in names}
+    tuning = {name: value for name, value in given.items() if name in TUNING}
+    rest = {name: value for name, value in given.items() if name not in TUNING}
     return rest | {"tuning": Tuning(**tuning)} if tuning else rest
 
 

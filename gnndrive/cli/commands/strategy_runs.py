@@ -11,7 +11,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size
-from gnndrive.loader.arguments import Tuning
+from gnndrive.loader.arguments import TUNING, Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import Strategy, strategies, value_of
+from gnndrive.strategies.base import Strategy, parts_of, strategies, value_of
 from gnndrive.strategies.base import strategy as find_strategy
 from gnndrive.strategies.superbatches.plan import RAMP
 from gnndrive.strategies.superbatches.scheme import SamplesAhead
@@ -160,27 +160,26 @@ def parse_choice(text: str, option: str = "--strategies") -> Choice:
         ConfigError: there is no such strategy or argument.
     """
     name, _, given = text.strip().partition(":")
-    parts = re.split(r"[,:](?=\w+=)", given) if given else []
     if name not in strategies():
         raise ConfigError(f"{option}: {name!r} is none of {', '.join(_names())}")
-    strategy = strategies()[name]
-    own = strategy.arguments()
+    own = strategies()[name].arguments()
     allowed = inspect.signature(NeighborLoader).parameters.keys() - _OF_THE_COMPARISON
-    allowed |= {each.name for each in fields(Tuning)}
-    arguments: dict[str, Any] = {}
-    for part in parts:
+    allowed |= set(TUNING)
+    of_strategy, arguments = [name], dict[str, Any]()
+    for part in parts_of(given) if given else []:
         argument, equals, value = part.partition("=")
         if equals and argument in own:
-            strategy = find_strategy(f"{strategy.text}{':,'[':' in strategy.text]}{part}")
-            continue
-        if not equals or argument not in allowed:
+            of_strategy.append(part)
+        elif equals and argument in allowed:
+            of_tuning = argument in TUNING
+            arguments[argument] = value_of(Tuning(), argument, value) if of_tuning else value
+        else:
             raise ConfigError(
                 f"{option} {text}: {part!r} is no argument of the strategy, and none of "
                 "NeighborLoader that may differ between strategies: write NAME or "
                 "NAME:ARGUMENT=VALUE, as ginex:phases=apart"
             )
-        of_tuning = argument in {each.name for each in fields(Tuning)}
-        arguments[argument] = value_of(Tuning(), argument, value) if of_tuning else value
+    strategy = find_strategy(":".join(of_strategy))
     return Choice(text.strip(), name, strategy, arguments)
 
 
