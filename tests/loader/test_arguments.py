@@ -195,6 +195,11 @@ def test_an_argument_that_cannot_work_is_named(make, store, error, words, argume
         begin()
 
 
+def test_an_argument_of_tuning_beside_it_is_named(store):
+    with pytest.raises(ConfigError, match=r"give tuning=gnndrive.Tuning\(samplers=2\)"):
+        NeighborLoader(store, [4, 3], samplers=2)
+
+
 @pytest.mark.parametrize(
     "given",
     [
