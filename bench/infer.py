@@ -38,7 +38,7 @@ from _limits import limited
 import gnndrive
 from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.report.text import peak_memory_bytes
-from gnndrive.common.direct_file import STRETCH_BYTES
+from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import DiskCost
 from gnndrive.inference.layers import Layers

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.small_files import replace_file
 
 VERSION = 1
 KEYS = ("model_settings", "epochs", "model", "optimizer", "random")

@@ -1,24 +1,24 @@
 """`SequentialReader`: reads a file of numbers in long stretches, past the page cache.
 
-Used when a loader starts and reads all or much of a graph's indices or labels once. It reads with
-O_DIRECT; if the file system refuses that, it reads through the page cache and tells the kernel to
-drop each stretch. It blocks and has one read in flight: for scattered rows use a layout and an
-engine.
+Used when a loader starts and reads all or much of a graph's indices or labels once. It blocks and
+has one read in flight: for scattered rows use a layout and an engine.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.array_pool import private_map
-from gnndrive.common.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectFile, whole_pages
-from gnndrive.common.errors import StoreError
+from gnndrive.common.io.direct_file import (
+    PAGE_BYTES,
+    STRETCH_BYTES,
+    Bytes,
+    DirectReader,
+    page_buffer,
+)
 from gnndrive.common.records import TableFile
 
 
@@ -31,6 +31,7 @@ class SequentialReader:
 
     Raises:
         StoreError: the file cannot be opened.
+        ConfigError: too many files are open.
     """
 
     def __init__(self, file: TableFile) -> None:
@@ -38,26 +39,14 @@ class SequentialReader:
         assert PAGE_BYTES % file.row_bytes == 0
         self.file = file
         self.dtype = np.dtype(file.dtype)
-        self._pages: mmap.mmap | None = None
-        short = f"became shorter than its {file.row_count} numbers: copy or import the store again"
-        try:
-            self._open = DirectFile(file.path, short)
-        except OSError as error:
-            raise StoreError(
-                f"{file.path} cannot be opened: {error.strerror}; check the store (gnndrive "
-                "verify), and the limit of open files (ulimit -n)"
-            ) from error
+        self._pages: Bytes | None = None
+        self._reader = DirectReader(file.path, "copy or import the store again")
 
     def __enter__(self) -> SequentialReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.close()
+    def __exit__(self, *raised: object) -> None:
+        self._reader.close()
 
     def stretches(
         self, first: int = 0, last: int | None = None
@@ -97,11 +86,10 @@ class SequentialReader:
             StoreError: the file is too short.
         """
         if self._pages is None:
-            self._pages = private_map(STRETCH_BYTES, huge=True)
+            self._pages = page_buffer(STRETCH_BYTES)
         width = self.file.row_bytes
         at = position * width // PAGE_BYTES * PAGE_BYTES
         end = self.file.row_count if last is None else last
         length = min(STRETCH_BYTES, end * width - at)
-        with memoryview(self._pages) as memory:
-            self._open.read(self.file.data_offset + at, length, memory[: whole_pages(length)])
-        return at // width, np.frombuffer(self._pages, self.dtype, length // width)
+        found = self._reader.read(self.file.data_offset + at, length, self._pages)
+        return at // width, found.view(self.dtype)

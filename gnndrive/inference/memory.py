@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnndrive.common.direct_file import STRETCH_BYTES
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.direct_file import STRETCH_BYTES
+from gnndrive.common.io.direct_writer import WRITER_BYTES
 from gnndrive.common.items import TableShape
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.records import NodeKey, TableFile
 from gnndrive.disk.layouts.base import block_bytes
-from gnndrive.inference.hidden import WRITER_BYTES
 from gnndrive.inference.row_cache import ROW_BYTES, SLOT_BYTES
 from gnndrive.inference.subgraphs import ENTRY_BYTES
 from gnndrive.inference.targets import Targets

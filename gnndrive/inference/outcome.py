@@ -18,8 +18,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gnndrive.common.atomic_files import fsync_folder, replace_file
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.small_files import fsync_folder, replace_file
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.records import NodeKey
 from gnndrive.inference.progress import LOCK, RECORD, Record, sole_use
 from gnndrive.store.added import DERIVED, added_names, read_added, write_added
@@ -149,10 +150,7 @@ class Outcome:
         try:
             yield
         except OSError as error:
-            raise StoreError(
-                f"{self.root} cannot be written ({error.strerror or error}): free some space or "
-                "check the disk, and run the same again; it goes on where it stopped"
-            ) from error
+            raise write_failure(self.root, error) from error
 
     def _settle(self) -> None:
         """End what follows the result's record, which an earlier call may not have ended."""

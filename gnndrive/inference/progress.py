@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnndrive.common.atomic_files import replace_file
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.file_lock import has_no_locks, try_lock
+from gnndrive.common.io.small_files import replace_file
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import refusal
 from gnndrive.common.records import NodeKey
 from gnndrive.store.format import ArrayInfo
@@ -100,10 +101,7 @@ class Record:
         try:
             replace_file(self.path, lambda file: file.write(content))
         except OSError as error:
-            raise StoreError(
-                f"{self.path} cannot be written ({error.strerror or error}): free some space or "
-                "check the disk, and run the same again; it goes on where it stopped"
-            ) from error
+            raise write_failure(self.path, error) from error
 
 
 def run_key(*parts: Any) -> str:

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.common.array_pool import private_map
-from gnndrive.common.direct_file import STRETCH_BYTES
 from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.records import IndexPointers, Int32Array, TableFile
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.rounds import STOPPED, StopToken

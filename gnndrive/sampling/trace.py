@@ -27,20 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.direct_file import PAGE_BYTES, whole_pages
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.ffi import check, lib, pointer
+from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, whole_pages
+from gnndrive.common.io.write_errors import FULL
 from gnndrive.common.records import Codes, Int64Array, NextUses, Sample, Seeds
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_CODES = np.empty(0, np.uint16)
 WORD_BYTES = 8  # each array of a record starts on a multiple
 CODE_BYTES = 2
-
-Bytes = npt.NDArray[np.uint8]
 
 
 class TraceFull(Exception):
@@ -113,8 +110,8 @@ class Trace:
         self._records: dict[int, _Record] = {}
         self._lock, self.nbytes = threading.Lock(), 0
         try:
-            self._fd, self._direct = self._open(folder)
-            self._close = weakref.finalize(self, os.close, self._fd)
+            self._file = self._open(folder)
+            self._close = weakref.finalize(self, self._file.close)
         except OSError as error:
             raise StoreError(
                 f"no file for sampled batches can be made in {folder} ({error.strerror}): give "
@@ -122,18 +119,19 @@ class Trace:
             ) from error
 
     @staticmethod
-    def _open(folder: Path) -> tuple[int, bool]:
-        """A new file without a name, and whether it is open past the page cache."""
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE
-        for direct in (os.O_DIRECT, 0):
-            try:
-                return os.open(folder, flags | direct, 0o600), bool(direct)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EISDIR):
-                    raise
+    def _open(folder: Path) -> DirectFile:
+        """A new file without a name."""
+        try:
+            return DirectFile(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+                raise
         fd, path = tempfile.mkstemp(prefix=".superbatch-", dir=folder)  # no unnamed files there
-        os.unlink(path)
-        return fd, False
+        try:
+            return DirectFile(path, os.O_RDWR)
+        finally:
+            os.close(fd)
+            os.unlink(path)
 
     def write(self, seeds: Seeds, sample: Sample) -> bool:
         """Write the sample of a batch; if the disk has no room for it, keep it in memory.
@@ -230,7 +228,8 @@ class Trace:
             return record.seeds, record.sample, NextUses(codes, record.near)
         memory = _pages(self._empty, record.nbytes)
         self._get(memory, record.offset)
-        lib.gd_punch_hole(self._fd, record.offset, record.nbytes)  # else closing gives them back
+        # Where the file system has no holes, closing gives the blocks back.
+        lib.gd_punch_hole(self._file.fd, record.offset, record.nbytes)
         parts, start = [], 0
         for nbytes in record.array_bytes:
             parts.append(memory[start : start + nbytes])
@@ -256,47 +255,19 @@ class Trace:
         self._close()
 
     def _put(self, memory: Bytes, offset: int) -> None:
-        done = 0
-        while done < len(memory):
-            direct = self._direct  # another thread may reopen the file meanwhile
-            try:
-                done += os.pwrite(self._fd, memory[done:].data, offset + done)
-            except OSError as error:
-                if error.errno != errno.EINVAL or not direct:
-                    raise
-                self._reopen()
-        self._drop(offset, len(memory))
+        self._file.write(memory.data, offset)
+        if not self._file.direct:
+            self._file.drop(offset, len(memory))
 
     def _get(self, memory: Bytes, offset: int) -> None:
-        done = 0
-        while done < len(memory):
-            direct = self._direct
-            try:
-                got = os.preadv(self._fd, [memory[done:].data], offset + done)
-            except OSError as error:
-                if error.errno == errno.EINVAL and direct:
-                    self._reopen()
-                    continue
-                raise ReadError(self._folder, offset + done, error.errno or 0) from error
-            if not got:
-                raise StoreError(
-                    f"a file of sampled batches in {self._folder} was cut short: check the disk"
-                )
-            done += got
-        self._drop(offset, len(memory))
-
-    def _drop(self, offset: int, length: int) -> None:
-        if not self._direct:
-            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
-
-    def _reopen(self) -> None:
-        """Go on without O_DIRECT: the file system accepts the flag, but refuses the requests."""
-        with self._lock:
-            if self._direct:
-                buffered = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
-                os.dup2(buffered, self._fd, inheritable=False)
-                os.close(buffered)
-                self._direct = False
+        try:
+            got = self._file.read(memory.data, offset, len(memory))
+        except OSError as error:
+            raise ReadError(self._folder, offset, error.errno or 0) from error
+        if got < len(memory):
+            raise StoreError(
+                f"a file of sampled batches in {self._folder} was cut short: check the disk"
+            )
 
     def _failure(self, error: OSError) -> StoreError:
         return StoreError(

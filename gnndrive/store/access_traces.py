@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
+from gnndrive.common.io.small_files import replace_file
 from gnndrive.common.records import Int64Array
 from gnndrive.store.files import open_plain
 from gnndrive.store.format import ArrayInfo, npy_header

@@ -18,8 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
+from gnndrive.common.io.small_files import replace_file
 from gnndrive.store.files import read_plain
 from gnndrive.store.format import ADDED_FORMAT, JSON_BYTES_MAX, ArrayInfo, StoreInfo, dump
 from gnndrive.store.parsing import parse_added

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.atomic_files import write_all
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.small_files import write_all
 from gnndrive.store.checks import check_for, finite_rows_of
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, to_storage
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header

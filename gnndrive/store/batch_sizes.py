@@ -12,8 +12,8 @@ import os
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
+from gnndrive.common.io.small_files import replace_file
 from gnndrive.store.files import read_plain
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
+from gnndrive.common.io.small_files import replace_file
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.records import DiskCost, DiskIdentity
 from gnndrive.store.files import read_plain

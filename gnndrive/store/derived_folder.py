@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from gnndrive.common.atomic_files import fsync_folder
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import has_no_locks, remove_if_free, try_lock
-from gnndrive.common.limits import refusal
-from gnndrive.store.packed.volumes import PART, failure, write_whole
+from gnndrive.common.io.small_files import PART, fsync_folder, write_whole
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.store.reader import Store
 
 Info = TypeVar("Info")
@@ -126,7 +125,7 @@ class DerivedFolder(ABC, Generic[Info]):
                 raise StoreError(
                     f"the file system of {self.path} has no locks: {self.kind.elsewhere}"
                 ) from None
-            raise refusal(error.errno or 0) or failure(error, self.path) from error
+            raise write_failure(self.path, error) from error
         try:
             if os.path.lexists(self.target) and not self._overwrite:
                 shutil.rmtree(self.path, ignore_errors=True)  # another maker has just finished it
@@ -193,7 +192,7 @@ class DerivedFolder(ABC, Generic[Info]):
                 else:
                     os.unlink(entry.path)
             except OSError as error:
-                raise failure(error, Path(entry.path)) from error
+                raise write_failure(Path(entry.path), error) from error
         if not self.resumed:
             write_whole(self.path / self.kind.record, content)
 
@@ -233,7 +232,7 @@ class DerivedFolder(ABC, Generic[Info]):
             put_into_place(self.path, self.target, self.kind)
             remove_layout(aside_of(self.target, self.kind), self.kind)
         except OSError as error:
-            raise failure(error, self.target) from error
+            raise write_failure(self.target, error) from error
         return found
 
 

@@ -29,10 +29,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import locked
 from gnndrive.common.forks import ForkLock
+from gnndrive.common.io.small_files import replace_file
 from gnndrive.common.records import NodeKey
 from gnndrive.store.files import open_plain
 from gnndrive.store.format import ArrayInfo, npy_header

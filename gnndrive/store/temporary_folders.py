@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from gnndrive.common.atomic_files import fsync_folder
 from gnndrive.common.file_lock import has_no_locks, remove_if_free, try_lock
+from gnndrive.common.io.small_files import fsync_folder
 from gnndrive.common.limits import refusal
 from gnndrive.store.format import STORE_JSON
 

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import math
 import os
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gnndrive.common.atomic_files import fsync_folder, write_all
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.small_files import fsync_folder, write_all
+from gnndrive.common.io.write_errors import FULL, free_bytes
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey
 from gnndrive.store.array_writer import ArrayWriter, outside_with_block
 from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, split_ids
@@ -136,7 +136,7 @@ class StoreWriter:
         """
         self._bytes_expected = max(self._bytes_expected, nbytes)
         written = sum(writer.bytes_written for writer in self._writers.values())
-        if max(0, nbytes - written) + _MARGIN_BYTES > _free_bytes(self.path.parent):
+        if max(0, nbytes - written) + _MARGIN_BYTES > free_bytes(self.path.parent):
             raise self._disk_full()
 
     def array(self, name: str, dtype: AnyDType, shape: Sequence[int]) -> ArrayWriter:
@@ -371,18 +371,14 @@ class StoreWriter:
     def _disk_full(self) -> StoreError:
         return StoreError(
             f"the disk is too full for {self.path}: the store needs {self._bytes_expected:,} bytes "
-            f"and {_free_bytes(self.path.parent):,} are free; free some, or choose a path on "
+            f"and {free_bytes(self.path.parent):,} are free; free some, or choose a path on "
             "another disk"
         )
 
     def _failure(self, error: OSError, where: str) -> StoreError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             return self._disk_full()
         return StoreError(
             f"writing {where} failed ({error.strerror or error}): check the disk; nothing is left "
             "of the new store"
         )
-
-
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free

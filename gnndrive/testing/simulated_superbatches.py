@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.direct_file import DirectFile
 from gnndrive.common.records import Codes, Sample, Seeds
 from gnndrive.sampling.trace import Trace, TraceFull
 from gnndrive.strategies.superbatches.feed import Superbatch
@@ -77,9 +78,13 @@ class _LimitedTrace(Trace):
         self._source, self._own = source, 0
 
     @staticmethod
-    def _open(folder: Path) -> tuple[int, bool]:
+    def _open(folder: Path) -> DirectFile:
         """A file in memory."""
-        return os.memfd_create("trace", os.MFD_CLOEXEC), False
+        fd = os.memfd_create("trace", os.MFD_CLOEXEC)
+        try:
+            return DirectFile(f"/proc/self/fd/{fd}", os.O_RDWR)
+        finally:
+            os.close(fd)
 
     def _put_record(self, seeds: Seeds, sample: Sample) -> None:
         most = self._source.records_max

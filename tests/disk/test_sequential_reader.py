@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive.common.direct_file import PAGE_BYTES, STRETCH_BYTES
+from gnndrive.common.io.direct_file import PAGE_BYTES, STRETCH_BYTES
 from gnndrive.common.records import TableFile
 from gnndrive.disk.sequential_reader import SequentialReader
 

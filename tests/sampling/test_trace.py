@@ -105,10 +105,10 @@ def test_a_file_without_a_name_that_gives_its_blocks_back(trace, tmp_path):
         assert trace.nbytes <= most
     with_uses(trace, 0, 20)
     assert os.listdir(tmp_path) == []
-    blocks = [os.fstat(trace._fd).st_blocks]
+    blocks = [os.fstat(trace._file.fd).st_blocks]
     for index in range(20):
         trace.take(index)
-        blocks.append(os.fstat(trace._fd).st_blocks)
+        blocks.append(os.fstat(trace._file.fd).st_blocks)
     assert blocks == sorted(blocks, reverse=True)
     assert blocks[0] >= trace.nbytes // 512 > blocks[10] > blocks[-1]
 
@@ -171,7 +171,7 @@ def test_requests_that_are_refused_go_through_the_page_cache(trace, monkeypatch)
     write, together = os.pwrite, threading.Barrier(4)
 
     def refuse_direct(fd: int, memory: Any, offset: int) -> int:
-        if trace._direct:
+        if trace._file.direct:
             together.wait()
             raise OSError(errno.EINVAL, "alignment")
         return write(fd, memory, offset)

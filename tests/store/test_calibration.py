@@ -102,7 +102,7 @@ def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
     def refuse(fd):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("gnndrive.common.atomic_files.os.fsync", refuse)
+    monkeypatch.setattr("gnndrive.common.io.small_files.os.fsync", refuse)
     with pytest.raises(StoreError, match=r"No space left.*give tuning=Tuning.gap=…. to the loader"):
         save_calibration(store, replace(cost, request_s=1.0))
     assert load_calibration(store) == cost

@@ -250,7 +250,7 @@ def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, after):
 
 
 def test_a_full_disk_is_an_error_before_writing(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "_free_bytes", lambda folder: 2_000_000)
+    monkeypatch.setattr(writer_module, "free_bytes", lambda folder: 2_000_000)
     for module in (writer_module, array_writer_module):
         monkeypatch.setattr(module, "write_all", lambda fd, view: pytest.fail("it wrote"))
     with refused(tmp_path, r"needs 4,0[0-9,]+ bytes and 2,000,000 are free"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from gnndrive.common.atomic_files import REPLACING
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import is_free, remove_if_free
+from gnndrive.common.io.small_files import REPLACING
 from gnndrive.common.memory import format_size
 from gnndrive.inference.unfinished import Unfinished, unfinished
 from gnndrive.store.added import DERIVED

@@ -9,8 +9,8 @@ from typing import Annotated, BinaryIO
 import typer
 
 from gnndrive.cli.report.html import page, read_run
-from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.small_files import replace_file
 
 
 def report(

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.common.direct_file import STRETCH_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
+from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.memory import format_size
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies.base import GraphSize, TopologyQuestion

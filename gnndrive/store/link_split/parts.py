@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.common.atomic_files import fsync_folder
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.small_files import fsync_folder
 from gnndrive.common.records import EdgeKey, Int64Array
 from gnndrive.store.derived_writer import DerivedWriter
 from gnndrive.store.link_split.classes import (

@@ -22,11 +22,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
+from gnndrive.common.io.hashing import hash_file
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, JSON_BYTES_MAX, ArrayInfo, storage_dtype
@@ -41,7 +41,6 @@ MEND = "remove the pack, and pack the store again (gnndrive pack)"
 GROUPS = (INDEX, "samples", "rows", "ids")
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
 _NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
-_BLOCK_BYTES = 8 << 20
 _DIGEST = re.compile("[0-9a-f]{12}")
 
 
@@ -288,16 +287,14 @@ def file_checksum(root: Path, array: PackArray | ArrayInfo, mend: str = MEND) ->
     Raises:
         StoreError: the file is missing, of another size, or cannot be read.
     """
-    digest, left = sha256(), array.nbytes
+    path = root / array.file
     fd = open_plain(root, array.file, mend)
     try:
-        if os.fstat(fd).st_size != left:
-            raise StoreError(f"{root / array.file} does not have {left:,} bytes: {mend}")
-        while left > 0 and (block := os.read(fd, min(left, _BLOCK_BYTES))):
-            digest.update(block)
-            left -= len(block)
-    except OSError as error:
-        raise StoreError(f"{root / array.file} cannot be read ({error.strerror}): {mend}") from None
+        if os.fstat(fd).st_size != array.nbytes:
+            raise StoreError(f"{path} does not have {array.nbytes:,} bytes: {mend}")
     finally:
         os.close(fd)
-    return f"sha256:{digest.hexdigest()}"
+    try:
+        return hash_file(path, array.nbytes)
+    except ReadError as error:
+        raise StoreError(f"{error}: {mend}") from None

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.ffi import check, ffi, lib
+from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import Int64Array
-from gnndrive.store.packed.table_parts import Bytes, Part
+from gnndrive.store.packed.table_parts import Part
 
 SUM_MODULUS = 1 << 64
 Ids = npt.NDArray[np.integer[Any]]

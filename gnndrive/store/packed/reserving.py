@@ -8,23 +8,17 @@ from its beginning, such as the samples.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from gnndrive.common.atomic_files import write_all
-from gnndrive.common.errors import StoreError
-from gnndrive.common.limits import refusal
-from gnndrive.common.memory import format_size
+from gnndrive.common.io.small_files import make_durable, write_all
+from gnndrive.common.io.write_errors import FULL, disk_full, free_bytes, write_failure
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.packed.durable import make_durable
 from gnndrive.store.packed.row_record import forget
 
 _MARGIN_BYTES = 1 << 20  # for folders, records and the file system's metadata
 _BLOCK_BYTES = 512  # the unit of st_blocks
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 LESS = (
@@ -71,7 +65,7 @@ def reserve(
         for path in made:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise disk_full(folder, needed, less) from error
         raise write_failure(folder, error) from error
 
@@ -83,35 +77,6 @@ def reserve_spool(path: Path, nbytes: int) -> None:
         OSError: the operating system's.
     """
     _reserve_file(path, nbytes, b"")
-
-
-def free_bytes(folder: Path) -> int:
-    """Bytes that are free on the disk of `folder`."""
-    return shutil.disk_usage(folder).free
-
-
-def disk_full(folder: Path, needed: int, less: str = LESS) -> StoreError:
-    """The error for a disk that lacks room for `needed` more bytes in `folder`; see `reserve`."""
-    return StoreError(
-        f"the disk is too full for {folder}: it needs {needed:,} more bytes "
-        f"({format_size(needed)}) and {free_bytes(folder):,} are free; free some and run the same "
-        f"again, or {less}"
-    )
-
-
-def write_failure(path: Path, error: OSError) -> Exception:
-    """The error for a write to `path`, a file or the packed folder, that failed."""
-    if (refused := refusal(error.errno or 0)) is not None:
-        return refused
-    if error.errno in _FULL:
-        return StoreError(
-            f"the disk is too full for {path}: free some, and run the same again; it goes on where "
-            "it stopped"
-        )
-    return StoreError(
-        f"writing {path} failed ({error.strerror or error}): check the disk, and run the same "
-        "again; it goes on where it stopped"
-    )
 
 
 def _reserve_file(path: Path, nbytes: int, header: bytes) -> None:

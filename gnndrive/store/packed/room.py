@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.write_errors import free_bytes
 from gnndrive.common.memory import format_size
 from gnndrive.store.packed.orders import SETS_MAX
 from gnndrive.store.packed.predict import Prediction
-from gnndrive.store.packed.reserving import free_bytes
 from gnndrive.store.packed.segments import SegmentChoice
 from gnndrive.store.packed.settings import PackSettings
 

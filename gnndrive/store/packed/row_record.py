@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnndrive.common.atomic_files import fsync_folder, write_all
+from gnndrive.common.io.small_files import fsync_folder, write_all
 
 SUFFIX = ".rows.json"
 _VERSION = 1

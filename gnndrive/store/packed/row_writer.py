@@ -11,7 +11,6 @@ is ever left, and no second descriptor is needed.
 
 from __future__ import annotations
 
-import errno
 import os
 import queue
 import threading
@@ -19,12 +18,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gnndrive.common.direct_file import PAGE_BYTES, whole_pages
+from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, page_buffer, whole_pages
+from gnndrive.common.io.small_files import make_durable
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import named_limit
-from gnndrive.store.packed.durable import sync_file_system
 from gnndrive.store.packed.gathering import SUM_MODULUS, Ids, gather
-from gnndrive.store.packed.reserving import write_failure
-from gnndrive.store.packed.table_parts import Bytes, Part, page_buffer
+from gnndrive.store.packed.table_parts import Part
 
 BUFFERS = 4
 BUFFER_BYTES = 4 << 20  # long enough for the disk's full bandwidth
@@ -52,14 +51,13 @@ class _File:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.direct = path, -1
-        self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self.path, flags = path, os.O_WRONLY | os.O_NOFOLLOW
+        self.fd = os.open(path, flags | os.O_CLOEXEC)
         try:
-            self.direct = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECT)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                os.close(self.fd)
-                raise
+            self._pages = DirectFile(path, flags)
+        except BaseException:
+            os.close(self.fd)
+            raise
 
     def write(self, buffer: Bytes, base: int, start: int, end: int) -> int:
         """Write buffer[start:end]; buffer[0] belongs at byte `base` of the file, on a page.
@@ -71,31 +69,24 @@ class _File:
             OSError: the operating system's.
         """
         head, tail = whole_pages(start), end // PAGE_BYTES * PAGE_BYTES
-        if self.direct < 0 or tail - head < _DIRECT_BYTES_MIN:
-            self._put(self.fd, buffer, base, start, end)
+        if not self._pages.direct or tail - head < _DIRECT_BYTES_MIN:
+            self._put(buffer, base, start, end)
             return end - start
-        self._put(self.fd, buffer, base, start, head)
-        try:
-            self._put(self.direct, buffer, base, head, tail)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._put(self.fd, buffer, base, head, end)  # it refuses such writes after all
-            return end - start
-        self._put(self.fd, buffer, base, tail, end)
-        return head - start + end - tail
+        self._put(buffer, base, start, head)
+        self._pages.write(buffer[head:tail].data, base + head)
+        self._put(buffer, base, tail, end)
+        return head - start + end - tail if self._pages.direct else end - start
 
-    def _put(self, fd: int, buffer: Bytes, base: int, start: int, end: int) -> None:
+    def _put(self, buffer: Bytes, base: int, start: int, end: int) -> None:
         while start < end:
-            start += os.pwrite(fd, buffer[start:end].data, base + start)
+            start += os.pwrite(self.fd, buffer[start:end].data, base + start)
 
     def close(self, drop: bool) -> None:
         """Close the file; `drop` its clean pages from the page cache if it has whole ones there."""
-        if drop and self.direct < 0:
-            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        for fd in (self.fd, self.direct):
-            if fd >= 0:
-                os.close(fd)
+        if drop and not self._pages.direct:
+            self._pages.drop()
+        os.close(self.fd)
+        self._pages.close()
 
 
 class RowWriter:
@@ -194,11 +185,7 @@ class RowWriter:
         """
         self._settle()
         try:
-            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                sync_file_system(fd)
-            finally:
-                os.close(fd)
+            make_durable(self._folder)
         except OSError as error:
             raise write_failure(self._folder, error) from error
         self._dirty = 0

@@ -21,17 +21,18 @@ from pathlib import Path
 
 import numpy as np
 
-from gnndrive.common.direct_file import PAGE_BYTES
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.direct_file import PAGE_BYTES, DirectReader
+from gnndrive.common.io.write_errors import disk_full, free_bytes, write_failure
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
 from gnndrive.store.packed.gathering import SUM_MODULUS, Ids
 from gnndrive.store.packed.outputs import Output, Piece, divide
-from gnndrive.store.packed.reserving import disk_full, free_bytes, reserve_spool, write_failure
+from gnndrive.store.packed.reserving import reserve_spool
 from gnndrive.store.packed.row_record import SUFFIX, RowRecord, load
 from gnndrive.store.packed.row_writer import BUFFERS, RowWriter, buffer_bytes
-from gnndrive.store.packed.table_parts import DirectReader, Part, TableParts
+from gnndrive.store.packed.table_parts import Part, TableParts
 
 MEMORY_MIN = 64 << 20
 SYNC_BYTES = 128 << 20  # of the table: a sync takes 30 ms, so smaller parts share one

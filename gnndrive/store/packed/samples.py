@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.direct_file import PAGE_BYTES
 from gnndrive.common.errors import StoreError
+from gnndrive.common.io.direct_file import PAGE_BYTES
+from gnndrive.common.io.small_files import write_whole
 from gnndrive.common.records import Int64Array, Seeds
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.files import open_plain, read_plain
@@ -43,7 +44,6 @@ from gnndrive.store.packed.volumes import (
     read_volume,
     volume_name,
     whole_volumes,
-    write_whole,
 )
 from gnndrive.store.parsing import Record
 from gnndrive.store.types import Types

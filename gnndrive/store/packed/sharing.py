@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.small_files import write_whole
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.feature_tables import FeatureTable
@@ -30,7 +32,6 @@ from gnndrive.store.packed.orders import order_rows
 from gnndrive.store.packed.placement import places_of
 from gnndrive.store.packed.places import NodePlaces, TooManyShared
 from gnndrive.store.packed.segments import rows_by_segment
-from gnndrive.store.packed.volumes import failure, write_whole
 
 SHARED_JSON = "shared.json"  # of an unfinished pack
 SEARCH, SHARE = "search", "share"
@@ -100,7 +101,7 @@ def _remove_shared(root: Path, table: FeatureTable) -> None:
         for path in set(folder.iterdir()) - kept:
             os.unlink(path)
     except OSError as error:
-        raise failure(error, folder) from error
+        raise write_failure(folder, error) from error
 
 
 def _write(root: Path, name: str, array: Ids) -> None:
@@ -109,7 +110,7 @@ def _write(root: Path, name: str, array: Ids) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise failure(error, path) from error
+        raise write_failure(path, error) from error
     write_whole(path, npy_header(info) + np.ascontiguousarray(array).tobytes())
 
 

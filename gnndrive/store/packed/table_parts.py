@@ -8,27 +8,13 @@ read. When not to use it: for a few rows of a table, which an engine reads on de
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 
-import numpy as np
-import numpy.typing as npt
-
-from gnndrive.common.array_pool import private_map
-from gnndrive.common.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectFile, whole_pages
-from gnndrive.common.errors import StoreError
-from gnndrive.common.limits import named_limit, refusal
+from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectReader, page_buffer
+from gnndrive.common.limits import named_limit
 from gnndrive.common.records import TableFile
-
-Bytes = npt.NDArray[np.uint8]
-
-
-def page_buffer(nbytes: int) -> Bytes:
-    """Memory of whole pages for long reads or writes, which starts on a page."""
-    return np.frombuffer(private_map(whole_pages(nbytes), huge=True), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,69 +30,6 @@ class Part:
     first: int
     count: int
     rows: Bytes
-
-
-class DirectReader:
-    """A file that is read in long stretches past the page cache. A context manager.
-
-    Args:
-        path: the file.
-
-    Raises:
-        StoreError: the file cannot be opened.
-        ConfigError: too many files are open.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._stopped = False
-        short = "became shorter: copy or import the store again, and pack again"
-        try:
-            self._open = DirectFile(path, short)
-        except OSError as error:
-            raise refusal(error.errno or 0) or StoreError(
-                f"{self.path} cannot be opened: {error.strerror}; check the store (gnndrive verify)"
-            ) from error
-
-    def __enter__(self) -> DirectReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.close()
-
-    def stop(self) -> None:
-        """Have a `read` in another thread end after its current stretch."""
-        self._stopped = True
-
-    def read(self, offset: int, length: int, buffer: Bytes) -> Bytes:
-        """Read `length` bytes at any byte of the file.
-
-        Args:
-            offset, length: what to read.
-            buffer: of `page_buffer`, at least `length` bytes and two pages long.
-
-        Returns:
-            The bytes, a view of `buffer`.
-
-        Raises:
-            ReadError: the disk failed.
-            StoreError: the file is too short.
-        """
-        lead = offset % PAGE_BYTES
-        start, end = offset - lead, offset + length
-        with buffer.data as memory:
-            for at in range(start, end, STRETCH_BYTES):
-                if self._stopped:
-                    break
-                stretch = min(STRETCH_BYTES, end - at)
-                place = at - start
-                self._open.read(at, stretch, memory[place : place + whole_pages(stretch)])
-        return buffer[lead : lead + length]
 
 
 class TableParts:

@@ -11,8 +11,6 @@ When not to use it: for rows of tables, whose sizes are known before they are wr
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.atomic_files import fsync_folder, write_all
 from gnndrive.common.errors import StoreError
-from gnndrive.common.limits import refusal
+from gnndrive.common.io.small_files import PART, fsync_folder, write_all
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.records import Int64Array
 from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
@@ -37,7 +35,6 @@ from gnndrive.store.packed.sections import (
 )
 
 VOLUME_BYTES = 64 << 20
-PART = ".part"  # ends the name of a file that is not whole yet
 SAMPLES = "samples"
 _MAGIC = 0x6B6361706E6E67  # "gnnpack"
 _FOOTER = ("magic", "rows", "columns", "offset", "generation")
@@ -49,21 +46,6 @@ _BYTES = PLACE_COLUMNS.index("bytes")
 def volume_name(number: int) -> str:
     """The name of a volume: "samples/000"."""
     return f"{SAMPLES}/{number:03d}"
-
-
-def failure(error: OSError, path: Path) -> Exception:
-    """The error for a file of a pack or of partitions that cannot be written."""
-    remedy = (
-        "free some space, or choose another disk; the same command goes on after what is written"
-    )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = (
-            "make the folder writable, or copy the store to one where you may write; a pack alone "
-            "may lie elsewhere (out=, or --out)"
-        )
-    return refusal(error.errno or 0) or StoreError(
-        f"writing {path} failed ({error.strerror or error}): {remedy}"
-    )
 
 
 class VolumeWriter:
@@ -94,7 +76,7 @@ class VolumeWriter:
             self._fd = os.open(self._part, flags, 0o666)
             write_all(self._fd, memoryview(_ZEROS))  # in the place of the header
         except OSError as error:
-            raise failure(error, self._path) from error
+            raise write_failure(self._path, error) from error
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -155,13 +137,13 @@ class VolumeWriter:
             os.rename(self._part, self._path)
             fsync_folder(self._path.parent)
         except OSError as error:
-            raise failure(error, self._path) from error
+            raise write_failure(self._path, error) from error
 
     def _put(self, array: npt.NDArray[np.uint8]) -> None:
         try:
             write_all(self._fd, array.data)
         except OSError as error:
-            raise failure(error, self._path) from error
+            raise write_failure(self._path, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,28 +221,8 @@ def whole_volumes(root: Path) -> int:
         try:
             os.unlink(folder / name)
         except OSError as error:
-            raise failure(error, folder / name) from error
+            raise write_failure(folder / name, error) from error
     return count
-
-
-def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a small file that exists whole or not at all; a killed process leaves `PART`.
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
-    """
-    part = path.with_name(path.name + PART)
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, path)
-        fsync_folder(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise failure(error, path) from error
 
 
 def _no_volume(path: Path) -> StoreError:

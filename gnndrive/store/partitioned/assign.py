@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.small_files import write_whole
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import Progress
-from gnndrive.store.packed.volumes import write_whole
 from gnndrive.store.partitioned import at_random, ldg, metis, part_file, symmetric
 from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require
 from gnndrive.store.reader import Store

@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.direct_writer import WRITER_BYTES
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.store.partitioned.edge_stream import BUFFER_BYTES
-from gnndrive.store.partitioned.long_writer import BUFFER_BYTES as WRITE_BYTES
-from gnndrive.store.partitioned.long_writer import BUFFERS as WRITE_BUFFERS
 from gnndrive.store.reader import Store
 
 BYTES_A_PART = 32  # native/ldg.c: a size, two places of the tournament, a count, a number
-FIXED_BYTES = 2 * BUFFER_BYTES + WRITE_BUFFERS * WRITE_BYTES + (4 << 20)
+FIXED_BYTES = 2 * BUFFER_BYTES + WRITER_BYTES + (4 << 20)
 
 
 def pointer_bytes(store: Store) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from gnndrive.common.direct_file import PAGE_BYTES
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi
+from gnndrive.common.io.direct_file import PAGE_BYTES
 from gnndrive.store.packed.table_parts import TableParts
 from gnndrive.store.reader import Store
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import ArrayInfo, npy_header
 from gnndrive.store.partitioned import part_file
-from gnndrive.store.partitioned.long_writer import LongWriter
 
 PARTS_MAX = 1 << 31
 _METHODS = "auto, metis, ldg, random"  # what a name that is no file may have been meant as
@@ -68,7 +68,7 @@ class GivenParts:
         """
         if (folder / part_file.NAME).exists():
             return
-        with LongWriter(folder / part_file.NAME) as writer:
+        with DirectWriter(folder / part_file.NAME, whole=True) as writer:
             writer.append(npy_header(ArrayInfo("part", "int32", self._numbers.shape, "")))
             for block in self._blocks():
                 writer.append(block)

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import Progress
-from gnndrive.store.packed.reserving import write_failure
 from gnndrive.store.partitioned.part_file import remove
 from gnndrive.store.partitioned.symmetric import SymmetricLists
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from gnndrive.common.errors import StoreError
+from gnndrive.common.io.direct_writer import DirectWriter
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.packed.reserving import write_failure
-from gnndrive.store.partitioned.long_writer import LongWriter
 
 NAME = "part.npy"
 _PASS = re.compile(re.escape(NAME) + r"\.([0-9]+)")
@@ -29,7 +29,7 @@ def write_part(path: Path, part: Int32Array) -> None:
         StoreError: the disk is full, or writing failed.
         ConfigError: the system refuses another thread.
     """
-    with LongWriter(path) as writer:
+    with DirectWriter(path, whole=True) as writer:
         writer.append(npy_header(ArrayInfo("part", "int32", (len(part),), "")))
         writer.append(part)
         writer.finish()

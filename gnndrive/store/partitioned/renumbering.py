@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.direct_file import PAGE_BYTES
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.io.direct_file import PAGE_BYTES
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import ArrayInfo, Progress
 from gnndrive.store.packed.table_parts import TableParts

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.direct_file import whole_pages
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import ffi, lib
+from gnndrive.common.io.direct_file import whole_pages
+from gnndrive.common.io.direct_writer import DirectWriter
+from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
-from gnndrive.store.packed.reserving import disk_full, free_bytes
 from gnndrive.store.packed.table_parts import TableParts
 from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require, zeros
 from gnndrive.store.partitioned.edge_stream import PART_BYTES, EdgeStream
-from gnndrive.store.partitioned.long_writer import LongWriter
 from gnndrive.store.reader import Store
 
 COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
@@ -168,7 +168,7 @@ class _Making:
             assert ranges[-1] > ranges[-2], "each list fits"
         self._done, self._total = 0, self._stream.edges * (len(ranges) - 1)
         lists = self._room(most)
-        with LongWriter(path) as writer:
+        with DirectWriter(path, whole=True) as writer:
             for first, last in pairwise(ranges):
                 writer.append(lists[: self._make(first, last, lists)])
             writer.finish()

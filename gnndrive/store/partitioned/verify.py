@@ -14,15 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gnndrive.common.direct_file import PAGE_BYTES
 from gnndrive.common.errors import StoreError
+from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectReader, page_buffer
+from gnndrive.common.io.hashing import hash_file
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET, Progress, storage_dtype
 from gnndrive.store.packed.mapped_samples import Maps, StoredIds
 from gnndrive.store.packed.outputs import Output
 from gnndrive.store.packed.row_checks import verify_rows
-from gnndrive.store.packed.table_parts import Bytes, DirectReader, TableParts, page_buffer
-from gnndrive.store.partitioned.arrays import Ids, hash_file, table
+from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.partitioned.arrays import Ids, table
 from gnndrive.store.partitioned.format import ARRAYS, MEND, PartitionInfo
 from gnndrive.store.partitioned.new_lists import NewLists, Slice
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
@@ -94,9 +95,9 @@ class _Check:
             array = info.arrays[name]
 
             def each(offset: int, content: Bytes, name: str = name, done: int = done) -> None:
-                if name == "indices":
+                if name == "indices" and offset:
                     counted.add(content.view(codes))
-                self._told(CHECKSUMS, done + DATA_OFFSET + offset + content.size, total)
+                self._told(CHECKSUMS, done + offset + content.size, total)
 
             try:
                 found = hash_file(opened.path / array.file, array.nbytes, each)

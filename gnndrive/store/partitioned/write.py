@@ -20,6 +20,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.direct_file import Bytes
+from gnndrive.common.io.hashing import hash_file
+from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import DATA_OFFSET, Progress
@@ -27,10 +30,8 @@ from gnndrive.store.packed.format import PackArray
 from gnndrive.store.packed.gathering import SUM_MODULUS
 from gnndrive.store.packed.mapped_samples import Maps, StoredIds
 from gnndrive.store.packed.outputs import Output
-from gnndrive.store.packed.reserving import disk_full, free_bytes, reserve
+from gnndrive.store.packed.reserving import reserve
 from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
-from gnndrive.store.packed.table_parts import Bytes
-from gnndrive.store.partitioned.arrays import hash_file
 from gnndrive.store.partitioned.folder import PartitioningFolder
 from gnndrive.store.partitioned.format import ARRAYS, TABLE, PartitionInfo, array_infos
 from gnndrive.store.partitioned.list_writer import Unfinished, write_lists, write_static_lists
@@ -142,9 +143,9 @@ def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> P
     for name in hashed:
 
         def each(offset: int, content: Bytes, name: str = name, done: int = done) -> None:
-            if name == "indices":
+            if name == "indices" and offset:
                 counted.add(content.view(infos[name].storage))
-            made.report(CHECK, done + DATA_OFFSET + offset + content.size, total)
+            made.report(CHECK, done + offset + content.size, total)
 
         checksums[name] = hash_file(made.root / infos[name].file, infos[name].nbytes, each)
         done += infos[name].nbytes

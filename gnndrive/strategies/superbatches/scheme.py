@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.write_errors import free_bytes
 from gnndrive.common.memory import format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Codes
@@ -22,7 +23,6 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.pipeline.epoch import Feed
 from gnndrive.sampling.samplers.base import position_dtype
 from gnndrive.sampling.trace import Trace
-from gnndrive.store.packed.reserving import free_bytes
 from gnndrive.strategies.base import FeedContext, Scheme, Strategy
 from gnndrive.strategies.superbatches.feed import AheadFeed, InspectFeed, Superbatch
 from gnndrive.strategies.superbatches.plan import SUPERBATCH_MAX, PlannedSuperbatches

@@ -9,7 +9,8 @@ import pytest
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from gnndrive.store.packed import durable, row_checks, rows
+from gnndrive.common.io import small_files
+from gnndrive.store.packed import row_checks, rows
 from gnndrive.store.packed.rows import Budget
 from tests.given import moved
 from tests.loader.hetero.graph import make_data
@@ -26,7 +27,7 @@ def file_system_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             paths.append(os.readlink(f"/proc/self/fd/{fd}"))
             return 0
 
-    monkeypatch.setattr(durable, "lib", Core())
+    monkeypatch.setattr(small_files, "lib", Core())
     return paths
 
 

@@ -8,18 +8,20 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
+from gnndrive.common.io import direct_file, small_files, write_errors
+from gnndrive.common.io.small_files import make_durable
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
-from gnndrive.store.packed import durable, reserving, row_writer, table_parts
 from gnndrive.store.packed import outputs as outputs_module
+from gnndrive.store.packed import reserving, row_writer
 from gnndrive.store.packed import rows as rows_module
-from gnndrive.store.packed.durable import sync_file_system
 from gnndrive.store.packed.gathering import gather, sum_of_rows
 from gnndrive.store.packed.outputs import Output, divide
 from gnndrive.store.packed.reserving import reserve
@@ -115,7 +117,8 @@ def test_files_have_their_full_size_and_keep_their_rows(tmp_path, file_system_sy
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     needed = sum(info.nbytes for info in ARRAYS) + 1_000_000
-    monkeypatch.setattr(reserving, "free_bytes", lambda folder: needed + (1 << 20) - 1)
+    for module in (reserving, write_errors):
+        monkeypatch.setattr(module, "free_bytes", lambda folder: needed + (1 << 20) - 1)
     with pytest.raises(StoreError, match=rf"needs {needed:,} more bytes .*free some") as caught:
         reserve(tmp_path, ARRAYS, 1_000_000)
     assert f"{needed + (1 << 20) - 1:,} are free" in str(caught.value)
@@ -194,11 +197,10 @@ def test_an_id_outside_the_part_is_refused(ids):
 
 def test_a_failed_sync(tmp_path, monkeypatch):
     monkeypatch.undo()  # the real one
-    with tmp_path.joinpath("f").open("w") as file:
-        sync_file_system(file.fileno())
-        fd = file.fileno()
-    with pytest.raises(OSError, match="EBADF"):
-        sync_file_system(fd)
+    make_durable(tmp_path)
+    monkeypatch.setattr(small_files, "lib", SimpleNamespace(gd_sync_file_system=lambda fd: -5))
+    with pytest.raises(OSError, match="EIO"):
+        make_durable(tmp_path)
 
 
 # ---- packing
@@ -228,7 +230,7 @@ def test_all_row_sizes(tmp_path, small, monkeypatch, row_bytes, direct):
     monkeypatch.setattr(outputs_module, "_BLOCK_IDS", 61)
     monkeypatch.setattr(row_writer, "BUFFER_BYTES", 8 * 4096)
     monkeypatch.setattr(row_writer, "_DIRECT_BYTES_MIN", 1)
-    monkeypatch.setattr(table_parts, "STRETCH_BYTES", 8192)
+    monkeypatch.setattr(direct_file, "STRETCH_BYTES", 8192)
     if not direct:
         monkeypatch.setattr(os, "O_DIRECT", 0)
         monkeypatch.setattr(row_writer, "_SYNCED_BYTES_MIN", 1)
@@ -462,15 +464,15 @@ class Work:
             undo.append((path, offset, path.read_bytes()[offset : offset + len(view)]))
             return pwrite(fd, view, offset)
 
-        def sync(fd: int) -> None:
+        def sync(folder: Path) -> None:
             undo.clear()
 
         with pytest.MonkeyPatch.context() as patch:
             for name in ("posix_fallocate", "ftruncate", "replace", "fsync"):
                 patch.setattr(os, name, counted(getattr(os, name)))
             patch.setattr(os, "pwrite", counted(write))
-            patch.setattr(durable, "sync_file_system", counted(sync))
-            patch.setattr(row_writer, "sync_file_system", counted(sync))
+            patch.setattr(reserving, "make_durable", counted(sync))
+            patch.setattr(row_writer, "make_durable", counted(sync))
             try:
                 self.run()
             except (Cut, StoreError) as raised:

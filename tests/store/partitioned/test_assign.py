@@ -13,10 +13,9 @@ import pytest
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import Store, write_store
-from gnndrive.store.partitioned import edge_stream, given, long_writer, metis, symmetric
+from gnndrive.store.partitioned import edge_stream, given, metis, symmetric
 from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
 from gnndrive.store.partitioned.given import GivenParts
-from gnndrive.store.partitioned.long_writer import LongWriter
 from tests.forked import Program
 from tests.store.kills import calls_of, fails_at, killed_at
 from tests.store.partitioned.made import (
@@ -292,31 +291,6 @@ def test_the_child_ends_with_its_parent(store, tmp_path, fake, number):
 
 
 # ---- the writer of long files
-
-
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("nbytes", [0, 1, 4096, 8191, 3 * 8192, 3 * 8192 + 5])
-def test_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, direct: bool):
-    monkeypatch.setattr(long_writer, "BUFFER_BYTES", 8192)
-    monkeypatch.setattr(long_writer, "_SYNCED_BYTES", 8192)
-    if not direct:
-        real = os.pwrite
-
-        def refuse(fd: int, data: Any, at: int) -> int:
-            flags = Path(f"/proc/self/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
-            if int(flags, 8) & os.O_DIRECT:
-                raise OSError(22, "simulated")
-            return real(fd, data, at)
-
-        monkeypatch.setattr(os, "pwrite", refuse)
-    content = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
-    with LongWriter(tmp_path / "file") as writer:
-        for first in range(0, nbytes, 5000):
-            writer.append(content[first : first + 5000])
-        assert not (tmp_path / "file").exists()
-        writer.finish()
-    assert (tmp_path / "file").read_bytes() == content.tobytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 # ---- interrupted

@@ -1,4 +1,4 @@
-"""Files that survive an interruption: write a buffer, sync a folder, replace a file atomically."""
+"""Small files that exist whole or not at all, and what makes files durable."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from gnndrive.common.ffi import check, lib
 from gnndrive.common.file_lock import acquire, has_no_locks
+from gnndrive.common.io.write_errors import write_failure
 
+PART = ".part"  # ends the name of a file that is not whole yet
 REPLACING = ".replacing"  # ends the names of new files that have not got their own yet
 
 
@@ -33,6 +36,22 @@ def fsync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_durable(folder: Path) -> None:
+    """Make durable all files and names on the file system of `folder`.
+
+    Where many files were written, one syncfs commits the file system's journal once, where an fsync
+    of each would commit it for each.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        check(lib.gd_sync_file_system(fd), "syncfs")
     finally:
         os.close(fd)
 
@@ -71,3 +90,23 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
                 os.unlink(temporary)
             raise
     fsync_folder(path.parent)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a small file that exists whole or not at all; a killed process leaves `PART`.
+
+    Raises:
+        StoreError: the disk is full, or writing failed.
+    """
+    part = path.with_name(path.name + PART)
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(part, path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise write_failure(path, error) from error

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from gnndrive.cli.commands import clean
-from gnndrive.common.atomic_files import replace_file
+from gnndrive.common.io.small_files import replace_file
 from tests.store.kills import killed_at
 
 

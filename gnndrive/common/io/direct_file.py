@@ -1,0 +1,201 @@
+"""`DirectFile`: a file whose whole pages are read and written past the page cache.
+
+`DirectReader` reads long stretches of one; `direct_writer.py` writes one in order. Each blocks and
+has one request in flight: for scattered rows use a layout and an engine.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.errors import ReadError, StoreError
+from gnndrive.common.limits import refusal
+
+STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
+PAGE_BYTES = 4096  # no device requires a larger alignment
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def whole_pages(nbytes: int) -> int:
+    """Return `nbytes`, rounded up to whole pages."""
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def page_buffer(nbytes: int) -> Bytes:
+    """Memory of whole pages for long reads or writes, which starts on a page."""
+    return np.frombuffer(private_map(whole_pages(nbytes), huge=True), np.uint8)
+
+
+class DirectFile:
+    """An open file that several threads may use at once.
+
+    If the file system refuses O_DIRECT, when the file is opened or at a request, it goes on through
+    the page cache, and tells the kernel to drop what it read.
+
+    Args:
+        path: the file; with O_TMPFILE the folder in which one without a name is made.
+        flags: how it is opened, see `os.open`.
+        mode: the permissions of a new file.
+
+    Attributes:
+        fd: the descriptor, which stays the same; -1: closed.
+        direct: whether it has O_DIRECT.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666
+    ) -> None:
+        self._reopening = threading.Lock()
+        self.fd = -1
+        flags |= os.O_CLOEXEC
+        try:
+            self.fd, self.direct = os.open(path, flags | os.O_DIRECT, mode), True
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.fd, self.direct = os.open(path, flags, mode), False
+        self._access = flags & os.O_ACCMODE
+
+    def read(self, memory: memoryview, offset: int, length: int) -> int:
+        """Read at least `length` bytes, or until the file ends.
+
+        Args:
+            memory: takes them; whole pages, from the start of a page.
+            offset: where the bytes begin in the file, a multiple of `PAGE_BYTES`.
+            length: the bytes that are needed.
+
+        Returns:
+            The bytes that were read.
+
+        Raises:
+            OSError: the operating system's.
+        """
+        done = 0
+        while done < length:
+            direct = self.direct  # another thread may reopen the file meanwhile
+            try:
+                got = os.preadv(self.fd, [memory[done:]], offset + done)
+            except OSError as error:
+                self._reopen_after(error, direct)
+                continue
+            if not got:
+                break
+            done += got
+        if not self.direct:
+            self.drop(offset, done)
+        return done
+
+    def write(self, memory: memoryview, offset: int) -> None:
+        """Write all of `memory`, whole pages; arguments as for `read`.
+
+        Raises:
+            OSError: the operating system's.
+        """
+        done = 0
+        while done < len(memory):
+            direct = self.direct
+            try:
+                done += os.pwrite(self.fd, memory[done:], offset + done)
+            except OSError as error:
+                self._reopen_after(error, direct)
+
+    def drop(self, offset: int = 0, length: int = 0) -> None:
+        """Tell the kernel to drop clean pages of the file; `length` 0: to its end."""
+        os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _reopen_after(self, error: OSError, direct: bool) -> None:
+        """Go on without O_DIRECT if the file system accepts the flag, but refuses the request."""
+        if error.errno != errno.EINVAL or not direct:
+            raise error
+        with self._reopening:
+            if self.direct:
+                flags = self._access | os.O_CLOEXEC
+                buffered = os.open(f"/proc/self/fd/{self.fd}", flags)
+                os.dup2(buffered, self.fd, inheritable=False)
+                os.close(buffered)
+                self.direct = False
+
+
+class DirectReader:
+    """A file that is read in long stretches. A context manager.
+
+    Args:
+        path: the file.
+        mend: what to do if it became shorter, for errors.
+
+    Raises:
+        StoreError: the file cannot be opened.
+        ConfigError: too many files are open.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], mend: str = "copy or import the store again"
+    ) -> None:
+        self.path, self._mend, self._stopped = os.fspath(path), mend, False
+        try:
+            self._file = DirectFile(path)
+        except OSError as error:
+            raise refusal(error.errno or 0) or StoreError(
+                f"{self.path} cannot be opened: {error.strerror}; check the store (gnndrive verify)"
+            ) from error
+
+    def __enter__(self) -> DirectReader:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def stop(self) -> None:
+        """Have a `read` in another thread end after its current stretch."""
+        self._stopped = True
+
+    def read(self, offset: int, length: int, buffer: Bytes) -> Bytes:
+        """Read `length` bytes at any byte of the file.
+
+        Args:
+            offset, length: what to read.
+            buffer: of `page_buffer`: at least `length` bytes, and two pages more unless `offset` is
+                on a page.
+
+        Returns:
+            The bytes, a view of `buffer`.
+
+        Raises:
+            ReadError: the disk failed.
+            StoreError: the file is too short.
+        """
+        lead = offset % PAGE_BYTES
+        start, end = offset - lead, offset + length
+        with buffer.data as memory:
+            for at in range(start, end, STRETCH_BYTES):
+                if self._stopped:
+                    break
+                stretch, place = min(STRETCH_BYTES, end - at), at - start
+                try:
+                    pages = memory[place : place + whole_pages(stretch)]
+                    got = self._file.read(pages, at, stretch)
+                except OSError as error:
+                    raise ReadError(self.path, at, error.errno or 0) from error
+                if got < stretch:
+                    raise StoreError(f"{self.path} became shorter: {self._mend}")
+        return buffer[lead : lead + length]
