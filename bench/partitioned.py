@@ -43,7 +43,7 @@ import gnndrive
 from gnndrive.cli.commands.loader_options import placed
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.memory import format_size, parse_size
-from gnndrive.store.partitioned.format import partitioned_path, read_partition
+from gnndrive.store.partitioned.format import PARTITIONS, partitioned_path
 
 BESIDE = 550_000_000  # of the limit, for Python, torch and their libraries
 WHOLE = "gnndrive"
@@ -116,7 +116,7 @@ def known_windows(loader: gnndrive.NeighborLoader) -> dict[str, Any]:
     strategy = loader._strategy
     if strategy.name == WHOLE:
         return {"kept": 1.0}
-    info = read_partition(partitioned_path(loader.data, FOLDERS[strategy.name][0]))
+    info = PARTITIONS.read(partitioned_path(loader.data, FOLDERS[strategy.name][0]))
     kept = info.share_kept(settings["megabatch"], hot=settings["static"] > 0)
     return {
         "kept": kept, "inside": info.share_inside, "parts": info.num_parts,

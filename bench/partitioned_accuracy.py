@@ -39,7 +39,7 @@ from torch_geometric.nn import GraphSAGE
 import gnndrive
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.generate import planted
-from gnndrive.store.partitioned.format import partitioned_path, read_partition
+from gnndrive.store.partitioned.format import PARTITIONS, partitioned_path
 
 FULL, LABOR = "gnndrive", "labor"
 RUNS = [FULL, "hierbatching:ldg", "hierbatching:random", "marius:random"]
@@ -107,7 +107,7 @@ def arguments(
         return {"sampling": gnndrive.Labor(int(method or 1))}, {}
     path = partitioned_path(store, method)
     if path.exists():
-        info = read_partition(path)
+        info = PARTITIONS.read(path)
     else:
         info = gnndrive.partition(store, options.parts, method, name=method)
     strategy = replace(

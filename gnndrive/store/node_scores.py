@@ -24,7 +24,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import NodeKey, ends_of
-from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
 

@@ -188,6 +188,14 @@ class Record:
             raise StoreError(f"{where} is not valid JSON ({error}): {mend}") from None
         return cls(document, where, what, mend)
 
+    def inner(self, key: str) -> Record:
+        """The object in a field.
+
+        Raises:
+            StoreError: the field is missing, or no object.
+        """
+        return Record(self.value(key, dict), self.where, key, self.mend)
+
     def error(self, problem: str) -> StoreError:
         """The error for a problem of this object; `problem` follows its name."""
         return StoreError(f"{self.where}: {self.what} {problem}; {self.mend}")

@@ -19,7 +19,7 @@ from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load, main
 from gnndrive.cli.commands.loading_process import LoadingFailed, run_loading
 from gnndrive.cli.commands.strategy_figures import Prediction
 from gnndrive.store.generate import planted_communities
-from gnndrive.store.packed.format import packs_of
+from gnndrive.store.packed.format import PACKS
 from gnndrive.strategies import STRATEGIES
 from tests import forked
 from tests.cli.conftest import FRACTIONS, NODES, RANDOM, SMALL, Command
@@ -179,7 +179,7 @@ def test_what_is_missing_is_listed_with_the_command_that_makes_it(gnndrive, stor
         command = re.search("gnndrive (pack|partition) [^`]*", lacking[name])
         assert command is not None
         assert gnndrive(*shlex.split(command[0])[1:]).code == 0
-    assert [pack.info.settings.seed for pack in packs_of(gd.open(store)) if pack.info] == [5]
+    assert [pack.info.settings.seed for pack in PACKS.of(gd.open(store)) if pack.info] == [5]
     fake.asked.clear()
     runs = named(bench(gnndrive, store, "--rounds", "1"))
     assert not any(each["failed"] for each in runs.values())

@@ -161,7 +161,7 @@ def test_it_goes_on_after_ctrl_c(gnndrive, store, monkeypatch, kind, words):
     assert f"unfinished (gnndrive {doing} goes on with it" in gnndrive("info", store).out
     (lock,) = Path(left["path"]).glob("*.lock")
     held = try_lock(lock)
-    assert f"being {doing}ed" in gnndrive("info", store).out
+    assert f"a process is {doing}ing now" in gnndrive("info", store).out
     assert f"another process is {doing}ing" in gnndrive(*words).refusal
     assert gnndrive("clean", store.parent).out == f"nothing to clean in {store.parent}\n"
     os.close(held)
@@ -176,7 +176,7 @@ def test_clean_removes_what_was_killed(gnndrive, store, monkeypatch):
         interrupted(gnndrive, monkeypatch, "pack", store, *SMALL, *more)
     rest = store / "partitioned" / ".default.0123456789ab.partitioning"
     rest.mkdir(parents=True)
-    assert "the rest of a removed folder" in gnndrive("info", store).out
+    assert "the rest of a partitioned folder that was removed" in gnndrive("info", store).out
     left = [*store.parent.glob(".*.packing"), *(store / "packed").glob(".*.packing"), rest]
     cleaned = gnndrive("clean", store.parent)
     assert (cleaned.code, len(left)) == (0, 3)

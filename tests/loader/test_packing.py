@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store, StoreError
-from gnndrive.store.packed.format import PackInfo, pack_path, packs_of
+from gnndrive.store.packed.format import PACKS, PackInfo, pack_path
 from gnndrive.store.packed.verify import verify_pack
 from tests.given import moved
 from tests.store.packed.packs import make_graph
@@ -35,7 +35,7 @@ def pack(store: Any, **more: Any) -> PackInfo:
 
 def test_a_store_or_its_path_is_packed(copy, tmp_path):
     info = pack(copy, epochs=np.int64(2), shuffle=True)
-    assert [each.info for each in packs_of(copy)] == [info]
+    assert [each.info for each in PACKS.of(copy)] == [info]
     assert (info.epochs, info.batches, info.settings.memory) == (2, 13, 100_000_000)
     again = pack(str(copy.path), epochs=2, shuffle=True, out=tmp_path / "p")
     assert again == info
@@ -162,7 +162,7 @@ def test_a_loader_that_replays_is_not_recorded(copy):
         for given in ({"strategy": "diskgnn", "segment": 3}, {"packed": "p"}):
             with pytest.raises(ConfigError, match=r"'diskgnn'.* pack draws|packed='p' belongs"):
                 pack(copy, **given)
-        assert len(packs_of(copy)) == there
+        assert len(PACKS.of(copy)) == there
         if not there:
             pack(copy)
 
@@ -180,10 +180,10 @@ def test_one_of_several_packs_is_removed(copy, tmp_path):
         gnndrive.unpack(copy, "0123")
     damaged, path, only = (pack_path(copy, info.settings) for info in infos)
     (damaged / "pack.json").write_text("nonsense")
-    assert sum(each.info is None for each in packs_of(copy)) == 1
+    assert sum(each.info is None for each in PACKS.of(copy)) == 1
     assert gnndrive.unpack(copy, names[0]) == [damaged]
     gnndrive.unpack(copy, path)
-    assert [each.info for each in packs_of(copy)] == [infos[2]]
+    assert [each.info for each in PACKS.of(copy)] == [infos[2]]
     pack(copy, seed=5, out=tmp_path / "elsewhere")
     assert gnndrive.unpack(copy, tmp_path / "elsewhere") == [tmp_path / "elsewhere"]
     assert gnndrive.unpack(copy) == [only]
@@ -224,7 +224,7 @@ def test_an_interrupted_removal_is_ended_by_the_next(copy, monkeypatch):
         patch.setattr(shutil, "rmtree", interrupted)
         with pytest.raises(KeyboardInterrupt):
             gnndrive.unpack(copy)
-    assert packs_of(copy) == []
+    assert PACKS.of(copy) == []
     assert not path.exists()
     (left,) = (copy.path / "packed").iterdir()
     with (left / "packing.lock").open("w") as lock:

@@ -12,23 +12,22 @@ from gnndrive.common.memory import format_size
 from gnndrive.inference.unfinished import Unfinished, unfinished
 from gnndrive.store.added import DERIVED
 from gnndrive.store.format import STORE_JSON
-from gnndrive.store.packed.folder import PACKS
-from gnndrive.store.packed.format import PACKED
-from gnndrive.store.packed.unfinished import unfinished_packs
-from gnndrive.store.partitioned.folder import PARTITIONS, unfinished_partitions
-from gnndrive.store.partitioned.format import PARTITIONED
+from gnndrive.store.layout.kinds import KINDS
+from gnndrive.store.layout.unfinished import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.temporary_folders import LOCK, LOCKED, Leftover, leftovers
-from gnndrive.store.unfinished_layout import UnfinishedLayout
 
-INSIDE = (DERIVED, PACKED, PARTITIONED)  # folders of a store; removed if they are empty
+INSIDE = (
+    DERIVED,
+    *(kind.inside for kind in KINDS),
+)  # folders of a store; removed if they are empty
 
 
 def run(folder: Path, dry_run: bool = False) -> None:
     """Remove what killed processes have left in `folder`, and print each with its size.
 
-    That are temporary folders and lock files that no process holds, and unfinished inferences,
-    packs and partitions. A store that was being replaced, of which nothing else is left, is put
-    back; and a whole pack, partitioned folder or inference is put into its place.
+    That are temporary folders and lock files that no process holds, and unfinished inferences
+    and derived layouts. A store that was being replaced, of which nothing else is left, is put
+    back; and a whole layout or inference is put into its place.
 
     Raises:
         ConfigError: there is no such folder.
@@ -71,13 +70,14 @@ def run(folder: Path, dry_run: bool = False) -> None:
 
 
 def _unfinished_layouts(folder: Path) -> list[UnfinishedLayout]:
-    """Unfinished packs and partitions that no process makes, in `folder` and the stores in it."""
-    stores = _stores(folder)
-    packed = [folder, *(each / PACKED for each in stores)]
-    partitioned = [each / PARTITIONED for each in stores]
-    found = [unfinished_packs(each) for each in packed if each.is_dir()]
-    found += [unfinished_partitions(each) for each in partitioned if each.is_dir()]
-    return [layout for layouts in found for layout in layouts if not layout.in_use]
+    """Unfinished layouts that no process makes, in `folder` and the stores in it."""
+    found: list[UnfinishedLayout] = []
+    for kind in KINDS:
+        folders = [folder] if kind.anywhere else []
+        folders += [each / kind.inside for each in _stores(folder)]
+        for each in filter(Path.is_dir, folders):
+            found += unfinished_layouts(each, kind)
+    return [layout for layout in found if not layout.in_use]
 
 
 def _free_files(folder: Path) -> list[Path]:
@@ -89,10 +89,13 @@ def _free_files(folder: Path) -> list[Path]:
     """
     stores = _stores(folder)
     found = [*sorted(folder.glob(f".*{LOCKED}")), *(store / LOCK for store in stores)]
-    for store in stores:
-        for kind in (PACKS, PARTITIONS):
+    for kind in KINDS:
+        for store in stores:
             found += sorted(store.glob(f"{kind.inside}/[!.]*/{kind.lock}"))
-    found += [each.with_name(PACKS.lock) for each in sorted(folder.glob(f"[!.]*/{PACKS.json}"))]
+        if kind.anywhere:
+            found += [
+                each.with_name(kind.lock) for each in sorted(folder.glob(f"[!.]*/{kind.json}"))
+            ]
     for parent, depths in ((folder, ("", "*/")), *((store, ("*/", "*/*/")) for store in stores)):
         for depth in depths:
             found += sorted(parent.glob(f"{depth}.*{REPLACING}"))

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from gnndrive.cli.commands.layout_text import layout_json, summary
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
@@ -24,11 +25,10 @@ from gnndrive.cli.commands.options import (
     StorePath,
     parse_fanout,
 )
-from gnndrive.cli.commands.pack_text import pack_dict, sizes, summary
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
-from gnndrive.store.packed.format import PackInfo, pack_path, packs_of
+from gnndrive.store.packed.format import PACKS, PackInfo, pack_path
 from gnndrive.store.packed.settings import differences
 from gnndrive.store.packed.unpack import unpack as remove_packs
 from gnndrive.store.reader import Store, open_homogeneous
@@ -82,7 +82,7 @@ def pack(
         raise
     path = pack_path(opened, info.settings) if out is None else out
     if as_json:
-        print(json.dumps({"path": str(path), **pack_dict(info), "arrays": sizes(info)}, indent=2))
+        print(layout_json(path, info))
         return
     lines = [f"{path}: {summary(info)}"]
     lines += [f"  predicted : {format_size(info.predicted_bytes)} ({info.predicted_bytes:,} bytes)"]
@@ -123,7 +123,7 @@ def _name(store: Store, info: PackInfo, out: Path | None) -> str | None:
     these batches."""
     if out is not None:
         return str(out)
-    others = [each.info.settings for each in packs_of(store) if each.info is not None]
+    others = [each.info.settings for each in PACKS.of(store) if each.info is not None]
     fitting = [each for each in others if not differences(each, info.settings)]
     return info.settings.digest if len(fitting) > 1 else None
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from gnndrive.cli.commands.layout_text import layout_json, summary
 from gnndrive.cli.commands.options import Json, StorePath
-from gnndrive.cli.commands.partition_text import kept, partition_dict, sizes, summary
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
@@ -61,10 +60,9 @@ def partition(
         raise
     seconds = time.monotonic() - began
     if as_json:
-        content = {"path": str(path), **partition_dict(info), "arrays": sizes(info)}
-        print(json.dumps(content | {"seconds": seconds}, indent=2))
+        print(layout_json(path, info, seconds=seconds))
         return
-    lines = {**kept(info), "time": f"{seconds:.0f} s", "size": format_size(info.nbytes)}
+    lines = {**info.kept(), "time": f"{seconds:.0f} s", "size": format_size(info.nbytes)}
     width = max(map(len, lines))
     print(f"{path}: {summary(info)}")
     print("\n".join(f"  {what:<{width}} : {text}" for what, text in lines.items()))

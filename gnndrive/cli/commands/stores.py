@@ -8,22 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gnndrive.cli.commands.pack_text import (
-    is_pack,
-    pack_dicts,
-    pack_lines,
-    show_pack,
+from gnndrive.cli.commands.layout_text import (
+    kind_of,
+    layout_dicts,
+    layout_lines,
+    show_layout,
     store_of,
-    verify_one,
-    verify_packs,
-)
-from gnndrive.cli.commands.partition_text import (
-    is_partition,
-    partition_dicts,
-    partition_lines,
-    show_partition,
-    verify_one_partition,
-    verify_partitions,
+    verify_layout,
+    verify_layouts,
 )
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.measure.text import costs
@@ -32,6 +24,8 @@ from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.link_split import LabelledEdges, split_links
+from gnndrive.store.packed.format import PACKS
+from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import array_name
@@ -72,11 +66,8 @@ def show_info(path: Path, as_json: bool) -> None:
     Raises:
         StoreError: it cannot be opened.
     """
-    if is_pack(path):
-        show_pack(path, as_json)
-        return
-    if is_partition(path):
-        show_partition(path, as_json)
+    if (kind := kind_of(path)) is not None:
+        show_layout(kind, path, as_json)
         return
     store = open_store(path)
     if not as_json:
@@ -102,8 +93,8 @@ def show_info(path: Path, as_json: bool) -> None:
         "bytes": store.info.nbytes,
         "disk": None if cost is None else asdict(cost),
         "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
-        "packs": pack_dicts(store),
-        "partitioned": partition_dicts(store),
+        "packs": layout_dicts(store, PACKS),
+        "partitioned": layout_dicts(store, PARTITIONS),
     }
     print(json.dumps(content, indent=2))
 
@@ -120,18 +111,14 @@ def verify(path: Path, of: Path | None = None) -> None:
         ConfigError: the store of a pack or of partitions is not known.
         StoreError: something is damaged; the message names the first damage found.
     """
-    if is_pack(path):
-        verify_one(path, store_of(path, of))
-        return
-    if is_partition(path):
-        verify_one_partition(path, store_of(path, of))
+    if (kind := kind_of(path)) is not None:
+        verify_layout(kind, path, store_of(path, of))
         return
     store = open_store(path)
     with Bars() as bars:
         store.verify(bars)
     print(f"{store.path}: sound, {format_size(store.info.nbytes)} read")
-    verify_packs(store)
-    verify_partitions(store)
+    verify_layouts(store)
 
 
 def info_text(store: Store) -> str:
@@ -152,7 +139,7 @@ def info_text(store: Store) -> str:
     wide = max(map(len, head))
     lines += [f"  {name:<{wide}} : {value}" for name, value in head.items()]
     lines += [f"  {array.name:<{width}}  {_array(array)}" for array in arrays]
-    lines += [f"  {line}" for line in (*pack_lines(store), *partition_lines(store))]
+    lines += [f"  {line}" for line in layout_lines(store)]
     return "\n".join(lines)
 
 

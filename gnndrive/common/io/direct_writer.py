@@ -3,7 +3,7 @@
 The caller fills one piece while a thread writes the other. Buffered writes take 20 times the
 processor time for each byte, dirty pages count in a cgroup, and a page cache full of them would
 take the memory that rows in use need. When not to use it: for slices of rows at known places
-(store/packed/row_writer.py), and for small files (small_files.py).
+(store/layout/row_writer.py), and for small files (small_files.py).
 """
 
 from __future__ import annotations

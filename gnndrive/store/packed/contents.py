@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import ArrayInfo, index_dtype
-from gnndrive.store.packed.format import INDEX, PackArray, PackInfo, dump
+from gnndrive.store.layout.arrays import LayoutArray
+from gnndrive.store.packed.format import INDEX, PACKS, PackInfo
 from gnndrive.store.packed.hot import BANDS
 from gnndrive.store.packed.sections import PLACE_COLUMNS, Schema
 from gnndrive.store.packed.volumes import volume_info
@@ -128,7 +129,7 @@ def contents(
     return found
 
 
-def listed(infos: Sequence[ArrayInfo], checksums: Mapping[str, str]) -> dict[str, PackArray]:
+def listed(infos: Sequence[ArrayInfo], checksums: Mapping[str, str]) -> dict[str, LayoutArray]:
     """The arrays as pack.json has them.
 
     Args:
@@ -139,7 +140,7 @@ def listed(infos: Sequence[ArrayInfo], checksums: Mapping[str, str]) -> dict[str
     for info in infos:
         kind = "sum64" if info.name.startswith("rows/") else "sha256"
         checksum = checksums.get(info.name, _NO_CHECKSUMS[kind])
-        found[info.name] = PackArray(info.name, info.dtype, info.shape, checksum)
+        found[info.name] = LayoutArray(info.name, info.dtype, info.shape, checksum)
     return found
 
 
@@ -150,7 +151,9 @@ def pack_bytes(info: PackInfo) -> int:
     nbytes = files
     while True:
         predicted = info.predicted_bytes or nbytes
-        again = files + len(dump(replace(info, predicted_bytes=predicted, actual_bytes=nbytes)))
+        again = files + len(
+            PACKS.dump(replace(info, predicted_bytes=predicted, actual_bytes=nbytes))
+        )
         if again == nbytes:
             return nbytes
         nbytes = again

@@ -7,29 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import StoreError
-from gnndrive.store.derived_folder import DerivedFolder, LayoutKind
-from gnndrive.store.packed.format import (
-    GROUPS,
-    MEND,
-    PACK_JSON,
-    PACKED,
-    VERSION,
-    PackInfo,
-    dump,
-    open_pack,
-)
+from gnndrive.store.layout.folder import LayoutFolder
+from gnndrive.store.packed.format import MEND, PACKS, PackInfo
 from gnndrive.store.packed.settings import PackSettings
 from gnndrive.store.reader import Store
 
-PACKS = LayoutKind(
-    PACKED, PACK_JSON, VERSION, ".packing", GROUPS, "packing", "remove it first (gnndrive unpack)",
-    "pack to another one with out=",
-)  # fmt: skip
-PACKING, PACKING_JSON, LOCK = PACKS.ending, PACKS.record, PACKS.lock
 
-
-class PackingFolder(DerivedFolder[PackInfo]):
-    """The folder of an unfinished pack; see `DerivedFolder`.
+class PackingFolder(LayoutFolder[PackInfo]):
+    """The folder of an unfinished pack; see `LayoutFolder`.
 
     Args:
         store: the store that is packed.
@@ -39,12 +24,10 @@ class PackingFolder(DerivedFolder[PackInfo]):
             the same name.
     """
 
-    kind = PACKS
-
     def __init__(
         self, store: Store, target: Path, settings: PackSettings, tables: Mapping[str, str]
     ) -> None:
-        super().__init__(store, target, settings.digest, settings.as_dict())
+        super().__init__(PACKS, store, target, settings)
         self._tables = dict(tables)
 
     def _record(self) -> dict[str, Any]:
@@ -52,15 +35,12 @@ class PackingFolder(DerivedFolder[PackInfo]):
 
     def _said_of_target(self) -> str:
         try:
-            return f", with the rows of {', '.join(open_pack(self.target).tables)}"
+            return f", with the rows of {', '.join(PACKS.read(self.target).tables)}"
         except StoreError:
             return ""
 
-    def _dump(self, info: PackInfo) -> bytes:
-        return dump(info)
-
     def _read(self) -> PackInfo:
-        info = open_pack(self.path, self._store)
+        info = super()._read()
         if info.tables != self._tables:
             raise StoreError(f"{self.path} has the rows of other tables: {MEND}")
         return info

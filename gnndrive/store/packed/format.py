@@ -16,22 +16,18 @@ When not to use it: the store's own arrays are in store.json (`gnndrive/store/fo
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnndrive.common.errors import ConfigError, ReadError, StoreError
-from gnndrive.common.io.hashing import hash_file
+from gnndrive.common.memory import format_size
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import open_plain, read_plain
-from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, JSON_BYTES_MAX, ArrayInfo, storage_dtype
+from gnndrive.store.layout.arrays import LayoutArray, parse_array
+from gnndrive.store.layout.kind import LayoutKind
 from gnndrive.store.packed.sections import Schema, parse_schema
-from gnndrive.store.packed.settings import PackSettings, parse_settings
+from gnndrive.store.packed.settings import PackSettings, parse_settings, said
 from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
@@ -39,41 +35,6 @@ FORMAT, VERSION = "gnndrive-pack", 1
 PACKED, PACK_JSON, INDEX = "packed", "pack.json", "index"
 MEND = "remove the pack, and pack the store again (gnndrive pack)"
 GROUPS = (INDEX, "samples", "rows", "ids")
-_CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
-_NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
-_DIGEST = re.compile("[0-9a-f]{12}")
-
-
-@dataclass(frozen=True, slots=True)
-class PackArray:
-    """One array of a pack, or of a partitioned folder.
-
-    Attributes:
-        name: its file without ".npy", relative to the folder, such as "samples/000".
-        dtype: element type: a numpy name or "bfloat16".
-        shape: the array's shape, rows first; at least one dimension.
-        checksum: "sha256:" and 64 digits, of the whole file; or "sum64:" and 16 digits, the sum of
-            the rows that the packer adds up while it gathers them.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    checksum: str
-
-    @property
-    def file(self) -> str:
-        """The file, relative to the pack's folder."""
-        return f"{self.name}.npy"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole file."""
-        return DATA_OFFSET + math.prod(self.shape) * storage_dtype(self.dtype).itemsize
-
-    def as_dict(self) -> dict[str, Any]:
-        """The array's record in pack.json."""
-        return {"dtype": self.dtype, "shape": list(self.shape), "checksum": self.checksum}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +60,7 @@ class PackInfo:
     predicted_bytes: int
     actual_bytes: int
     schema: Schema
-    arrays: Mapping[str, PackArray]
+    arrays: Mapping[str, LayoutArray]
     tables: Mapping[str, str]
 
     @property
@@ -117,93 +78,85 @@ class PackInfo:
             "arrays": {name: each.as_dict() for name, each in sorted(self.arrays.items())},
         }  # fmt: skip
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole folder."""
+        return self.actual_bytes
 
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """A pack of a store, whole or damaged.
+    def shown(self) -> dict[str, Any]:
+        """See `LayoutInfo.shown`."""
+        return {
+            "batches": self.batches, "epochs": self.epochs, "segment": self.segment,
+            "predicted_bytes": self.predicted_bytes, "actual_bytes": self.actual_bytes,
+            "settings": self.settings.as_dict(), "store": self.store,
+        }  # fmt: skip
 
-    Attributes:
-        path: its folder.
-        info: the content of its pack.json; None: it is damaged.
-        problem: why it is damaged, and what to do; "" if it is not.
-    """
+    def sizes(self) -> dict[str, int]:
+        """Bytes of index, samples, ids, and the rows of each table."""
+        found: dict[str, int] = {}
+        for name, array in sorted(self.arrays.items()):
+            group = name if name.startswith("rows/") else name.split("/")[0]
+            found[group] = found.get(group, 0) + array.nbytes
+        return found
 
-    path: Path
-    info: PackInfo | None
-    problem: str = ""
+    def texts(self) -> list[str]:
+        """See `LayoutInfo.texts`."""
+        epochs, *others = self.settings.texts()
+        return [f"{self.batches:,} batches × {epochs}", *others, f"segments of {self.segment}"]
 
-
-def dump(info: PackInfo) -> bytes:
-    """The bytes of pack.json."""
-    text = json.dumps(info.as_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode()
-
-
-def parse(content: bytes, where: str) -> PackInfo:
-    """Parse pack.json.
-
-    Args:
-        content: its bytes, which may come from a stranger.
-        where: its path, for errors.
-
-    Raises:
-        StoreError: it is invalid, of another version of the format, or contradicts itself.
-    """
-    top = Record.parse(content, where, PACK_JSON, MEND)
-    if top.text("format") != FORMAT:
-        raise StoreError(f"{where} does not belong to a pack: choose another folder")
-    if top.whole("version") != VERSION:
-        raise top.error(f"has version {top.whole('version')}, and this gnndrive reads {VERSION}")
-    settings = parse_settings(_inner(top, "settings"))
-    schema = parse_schema(_inner(top, "schema"))
-    listed, arrays = top.value("arrays", dict), {}
-    for name in listed:
-        record = Record(listed[name], where, f"arrays[{name!r}]", MEND)
-        arrays[name] = parse_array(name, record, GROUPS)
-    store = top.text("store")
-    if not re.fullmatch("[0-9a-f]{64}", store):
-        raise top.error("has a 'store' that is not 64 hexadecimal digits")
-    tables = top.value("tables", dict)
-    if not all(isinstance(each, str) for each in tables.values()):
-        raise top.error("has a checksum of a table that is no text")
-    numbers = ("batches", "segment", "predicted_bytes", "actual_bytes")
-    batches, segment, predicted, actual = map(top.whole, numbers)
-    info = PackInfo(store, settings, batches, segment, predicted, actual, schema, arrays, tables)
-    _check(info, top)
-    return info
+    def lines(self) -> dict[str, str]:
+        """See `LayoutInfo.lines`."""
+        settings, epochs = self.settings, self.settings.texts()[0]
+        count, _, noun = epochs.partition(" ")
+        found = {
+            "batches": f"{self.batches:,} × {count} recorded {noun}",
+            "fanout": said(settings.num_neighbors),
+            **{name.replace("_", " "): said(each) for name, each in settings.as_dict().items()},
+            "segment": f"{self.segment} batches",
+            "size": f"{format_size(self.actual_bytes)}, predicted "
+            f"{format_size(self.predicted_bytes)}",
+        }
+        for name in ("memory", "disk", "device memory"):
+            size = getattr(settings, name.replace(" ", "_"))
+            found[name] = "not said" if size is None else format_size(size)
+        del found["num neighbors"], found["epochs"]
+        return found
 
 
-def _inner(top: Record, name: str) -> Record:
-    return Record(top.value(name, dict), top.where, name, MEND)
+class PackKind(LayoutKind[PackInfo]):
+    """Packs; see `LayoutKind`."""
+
+    def info(self, top: Record, settings: Any, store: str) -> PackInfo:
+        """See `LayoutKind.info`."""
+        schema = parse_schema(top.inner("schema"))
+        listed = top.value("arrays", dict)
+        arrays = {
+            name: parse_array(
+                name, Record(listed[name], top.where, f"arrays[{name!r}]", MEND), GROUPS
+            )
+            for name in listed
+        }
+        tables = top.value("tables", dict)
+        if not all(isinstance(each, str) for each in tables.values()):
+            raise top.error("has a checksum of a table that is no text")
+        numbers = ("batches", "segment", "predicted_bytes", "actual_bytes")
+        batches, segment, predicted, actual = map(top.whole, numbers)
+        info = PackInfo(
+            store, settings, batches, segment, predicted, actual, schema, arrays, tables
+        )
+        _check(info, top)
+        return info
+
+    def settings(self, record: Record) -> PackSettings:
+        """See `LayoutKind.settings`."""
+        return parse_settings(record)
 
 
-def parse_array(name: str, record: Record, groups: Sequence[str]) -> PackArray:
-    """An array of a pack, or of a partitioned folder.
-
-    Args:
-        name: its name, which may come from a stranger.
-        record: what the folder's json says of it.
-        groups: the first parts of the names that are allowed.
-
-    Raises:
-        StoreError: the record is damaged.
-    """
-    parts = name.split("/")
-    if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in groups:
-        raise record.error(f"is none of {', '.join(groups)}")
-    dtype, shape, checksum = record.text("dtype"), record.value("shape", list), ""
-    try:
-        storage_dtype(dtype)
-    except ConfigError as error:
-        raise record.error(f"is refused: {error}") from None
-    if not 1 <= len(shape) <= 8 or any(type(size) is not int or size < 0 for size in shape):
-        raise record.error("has a 'shape' that is not a list of 1 to 8 sizes")
-    if math.prod(max(size, 1) for size in shape) >= COUNT_MAX:
-        raise record.error("has a 'shape' that is too large")
-    checksum = record.text("checksum")
-    if not _CHECKSUM.fullmatch(checksum):
-        raise record.error("has a 'checksum' that is none")
-    return PackArray(name, dtype, tuple(shape), checksum)
+PACKS = PackKind(
+    PACKED, PACK_JSON, FORMAT, VERSION, ".packing", GROUPS, re.compile("[0-9a-f]{12}"),
+    anywhere=True, called="a pack", doing="packing", made_by="gnndrive pack", mend=MEND,
+    in_the_way="remove it first (gnndrive unpack)", elsewhere="pack to another one with out=",
+)  # fmt: skip
 
 
 def _check(info: PackInfo, top: Record) -> None:
@@ -231,70 +184,3 @@ def table_checksums(store: Store, tables: Iterable[FeatureTable]) -> dict[str, s
 def pack_path(store: Store, settings: PackSettings) -> Path:
     """The folder of a store's pack with these settings, if the user names no other."""
     return Path(store.path, PACKED, settings.digest)
-
-
-def open_pack(path: str | os.PathLike[str], store: Store | None = None) -> PackInfo:
-    """Read pack.json; opens no array.
-
-    Args:
-        path: the pack's folder.
-        store: the store that it must belong to; None: any.
-
-    Raises:
-        StoreError: there is no pack, it is damaged, or the store has changed since it was packed.
-    """
-    root = Path(os.path.abspath(path))
-    if not os.path.lexists(root / PACK_JSON):
-        raise StoreError(
-            f"{root / PACK_JSON} is not there: {root} is not a pack; make one with gnndrive pack"
-        )
-    try:
-        content = read_plain(root, PACK_JSON, JSON_BYTES_MAX + 1, MEND)
-    except OSError as error:
-        raise StoreError(f"{root / PACK_JSON} cannot be read ({error.strerror}): {MEND}") from None
-    if len(content) > JSON_BYTES_MAX:
-        raise StoreError(f"{root / PACK_JSON} is too large: {MEND}")
-    info = parse(content, str(root / PACK_JSON))
-    if store is not None and info.store != store.identity:
-        raise StoreError(f"{store.path} has changed since {root} was packed: {MEND}")
-    return info
-
-
-def packs_of(store: Store) -> list[Pack]:
-    """The packs in a store's folder, by name; unfinished ones are left out."""
-    folder = Path(store.path, PACKED)
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:
-        return []
-    found = []
-    for name in filter(_DIGEST.fullmatch, names):
-        try:
-            found.append(Pack(folder / name, open_pack(folder / name, store)))
-        except StoreError as error:
-            found.append(Pack(folder / name, None, str(error)))
-    return found
-
-
-def file_checksum(root: Path, array: PackArray | ArrayInfo, mend: str = MEND) -> str:
-    """The SHA-256 of an array's file, as pack.json has it.
-
-    Args:
-        root: the folder.
-        array: the array.
-        mend: what to do if the file is damaged, for errors.
-
-    Raises:
-        StoreError: the file is missing, of another size, or cannot be read.
-    """
-    path = root / array.file
-    fd = open_plain(root, array.file, mend)
-    try:
-        if os.fstat(fd).st_size != array.nbytes:
-            raise StoreError(f"{path} does not have {array.nbytes:,} bytes: {mend}")
-    finally:
-        os.close(fd)
-    try:
-        return hash_file(path, array.nbytes)
-    except ReadError as error:
-        raise StoreError(f"{error}: {mend}") from None

@@ -9,87 +9,17 @@ When not to use it: for a pack that may come from a stranger, whose sections `Sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from gnndrive.common.errors import StoreError
-from gnndrive.common.limits import refusal
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import DATA_OFFSET
+from gnndrive.store.layout.arrays import Ids, Maps, StoredIds
 from gnndrive.store.packed.encoding import section_name
 from gnndrive.store.packed.placement import TablePlaces
 from gnndrive.store.packed.sections import Schema
 from gnndrive.store.packed.volumes import volume_name
-
-Ids: TypeAlias = "npt.NDArray[Any]"
-_OPEN_MAX = 4  # files whose maps are kept, each with a descriptor
-
-
-class Maps:
-    """Memory maps of the files that were used last; nothing grows with the number of files."""
-
-    def __init__(self) -> None:
-        self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
-
-    def data(self, path: Path) -> npt.NDArray[np.uint8]:
-        """The bytes of an .npy file in the form of a store's, without the header.
-
-        Raises:
-            StoreError, ConfigError: see `map_array`.
-        """
-        found = self._maps.pop(path, None)
-        if found is None:
-            found = map_array(path, "uint8")
-        self._maps[path] = found
-        if len(self._maps) > _OPEN_MAX:
-            del self._maps[next(iter(self._maps))]
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredIds:
-    """Numbers in a file, which is mapped while they are looked at: `np.asarray` maps it.
-
-    Attributes:
-        maps: maps the file.
-        path: the file.
-        start: the first byte, counted from the end of the header.
-        count: how many numbers there are.
-        dtype: int32 or int64.
-    """
-
-    maps: Maps
-    path: Path
-    start: int
-    count: int
-    dtype: np.dtype[Any]
-    ndim = 1
-
-    @property
-    def shape(self) -> tuple[int]:
-        """How many there are."""
-        return (self.count,)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def part(self, start: int, stop: int) -> StoredIds:
-        """Those at the places from `start` to `stop`."""
-        assert 0 <= start <= stop <= self.count
-        first = self.start + start * self.dtype.itemsize
-        return replace(self, start=first, count=stop - start)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        end = self.start + self.count * self.dtype.itemsize
-        found = self.maps.data(self.path)[self.start : end]
-        if found.nbytes != end - self.start:
-            raise StoreError(f"{self.path} became shorter: remove the folder, and pack again")
-        return np.asarray(found.view(self.dtype), dtype)
 
 
 class MappedSamples:
@@ -183,20 +113,3 @@ class Entries:
         found = samples.schema.hop_counts(samples.rows[number], "nodes", None)
         assert found is not None, "plain samples have counts by hop"
         return found[0]
-
-
-def map_array(path: Path, dtype: str) -> Ids:
-    """The numbers in an .npy file in the form of a store's, memory-mapped; [n].
-
-    Raises:
-        StoreError: the file cannot be opened.
-        ConfigError: too many files are open.
-    """
-    try:
-        if path.stat().st_size <= DATA_OFFSET:
-            return np.empty(0, dtype)
-        return np.asarray(np.memmap(path, dtype, "r", DATA_OFFSET))
-    except OSError as error:
-        raise refusal(error.errno or 0) or StoreError(
-            f"{path} cannot be opened ({error.strerror}): remove the folder, and pack again"
-        ) from error

@@ -23,6 +23,10 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, format_size, least_text
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import Progress
+from gnndrive.store.layout.arrays import LayoutArray, file_checksum
+from gnndrive.store.layout.reserving import reserve
+from gnndrive.store.layout.rows import MEMORY_MIN, RowPacking
+from gnndrive.store.layout.table_parts import SUM_MODULUS
 from gnndrive.store.packed.contents import (
     TableRows,
     TableUse,
@@ -33,8 +37,7 @@ from gnndrive.store.packed.contents import (
     rows_info,
 )
 from gnndrive.store.packed.folder import PackingFolder
-from gnndrive.store.packed.format import PackArray, PackInfo, file_checksum, table_checksums
-from gnndrive.store.packed.gathering import SUM_MODULUS
+from gnndrive.store.packed.format import PACKS, PackInfo, table_checksums
 from gnndrive.store.packed.hot import choose_hot
 from gnndrive.store.packed.mapped_samples import MappedSamples
 from gnndrive.store.packed.orders import SETS_MAX
@@ -42,10 +45,8 @@ from gnndrive.store.packed.placement import with_places
 from gnndrive.store.packed.places import NodePlaces
 from gnndrive.store.packed.placing import Placing
 from gnndrive.store.packed.record import BatchSource, HotRows, Recorded, record
-from gnndrive.store.packed.reserving import reserve
 from gnndrive.store.packed.room import DoesNotFit, Room
 from gnndrive.store.packed.row_outputs import outputs_of
-from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
 from gnndrive.store.packed.samples import load_schema
 from gnndrive.store.packed.sections import Schema
 from gnndrive.store.packed.segments import choose_segment
@@ -212,7 +213,7 @@ class _Packing:
         return pack_bytes(self._info(schema, segment, 0, listed(infos, {})))
 
     def _info(
-        self, schema: Schema, segment: int, predicted: int, arrays: Mapping[str, PackArray]
+        self, schema: Schema, segment: int, predicted: int, arrays: Mapping[str, LayoutArray]
     ) -> PackInfo:
         return PackInfo(
             self._store.identity, self._settings, self._batches, segment, predicted, 0, schema,
@@ -265,7 +266,7 @@ class _Packing:
         hashed = [info for info in infos if info.name not in sums]
         done, total, found = 0, sum(info.nbytes for info in hashed), dict(sums)
         for info in hashed:
-            found[info.name] = file_checksum(self._root, info)
+            found[info.name] = file_checksum(self._root, info, PACKS.mend)
             done += info.nbytes
             self._progress(CHECK, done, total)
         arrays = listed(infos, found)

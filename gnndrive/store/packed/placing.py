@@ -15,9 +15,10 @@ import numpy as np
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.layout.arrays import Ids, map_array
 from gnndrive.store.packed.contents import bands_name, shared_name
 from gnndrive.store.packed.hot import BANDS
-from gnndrive.store.packed.mapped_samples import Entries, Ids, MappedSamples, map_array
+from gnndrive.store.packed.mapped_samples import Entries, MappedSamples
 from gnndrive.store.packed.placement import places_of, with_places
 from gnndrive.store.packed.places import Arrangement, renumber
 from gnndrive.store.packed.samples import write_index

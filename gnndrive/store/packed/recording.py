@@ -37,7 +37,7 @@ from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo
 from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
-from gnndrive.store.packed.format import MEND, PACK_JSON, PackInfo, open_pack, table_checksums
+from gnndrive.store.packed.format import MEND, PACK_JSON, PACKS, PackInfo, table_checksums
 from gnndrive.store.packed.hot import BANDS
 from gnndrive.store.packed.placement import LEVELS, fill, places_of, with_places
 from gnndrive.store.packed.samples import SampleReader, read_index
@@ -78,7 +78,7 @@ def recorded_sizes(schema: Schema, index: Int64Array) -> RecordedSizes:
 
 def _is_same(path: Path, info: PackInfo) -> bool:
     """Whether a folder holds the same pack again: pack.json has the checksums of all files."""
-    return open_pack(path) == info
+    return PACKS.read(path) == info
 
 
 class Recording:
@@ -86,7 +86,7 @@ class Recording:
 
     Args:
         path: the pack's folder.
-        info: the content of its pack.json, checked against the store (`open_pack`).
+        info: the content of its pack.json, checked against the store (`LayoutKind.read`).
         store: the store.
         tables: the store's tables of the feature buffer.
         wanted: the names of those whose rows are delivered, if the pack has them.
@@ -131,7 +131,7 @@ class Recording:
         self.hot_rows: dict[str, int] = {}
         self.band_ends: dict[str, Int64Array] = {}
         self.band_uses: dict[str, Int64Array] = {}
-        # A pack that is replaced between `open_pack` and this is noticed at the first check.
+        # A pack that is replaced after `info` was read is noticed at the first check.
         self._folder = OpenedFolder(
             path / PACK_JSON, partial(_is_same, path, info),
             f"the pack {path} was removed or replaced since it was opened: make a new loader",

@@ -14,9 +14,10 @@ import numpy as np
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import DATA_OFFSET, index_dtype
+from gnndrive.store.layout.arrays import Maps, StoredIds, map_array
+from gnndrive.store.layout.outputs import Output, PickedIds
 from gnndrive.store.packed.contents import hot_name, rows_name, shared_name
-from gnndrive.store.packed.mapped_samples import Entries, MappedSamples, Maps, StoredIds, map_array
-from gnndrive.store.packed.outputs import Output, PickedIds
+from gnndrive.store.packed.mapped_samples import Entries, MappedSamples
 from gnndrive.store.packed.placement import TablePlaces, levels_by_stretch
 
 IN_CHUNK = 0

@@ -7,6 +7,7 @@ recorded batches are placed on disk; packs that differ only in these replay the 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from typing import Any
@@ -94,6 +95,24 @@ class PackSettings:
         """The settings in a form that JSON can hold."""
         return asdict(self)
 
+    def texts(self) -> list[str]:
+        """See `LayoutSettings.texts`; the epochs first."""
+        epochs = f"{self.epochs} {'epoch' if self.epochs == 1 else 'epochs'}"
+        parts = [epochs, f"fanout {said(self.num_neighbors)}", f"batch size {self.batch_size}"]
+        parts += [f"seed {self.seed}", f"order {self.order}"]
+        return parts if self.shuffle else [*parts, "not shuffled"]
+
+
+def said(value: Any) -> str:
+    """A setting as the command line takes it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {said(each)}" for name, each in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) or "none"
+
 
 def parse_settings(record: Record) -> PackSettings:
     """The settings in a pack.json, which may come from a stranger.
@@ -140,11 +159,11 @@ def differences(
     for name in names:
         was, now = getattr(there, name), getattr(wanted, name)
         if was != now:
-            found.append(f"{_SPOKEN.get(name, name)} was {_said(was)} and is {_said(now)}")
+            found.append(f"{_SPOKEN.get(name, name)} was {_shown(was)} and is {_shown(now)}")
     return found
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return repr(value) if value != "" else "that of plain neighbour sampling"
 
 

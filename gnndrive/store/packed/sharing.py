@@ -25,9 +25,10 @@ from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import ArrayInfo, Progress, index_dtype, npy_header
+from gnndrive.store.layout.arrays import Ids, map_array
 from gnndrive.store.packed.contents import TableUse, bands_name, hot_name, shared_name
 from gnndrive.store.packed.hot import HotNodes
-from gnndrive.store.packed.mapped_samples import Entries, Ids, MappedSamples, map_array
+from gnndrive.store.packed.mapped_samples import Entries, MappedSamples
 from gnndrive.store.packed.orders import order_rows
 from gnndrive.store.packed.placement import places_of
 from gnndrive.store.packed.places import NodePlaces, TooManyShared

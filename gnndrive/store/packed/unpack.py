@@ -10,13 +10,12 @@ import os
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.derived_folder import aside_of, put_aside, remove_layout
-from gnndrive.store.packed.folder import PACKS
-from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
-from gnndrive.store.packed.unfinished import unfinished_packs
+from gnndrive.store.layout.folder import aside_of, put_aside, remove_layout
+from gnndrive.store.layout.kind import FoundLayout
+from gnndrive.store.layout.unfinished import UnfinishedLayout, unfinished_layouts
+from gnndrive.store.packed.format import PACKED, PACKS, PackInfo
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.store.unfinished_layout import UnfinishedLayout
 
 
 def unpack(
@@ -47,7 +46,7 @@ def unpack(
 
 
 def _unpack(opened: Store, pack: str | os.PathLike[str] | None) -> list[Path]:
-    folder, found = opened.path / PACKED, packs_of(opened)
+    folder, found = opened.path / PACKED, PACKS.of(opened)
     target = _target(opened, pack, found)
     beside = folder if target is None else target.parent
     unfinished = [each for each in _unfinished(beside) if beside == folder or each.target == target]
@@ -63,7 +62,9 @@ def _unpack(opened: Store, pack: str | os.PathLike[str] | None) -> list[Path]:
     return removed
 
 
-def _target(store: Store, pack: str | os.PathLike[str] | None, found: list[Pack]) -> Path | None:
+def _target(
+    store: Store, pack: str | os.PathLike[str] | None, found: list[FoundLayout[PackInfo]]
+) -> Path | None:
     """The pack that is meant; None: the store has none, but perhaps unfinished ones."""
     if pack is None:
         if len(found) > 1:
@@ -82,7 +83,7 @@ def _target(store: Store, pack: str | os.PathLike[str] | None, found: list[Pack]
 
 def _unfinished(folder: Path) -> list[UnfinishedLayout]:
     """The unfinished packs in a folder that no process makes, and the rests of removed ones."""
-    found = unfinished_packs(folder) if folder.is_dir() else []
+    found = unfinished_layouts(folder, PACKS) if folder.is_dir() else []
     return [each for each in found if not each.in_use]
 
 
@@ -95,12 +96,12 @@ def _check_pack(path: Path) -> None:
     if path.is_symlink():
         raise StoreError(f"{path} is a link: name the folder itself")
     try:
-        open_pack(path)
+        PACKS.read(path)
     except StoreError as error:
         raise StoreError(f"{path} is not removed, because it is no pack: {error}") from None
 
 
-def _listed(found: list[Pack]) -> str:
+def _listed(found: list[FoundLayout[PackInfo]]) -> str:
     return ", ".join(each.path.name for each in found) or "none"
 
 

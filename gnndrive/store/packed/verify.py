@@ -16,6 +16,8 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.format import Progress
+from gnndrive.store.layout.arrays import Ids, file_checksum, map_array
+from gnndrive.store.layout.row_checks import verify_rows
 from gnndrive.store.packed.contents import (
     TableRows,
     bands_name,
@@ -26,22 +28,15 @@ from gnndrive.store.packed.contents import (
     shared_name,
 )
 from gnndrive.store.packed.encoding import Sections, rows_of
-from gnndrive.store.packed.format import (
-    INDEX,
-    MEND,
-    PackInfo,
-    file_checksum,
-    open_pack,
-)
+from gnndrive.store.packed.format import INDEX, MEND, PACKS, PackInfo
 from gnndrive.store.packed.hot import BANDS
-from gnndrive.store.packed.mapped_samples import Ids, MappedSamples, map_array
+from gnndrive.store.packed.mapped_samples import MappedSamples
 from gnndrive.store.packed.placement import (
     TablePlaces,
     fill,
     places_of,
     with_places,
 )
-from gnndrive.store.packed.row_checks import verify_rows
 from gnndrive.store.packed.row_outputs import IN_CHUNK, outputs_of
 from gnndrive.store.packed.samples import SampleReader, read_index
 from gnndrive.store.reader import Store
@@ -65,11 +60,11 @@ def verify_pack(
         ReadError: a table cannot be read.
     """
     root, told = Path(os.path.abspath(path)), progress or (lambda *_: None)
-    info = open_pack(root, store)
+    info = PACKS.read(root, store)
     arrays = [each for name, each in info.arrays.items() if not name.startswith("rows/")]
     done, total = 0, sum(array.nbytes for array in arrays)
     for array in arrays:
-        if file_checksum(root, array) != array.checksum:
+        if file_checksum(root, array, MEND) != array.checksum:
             raise StoreError(
                 f"{root / array.file} has another checksum than pack.json says: {MEND}"
             )

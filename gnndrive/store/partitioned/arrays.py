@@ -12,7 +12,7 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.ffi import ffi
 from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.packed.mapped_samples import map_array
+from gnndrive.store.layout.arrays import map_array
 
 Ids = npt.NDArray[Any]
 """Whole numbers, int32 or int64."""

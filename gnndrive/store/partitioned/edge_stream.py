@@ -14,7 +14,7 @@ from typing import Any
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi
 from gnndrive.common.io.direct_file import PAGE_BYTES
-from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.reader import Store
 
 PART_BYTES = (4 << 20) + 2 * PAGE_BYTES

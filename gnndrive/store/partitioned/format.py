@@ -24,8 +24,6 @@ When not to use it: the store's own arrays are in store.json (`gnndrive/store/fo
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,11 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.files import read_plain
-from gnndrive.store.format import JSON_BYTES_MAX, ArrayInfo, index_dtype
-from gnndrive.store.packed.format import PackArray, parse_array
+from gnndrive.common.memory import format_size
+from gnndrive.store.format import ArrayInfo, index_dtype
+from gnndrive.store.layout.arrays import LayoutArray, parse_array
+from gnndrive.store.layout.kind import LayoutKind
 from gnndrive.store.parsing import Record
-from gnndrive.store.partitioned.settings import PartitionSettings, parse_settings
+from gnndrive.store.partitioned.settings import PartitionSettings, parse_settings, percent
 from gnndrive.store.reader import Store
 
 FORMAT, VERSION = "gnndrive-partition", 2
@@ -49,6 +48,7 @@ ARRAYS = (
     "indices", "x",
 )  # fmt: skip
 HOT_SHARE = 0.01  # of the nodes: as many static nodes a loader holds if nothing else is said
+_WINDOWS = {"an eighth": 8, "a third": 3}  # of the partitions
 NAME = re.compile(r"[^\W.][\w.\-]{0,100}")
 
 
@@ -65,7 +65,6 @@ class PartitionInfo:
         share_hot: the share of in-edges that come from another partition, but from one of the
             hottest hundredth of the nodes.
         arrays: every array by name.
-        version: the version of the format.
     """
 
     store: str
@@ -75,8 +74,7 @@ class PartitionInfo:
     num_static: int
     share_inside: float
     share_hot: float
-    arrays: Mapping[str, PackArray]
-    version: int = VERSION
+    arrays: Mapping[str, LayoutArray]
 
     @property
     def num_parts(self) -> int:
@@ -99,10 +97,59 @@ class PartitionInfo:
         chance = (partitions - 1) / (self.num_parts - 1) if self.num_parts > 1 else 1.0
         return min(always + (1 - always) * min(max(chance, 0.0), 1.0), 1.0)
 
+    def shown(self) -> dict[str, Any]:
+        """See `LayoutInfo.shown`."""
+        content = self.as_dict()
+        for name in ("format", "version", "arrays"):
+            del content[name]
+        windows = {
+            str(count): self.share_kept(count)
+            for count in (max(round(self.num_parts / part), 1) for part in _WINDOWS.values())
+        }
+        return content | {
+            "num_parts": self.num_parts, "share_kept": windows, "bytes": self.nbytes,
+        }  # fmt: skip
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the arrays' files."""
+        return {name: self.arrays[name].nbytes for name in sorted(self.arrays)}
+
+    def texts(self) -> list[str]:
+        """See `LayoutInfo.texts`."""
+        return [*self.settings.texts(), f"{percent(self.share_inside)} of the in-edges inside"]
+
+    def lines(self) -> dict[str, str]:
+        """See `LayoutInfo.lines`."""
+        settings = self.settings
+        return {
+            "partitions": f"{self.num_parts:,}, {self.num_nodes / self.num_parts:,.0f} nodes each "
+            "on average",
+            "method": settings.said_method,
+            "seed": str(settings.seed),
+            "static nodes": f"{self.num_static:,} ({percent(settings.static)} of the nodes)",
+            **self.kept(),
+            "size": format_size(self.nbytes),
+        }
+
+    def kept(self) -> dict[str, str]:
+        """Which share of the in-edges sampling inside keeps, in lines for a user."""
+        found = {
+            "edges kept": f"{percent(self.share_inside)} of the in-edges lie inside a partition"
+        }
+        for name, part in _WINDOWS.items():
+            count = max(round(self.num_parts / part), 1)
+            of = "partition" if count == 1 else "partitions"
+            hot, cold = self.share_kept(count), self.share_kept(count, hot=False)
+            found[f"  in {name}"] = (
+                f"{percent(hot)} in a window of {count:,} {of} and the hottest hundredth of the "
+                f"nodes, {percent(cold)} without these"
+            )
+        return found
+
     def as_dict(self) -> dict[str, Any]:
         """The content of partition.json, for display and `--json`."""
         return {
-            "format": FORMAT, "version": self.version, "store": self.store,
+            "format": FORMAT, "version": VERSION, "store": self.store,
             "settings": self.settings.as_dict(), "num_nodes": self.num_nodes,
             "num_edges": self.num_edges, "num_static": self.num_static,
             "share_inside": self.share_inside, "share_hot": self.share_hot,
@@ -111,7 +158,7 @@ class PartitionInfo:
 
 
 def array_infos(
-    nodes: int, edges: int, parts: int, static: int, static_edges: int, x: ArrayInfo | PackArray
+    nodes: int, edges: int, parts: int, static: int, static_edges: int, x: ArrayInfo | LayoutArray
 ) -> dict[str, ArrayInfo]:
     """Every array of a folder by name, without checksums.
 
@@ -136,45 +183,53 @@ def array_infos(
     return {name: ArrayInfo(name, *kinds[name], "") for name in ARRAYS}
 
 
-def dump(info: PartitionInfo) -> bytes:
-    """The bytes of partition.json."""
-    text = json.dumps(info.as_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode()
+class PartitionKind(LayoutKind[PartitionInfo]):
+    """Partitioned folders; see `LayoutKind`."""
+
+    def info(self, top: Record, settings: Any, store: str) -> PartitionInfo:
+        """See `LayoutKind.info`."""
+        listed = top.value("arrays", dict)
+        if set(listed) != set(ARRAYS):
+            raise top.error(f"does not list the arrays {', '.join(ARRAYS)}")
+        arrays = {
+            name: parse_array(
+                name, Record(listed[name], top.where, f"arrays[{name!r}]", MEND), ARRAYS
+            )
+            for name in listed
+        }
+        nodes, edges, static = map(top.whole, ("num_nodes", "num_edges", "num_static"))
+        inside, hot = top.value("share_inside", float), top.value("share_hot", float)
+        if not (inside >= 0 and hot >= 0 and inside + hot <= 1 + 1e-9):  # NaN is refused, too
+            raise top.error("has shares of in-edges that are none")
+        info = PartitionInfo(store, settings, nodes, edges, static, inside, hot, arrays)
+        _check(info, top)
+        return info
+
+    def settings(self, record: Record) -> PartitionSettings:
+        """See `LayoutKind.settings`."""
+        return parse_settings(record)
+
+    def check_store(self, info: PartitionInfo, root: Path, store: Store) -> None:
+        """See `LayoutKind.check_store`."""
+        super().check_store(info, root, store)
+        x = store.info.arrays.get(TABLE)
+        counts = store.num_nodes, store.num_edges
+        found = info.arrays["x"]
+        if x is None or (x.dtype, x.shape[1:]) != (found.dtype, found.shape[1:]):
+            raise StoreError(f"{root} has rows of another shape or dtype than {store.path}: {MEND}")
+        if (info.num_nodes, info.num_edges) != counts:
+            raise StoreError(
+                f"{root} has other numbers of nodes or edges than {store.path}: {MEND}"
+            )
 
 
-def parse(content: bytes, where: str) -> PartitionInfo:
-    """Parse partition.json.
-
-    Args:
-        content: its bytes, which may come from a stranger.
-        where: its path, for errors.
-
-    Raises:
-        StoreError: it is invalid, of another version of the format, or contradicts itself.
-    """
-    top = Record.parse(content, where, PARTITION_JSON, MEND)
-    if top.text("format") != FORMAT:
-        raise StoreError(f"{where} does not belong to a partitioned store: choose another folder")
-    if top.whole("version") != VERSION:
-        raise top.error(f"has version {top.whole('version')}, and this gnndrive reads {VERSION}")
-    settings = parse_settings(Record(top.value("settings", dict), where, "settings", MEND))
-    listed = top.value("arrays", dict)
-    if set(listed) != set(ARRAYS):
-        raise top.error(f"does not list the arrays {', '.join(ARRAYS)}")
-    arrays = {
-        name: parse_array(name, Record(listed[name], where, f"arrays[{name!r}]", MEND), ARRAYS)
-        for name in listed
-    }
-    store = top.text("store")
-    if not re.fullmatch("[0-9a-f]{64}", store):
-        raise top.error("has a 'store' that is not 64 hexadecimal digits")
-    nodes, edges, static = map(top.whole, ("num_nodes", "num_edges", "num_static"))
-    inside, hot = top.value("share_inside", float), top.value("share_hot", float)
-    if not (inside >= 0 and hot >= 0 and inside + hot <= 1 + 1e-9):  # NaN is refused, too
-        raise top.error("has shares of in-edges that are none")
-    info = PartitionInfo(store, settings, nodes, edges, static, inside, hot, arrays)
-    _check(info, top)
-    return info
+PARTITIONS = PartitionKind(
+    PARTITIONED, PARTITION_JSON, FORMAT, VERSION, ".partitioning", ARRAYS, NAME,
+    anywhere=False, called="a partitioned folder", doing="partitioning",
+    made_by="gnndrive partition", mend=MEND,
+    in_the_way="replace it (--overwrite), or give another name (--name)",
+    elsewhere="copy the store to another one, and partition it there",
+)  # fmt: skip
 
 
 def _check(info: PartitionInfo, top: Record) -> None:
@@ -214,50 +269,3 @@ def partitioned_path(store: Store, name: str) -> Path:
             f"name={name!r}: give letters, digits, '_', '-' and '.', a letter or digit first"
         )
     return Path(store.path, PARTITIONED, name)
-
-
-def read_partition(path: str | os.PathLike[str], store: Store | None = None) -> PartitionInfo:
-    """Read partition.json; opens no array.
-
-    Args:
-        path: the folder.
-        store: the store that it must belong to; None: any.
-
-    Raises:
-        StoreError: there is no such folder, it is damaged, or the store has changed since.
-    """
-    root = Path(os.path.abspath(path))
-    if not os.path.lexists(root / PARTITION_JSON):
-        raise StoreError(
-            f"{root / PARTITION_JSON} is not there: {root} is no partitioned folder; make one with "
-            "gnndrive partition"
-        )
-    try:
-        content = read_plain(root, PARTITION_JSON, JSON_BYTES_MAX + 1, MEND)
-    except OSError as error:
-        raise StoreError(
-            f"{root / PARTITION_JSON} cannot be read ({error.strerror}): {MEND}"
-        ) from None
-    if len(content) > JSON_BYTES_MAX:
-        raise StoreError(f"{root / PARTITION_JSON} is too large: {MEND}")
-    info = parse(content, str(root / PARTITION_JSON))
-    if store is not None:
-        _check_store(info, root, store)
-    return info
-
-
-def _check_store(info: PartitionInfo, root: Path, store: Store) -> None:
-    """Check that the folder is of this store, as it is now.
-
-    Raises:
-        StoreError: it is not.
-    """
-    if info.store != store.identity:
-        raise StoreError(f"{store.path} has changed since {root} was made: {MEND}")
-    x = store.info.arrays.get(TABLE)
-    counts = store.num_nodes, store.num_edges
-    found = info.arrays["x"]
-    if x is None or (x.dtype, x.shape[1:]) != (found.dtype, found.shape[1:]):
-        raise StoreError(f"{root} has rows of another shape or dtype than {store.path}: {MEND}")
-    if (info.num_nodes, info.num_edges) != counts:
-        raise StoreError(f"{root} has other numbers of nodes or edges than {store.path}: {MEND}")

@@ -15,10 +15,10 @@ from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress
-from gnndrive.store.packed.row_record import SUFFIX, RowRecord, load
-from gnndrive.store.packed.row_writer import BUFFERS, RowWriter, buffer_bytes
-from gnndrive.store.packed.rows import SYNC_BYTES, budget_for
-from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.layout.row_record import SUFFIX, RowRecord, load
+from gnndrive.store.layout.row_writer import BUFFERS, RowWriter, buffer_bytes
+from gnndrive.store.layout.rows import SYNC_BYTES, budget_for
+from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import Ids, map_numbers, table
 from gnndrive.store.partitioned.new_lists import NewLists
 from gnndrive.store.partitioned.renumbering import PART_BYTES

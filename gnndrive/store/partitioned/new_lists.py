@@ -16,7 +16,7 @@ import numpy as np
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import Int64Array
-from gnndrive.store.packed.table_parts import Part
+from gnndrive.store.layout.table_parts import Part
 from gnndrive.store.partitioned.arrays import Ids, numbers
 from gnndrive.store.partitioned.renumbering import checked, find, no_such_node
 from gnndrive.store.reader import Store

@@ -15,9 +15,9 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, parse_size
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import Progress
+from gnndrive.store.layout.folder import LayoutFolder
 from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
-from gnndrive.store.partitioned.folder import PartitioningFolder
-from gnndrive.store.partitioned.format import PartitionInfo, partitioned_path
+from gnndrive.store.partitioned.format import PARTITIONS, PartitionInfo, partitioned_path
 from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.settings import METHODS, STATIC_DEFAULT, PartitionSettings
 from gnndrive.store.partitioned.write import write
@@ -87,7 +87,10 @@ def partition(
     room = room if memory is None else parse_size(memory, "memory")
     target = partitioned_path(opened, name)
     settings = _with_method(opened, target, settings, room)
-    with PartitioningFolder(opened, target, settings, overwrite) as folder, opened.unchanged():
+    with (
+        LayoutFolder(PARTITIONS, opened, target, settings, overwrite) as folder,
+        opened.unchanged(),
+    ):
         if folder.finished is not None:
             return folder.finished
 
@@ -108,7 +111,7 @@ def _with_method(
         return settings
     for method in ("metis", "ldg"):
         chosen = replace(settings, method=method)
-        if PartitioningFolder(store, target, chosen).path.exists():
+        if LayoutFolder(PARTITIONS, store, target, chosen).path.exists():
             return chosen
     return replace(settings, method=choose_method(store, memory))
 

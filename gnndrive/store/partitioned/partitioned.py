@@ -1,4 +1,4 @@
-"""`Partitioned`: an opened partitioned folder, and `partitions_of`: those of a store.
+"""`Partitioned`: an opened partitioned folder.
 
 Everything in the folder may come from a stranger, so it is checked:
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,23 +28,21 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Int32Array, Int64Array, TableFile
 from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
+from gnndrive.store.layout.arrays import LayoutArray
 from gnndrive.store.mapped_rows import pick_rows
 from gnndrive.store.opened_folder import OpenedFolder
-from gnndrive.store.packed.format import PackArray
 from gnndrive.store.partitioned.format import (
     MEND,
-    NAME,
     PARTITION_JSON,
-    PARTITIONED,
+    PARTITIONS,
     PartitionInfo,
-    read_partition,
 )
 from gnndrive.store.reader import Store
 
 
 def _is_same(path: Path, info: PartitionInfo) -> bool:
     """Whether a folder holds the same partitions again: partition.json has all checksums."""
-    return read_partition(path) == info
+    return PARTITIONS.read(path) == info
 
 
 class Partitioned:
@@ -207,7 +204,7 @@ class Partitioned:
             path, DATA_OFFSET, info.shape[0], info.row_bytes, info.dtype, info.shape[1:]
         )
 
-    def _open(self, array: PackArray) -> int:
+    def _open(self, array: LayoutArray) -> int:
         """Open a file and check its size and header; returns a descriptor behind the header."""
         fd = open_plain(self.path, array.file, MEND)
         try:
@@ -229,7 +226,7 @@ class Partitioned:
         return fd
 
 
-def _as_info(array: PackArray) -> ArrayInfo:
+def _as_info(array: LayoutArray) -> ArrayInfo:
     return ArrayInfo(array.name, array.dtype, array.shape, "")
 
 
@@ -262,35 +259,4 @@ def open_partitioned(path: str | os.PathLike[str], store: Store) -> Partitioned:
         ConfigError: too many files are open.
     """
     root = Path(os.path.abspath(path))
-    return Partitioned(root, read_partition(root, store))
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionedFolder:
-    """A partitioned folder of a store, whole or damaged.
-
-    Attributes:
-        path: the folder; its name is what a loader calls it.
-        info: the content of its partition.json; None: it is damaged.
-        problem: why it is damaged, and what to do; "" if it is not.
-    """
-
-    path: Path
-    info: PartitionInfo | None
-    problem: str = ""
-
-
-def partitions_of(store: Store) -> list[PartitionedFolder]:
-    """The partitioned folders of a store, by name; unfinished ones are left out."""
-    folder = Path(store.path, PARTITIONED)
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:
-        return []
-    found = []
-    for name in filter(NAME.fullmatch, names):
-        try:
-            found.append(PartitionedFolder(folder / name, read_partition(folder / name, store)))
-        except StoreError as error:
-            found.append(PartitionedFolder(folder / name, None, str(error)))
-    return found
+    return Partitioned(root, PARTITIONS.read(root, store))

@@ -23,7 +23,7 @@ from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.io.direct_file import PAGE_BYTES
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import ArrayInfo, Progress
-from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import Ids, map_numbers, numbers, table, write_array
 from gnndrive.store.reader import Store
 

@@ -74,6 +74,22 @@ class PartitionSettings:
         """The settings in a form that JSON can hold; equal settings are equal there."""
         return asdict(self) | {"static": float(self.static)}
 
+    @property
+    def said_method(self) -> str:
+        """How the partitions were found, in words."""
+        name = "from a file" if self.method == "file" else self.method
+        return f"{name}, training nodes first" if self.train_first else name
+
+    def texts(self) -> list[str]:
+        """See `LayoutSettings.texts`."""
+        count = f"{self.parts:,} partition{'' if self.parts == 1 else 's'}"
+        return [count, self.said_method, f"seed {self.seed}", f"{percent(self.static)} static"]
+
+
+def percent(share: float) -> str:
+    """A share in words."""
+    return f"{100 * share:.3g} %"
+
 
 def parse_settings(record: Record) -> PartitionSettings:
     """The settings in a partition.json, which may come from a stranger.

@@ -15,7 +15,7 @@ import numpy as np
 
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int64Array, TableFile
-from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import Ids, numbers, table
 from gnndrive.store.partitioned.renumbering import PART_BYTES, checked
 from gnndrive.store.reader import Store

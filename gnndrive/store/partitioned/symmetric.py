@@ -27,7 +27,7 @@ from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
-from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require, zeros
 from gnndrive.store.partitioned.edge_stream import PART_BYTES, EdgeStream
 from gnndrive.store.reader import Store

@@ -19,10 +19,10 @@ from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectReader, page
 from gnndrive.common.io.hashing import hash_file
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET, Progress, storage_dtype
-from gnndrive.store.packed.mapped_samples import Maps, StoredIds
-from gnndrive.store.packed.outputs import Output
-from gnndrive.store.packed.row_checks import verify_rows
-from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.layout.arrays import Maps, StoredIds
+from gnndrive.store.layout.outputs import Output
+from gnndrive.store.layout.row_checks import verify_rows
+from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import Ids, table
 from gnndrive.store.partitioned.format import ARRAYS, MEND, PartitionInfo
 from gnndrive.store.partitioned.new_lists import NewLists, Slice

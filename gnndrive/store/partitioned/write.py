@@ -26,13 +26,12 @@ from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import DATA_OFFSET, Progress
-from gnndrive.store.packed.format import PackArray
-from gnndrive.store.packed.gathering import SUM_MODULUS
-from gnndrive.store.packed.mapped_samples import Maps, StoredIds
-from gnndrive.store.packed.outputs import Output
-from gnndrive.store.packed.reserving import reserve
-from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
-from gnndrive.store.partitioned.folder import PartitioningFolder
+from gnndrive.store.layout.arrays import LayoutArray, Maps, StoredIds
+from gnndrive.store.layout.folder import LayoutFolder
+from gnndrive.store.layout.outputs import Output
+from gnndrive.store.layout.reserving import reserve
+from gnndrive.store.layout.rows import MEMORY_MIN, RowPacking
+from gnndrive.store.layout.table_parts import SUM_MODULUS
 from gnndrive.store.partitioned.format import ARRAYS, TABLE, PartitionInfo, array_infos
 from gnndrive.store.partitioned.list_writer import Unfinished, write_lists, write_static_lists
 from gnndrive.store.partitioned.renumbering import write_order, write_static
@@ -60,8 +59,8 @@ def pointer_bytes(store: Store) -> int:
 
 
 def write(
-    store: Store, part: Part, settings: PartitionSettings, folder: PartitioningFolder, memory: int,
-    report: Progress,
+    store: Store, part: Part, settings: PartitionSettings, folder: LayoutFolder[PartitionInfo],
+    memory: int, report: Progress,
 ) -> PartitionInfo:  # fmt: skip
     """Write the partitioned folder of a homogeneous store with x, or go on after a kill.
 
@@ -150,7 +149,7 @@ def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> P
         checksums[name] = hash_file(made.root / infos[name].file, infos[name].nbytes, each)
         done += infos[name].nbytes
     arrays = {
-        name: PackArray(name, info.dtype, info.shape, checksums[name])
+        name: LayoutArray(name, info.dtype, info.shape, checksums[name])
         for name, info in infos.items()
     }
     made.report(CHECK, total, total)

@@ -16,7 +16,8 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.loader.assembly import Assembly
 from gnndrive.sampling.schedules.base import InputEdges
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
+from gnndrive.store.layout.kind import FoundLayout
+from gnndrive.store.packed.format import PACKED, PACKS, PackInfo
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.packed.settings import PackSettings, differences
 from gnndrive.strategies.packs.recording import pack_command, pack_settings
@@ -49,7 +50,7 @@ def find_recording(assembly: Assembly, packed: Any) -> Recording:
     wanted, store = pack_settings(assembly, 0, 1), assembly.store
     if packed is not None:
         path = _path(assembly, packed)
-        found = Pack(path, open_pack(path, store))
+        found = FoundLayout(path, PACKS.read(path, store))
         if _differs(found, wanted):
             raise ConfigError(_none(assembly, wanted, [found]))
     else:
@@ -82,9 +83,9 @@ def _path(assembly: Assembly, packed: Any) -> Path:
     )
 
 
-def _only(assembly: Assembly, wanted: PackSettings) -> Pack:
+def _only(assembly: Assembly, wanted: PackSettings) -> FoundLayout[PackInfo]:
     """The only pack of the store that fits."""
-    there = packs_of(assembly.store)
+    there = PACKS.of(assembly.store)
     fitting = [each for each in there if not _differs(each, wanted)]
     if not fitting:
         raise ConfigError(_none(assembly, wanted, there))
@@ -96,11 +97,11 @@ def _only(assembly: Assembly, wanted: PackSettings) -> Pack:
     return fitting[0]
 
 
-def _differs(pack: Pack, wanted: PackSettings) -> bool:
+def _differs(pack: FoundLayout[PackInfo], wanted: PackSettings) -> bool:
     return pack.info is None or bool(differences(pack.info.settings, wanted))
 
 
-def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[Pack]) -> str:
+def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[FoundLayout[PackInfo]]) -> str:
     """The message for a store without a pack of these batches."""
     store, name = assembly.store.path, assembly.strategy.name
     lines = []

@@ -12,8 +12,8 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.arguments import positive
-from gnndrive.store.partitioned.format import NAME, PARTITIONED, TABLE
-from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned, partitions_of
+from gnndrive.store.partitioned.format import NAME, PARTITIONED, PARTITIONS, TABLE
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
 
 NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
@@ -73,7 +73,7 @@ def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
 def suited_partitions(store: Store, mixed: bool) -> str | None:
     """The name of the store's partitions that suit best, of several: those at random if windows are
     to mix nodes (`mixed`), others if not; None: there are no whole ones."""
-    infos = {each.path.name: each.info for each in partitions_of(store) if each.info is not None}
+    infos = {each.path.name: each.info for each in PARTITIONS.of(store) if each.info is not None}
 
     def unsuited(name: str) -> bool:
         return (infos[name].settings.method == RANDOM) != mixed
@@ -110,7 +110,7 @@ def _path(store: Store, named: Any) -> Path:
         return there
     if os.path.isdir(text):
         return Path(os.path.abspath(text))
-    names = ", ".join(each.path.name for each in partitions_of(store)) or "none"
+    names = ", ".join(each.path.name for each in PARTITIONS.of(store)) or "none"
     name = f" --name {text}" if NAME.fullmatch(text) else ""
     raise ConfigError(
         f"partitioned={text!r} is not there: {store.path} has {names}; make it with "
@@ -119,7 +119,7 @@ def _path(store: Store, named: Any) -> Path:
 
 
 def _only(store: Store, strategy: str) -> Path:
-    there = partitions_of(store)
+    there = PARTITIONS.of(store)
     if not there:
         raise ConfigError(
             f"strategy={strategy!r} samples inside partitions, and {store.path} has none: make "

@@ -10,8 +10,8 @@ import pytest
 import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.common.io import small_files
-from gnndrive.store.packed import row_checks, rows
-from gnndrive.store.packed.rows import Budget
+from gnndrive.store.layout import row_checks, rows
+from gnndrive.store.layout.rows import Budget
 from tests.given import moved
 from tests.loader.hetero.graph import make_data
 from tests.store.packed.packs import make_graph

@@ -16,21 +16,13 @@ from gnndrive.cli.commands import clean
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store import Store
-from gnndrive.store.packed.folder import LOCK, PACKING_JSON, PackingFolder
-from gnndrive.store.packed.format import (
-    PACK_JSON,
-    PACKED,
-    PackArray,
-    PackInfo,
-    dump,
-    pack_path,
-    packs_of,
-    parse,
-)
+from gnndrive.store.layout.arrays import LayoutArray
+from gnndrive.store.layout.unfinished import unfinished_layouts
+from gnndrive.store.packed.folder import PackingFolder
+from gnndrive.store.packed.format import PACK_JSON, PACKED, PACKS, PackInfo, pack_path
 from gnndrive.store.packed.samples import read_index, write_index
 from gnndrive.store.packed.sections import Schema, Section
 from gnndrive.store.packed.settings import PackSettings, differences
-from gnndrive.store.packed.unfinished import settings_of, unfinished_packs
 from gnndrive.store.packed.unpack import unpack
 from tests.store.kills import killed_at
 from tests.store.packed.packs import files_of
@@ -48,8 +40,10 @@ SCHEMA = Schema(
 def info_of(store: Store) -> PackInfo:
     shape = (2 * 7, len(SCHEMA.columns))
     arrays = {
-        "index": PackArray("index", "int64", shape, "sha256:" + "a" * 64),
-        "rows/nodes/x/000": PackArray("rows/nodes/x/000", "bfloat16", (9, 3), "sum64:" + "0" * 16),
+        "index": LayoutArray("index", "int64", shape, "sha256:" + "a" * 64),
+        "rows/nodes/x/000": LayoutArray(
+            "rows/nodes/x/000", "bfloat16", (9, 3), "sum64:" + "0" * 16
+        ),
     }
     return PackInfo(store.identity, SETTINGS, 7, 8, 1000, 999, SCHEMA, arrays, TABLES)
 
@@ -59,7 +53,7 @@ def info_of(store: Store) -> PackInfo:
 
 def test_pack_json_is_read_as_it_was_written(store):
     info = info_of(store)
-    assert parse(dump(info), "here") == info
+    assert PACKS.parse(PACKS.dump(info), "here") == info
     assert info.epochs == 2
     assert info.arrays["rows/nodes/x/000"].nbytes == 4096 + 9 * 3 * 2
 
@@ -79,25 +73,25 @@ def damaged(value: Any, draw: random.Random) -> Any:
 
 
 def test_a_damaged_pack_json_is_refused_or_consistent(store, seeds):
-    document, refused = json.loads(dump(info_of(store))), 0
+    document, refused = json.loads(PACKS.dump(info_of(store))), 0
     for seed in seeds(200):
         content = json.dumps(damaged(document, random.Random(seed))).encode()
         try:
-            found = parse(content, "here")
+            found = PACKS.parse(content, "here")
         except StoreError:
             refused += 1
         else:
             assert found.arrays["index"].shape == (
                 found.epochs * found.batches, len(found.schema.columns),
             )  # fmt: skip
-            assert parse(dump(found), "here") == found
+            assert PACKS.parse(PACKS.dump(found), "here") == found
     assert refused > 100
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format": NaN}', b"\xff", b"[" * 99999])
 def test_what_is_no_pack_json_is_refused(content):
     with pytest.raises(StoreError):
-        parse(content, "here")
+        PACKS.parse(content, "here")
 
 
 def test_settings_that_differ_have_names():
@@ -131,19 +125,19 @@ def leave(store: Store) -> Path:
 
 
 def test_packs_are_listed_with_their_settings(store):
-    assert packs_of(store) == []
+    assert PACKS.of(store) == []
     paths = sorted([finished(store), finished(store, dataclasses.replace(SETTINGS, segment=1))])
-    assert [pack.path for pack in packs_of(store)] == paths
-    assert {pack.info.settings.segment for pack in packs_of(store) if pack.info} == {None, 1}
+    assert [pack.path for pack in PACKS.of(store)] == paths
+    assert {pack.info.settings.segment for pack in PACKS.of(store) if pack.info} == {None, 1}
     assert set(files_of(paths[0])) == {"index.npy", "pack.json"}
     assert (read_index(paths[0], 14, len(SCHEMA.columns)) == 1).all()
     (paths[0] / "pack.json").write_text("{}")
-    broken, whole = packs_of(store)
+    broken, whole = PACKS.of(store)
     assert broken.info is None
     assert "pack.json" in broken.problem
     assert whole.info is not None
     with PackingFolder(store, store.path / "packed" / "0123456789ab", SETTINGS, TABLES):
-        assert len(packs_of(store)) == 2  # an unfinished one is none
+        assert len(PACKS.of(store)) == 2  # an unfinished one is none
 
 
 def test_a_second_packer_is_refused_and_a_later_one_goes_on(store):
@@ -165,7 +159,7 @@ def test_a_second_packer_is_refused_and_a_later_one_goes_on(store):
 
 
 def test_a_folder_of_another_store_is_emptied(store):
-    (leave(store) / PACKING_JSON).write_text("{}")
+    (leave(store) / PACKS.record).write_text("{}")
     with PackingFolder(store, pack_path(store, SETTINGS), SETTINGS, TABLES) as folder:
         assert not folder.resumed
         assert not (folder.path / "samples").exists()
@@ -176,22 +170,22 @@ def test_a_folder_of_another_store_is_emptied(store):
 
 def test_an_unfinished_one_is_found_with_its_settings_and_removed(store):
     path = leave(store)
-    (found,) = unfinished_packs(path.parent)
+    (found,) = unfinished_layouts(path.parent, PACKS)
     assert (found.path, found.target, found.in_use) == (path, pack_path(store, SETTINGS), False)
-    assert settings_of(found) == SETTINGS
-    assert found.nbytes == 100 + (path / PACKING_JSON).stat().st_size
+    assert found.settings() == SETTINGS
+    assert found.nbytes == 100 + (path / PACKS.record).stat().st_size
     assert found.clean()
     assert not path.exists()
-    assert unfinished_packs(path.parent) == []
+    assert unfinished_layouts(path.parent, PACKS) == []
 
 
 def test_one_that_a_process_holds_stays(store):
     path = leave(store)
-    (free,) = unfinished_packs(path.parent)
-    lock = try_lock(path / LOCK)
-    (held,) = unfinished_packs(path.parent)
+    (free,) = unfinished_layouts(path.parent, PACKS)
+    lock = try_lock(path / PACKS.lock)
+    (held,) = unfinished_layouts(path.parent, PACKS)
     assert (held.in_use, held.clean(), free.clean()) == (True, False, False)
-    assert (path / PACKING_JSON).exists()
+    assert (path / PACKS.record).exists()
     os.close(lock)
     assert free.clean()
     assert held.clean()  # it is gone
@@ -239,15 +233,15 @@ def test_a_removal_that_is_killed_at_any_call(store):
 @pytest.mark.parametrize("content", ["", "{}", '{"settings": {"epochs": 3}}', "[1]"])
 def test_one_of_unknown_settings_is_removed_too(store, content):
     path = leave(store)
-    (path / PACKING_JSON).write_text(content)
-    (found,) = unfinished_packs(path.parent)
-    assert settings_of(found) is None
+    (path / PACKS.record).write_text(content)
+    (found,) = unfinished_layouts(path.parent, PACKS)
+    assert found.settings() is None
     assert found.clean()
 
 
 def test_no_packer_goes_on_with_what_an_interrupted_removal_left(store, monkeypatch):
     path = leave(store)
-    (found,) = unfinished_packs(path.parent)
+    (found,) = unfinished_layouts(path.parent, PACKS)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -280,4 +274,4 @@ def test_other_programs_folders_files_and_links_are_left_alone(tmp_path, names, 
     (tmp_path / ".q.0123456789ab.packing").symlink_to(path)
     (tmp_path / ".p.0123.packing").mkdir()
     (tmp_path / "p.0123456789ab.packing").mkdir()
-    assert [each.path for each in unfinished_packs(tmp_path)] == [path] * ours
+    assert [each.path for each in unfinished_layouts(tmp_path, PACKS)] == [path] * ours

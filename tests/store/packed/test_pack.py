@@ -17,8 +17,9 @@ import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.packed import outputs, room, row_checks, row_writer, sharing
-from gnndrive.store.packed.folder import LOCK
+from gnndrive.store.layout import outputs, row_checks, row_writer
+from gnndrive.store.packed import room, sharing
+from gnndrive.store.packed.format import PACKS
 from gnndrive.store.packed.room import DoesNotFit, Room
 from gnndrive.store.packed.verify import verify_pack
 from tests.store.packed.packs import (
@@ -274,7 +275,9 @@ def work(make, tmp_path, small, monkeypatch) -> Work:
     source, target = drawn(loader), tmp_path / "packs" / "p"
     target.parent.mkdir()
     given = {"source": source, "order": "minhash", "segment": 5, "hot": 0.1}
-    made = Work(target, lambda tell: pack_loader(loader, target, **given, progress=tell), LOCK)
+    made = Work(
+        target, lambda tell: pack_loader(loader, target, **given, progress=tell), PACKS.lock
+    )
     verify_pack(target, loader.data)
     assert len(made.phases) == 10
     return made

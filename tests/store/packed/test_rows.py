@@ -19,14 +19,13 @@ from gnndrive.common.io import direct_file, small_files, write_errors
 from gnndrive.common.io.small_files import make_durable
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
-from gnndrive.store.packed import outputs as outputs_module
-from gnndrive.store.packed import reserving, row_writer
-from gnndrive.store.packed import rows as rows_module
-from gnndrive.store.packed.gathering import gather, sum_of_rows
-from gnndrive.store.packed.outputs import Output, divide
-from gnndrive.store.packed.reserving import reserve
-from gnndrive.store.packed.rows import RowPacking, budget_for
-from gnndrive.store.packed.table_parts import Part
+from gnndrive.store.layout import outputs as outputs_module
+from gnndrive.store.layout import reserving, row_writer
+from gnndrive.store.layout import rows as rows_module
+from gnndrive.store.layout.outputs import Output, divide
+from gnndrive.store.layout.reserving import reserve
+from gnndrive.store.layout.rows import RowPacking, budget_for
+from gnndrive.store.layout.table_parts import Part, gather, sum_of_rows
 from tests.soak import product
 from tests.store.packed.packs import files_of
 

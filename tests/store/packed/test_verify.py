@@ -12,7 +12,7 @@ import pytest
 
 import gnndrive
 from gnndrive.common.errors import StoreError
-from gnndrive.store.packed.format import dump, open_pack
+from gnndrive.store.packed.format import PACKS
 from gnndrive.store.packed.verify import verify_pack
 from tests.given import moved
 from tests.store.packed.packs import make_graph, pack_loader
@@ -35,10 +35,10 @@ def root(packed, tmp_path) -> Path:
 
 def claim(root: Path, name: str) -> None:
     """Write the checksum of a file that was changed into pack.json."""
-    info = open_pack(root)
+    info = PACKS.read(root)
     digest = f"sha256:{sha256((root / f'{name}.npy').read_bytes()).hexdigest()}"
     arrays = dict(info.arrays) | {name: replace(info.arrays[name], checksum=digest)}
-    (root / "pack.json").write_bytes(dump(replace(info, arrays=arrays)))
+    (root / "pack.json").write_bytes(PACKS.dump(replace(info, arrays=arrays)))
 
 
 def test_every_file_is_read(root, graph):
@@ -91,7 +91,7 @@ def test_what_a_stranger_changed_is_refused_or_harmless(root, graph, name, seeds
 @pytest.mark.parametrize("more", [1 << 40, -(1 << 40)])
 def test_counts_that_no_batch_has_are_refused(root, graph, name, more):
     """Before memory is taken for so many rows."""
-    columns = open_pack(root).schema.columns
+    columns = PACKS.read(root).schema.columns
     index = np.memmap(root / "index.npy", np.int64, "r+", 4096)
     index[columns.index(name)] += more
     index.flush()

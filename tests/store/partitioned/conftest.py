@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gnndrive.store.packed import row_checks, row_writer, rows
-from gnndrive.store.packed.rows import Budget
+from gnndrive.store.layout import row_checks, row_writer, rows
+from gnndrive.store.layout.rows import Budget
 from gnndrive.store.partitioned import list_writer, renumbering, static_lists
 from tests.store.packed.conftest import file_system_syncs  # noqa: F401
 from tests.store.partitioned.made import make_store

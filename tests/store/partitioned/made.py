@@ -13,17 +13,17 @@ import numpy as np
 
 import gnndrive
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.packed.format import PackArray, file_checksum
-from gnndrive.store.packed.gathering import sum_of_rows
+from gnndrive.store.layout.arrays import LayoutArray, file_checksum
+from gnndrive.store.layout.table_parts import sum_of_rows
 from gnndrive.store.partitioned.assign import assign
 from gnndrive.store.partitioned.format import (
     ARRAYS,
     HOT_SHARE,
     PARTITION_JSON,
     PARTITIONED,
+    PARTITIONS,
     PartitionInfo,
     array_infos,
-    dump,
 )
 from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
@@ -135,19 +135,19 @@ def make_folder(
         store.identity, PartitionSettings(parts=count, static=static, **settings),
         store.num_nodes, store.num_edges, len(made.home), made.share_inside, made.share_hot, arrays,
     )  # fmt: skip
-    (root / PARTITION_JSON).write_bytes(dump(info))
+    (root / PARTITION_JSON).write_bytes(PARTITIONS.dump(info))
     return open_partitioned(root, store)
 
 
-def write_array(root: Path, info: ArrayInfo, values: ANY) -> PackArray:
+def write_array(root: Path, info: ArrayInfo, values: ANY) -> LayoutArray:
     """Write an array's file, and return what partition.json says of it."""
     rows = np.ascontiguousarray(values.astype(info.storage))
     (root / info.file).write_bytes(npy_header(info) + rows.tobytes())
-    checksum = file_checksum(root, info)
+    checksum = file_checksum(root, info, "")
     if info.name == "x":
         total = sum_of_rows(rows.reshape(-1).view(np.uint8), info.row_bytes, 0)
         checksum = f"sum64:{total:016x}"
-    return PackArray(info.name, info.dtype, info.shape, checksum)
+    return LayoutArray(info.name, info.dtype, info.shape, checksum)
 
 
 # ---- with the writer

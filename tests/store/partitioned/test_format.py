@@ -13,9 +13,9 @@ import pytest
 
 import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.partitioned.folder import PartitioningFolder
-from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, dump, read_partition
-from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned, partitions_of
+from gnndrive.store.layout.folder import LayoutFolder
+from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, PARTITIONS
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.settings import PartitionSettings
 from gnndrive.store.reader import Store
 from tests.soak import product
@@ -103,7 +103,7 @@ def test_damage_anywhere_in_partition_json_is_a_store_error(store, made, seeds):
         except StoreError:
             refused += 1
     assert refused > 20
-    for broken in (b"", b"{", b"[]", b"\xff", dump(made.info)[:-9]):
+    for broken in (b"", b"{", b"[]", b"\xff", PARTITIONS.dump(made.info)[:-9]):
         (made.path / PARTITION_JSON).write_bytes(broken)
         with pytest.raises(StoreError, match=PARTITION_JSON):
             open_partitioned(made.path, store)
@@ -195,8 +195,8 @@ def test_a_store_that_has_changed_is_refused(store: Store, made: Partitioned, tm
 
 
 def test_a_folder_that_is_none_is_refused(store: Store, tmp_path: Path):
-    with pytest.raises(StoreError, match=f"is no partitioned folder.*{MENDED}"):
-        read_partition(tmp_path)
+    with pytest.raises(StoreError, match=f"is not a partitioned folder.*{MENDED}"):
+        PARTITIONS.read(tmp_path)
 
 
 def test_a_folder_that_is_replaced_is_noticed(store: Store, made: Partitioned):
@@ -217,15 +217,15 @@ def test_a_folder_that_is_replaced_is_noticed(store: Store, made: Partitioned):
 def test_a_second_writer_is_refused(store: Store, made: Partitioned):
     settings = PartitionSettings("random", 9)
     other = store.path / "partitioned" / "other"
-    with PartitioningFolder(store, other, settings) as first:
+    with LayoutFolder(PARTITIONS, store, other, settings) as first:
         with pytest.raises(ConfigError, match=r"another process is partitioning .* wait"):
-            PartitioningFolder(store, other, settings).__enter__()
+            LayoutFolder(PARTITIONS, store, other, settings).__enter__()
         made.path.rename(other)  # a writer with other settings was faster
         with pytest.raises(ConfigError, match="there already"):
             first.finish(made.info)
-    assert read_partition(other) == made.info
+    assert PARTITIONS.read(other) == made.info
     with pytest.raises(ConfigError, match="--overwrite"):
-        PartitioningFolder(store, other, settings).__enter__()
+        LayoutFolder(PARTITIONS, store, other, settings).__enter__()
 
 
 def test_the_digest_is_that_of_the_settings():
@@ -259,13 +259,13 @@ def test_a_folder_answers_in_store_ids(store: Store):
 
 
 def test_the_folders_of_a_store_are_listed(store: Store):
-    assert partitions_of(store) == []
+    assert PARTITIONS.of(store) == []
     first = make_folder(store, np.zeros(store.num_nodes, int), name="b")
     second = make_folder(store, np.arange(store.num_nodes), static=0.0, name="a")
     (second.path / "x.npy").write_bytes(b"")  # opening it finds that
     (store.path / "partitioned" / ".hidden").mkdir()
     (store.path / "partitioned" / "empty").mkdir()
-    found = partitions_of(store)
+    found = PARTITIONS.of(store)
     assert [each.path.name for each in found] == ["a", "b", "empty"]
     assert found[1].info == first.info
     assert "gnndrive partition" in found[2].problem

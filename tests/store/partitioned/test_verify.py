@@ -11,7 +11,7 @@ import pytest
 from gnndrive.common.errors import StoreError
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.partitioned import verify
-from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, dump
+from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, PARTITIONS
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
@@ -67,7 +67,7 @@ def forge(made: Partitioned, name: str, change: Callable[[Any], None]) -> None:
     values = np.load(path).copy()
     change(values)
     arrays = {**made.info.arrays, name: write_array(made.path, info, values)}
-    (made.path / PARTITION_JSON).write_bytes(dump(replace(made.info, arrays=arrays)))
+    (made.path / PARTITION_JSON).write_bytes(PARTITIONS.dump(replace(made.info, arrays=arrays)))
 
 
 def swap(first: int, second: int) -> Callable[[Any], None]:
@@ -155,7 +155,7 @@ def test_other_static_nodes_than_the_hottest(store: Store):
 
 def test_shares_that_are_said_wrong(store: Store):
     made = make_folder(store, PART)
-    said = json.loads(dump(made.info))
+    said = json.loads(PARTITIONS.dump(made.info))
     said["share_hot"] += 0.01
     (made.path / PARTITION_JSON).write_text(json.dumps(said))
     with pytest.raises(StoreError, match="says other shares of in-edges"):

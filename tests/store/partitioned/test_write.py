@@ -14,9 +14,9 @@ import torch
 import gnndrive
 from gnndrive.cli.commands import clean
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.packed import outputs, reserving
+from gnndrive.store.layout import outputs, reserving
 from gnndrive.store.partitioned import renumbering, write
-from gnndrive.store.partitioned.folder import PARTITIONS
+from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store

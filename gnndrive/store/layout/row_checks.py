@@ -16,10 +16,9 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectReader, page_buffer
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
-from gnndrive.store.packed.gathering import SUM_MODULUS, gather, sum_of_rows
-from gnndrive.store.packed.outputs import Division, Output, divide
-from gnndrive.store.packed.rows import budget_for
-from gnndrive.store.packed.table_parts import Part, TableParts
+from gnndrive.store.layout.outputs import Division, Output, divide
+from gnndrive.store.layout.rows import budget_for
+from gnndrive.store.layout.table_parts import SUM_MODULUS, Part, TableParts, gather, sum_of_rows
 
 
 def stored_sum(file: Path, offset: int, rows: int, row_bytes: int, position: int) -> int:

@@ -27,12 +27,11 @@ from gnndrive.common.io.write_errors import disk_full, free_bytes, write_failure
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
-from gnndrive.store.packed.gathering import SUM_MODULUS, Ids
-from gnndrive.store.packed.outputs import Output, Piece, divide
-from gnndrive.store.packed.reserving import reserve_spool
-from gnndrive.store.packed.row_record import SUFFIX, RowRecord, load
-from gnndrive.store.packed.row_writer import BUFFERS, RowWriter, buffer_bytes
-from gnndrive.store.packed.table_parts import Part, TableParts
+from gnndrive.store.layout.outputs import Output, Piece, divide
+from gnndrive.store.layout.reserving import reserve_spool
+from gnndrive.store.layout.row_record import SUFFIX, RowRecord, load
+from gnndrive.store.layout.row_writer import BUFFERS, RowWriter, buffer_bytes
+from gnndrive.store.layout.table_parts import SUM_MODULUS, Ids, Part, TableParts
 
 MEMORY_MIN = 64 << 20
 SYNC_BYTES = 128 << 20  # of the table: a sync takes 30 ms, so smaller parts share one

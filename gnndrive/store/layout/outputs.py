@@ -22,8 +22,8 @@ import numpy.typing as npt
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET
-from gnndrive.store.packed.gathering import Ids
-from gnndrive.store.packed.mapped_samples import StoredIds
+from gnndrive.store.layout.arrays import StoredIds
+from gnndrive.store.layout.table_parts import Ids
 
 RUNS_MAX = 255  # with so many, "sets" order of eight batches still needs no spool
 RUN_BYTES_MIN = 1 << 20  # an output of more runs has those of so many bytes written as runs

@@ -2,7 +2,7 @@
 
 `unfinished_layouts` finds them, for lists of layouts and for cleaning up; also a layout that was
 replaced or removed, or the rest of it. When not to use it: to go on with one; the same call that
-began it does that (derived_folder.py).
+began it does that (folder.py).
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.file_lock import is_free, try_lock
-from gnndrive.store.derived_folder import (
+from gnndrive.store.files import read_plain
+from gnndrive.store.format import JSON_BYTES_MAX
+from gnndrive.store.layout.folder import (
     ASIDE,
-    LayoutKind,
     put_into_place,
     remove_layout,
     remove_leftovers,
 )
-from gnndrive.store.files import read_plain
-from gnndrive.store.format import JSON_BYTES_MAX
+from gnndrive.store.layout.kind import LayoutKind, LayoutSettings
 from gnndrive.store.parsing import Record
 from gnndrive.store.temporary_folders import size_of
-
-Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +42,20 @@ class UnfinishedLayout:
         is_whole: whether it is whole, nothing is at `target`, and no other is put there.
     """
 
-    kind: LayoutKind
+    kind: LayoutKind[Any]
     path: Path
     target: Path
     nbytes: int
     in_use: bool
     is_whole: bool
 
-    def settings(self, mend: str, parse: Callable[[Record], Settings]) -> Settings | None:
-        """The settings that it is made with; None: they are not known.
-
-        Args:
-            mend: what to do about settings that are damaged, for errors.
-            parse: makes them of their record.
-        """
-        where = str(self.path / self.kind.record)
+    def settings(self) -> LayoutSettings | None:
+        """The settings that it is made with; None: they are not known."""
+        name = self.kind.record
         try:
-            content = read_plain(self.path, self.kind.record, JSON_BYTES_MAX)
-            top = Record.parse(content, where, self.kind.record, mend)
-            return parse(Record(top.value("settings", dict), where, "settings", mend))
+            content = read_plain(self.path, name, JSON_BYTES_MAX)
+            top = Record.parse(content, str(self.path / name), name, self.kind.mend)
+            return self.kind.settings(top.inner("settings"))
         except (OSError, StoreError):
             return None
 
@@ -95,7 +87,7 @@ class UnfinishedLayout:
         return not os.path.lexists(self.path)
 
 
-def unfinished_layouts(folder: Path, kind: LayoutKind) -> list[UnfinishedLayout]:
+def unfinished_layouts(folder: Path, kind: LayoutKind[Any]) -> list[UnfinishedLayout]:
     """The unfinished layouts of a kind in a folder, by name, those that were replaced or removed
     last; folders in it are not searched.
 
@@ -122,7 +114,7 @@ def unfinished_layouts(folder: Path, kind: LayoutKind) -> list[UnfinishedLayout]
     return found
 
 
-def _is_ours(path: Path, kind: LayoutKind) -> bool:
+def _is_ours(path: Path, kind: LayoutKind[Any]) -> bool:
     """Whether gnndrive made this folder, whose name could be another program's."""
     try:
         names = set(os.listdir(path))

@@ -1,4 +1,4 @@
-"""`DerivedFolder`: the hidden folder in which a derived layout of a store is made.
+"""`LayoutFolder`: the hidden folder in which a derived layout of a store is made.
 
 Its name depends on the layout's path and settings alone: `.NAME.DIGEST.ENDING`, beside the layout.
 A maker keeps a file in it locked while it lives, so a second maker of the same is refused, and one
@@ -6,7 +6,7 @@ that comes after a killed one takes the folder over. A record in it says of whic
 folder of another store is emptied. `finish` writes the layout's json, fsyncs and renames: a layout
 exists whole or not at all. One that is replaced or removed is first renamed to `aside_of` its path.
 A hidden folder is whole if the json is in it; if nothing is at the layout's path, `gnndrive clean`
-puts it there (unfinished_layout.py).
+puts it there (unfinished.py).
 
 When not to use it: for stores, which are written anew after a kill (temporary_folders.py).
 """
@@ -17,67 +17,27 @@ import contextlib
 import json
 import os
 import shutil
-from abc import ABC, abstractmethod
-from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import has_no_locks, remove_if_free, try_lock
 from gnndrive.common.io.small_files import PART, fsync_folder, write_whole
 from gnndrive.common.io.write_errors import write_failure
+from gnndrive.store.layout.kind import Info, LayoutKind, LayoutSettings
 from gnndrive.store.reader import Store
-
-Info = TypeVar("Info")
 
 ASIDE = 12 * "0"  # stands for the digest
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutKind:
-    """The names of one kind of derived layout.
-
-    Attributes:
-        inside: the folder of a store in which its layouts lie.
-        json: the file that describes a whole layout.
-        version: the version of its format.
-        ending: ends the name of a hidden folder; with "json" and "lock" for ".": the record that
-            says what is made there, and the lock.
-        arrays: the first parts of the names of its arrays.
-        doing: what a process does that makes one: "packing", "partitioning".
-        remove: how a whole layout that is in the way is removed.
-        elsewhere: how it is made on another file system.
-    """
-
-    inside: str
-    json: str
-    version: int
-    ending: str
-    arrays: Collection[str]
-    doing: str
-    remove: str
-    elsewhere: str
-
-    @property
-    def record(self) -> str:
-        """The file in the hidden folder that says of which store and settings it is."""
-        return f"{self.ending[1:]}.json"
-
-    @property
-    def lock(self) -> str:
-        """The file in the hidden folder that a living maker has locked."""
-        return f"{self.ending[1:]}.lock"
-
-
-class DerivedFolder(ABC, Generic[Info]):
+class LayoutFolder(Generic[Info]):
     """The folder of an unfinished layout; use it as a context manager, which holds the lock.
 
     Args:
+        kind: the kind of layout.
         store: the store.
         target: the layout's folder.
-        digest: 12 hexadecimal digits that identify the settings.
-        settings: what the layout is made with, as JSON can hold it.
+        settings: what the layout is made with.
         overwrite: whether a layout that is there is replaced when this one is finished.
 
     Attributes:
@@ -91,25 +51,20 @@ class DerivedFolder(ABC, Generic[Info]):
         StoreError: the folder cannot be made, or its file system has no locks.
     """
 
-    kind: LayoutKind
-
     def __init__(
-        self, store: Store, target: Path, digest: str, settings: dict[str, Any],
+        self, kind: LayoutKind[Info], store: Store, target: Path, settings: LayoutSettings,
         overwrite: bool = False,
     ) -> None:  # fmt: skip
-        self._store, self._settings, self._overwrite = store, settings, overwrite
+        self.kind, self._store, self._overwrite = kind, store, overwrite
+        self._settings = settings.as_dict()
         self.target = Path(os.path.abspath(target))
-        self.path = self.target.parent / f".{self.target.name}.{digest}{self.kind.ending}"
+        self.path = self.target.parent / f".{self.target.name}.{settings.digest}{kind.ending}"
         self.resumed, self._lock = False, -1
         self.finished: Info | None = None
 
-    @abstractmethod
-    def _dump(self, info: Info) -> bytes:
-        """The content of the layout's json."""
-
-    @abstractmethod
     def _read(self) -> Info:
         """Read the layout's json again, and check that it is of the store."""
+        return self.kind.read(self.path, self._store)
 
     def __enter__(self) -> Self:
         self._refuse_finished()
@@ -149,7 +104,7 @@ class DerivedFolder(ABC, Generic[Info]):
             remove_if_free(self.target / self.kind.lock)
             raise ConfigError(
                 f"{self.target} is there already{self._said_of_target()}: use it, or "
-                f"{self.kind.remove}"
+                f"{self.kind.in_the_way}"
             )
 
     def _said_of_target(self) -> str:
@@ -222,7 +177,7 @@ class DerivedFolder(ABC, Generic[Info]):
         Raises:
             StoreError: the disk is full, or renaming failed.
         """
-        write_whole(self.path / self.kind.json, self._dump(info))
+        write_whole(self.path / self.kind.json, self.kind.dump(info))
         found = self._read()  # a layout that could not be read is never renamed
         self._refuse_finished()  # with other settings, another maker may have been faster
         try:
@@ -240,7 +195,7 @@ def _plain(settings: dict[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def remove_leftovers(path: Path, kind: LayoutKind) -> None:
+def remove_leftovers(path: Path, kind: LayoutKind[Any]) -> None:
     """Remove what only an unfinished layout has.
 
     Raises:
@@ -256,7 +211,7 @@ def remove_leftovers(path: Path, kind: LayoutKind) -> None:
     fsync_folder(path)
 
 
-def put_into_place(path: Path, target: Path, kind: LayoutKind) -> None:
+def put_into_place(path: Path, target: Path, kind: LayoutKind[Any]) -> None:
     """Give the folder of a whole layout its name, and remove its lock.
 
     Raises:
@@ -267,12 +222,12 @@ def put_into_place(path: Path, target: Path, kind: LayoutKind) -> None:
     fsync_folder(target.parent)
 
 
-def aside_of(target: Path, kind: LayoutKind) -> Path:
+def aside_of(target: Path, kind: LayoutKind[Any]) -> Path:
     """Where a layout goes that is replaced or removed."""
     return target.with_name(f".{target.name}.{ASIDE}{kind.ending}")
 
 
-def put_aside(target: Path, kind: LayoutKind) -> None:
+def put_aside(target: Path, kind: LayoutKind[Any]) -> None:
     """Move a layout out of the way; of a link, only the link is removed.
 
     Raises:
@@ -286,7 +241,7 @@ def put_aside(target: Path, kind: LayoutKind) -> None:
     os.rename(target, aside)
 
 
-def remove_layout(path: Path, kind: LayoutKind) -> None:
+def remove_layout(path: Path, kind: LayoutKind[Any]) -> None:
     """Remove the folder of a layout, if it is there; its lock goes last.
 
     What says which layout it is goes first: if this is interrupted, no maker goes on with the rest,

@@ -22,8 +22,7 @@ from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, page_b
 from gnndrive.common.io.small_files import make_durable
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import named_limit
-from gnndrive.store.packed.gathering import SUM_MODULUS, Ids, gather
-from gnndrive.store.packed.table_parts import Part
+from gnndrive.store.layout.table_parts import SUM_MODULUS, Ids, Part, gather
 
 BUFFERS = 4
 BUFFER_BYTES = 4 << 20  # long enough for the disk's full bandwidth

@@ -15,7 +15,7 @@ from pathlib import Path
 from gnndrive.common.io.small_files import make_durable, write_all
 from gnndrive.common.io.write_errors import FULL, disk_full, free_bytes, write_failure
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.packed.row_record import forget
+from gnndrive.store.layout.row_record import forget
 
 _MARGIN_BYTES = 1 << 20  # for folders, records and the file system's metadata
 _BLOCK_BYTES = 512  # the unit of st_blocks

@@ -1,0 +1,190 @@
+"""Arrays of a derived layout: what its json says of them, their checksums, and maps of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
+from gnndrive.common.io.hashing import hash_file
+from gnndrive.common.limits import refusal
+from gnndrive.store.files import open_plain
+from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, ArrayInfo, storage_dtype
+from gnndrive.store.parsing import Record
+
+_CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
+_NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
+Ids: TypeAlias = "npt.NDArray[Any]"
+_OPEN_MAX = 4  # files whose maps are kept, each with a descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutArray:
+    """One array of a layout.
+
+    Attributes:
+        name: its file without ".npy", relative to the folder, such as "samples/000".
+        dtype: element type: a numpy name or "bfloat16".
+        shape: the array's shape, rows first; at least one dimension.
+        checksum: "sha256:" and 64 digits, of the whole file; or "sum64:" and 16 digits, the sum of
+            the rows that the packer adds up while it gathers them.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    checksum: str
+
+    @property
+    def file(self) -> str:
+        """The file, relative to the layout's folder."""
+        return f"{self.name}.npy"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole file."""
+        return DATA_OFFSET + math.prod(self.shape) * storage_dtype(self.dtype).itemsize
+
+    def as_dict(self) -> dict[str, Any]:
+        """The array's record in the layout's json."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "checksum": self.checksum}
+
+
+def parse_array(name: str, record: Record, groups: Sequence[str]) -> LayoutArray:
+    """An array of a layout.
+
+    Args:
+        name: its name, which may come from a stranger.
+        record: what the folder's json says of it.
+        groups: the first parts of the names that are allowed.
+
+    Raises:
+        StoreError: the record is damaged.
+    """
+    parts = name.split("/")
+    if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in groups:
+        raise record.error(f"is none of {', '.join(groups)}")
+    dtype, shape, checksum = record.text("dtype"), record.value("shape", list), ""
+    try:
+        storage_dtype(dtype)
+    except ConfigError as error:
+        raise record.error(f"is refused: {error}") from None
+    if not 1 <= len(shape) <= 8 or any(type(size) is not int or size < 0 for size in shape):
+        raise record.error("has a 'shape' that is not a list of 1 to 8 sizes")
+    if math.prod(max(size, 1) for size in shape) >= COUNT_MAX:
+        raise record.error("has a 'shape' that is too large")
+    checksum = record.text("checksum")
+    if not _CHECKSUM.fullmatch(checksum):
+        raise record.error("has a 'checksum' that is none")
+    return LayoutArray(name, dtype, tuple(shape), checksum)
+
+
+def file_checksum(root: Path, array: LayoutArray | ArrayInfo, mend: str) -> str:
+    """The SHA-256 of an array's file, as the json has it.
+
+    Args:
+        root: the folder.
+        array: the array.
+        mend: what to do if the file is damaged, for errors.
+
+    Raises:
+        StoreError: the file is missing, of another size, or cannot be read.
+    """
+    path = root / array.file
+    fd = open_plain(root, array.file, mend)
+    try:
+        if os.fstat(fd).st_size != array.nbytes:
+            raise StoreError(f"{path} does not have {array.nbytes:,} bytes: {mend}")
+    finally:
+        os.close(fd)
+    try:
+        return hash_file(path, array.nbytes)
+    except ReadError as error:
+        raise StoreError(f"{error}: {mend}") from None
+
+
+class Maps:
+    """Memory maps of the files that were used last; nothing grows with the number of files."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
+
+    def data(self, path: Path) -> npt.NDArray[np.uint8]:
+        """The bytes of an .npy file in the form of a store's, without the header.
+
+        Raises:
+            StoreError, ConfigError: see `map_array`.
+        """
+        found = self._maps.pop(path, None)
+        if found is None:
+            found = map_array(path, "uint8")
+        self._maps[path] = found
+        if len(self._maps) > _OPEN_MAX:
+            del self._maps[next(iter(self._maps))]
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredIds:
+    """Numbers in a file, which is mapped while they are looked at: `np.asarray` maps it.
+
+    Attributes:
+        maps: maps the file.
+        path: the file.
+        start: the first byte, counted from the end of the header.
+        count: how many numbers there are.
+        dtype: int32 or int64.
+    """
+
+    maps: Maps
+    path: Path
+    start: int
+    count: int
+    dtype: np.dtype[Any]
+    ndim = 1
+
+    @property
+    def shape(self) -> tuple[int]:
+        """How many there are."""
+        return (self.count,)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def part(self, start: int, stop: int) -> StoredIds:
+        """Those at the places from `start` to `stop`."""
+        assert 0 <= start <= stop <= self.count
+        first = self.start + start * self.dtype.itemsize
+        return replace(self, start=first, count=stop - start)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        end = self.start + self.count * self.dtype.itemsize
+        found = self.maps.data(self.path)[self.start : end]
+        if found.nbytes != end - self.start:
+            raise StoreError(f"{self.path} became shorter: remove the folder, and pack again")
+        return np.asarray(found.view(self.dtype), dtype)
+
+
+def map_array(path: Path, dtype: str) -> Ids:
+    """The numbers in an .npy file in the form of a store's, memory-mapped; [n].
+
+    Raises:
+        StoreError: the file cannot be opened.
+        ConfigError: too many files are open.
+    """
+    try:
+        if path.stat().st_size <= DATA_OFFSET:
+            return np.empty(0, dtype)
+        return np.asarray(np.memmap(path, dtype, "r", DATA_OFFSET))
+    except OSError as error:
+        raise refusal(error.errno or 0) or StoreError(
+            f"{path} cannot be opened ({error.strerror}): remove the folder, and pack again"
+        ) from error
