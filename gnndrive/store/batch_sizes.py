@@ -1,20 +1,16 @@
 """batches.json in a store's folder: the sizes of batches that loaders drew to plan their memory.
 
-It describes batches, not the data: opening and verifying a store ignore it, and a batches.json that
-is damaged is treated as missing, because its content can be drawn again. `plan/drawn.py` knows what
-an entry holds.
+See `cache.py`; `plan/drawn.py` knows what an entry holds.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import contextlib
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from gnndrive.common.errors import StoreError
-from gnndrive.common.io.small_files import replace_file
-from gnndrive.store.files import read_plain
+from gnndrive.store.cache import load_json, save_json
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -48,27 +44,14 @@ def save_entry(store: Store, key: str, entry: Any) -> None:
         del _of_process[next(iter(_of_process))]
     entries = {name: each for name, each in _read(store).items() if name != key} | {key: entry}
     kept = dict(list(entries.items())[-ENTRIES_MAX:])
-    content = json.dumps({"format": _VERSION, "batches": kept}, allow_nan=False) + "\n"
-
-    def write(file: BinaryIO) -> None:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(content.encode())
-
-    try:
-        replace_file(store.path / BATCHES_JSON, write)
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        save_json(store, BATCHES_JSON, {"format": _VERSION, "batches": kept})
 
 
 def _read(store: Store) -> dict[str, Any]:
     """The entries of batches.json by key; {} if it is missing or damaged."""
-    if not os.path.lexists(store.path / BATCHES_JSON):
-        return {}
     try:
-        content = read_plain(store.path, BATCHES_JSON, _JSON_BYTES_MAX + 1)
-        stored = json.loads(content) if len(content) <= _JSON_BYTES_MAX else {}
-        if stored["format"] != _VERSION:
-            return {}
-        return dict(stored["batches"])
+        stored = load_json(store, BATCHES_JSON, _JSON_BYTES_MAX) or {}
+        return dict(stored["batches"]) if stored["format"] == _VERSION else {}
     except (OSError, StoreError, ValueError, KeyError, TypeError, RecursionError):
         return {}

@@ -1,24 +1,21 @@
 """disk.json in a store's folder: what reading costs on its disk, measured by `gnndrive bench disk`.
 
-It describes the machine, not the data: opening and verifying a store ignore it, and a disk.json
-that is damaged or was measured on another disk is treated as missing.
+It describes the machine; one that was measured on another disk is treated as missing (`cache.py`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from gnndrive.common.errors import StoreError
-from gnndrive.common.io.small_files import replace_file
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.records import DiskCost, DiskIdentity
-from gnndrive.store.files import read_plain
+from gnndrive.store.cache import load_json, save_json
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -81,10 +78,11 @@ def load_calibration(store: Store) -> DiskCost | None:
     Warns:
         RuntimeWarning: disk.json is damaged.
     """
-    if not os.path.lexists(store.path / DISK_JSON):
-        return None
     try:
-        cost = _parse(read_plain(store.path, DISK_JSON, _JSON_BYTES_MAX + 1))
+        stored = load_json(store, DISK_JSON, _JSON_BYTES_MAX)
+        if stored is None:
+            return None
+        cost = _parse(stored)
     except (OSError, StoreError, *_MALFORMED) as error:
         warnings.warn(
             f"{store.path / DISK_JSON} cannot be used ({type(error).__name__}: {error}): run "
@@ -105,18 +103,11 @@ def save_calibration(store: Store, cost: DiskCost) -> Path:
     Raises:
         StoreError: the folder cannot be written to.
     """
-    path = store.path / DISK_JSON
-    content = json.dumps({"format": _VERSION, **asdict(cost)}, indent=2, allow_nan=False) + "\n"
-
-    def write(file: BinaryIO) -> None:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(content.encode())
-
     try:
-        replace_file(path, write)
+        save_json(store, DISK_JSON, {"format": _VERSION, **asdict(cost)})
     except OSError as error:
         raise not_writable(store, error.strerror or str(error)) from error
-    return path
+    return store.path / DISK_JSON
 
 
 def not_writable(store: Store, reason: str) -> StoreError:
@@ -127,11 +118,8 @@ def not_writable(store: Store, reason: str) -> StoreError:
     )
 
 
-def _parse(content: bytes) -> DiskCost:
+def _parse(stored: Any) -> DiskCost:
     """Parse disk.json's content; raises one of `_MALFORMED` if it is damaged."""
-    if len(content) > _JSON_BYTES_MAX:
-        raise ValueError("it is too large")
-    stored = json.loads(content)
     if stored["format"] != _VERSION:
         raise ValueError(f"its format is {stored['format']!r}, not {_VERSION}")
     disk = stored["disk"]

@@ -7,23 +7,18 @@ matters in a small buffer. Quantiles by rank serve large buffers as well and sma
 and not 3.9 % hits with 10,000 of 10 million rows.
 
 The first use of a score reads the graph; the classes are then kept in the store's folder, in
-`classes/SCORE.npy`, or `classes/TYPE/SCORE.npy` in a heterogeneous store. The folder is no part of
-the store: opening and verifying ignore it, and the store's identity stays. Behind the array a file
-has a checksum of it and of the store's identity. A file that is damaged or of another store is made
-again. If the folder cannot be written to, a warning says so, and the classes that were made last
-stay in this process. When not to use it: where a byte for each node is too much.
+`classes/SCORE.npy`, or `classes/TYPE/SCORE.npy` in a heterogeneous store (`cache.py`). If the
+folder cannot be written to, a warning says so, and the classes that were made last stay in this
+process. When not to use it: where a byte for each node is too much.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
-import stat
 import warnings
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -32,10 +27,8 @@ import numpy.typing as npt
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import locked
 from gnndrive.common.forks import ForkLock
-from gnndrive.common.io.small_files import replace_file
 from gnndrive.common.records import NodeKey
-from gnndrive.store.files import open_plain
-from gnndrive.store.format import ArrayInfo, npy_header
+from gnndrive.store.cache import load_array, make_folder, save_array
 from gnndrive.store.node_scores import SCORES
 from gnndrive.store.reader import Store
 
@@ -45,7 +38,6 @@ FOLDER = "classes"
 _VERSION = 1
 _BLOCK = 1 << 18
 _BIN_BITS = 16  # a bin: the leading bits of a score as float32, its exponent and 7 of its fraction
-_DIGEST_BYTES = 32
 _making = ForkLock()
 _in_use: WeakValueDictionary[str, Classes] = WeakValueDictionary()  # of this process, by key
 # Of the last score of a store whose folder cannot be written to; empty, or one entry.
@@ -131,7 +123,7 @@ def _make(store: Store, score: str) -> dict[NodeKey, Classes]:
         made[type].flags.writeable = False
     try:
         for type, classes in made.items():
-            _save(store, type, score, classes)
+            save_array(store, _file(type, score), classes, _key(store, type, score))
     except OSError as error:
         _unsaved.clear()
         _unsaved[_key(store, None, score)] = made
@@ -172,60 +164,14 @@ def _file(type: NodeKey, score: str) -> str:
     return f"{FOLDER}/{score}.npy" if type is None else f"{FOLDER}/{type}/{score}.npy"
 
 
-def _header(count: int) -> bytes:
-    return npy_header(ArrayInfo("nodes/class", "uint8", (count,), ""))
-
-
-def _digest(store: Store, type: NodeKey, score: str, classes: Classes) -> bytes:
-    digest = sha256(_key(store, type, score).encode())
-    digest.update(classes.data)
-    return digest.digest()
-
-
 def _load(store: Store, type: NodeKey, score: str) -> Classes | None:
     """The classes in the store's folder; None: there are none, or they are damaged."""
-    file, count = _file(type, score), store.nodes(type).num_nodes
-    if not os.path.lexists(store.path / file):
+    count = store.nodes(type).num_nodes
+    found = load_array(store, _file(type, score), "uint8", count, _key(store, type, score))
+    if found is None or len(found) < count:
         return None
-    header, classes = _header(count), np.empty(count, np.uint8)
-    try:
-        with os.fdopen(open_plain(store.path, file), "rb") as opened:
-            if opened.read(len(header)) != header or opened.readinto(classes.data) != count:
-                return None
-            end = opened.read(_DIGEST_BYTES + 1)
-    except (OSError, StoreError):
-        return None
-    if end != _digest(store, type, score, classes):
-        return None
-    classes.flags.writeable = False
-    return classes
-
-
-def _save(store: Store, type: NodeKey, score: str, classes: Classes) -> None:
-    """Write the classes into the store's folder.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
-
-    def write(file: BinaryIO) -> None:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(_header(len(classes)))
-        file.write(classes.data)
-        file.write(_digest(store, type, score, classes))
-
-    path = store.path / _file(type, score)
-    for folder in dict.fromkeys((store.path / FOLDER, path.parent)):
-        _make_folder(folder)
-    replace_file(path, write)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder if it is not there; raise OSError if a link or a file is in its place."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir()
-    if not stat.S_ISDIR(os.lstat(folder).st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(folder))
+    found.flags.writeable = False
+    return found
 
 
 def _lock(store: Store, score: str, until_made: contextlib.ExitStack) -> bool:
@@ -238,7 +184,7 @@ def _lock(store: Store, score: str, until_made: contextlib.ExitStack) -> bool:
 
     folder = store.path / FOLDER
     try:
-        _make_folder(folder)
+        make_folder(folder)
         until_made.enter_context(locked(folder / f".{score}.lock", say))
     except (OSError, StoreError):
         return False

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,11 +135,11 @@ def test_larger_batches_come_as_they_are_and_within_the_budget(make, expected, t
 def test_sizes_are_kept_for_the_next_loader(make, expected, store, monkeypatch, read_only):
     """In this process if the store's folder cannot be written to."""
 
-    def refuse(path: Path, write: object) -> None:
+    def refuse(*_: object) -> None:
         raise OSError("read-only")
 
     if read_only:
-        monkeypatch.setattr(batch_sizes, "replace_file", refuse)
+        monkeypatch.setattr(batch_sizes, "save_json", refuse)
     memory = least(make) + ROOM
     first, again = make(memory=memory), make(memory=memory)
     assert sizes(first) == sizes(expected)
