@@ -1,7 +1,9 @@
 """What glibc keeps of the memory that the process has freed, and how it is returned to the system.
 
 By default threads that sample or gather batches each have a heap of their own, and what they free
-stays in it: some hundred MB, which no plan counts. Without glibc these functions do nothing.
+stays in it: some hundred MB, which no plan counts. Of such a heap glibc keeps the free end, up to
+64 MB, whoever asks for it; only the main thread's is returned. Without glibc these functions do
+nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ def share_one_heap() -> None:
 
 
 def return_free_memory() -> None:
-    """Return what is free at this moment in the heaps of all threads. Takes some milliseconds, and
-    memory that is needed again costs page faults: call it once a plan is made or a loader is
-    closed, and for each batch only where large temporaries would leave ever more holes.
+    """Return what is free at this moment in the heap of the main thread, and between blocks in
+    those of others. Takes some milliseconds, and memory that is needed again costs page faults:
+    call it once a plan is made or a loader is closed, and for each batch only where large
+    temporaries would leave ever more holes.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -15,7 +15,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.interrupts import deferred_interrupts
-from gnndrive.common.malloc import return_free_memory, share_one_heap
+from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import NodeKey, TableFile, ends_of
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
 from gnndrive.disk.row_reader import RowReader
@@ -99,7 +99,6 @@ class Run:
         """Compute all layers that are not finished, and make the last one the result."""
         self._inputs(0)  # complains before anything is made
         self._outcome.folder.mkdir(parents=True, exist_ok=True)
-        share_one_heap()
         with ExitStack() as stack:
             stack.callback(return_free_memory)
             where = stack.enter_context(self._layers.evaluated(self._settings.device))

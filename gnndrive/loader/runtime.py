@@ -22,7 +22,7 @@ from gnndrive.common.ffi import ffi
 from gnndrive.common.host_memory import claim, release
 from gnndrive.common.interrupts import interruptible
 from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread, close_from_finalizer
-from gnndrive.common.malloc import return_free_memory, share_one_heap
+from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Seeds
 from gnndrive.disk.engines import choose
@@ -86,7 +86,6 @@ class Runtime:
         self._host, self.shares_buffer = host, host is not None and host.has_buffer
         self._closing, self._ended = threading.Lock(), False
         self.timeline, self._trace_counters = timeline, None
-        share_one_heap()
         with contextlib.ExitStack() as undo:
             if timeline is not None:
                 undo.callback(timeline.close)

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.distinct import distinct
-from gnndrive.common.malloc import share_one_heap
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.plan.drawn import size_of
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
@@ -204,7 +203,6 @@ def draw_traces(
     most = _how_many({name: len(ids) for name, ids in first.items()}, tables, edges)
     taken: dict[str, _Taken] = {name: _Taken() for name in first}
     rest = islice(batches, BATCHES_MAX - 1)
-    share_one_heap()
     with (
         ThreadPoolExecutor(threads, "gnndrive draw") as pool,
         closing(_in_turn(pool, sample, rest, threads)) as samples,

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.malloc import share_one_heap
 from gnndrive.common.records import IndexPointers, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.files import FileStatus
@@ -249,6 +250,7 @@ def open(path: str | os.PathLike[str]) -> Store:
             f"{_SERVICE}//{name} is a service and no folder: open its store with "
             f"gnndrive.connect({name!r})"
         )
+    share_one_heap()  # here, because whatever starts threads has a store
     folder = Path(os.path.abspath(path))
     for _ in range(_OPENINGS):
         status = info_status(folder) if os.path.lexists(folder / STORE_JSON) else ()

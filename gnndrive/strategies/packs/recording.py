@@ -25,7 +25,6 @@ import torch
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item
 from gnndrive.common.limits import named_limit
-from gnndrive.common.malloc import share_one_heap
 from gnndrive.common.memory import available_memory, format_size, least_text, parse_size
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.disk.engines import choose as choose_engine
@@ -168,7 +167,6 @@ class LoaderRecording:
                 opened.callback(attributes.close)
             adjacency.start(choose_engine(assembly.own["engine"]), assembly.engine_settings)
             with named_limit():
-                share_one_heap()
                 threads = opened.enter_context(ThreadPoolExecutor(plan.samplers))
             run = _Run(assembly, self._seed, adjacency, attributes, threads, plan.samplers)
             opened.callback(run.stop)  # before the threads are joined
