@@ -64,19 +64,16 @@ class DrawnBatches:
 
     def planned(self, bounds: Bounds) -> Bounds:
         """The size that a plan counts for the largest batch: at most `bounds`."""
+        expanded = None
+        if all(each.expanded is not None for each in self.sizes):
+            most: dict[NodeKey, int] = {None: sum(bounds.entries.values())}
+            expanded = self._planned(lambda each: {None: each.expanded or 0}, most)[None]
         return Bounds(
             self._planned(lambda each: each.nodes, bounds.nodes),
             self._planned(lambda each: each.edges, bounds.edges),
             self._planned(lambda each: each.entries, bounds.entries),
-            self._planned_expanded(sum(bounds.entries.values())),
+            expanded,
         )
-
-    def _planned_expanded(self, most: int) -> int | None:
-        if any(each.expanded is None for each in self.sizes):
-            return None
-        type: NodeKey = None
-        counted = self._planned(lambda each: {type: each.expanded or 0}, {type: most})
-        return counted[type]
 
     def _planned(
         self, part: Callable[[Bounds], Mapping[Key, int]], most: Mapping[Key, int]
@@ -190,37 +187,36 @@ def _together(stored: Any, batches: int, rows: int) -> tuple[int, ...]:
 
 def largest(one: Bounds, other: Bounds) -> Bounds:
     """The larger of two sizes, type by type."""
-    return Bounds(
-        {type: max(count, other.nodes[type]) for type, count in one.nodes.items()},
-        {type: max(count, other.edges[type]) for type, count in one.edges.items()},
-        {type: max(count, other.entries[type]) for type, count in one.entries.items()},
-        None if other.expanded is None else max(one.expanded or 0, other.expanded),
-    )
+    expanded = None if other.expanded is None else max(one.expanded or 0, other.expanded)
+    return _by_type(max, one, other, expanded=expanded)
 
 
 def joined(one: Bounds, other: Bounds, most: Bounds) -> Bounds:
     """The size of two neighbourhoods together, but no more than `most` unless `one` is."""
-
-    def both(a: Mapping[Key, int], b: Mapping[Key, int], c: Mapping[Key, int]) -> dict[Key, int]:
-        return {type: max(min(count + b[type], c[type]), count) for type, count in a.items()}
-
-    more = sum(other.entries.values())
-    return Bounds(
-        both(one.nodes, other.nodes, most.nodes),
-        both(one.edges, other.edges, most.edges),
-        both(one.entries, other.entries, most.entries),
-        None if one.expanded is None else one.expanded + more,
-    )
+    expanded = None if one.expanded is None else one.expanded + sum(other.entries.values())
+    return _by_type(
+        lambda a, b, c: max(min(a + b, c), a), one, other, most, expanded=expanded
+    )  # fmt: skip
 
 
 def doubled(size: Bounds) -> Bounds:
     """Twice as many nodes and edges, and at least a few. Not only up to the bounds: seeds that are
     given twice may make a batch larger."""
+    return _by_type(lambda count: max(2 * count, 1024), size)
 
-    def twice(part: Mapping[Key, int]) -> dict[Key, int]:
-        return {type: max(2 * count, 1024) for type, count in part.items()}
 
-    return Bounds(twice(size.nodes), twice(size.edges), twice(size.entries))
+def _by_type(count: Callable[..., int], *sizes: Bounds, expanded: int | None = None) -> Bounds:
+    """The size whose counts are `count` of those of `sizes`, type by type."""
+
+    def part(*parts: Mapping[Key, int]) -> dict[Key, int]:
+        return {type: count(*(each[type] for each in parts)) for type in parts[0]}
+
+    return Bounds(
+        part(*(each.nodes for each in sizes)),
+        part(*(each.edges for each in sizes)),
+        part(*(each.entries for each in sizes)),
+        expanded,
+    )
 
 
 def exceeds(one: Bounds | None, other: Bounds | None) -> bool:
@@ -256,19 +252,9 @@ def size_of(sample: Sample | Subgraph, bounds: Bounds) -> Bounds:
 
 def check_size(sample: Sample | Subgraph, limits: Bounds) -> None:
     """Raise BatchTooLarge if a sample has more nodes or edges of a type than `limits`."""
-    if isinstance(sample, Sample):
-        one = sample.num_nodes <= min(*limits.entries.values(), *limits.nodes.values())
-        small = one and sample.num_edges <= min(limits.edges.values())
-        most = limits.expanded
-        small = small and (most is None or len(sample.colptr) <= most + 1)
-    else:
-        size = size_of(sample, limits)
-        small = all(count <= limits.edges[type] for type, count in size.edges.items()) and all(
-            count <= limits.nodes[type] and size.entries[type] <= limits.entries[type]
-            for type, count in size.nodes.items()
-        )
-    if not small:
-        raise BatchTooLarge("a batch is larger than the plan counts", size_of(sample, limits))
+    size = size_of(sample, limits)
+    if exceeds(size, limits):
+        raise BatchTooLarge("a batch is larger than the plan counts", size)
 
 
 def draw_batches(
