@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from gnndrive.common.records import Int64Array, Landing
 from gnndrive.disk.layouts.base import Layout
-from gnndrive.plan.replay import Counts, Reader
+from gnndrive.plan.replay import Counts
 from gnndrive.store.format import index_dtype
 from gnndrive.store.reader import Store
 
@@ -71,21 +72,36 @@ def out_degrees(store: Store) -> Int64Array:
     return degrees
 
 
-def reads_by(layout: Layout) -> Reader:
-    """What the reads of rows take, as a layout plans them."""
+@dataclass
+class PlannedCounts(Counts):
+    """Counts what reading takes, too, as a layout plans it.
 
-    def read(rows: Int64Array) -> tuple[int, int]:
+    Attributes:
+        requests, nbytes: of each sweep.
+    """
+
+    requests: list[int] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+    layout: InitVar[Layout] = field(kw_only=True)
+
+    def __post_init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def read(self, rows: Int64Array) -> None:
+        """See `Counts.read`."""
+        if not len(rows):
+            return
+        super().read(rows)
         places = np.arange(len(rows), dtype=np.int32)
         landing = Landing(NOWHERE.ctypes.data, 1 << 30, direct=False, owner=NOWHERE)
-        job = layout.locate(rows, places, landing)
-        return job.requests, job.nbytes
-
-    return read
+        job = self._layout.locate(rows, places, landing)
+        self.requests[-1] += job.requests
+        self.nbytes[-1] += job.nbytes
 
 
 def counts_of(trace: Trace, layout: Layout, missing: Iterable[Int64Array]) -> Counts:
     """The counts of a run that reads the rows `missing` of each batch, one batch a sweep."""
-    counts = Counts(reads_by(layout))
+    counts = PlannedCounts(layout=layout)
     for index, rows in enumerate(missing):
         counts.begin(1, trace.size(index, index + 1))
         counts.read(rows)

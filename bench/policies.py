@@ -51,7 +51,7 @@ import _loaders
 import _policies_epochs as epochs
 import _policies_optimum as optimum
 import _script
-from _policies_trace import Trace, counts_of, out_degrees, reads_by
+from _policies_trace import PlannedCounts, Trace, counts_of, out_degrees
 
 import gnndrive
 from gnndrive.cli.report.text import peak_memory_bytes
@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         nbytes = parse_size(text, "--buffers")
         slots = min(int(nbytes / options.scale) // row_bytes, trace.rows)
         for policy, window, counts in runs(options, store, trace, layout, slots):
-            sums = counts.after(options.skip)
+            sums = counts.between(options.skip, len(trace))
             io_s = cost.seconds(sums["requests"], sums["nbytes"])
             results.append(sums | {
                 "policy": policy, "window": window, "buffer": text, "buffer_bytes": nbytes,
@@ -137,7 +137,8 @@ def runs(
         for window in dict.fromkeys(windows) if policy.looks_ahead else [1]:
             started = time.perf_counter()
             run = Run(name, window, slots, options.sweep or SWEEP_MAX, options.in_flight)
-            yield name, window, replay(run, trace, store, classes, reads_by(layout))
+            counts = PlannedCounts(layout=layout)
+            yield name, window, replay(run, trace, store, classes, counts)
             note(f"{name}, window {window}, {slots:,} slots", started)
     started = time.perf_counter()
     loads = optimum.belady(trace, slots, options.in_flight)

@@ -19,10 +19,9 @@ from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.drawing import PROGRESS
-from gnndrive.plan.comparison import Comparison, MissRatio, cheapest, duration
+from gnndrive.plan.comparison import Comparison, cheapest, duration
 from gnndrive.plan.pace import measure_pace
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.simulation import curve_slots
 from gnndrive.plan.strategy_costs import Known, StrategyCost, predict_curve
 from gnndrive.store.calibration import load_calibration
 from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, strategies
@@ -157,20 +156,10 @@ def _with_curve(found: Comparison, whole: Assembly, known: Known, own: Strategy)
     assembly = _with(whole, own)
     scheme = own.open(assembly)
     request = replace(assembly, scheme=scheme).request()
-    planner = scheme.planner(request)
-    plan = planner.plan()
-    tables = [each for each in plan.tables if each.slots < each.rows and each.name in known.traces]
-    if not tables:
+    curve = predict_curve(request, scheme.planner(request), known)
+    if curve is None:
         return found
-    table = max(tables, key=lambda each: each.rows * each.row_bytes)
-    curve = predict_curve(
-        table, curve_slots(table.slots, table.rows), request, planner,
-        known.loading(request, planner), known.traces, known.classes_of,
-    )  # fmt: skip
-    points, seconds = tuple(point for point, _ in curve), tuple(each for _, each in curve)
-    found = replace(
-        found, curve=MissRatio(table.name, table.slots * table.row_bytes, points, seconds)
-    )
+    found = replace(found, curve=curve)
     if request.memory is None or found.own is None or found.own.refused:
         return found
     step = MORE_BYTES if request.memory >= 2 * MORE_BYTES else request.memory // 2

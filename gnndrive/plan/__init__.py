@@ -17,7 +17,7 @@ in which a loader uses them:
   `slot_split`: `split_slots` divides its memory among its tables.
 - `second_buffer`: the feature buffer of a second live iterator.
 
-`loader.compare()` uses `sampled_trace`, `simulation`, `replay` and `strategy_costs`, and makes a
-`comparison`. `gnndrive plan` also uses `sketch`, for a graph that is not there, and `scale`, for
+`loader.compare()` uses `sampled_trace`, `replay` and `strategy_costs`, and makes a `comparison`.
+`gnndrive plan` also uses `sketch`, for a graph that is not there, and `scale`, for
 several hosts.
 """

@@ -11,37 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnndrive.common.memory import format_size
-from gnndrive.plan.simulation import CurvePoint
-from gnndrive.plan.strategy_costs import StrategyCost
+from gnndrive.plan.strategy_costs import MissRatio, StrategyCost
 
 WITHIN = 1.05  # a strategy that costs up to so many times the least is as good
 _UNITS = ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (300.0, 1.0, "s"), (18e3, 1 / 60, "min"))
-
-
-@dataclass(frozen=True, slots=True)
-class MissRatio:
-    """How many of a batch's rows are hits with buffers of several sizes (the miss-ratio curve).
-
-    Attributes:
-        table: the table's name.
-        buffer_bytes: bytes of the loader's own buffer.
-        points: the curve, the smallest buffer first.
-        seconds: of each point, the seconds that a batch is expected to take.
-    """
-
-    table: str
-    buffer_bytes: int
-    points: tuple[CurvePoint, ...]
-    seconds: tuple[float, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A form that JSON can hold."""
-        pairs = zip(self.points, self.seconds, strict=True)
-        points = [
-            {"bytes": each.nbytes, "hit_share": each.hit_share, "seconds_per_batch": seconds}
-            for each, seconds in pairs
-        ]
-        return {"table": self.table, "buffer_bytes": self.buffer_bytes, "points": points}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.common.records import Int64Array
 from gnndrive.plan.replay import Run, replay
+from gnndrive.plan.sampled_trace import SampledTrace
 
 ROWS, SLOTS = 100_000, 60_000
 BATCHES, DRAWS = 16, 20_000  # of row ids of a batch, some of them twice
@@ -25,25 +25,13 @@ ROW_S = 3.3e-8  # seconds for a row of these batches on the machine of the const
 NO_STORE: Any = None  # the policy asks for nothing of it
 
 
-class PaceTrace:
-    """Row ids at random, some rows far more often than others; a `Trace`."""
-
-    rows = ROWS
-
-    def __init__(self) -> None:
-        random = np.random.default_rng(0)
-        drawn = (ROWS * random.random((BATCHES, DRAWS)) ** 2).astype(np.int64)
-        self._ids = [np.unique(each) for each in drawn]
-
-    def __len__(self) -> int:
-        return BATCHES
-
-    def __getitem__(self, index: int) -> Int64Array:
-        return self._ids[index]
-
-    def size(self, first: int, last: int) -> int:
-        """Row ids of the batches [first, last) together."""
-        return sum(map(len, self._ids[first:last]))
+def pace_trace() -> SampledTrace:
+    """Batches with rows at random, some rows far more often than others."""
+    random = np.random.default_rng(0)
+    drawn = (ROWS * random.random((BATCHES, DRAWS)) ** 2).astype(np.int64)
+    ids = [np.unique(each) for each in drawn]
+    ends = np.cumsum([0, *map(len, ids)])
+    return SampledTrace(ROWS, 0, np.arange(ROWS), np.concatenate(ids), ends, np.diff(ends))
 
 
 @cache
@@ -53,10 +41,10 @@ def measure_pace(policy: str) -> float:
     Args:
         policy: the slot table's, that of the default strategy; it is told of no later batch.
     """
-    trace, run = PaceTrace(), Run(policy, 1, SLOTS)
+    trace, run = pace_trace(), Run(policy, 1, SLOTS)
     seconds = []
     for _ in range(RUNS):
         began = thread_time()
         replay(run, trace, NO_STORE, None)
         seconds.append(thread_time() - began)
-    return min(seconds) / (ROW_S * trace.size(0, BATCHES))
+    return min(seconds) / (ROW_S * len(trace.ids))

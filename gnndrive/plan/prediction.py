@@ -1,7 +1,7 @@
 """What a step costs with a plan, in seconds by part.
 
 `part_seconds` says it by how many rows a batch loads. How many these are may be `counted` by a
-formula, or by replaying batches (`plan/simulation.py`). The formula uses the batches that were
+formula, or by replaying batches (`plan/replay.py`). The formula uses the batches that were
 drawn: how many rows several of them need together says how large a sweep fits the buffer, how much
 of the next sweep is there already, and how dense the rest lies in the file. What reading takes is
 said by the two constants of the disk (`gnndrive bench disk`). In a step, each rank of the host gets

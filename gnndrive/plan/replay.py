@@ -1,8 +1,9 @@
-"""`replay`: admits the batches of a trace to a real slot table, and counts what would be loaded.
+"""`replay`: admits the batches of a trace to a real slot table, and counts what is loaded.
 
-The slot table, its ranking and admission in parts are the loader's. There is no memory for slots
-and no read: a row is valid as soon as it is admitted. `plan/simulation.py` predicts with it how
-many rows a policy loads, `bench/policies.py` compares policies with it.
+The slot table, its ranking and admission in parts are the loader's, so the counts hold for each
+policy. There is no memory for slots and no read: a row is valid as soon as it is admitted.
+`simulate` replays a trace of drawn batches in scaled slots, and says how many rows a batch loads
+once the buffer is full. `bench/policies.py` compares policies.
 
 When not to use it: for more batches than are sampled in seconds; each row of each batch is looked
 up.
@@ -11,10 +12,10 @@ up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,21 +29,15 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Codes, Int32Array, Int64Array, Stretch
+from gnndrive.plan.costs import Loads
+from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.store.reader import Store
 
 NOTHING: Any = None  # no memory for slots is used
 NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=())  # nothing is fetched
-SUMMED = ("batches", "wanted", "loads", "requests", "nbytes")
 ONE = ""  # the name of the only table of an admission
-
-
-Reader: TypeAlias = Callable[[Int64Array], tuple[int, int]]
-"""Takes the rows that a sweep reads in one pass; returns requests and bytes."""
-
-
-def not_planned(rows: Int64Array) -> tuple[int, int]:
-    """The reader of a run whose reads are not planned."""
-    return 0, 0
+BATCHES_MIN = 8  # that are counted behind those that fill the buffer
+ALL_AHEAD = 1 << 16  # a window that reaches to the end of the trace
 
 
 class Trace(Protocol):
@@ -87,54 +82,37 @@ class Counts:
     """What the sweeps of a run took, one entry for each sweep.
 
     Attributes:
-        reader: plans reads.
         batches: how many batches it has.
         wanted: rows of its batches, of each batch separately.
         loads: rows that were missing.
-        requests, nbytes: what reading them takes.
     """
 
-    reader: Reader = not_planned
     batches: list[int] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
-    requests: list[int] = field(default_factory=list)
-    nbytes: list[int] = field(default_factory=list)
 
     def begin(self, batches: int, wanted: int) -> None:
         """A sweep begins."""
-        self.batches.append(batches)
-        self.wanted.append(wanted)
-        for each in (self.loads, self.requests, self.nbytes):
-            each.append(0)
+        for counts in self.sweeps().values():
+            counts.append(0)
+        self.batches[-1], self.wanted[-1] = batches, wanted
 
     def read(self, rows: Int64Array) -> None:
         """The sweep that began last reads `rows` in one pass; each row comes once."""
-        if not len(rows):
-            return
-        requests, nbytes = self.reader(rows)
         self.loads[-1] += len(rows)
-        self.requests[-1] += requests
-        self.nbytes[-1] += nbytes
-
-    def after(self, skip: int) -> dict[str, int]:
-        """The sums over the sweeps whose first batch has at least the index `skip`."""
-        return self.between(skip, sum(self.batches))
 
     def sweeps(self) -> dict[str, list[int]]:
         """What each sweep took, by the names of the attributes."""
-        return {name: getattr(self, name) for name in SUMMED}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def between(self, skip: int, end: int) -> dict[str, int]:
-        """The same without the sweeps whose first batch has at least the index `end`."""
+        """The sums over the sweeps whose first batch has an index from `skip` to below `end`."""
         first, last = np.searchsorted(np.cumsum([0, *self.batches[:-1]]), [skip, end]).tolist()
-        return {name: sum(getattr(self, name)[first:last]) for name in SUMMED}
+        return {name: sum(counts[first:last]) for name, counts in self.sweeps().items()}
 
 
-class Nothing:
+class _Nothing:
     """What a policy knows of later batches: nothing. The other classes extend it."""
-
-    foreseen = False
 
     def __init__(self, trace: Trace, table: SlotTable) -> None:
         self.trace, self.table = trace, table
@@ -149,7 +127,7 @@ class Nothing:
         return None
 
 
-class Announced(Nothing):
+class _Announced(_Nothing):
     """A window of queued samples behind the batch that is admitted, announced as the loader does:
     the farthest gets its place in the window as the nearest is withdrawn."""
 
@@ -158,7 +136,6 @@ class Announced(Nothing):
         self._window, self._announced = window, 0
 
     def reach(self, index: int) -> int:
-        """See `Nothing.reach`."""
         last = min(index + 1 + self._window, len(self.trace))
         for each in range(self._announced, last):
             self.table.announce(each, self.trace[each])
@@ -166,15 +143,12 @@ class Announced(Nothing):
         return last
 
     def take(self, first: int, last: int) -> None:
-        """See `Nothing.take`."""
         for each in range(first, last):
             self.table.withdraw(each, self.trace[each])
 
 
-class Foreseen(Nothing):
+class _Foreseen(_Nothing):
     """Batches that are sampled ahead: so many, before the first of them is admitted."""
-
-    foreseen = True
 
     def __init__(self, trace: Trace, table: SlotTable, window: int) -> None:
         super().__init__(trace, table)
@@ -183,7 +157,7 @@ class Foreseen(Nothing):
         table.foresee(0, 0, None)
 
     def reach(self, index: int) -> int:
-        """See `Nothing.reach`; a sweep does not reach into those that are sampled next."""
+        # A sweep does not reach into the batches that are sampled next.
         if index == self._last:
             self._first, self._last = index, min(index + self._window, len(self.trace))
             self._codes, later = next_uses(self.trace, self._first, self._last)
@@ -191,7 +165,6 @@ class Foreseen(Nothing):
         return self._last
 
     def take(self, first: int, last: int) -> Codes:
-        """See `Nothing.take`."""
         for each in range(first, last):
             self.table.withdraw(each, np.empty(0, np.int64))
         return np.concatenate(self._codes[first - self._first : last - self._first])
@@ -225,12 +198,7 @@ class Run:
 
 
 class _Held:
-    """The batches that hold slots, in order.
-
-    Args:
-        table: of the slots.
-        pieces: see `Run`.
-    """
+    """The batches that hold slots, in order; for `pieces` see `Run`."""
 
     def __init__(self, table: SlotTable, pieces: int) -> None:
         self._table, self._count = table, pieces
@@ -241,7 +209,6 @@ class _Held:
         return bool(self._batches or self._pieces)
 
     def add(self, alias: Int32Array) -> None:
-        """Another batch holds its slots, int32 [n]."""
         self._batches.append(alias)
 
     def keep(self, count: int) -> None:
@@ -256,7 +223,6 @@ class _Held:
         self.keep(len(self._batches) - (not self._pieces))
 
     def release_piece(self) -> None:
-        """Release a piece of the oldest batch."""
         if not self._pieces:
             # A loader's rows are not in the order of the file: each piece has rows of all of it.
             alias = self._batches.popleft()
@@ -265,7 +231,7 @@ class _Held:
 
 
 def replay(
-    run: Run, trace: Trace, store: Store, classes: Classes | None, reader: Reader = not_planned
+    run: Run, trace: Trace, store: Store, classes: Classes | None, counts: Counts | None = None
 ) -> Counts:
     """Admit all batches of a trace, in order, and count what is loaded.
 
@@ -274,11 +240,12 @@ def replay(
         trace: the batches.
         store: the graph's store, for the policy.
         classes: see `SlotTable`.
-        reader: plans the reads.
+        counts: is told of each sweep; None: new ones.
 
     Raises:
         ConfigError: a batch has more rows than the table has slots.
     """
+    counts = Counts() if counts is None else counts
     largest = max((trace.size(each, each + 1) for each in range(len(trace))), default=0)
     context = PolicyContext(run.table, trace.rows, run.slots, store, largest, run.window)
     policy = find("policies", run.policy).make(context)
@@ -286,12 +253,12 @@ def replay(
     table = SlotTable(
         trace.rows, run.slots, 1, NOTHING, NO_TIER, policy, classes=classes, foreseen=foreseen
     )
-    known = Nothing(trace, table)
+    known = _Nothing(trace, table)
     if foreseen:
-        known = Foreseen(trace, table, run.window)
+        known = _Foreseen(trace, table, run.window)
     elif policy.looks_ahead and run.window > 1:
-        known = Announced(trace, table, run.window)
-    counts, held, index = Counts(reader), _Held(table, run.pieces), 0
+        known = _Announced(trace, table, run.window)
+    held, index = _Held(table, run.pieces), 0
     while index < len(trace):
         last = _sweep_end(table, trace, index, min(known.reach(index), index + run.sweep))
         counts.begin(last - index, trace.size(index, last))
@@ -351,3 +318,41 @@ def _admit(
         if not held:
             refuse(ONE, code, deficit)
         held.release_oldest()
+
+
+def simulate(
+    trace: SampledTrace, run: Run, store: Store, classes: Classes | None
+) -> Loads:  # fmt: skip
+    """Say what a batch loads when the buffer is full.
+
+    Args:
+        trace: the rows of the table that drawn batches need.
+        run: how a loader uses the buffer, with all its slots.
+        store: the graph's store, for the policy.
+        classes: the classes of all rows of the table for the policy, or None.
+
+    Raises:
+        ConfigError: a batch has more rows than there are slots.
+    """
+    wanted = float(trace.wanted.mean())
+    if run.slots >= trace.table_rows:
+        return Loads(1.0, 0.0, float(run.sweep))
+    slots = max(int(run.slots * trace.share), 1)
+    window = len(trace) if run.window >= ALL_AHEAD else run.window
+    if run.window > lib.GD_WINDOW_BATCHES:  # batches are foreseen, however few the trace has
+        window = max(window, lib.GD_WINDOW_BATCHES + 1)
+    part_rows = max(int(run.part_rows * trace.share), 1)
+    scaled = replace(run, window=window, slots=slots, part_rows=part_rows)
+    counts = replay(scaled, trace, store, None if classes is None else classes[trace.kept])
+    # Near its end the trace says too little of what comes.
+    end = len(trace) - (min(len(trace) // 4, 2 * BATCHES_MIN) if window > 1 else 0)
+    full = trace.filled(slots)
+    if full is None and trace.settled:  # all rows that batches ever need fit
+        full = 3 * len(trace) // 4 - run.sweep
+    full = len(trace) if full is None else min(full + run.sweep, len(trace))
+    known = end - full >= BATCHES_MIN or not trace.rows
+    sums = counts.between(full if known else max(end - BATCHES_MIN, 0), end)
+    if not sums["batches"]:
+        sums, known = counts.between(0, len(trace)), False
+    share = sums["loads"] / max(sums["wanted"], 1)
+    return Loads(1 - share, wanted * share, len(trace) / max(len(counts.batches), 1), known)

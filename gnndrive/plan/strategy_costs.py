@@ -2,7 +2,7 @@
 
 `loader/strategy_choice.py` makes the plan of each strategy and asks here; what all predictions for
 a loader share is `Known`. Reading is predicted by
-the simulated loads of the strategy's policy (`plan/simulation.py`) and the disk's two constants,
+the simulated loads of the strategy's policy (`plan/replay.py`) and the disk's two constants,
 sampling by the batches that were drawn, and the rest by what a row takes (`plan/costs.py`).
 `predict` serves all strategies that sample from the whole graph; others know their loads.
 
@@ -12,8 +12,9 @@ When not to use it: for what a batch takes in fact. `gnndrive bench strategies` 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gnndrive.buffer.devices.base import PIECES, PIECES_BYTES
 from gnndrive.buffer.lease import RELEASE_STEPS
@@ -30,23 +31,17 @@ from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading, counted, part_seconds
+from gnndrive.plan.replay import ALL_AHEAD, Run, simulate
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace
-from gnndrive.plan.simulation import (
-    ALL_AHEAD,
-    BufferUse,
-    CurvePoint,
-    miss_ratio,
-    simulate,
-)
 from gnndrive.store.reader import Store
 from gnndrive.store.row_classes import kept_classes, row_classes
 
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 OWN = "predicted as if its batches needed the rows of those that were drawn"
 
-ClassesOf = Callable[[str, str], Classes | None]
-"""Takes a score and a table's name; returns the classes of the table's rows."""
+CURVE_POINTS = 16
+CURVE_LEAST = 1 / 8  # of the buffer, the smallest of the curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +80,39 @@ class StrategyCost:
     def bound_by(self) -> str:
         """The part that these seconds are due to; empty: nothing is known."""
         return combined(self.seconds)[1] if self.seconds else ""
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A point of a miss-ratio curve: the share of a batch's rows that need not be loaded with a
+    buffer of `nbytes`, and the seconds that a batch is expected to take."""
+
+    nbytes: int
+    hit_share: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissRatio:
+    """How many of a batch's rows are hits with buffers of several sizes (the miss-ratio curve).
+
+    Attributes:
+        table: the table's name.
+        buffer_bytes: bytes of the loader's own buffer.
+        points: the curve, the smallest buffer first.
+    """
+
+    table: str
+    buffer_bytes: int
+    points: tuple[CurvePoint, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A form that JSON can hold."""
+        points = [
+            {"bytes": each.nbytes, "hit_share": each.hit_share, "seconds_per_batch": each.seconds}
+            for each in self.points
+        ]
+        return {"table": self.table, "buffer_bytes": self.buffer_bytes, "points": points}
 
 
 @dataclass(frozen=True)
@@ -130,70 +158,66 @@ class Known:
         return self.classes[key]
 
 
-def predict(
-    name: str, request: PlanRequest, planner: Planner, loading: Loading,
-    traces: Mapping[str, SampledTrace], classes_of: ClassesOf, batches: int | None,
-) -> StrategyCost:  # fmt: skip
+def predict(name: str, request: PlanRequest, planner: Planner, known: Known) -> StrategyCost:
     """Say what a batch costs with a strategy that samples from the whole graph.
 
     Args:
         name: the strategy's.
         request, planner: of a loader with this strategy.
-        loading: what a step of it costs by.
-        traces: by the tables' names; those that are missing are not simulated.
-        classes_of: the classes of rows.
-        batches: of an epoch.
+        known: see there.
 
     Raises:
         ConfigError: the plan does not fit.
     """
-    plan = planner.plan()
-    loads = {
-        table.name: buffer_loads(table, request, plan, loading, traces, classes_of)
-        for table in plan.tables
-    }
+    plan, loading = planner.plan(), known.loading(request, planner)
+    loads = {each.name: _loads(each, request, plan, loading, known) for each in plan.tables}
     seconds = part_seconds(plan, loading, loads, _record_seconds(request))
     rows = {table.name: loading.counts(table)[0] for table in plan.tables}
     hits = sum(loads[each].hit_share * count for each, count in rows.items())
     note = "" if all(each.known for each in loads.values()) else FEW_DRAWN
-    return StrategyCost(name, seconds, batches, hits / max(sum(rows.values()), 1), note=note)
-
-
-def predict_curve(
-    table: TablePlan, slots: Sequence[int], request: PlanRequest, planner: Planner,
-    loading: Loading, traces: Mapping[str, SampledTrace], classes_of: ClassesOf,
-) -> list[tuple[CurvePoint, float]]:  # fmt: skip
-    """The miss-ratio curve of a table at some numbers of slots, with the seconds of a batch.
-
-    Args:
-        table: its trace must be there.
-        slots: numbers of slots; those at which the trace is too short are left out.
-        request, planner, loading, traces, classes_of: see `predict`.
-    """
-    plan, trace = planner.plan(), traces[table.name]
-    use = buffer_use(table, request, loading)
-    policy: type[Policy] = find("policies", use.policy)
-    classes = None if policy.score is None else classes_of(policy.score, table.name)
-    others = {
-        each.name: buffer_loads(each, request, plan, loading, traces, classes_of)
-        for each in plan.tables
-        if each.name != table.name
-    }
-    points = miss_ratio(
-        trace, use, table.row_bytes, request.store, table.name, classes, slots
+    return StrategyCost(
+        name, seconds, known.batches, hits / max(sum(rows.values()), 1), note=note
     )  # fmt: skip
-    found = []
-    for point in points:
-        here = Loads(point.hit_share, point.loads, point.sweep)
+
+
+def predict_curve(request: PlanRequest, planner: Planner, known: Known) -> MissRatio | None:
+    """The miss-ratio curve of the largest table that does not fit, without the points for which
+    its trace is too short; None: all rows fit, or there is no trace. See `predict`."""
+    plan, loading = planner.plan(), known.loading(request, planner)
+    leaving = [each for each in plan.tables if each.slots < each.rows and each.name in known.traces]
+    if not leaving:
+        return None
+    table = max(leaving, key=lambda each: each.rows * each.row_bytes)
+    others = [each for each in plan.tables if each.name != table.name]
+    loads = {each.name: _loads(each, request, plan, loading, known) for each in others}
+    points = []
+    for slots in curve_slots(table.slots, table.rows):
+        sized = replace(table, slots=slots)
+        found = _simulated(sized, request, loading, known)
+        if found is None:
+            continue
+        tables = tuple(sized if each is table else each for each in plan.tables)
         parts = part_seconds(
-            _with_slots(plan, table.name, point.slots), loading, {**others, table.name: here},
+            replace(plan, tables=tables), loading, {**loads, table.name: found},
             _record_seconds(request),
         )  # fmt: skip
-        found.append((point, combined(parts)[0]))
-    return found
+        point = CurvePoint(slots * table.row_bytes, found.hit_share, combined(parts)[0])
+        points.append(point)
+    return MissRatio(table.name, table.slots * table.row_bytes, tuple(points))
 
 
-def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:
+def curve_slots(slots: int, rows: int) -> list[int]:
+    """The numbers of slots of a curve: from a part of `slots` to all `rows`, about each as many
+    times larger than the one before; `slots` is one of them."""
+    if not slots or not rows:
+        return []
+    low = max(int(slots * CURVE_LEAST), 1)
+    ratio = (rows / low) ** (1 / (CURVE_POINTS - 1)) if rows > low else 1.0
+    points = {min(int(low * ratio**n), rows) for n in range(CURVE_POINTS - 1)}
+    return sorted(points | {min(slots, rows), rows})
+
+
+def _run_of(table: TablePlan, request: PlanRequest, loading: Loading) -> Run:
     """How a loader uses the feature buffer of a table."""
     policy: type[Policy] = find("policies", request.policy)
     extracting, training = loading.queues
@@ -209,32 +233,36 @@ def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> Buff
     # about as many pieces as the first one goes into a batch.
     pieces = RELEASE_STEPS if gathered < PIECES_BYTES else round(1 / (1 - PIECES[0]))
     # A sweep joins once it has its places in the training queue; a batch more is being handed over.
-    return BufferUse(request.policy, window, sweep, table.slots, training + 1, pieces)
+    return Run(
+        request.policy, window, table.slots, sweep, training + 1, pieces, table=table.name
+    )  # fmt: skip
 
 
-def buffer_loads(
-    table: TablePlan, request: PlanRequest, plan: Plan, loading: Loading,
-    traces: Mapping[str, SampledTrace], classes_of: ClassesOf,
-) -> Loads:  # fmt: skip
-    """What a batch loads of a table: simulated, or estimated if there is no trace that is long
-    enough."""
-    use, trace = buffer_use(table, request, loading), traces.get(table.name)
-    if trace is not None:
-        policy: type[Policy] = find("policies", use.policy)
-        classes = None if policy.score is None else classes_of(policy.score, table.name)
-        try:
-            found = simulate(trace, use, request.store, table.name, classes)
-        except ConfigError:
-            found = Loads(0.0, 0.0, 1.0, known=False)
-        if found.known:
-            return found
-    return replace(counted(plan, loading)[table.name], sweep=use.sweep)
+def _simulated(
+    table: TablePlan, request: PlanRequest, loading: Loading, known: Known
+) -> Loads | None:
+    """What a batch loads of a table by a replay; None: there is no trace, or it is too short."""
+    trace = known.traces.get(table.name)
+    if trace is None:
+        return None
+    policy: type[Policy] = find("policies", request.policy)
+    classes = None if policy.score is None else known.classes_of(policy.score, table.name)
+    try:
+        found = simulate(trace, _run_of(table, request, loading), request.store, classes)
+    except ConfigError:  # a batch has more rows than there are slots
+        return None
+    return found if found.known else None
 
 
-def _with_slots(plan: Plan, name: str, slots: int) -> Plan:
-    """The plan with so many slots of a table."""
-    tables = (replace(each, slots=slots) if each.name == name else each for each in plan.tables)
-    return replace(plan, tables=tuple(tables))
+def _loads(
+    table: TablePlan, request: PlanRequest, plan: Plan, loading: Loading, known: Known
+) -> Loads:
+    """What a batch loads of a table: simulated, or estimated if it cannot be."""
+    found = _simulated(table, request, loading, known)
+    if found is not None:
+        return found
+    sweep = _run_of(table, request, loading).sweep
+    return replace(counted(plan, loading)[table.name], sweep=sweep)
 
 
 def _record_seconds(request: PlanRequest) -> float:

@@ -271,11 +271,7 @@ class Strategy:
         scheme = self.open(assembly)
         collate = assembly.collate.buffering(scheme.tables)
         own = replace(assembly, scheme=scheme, collate=collate).request()
-        planner = scheme.planner(own)
-        cost = predict(
-            self.text, own, planner, known.loading(own, planner), known.traces, known.classes_of,
-            known.batches,
-        )  # fmt: skip
+        cost = predict(self.text, own, scheme.planner(own), known)
         if batches_of(self) == next(iter(strategies())):
             return cost
         return replace(cost, same_batches=False, note=OWN)

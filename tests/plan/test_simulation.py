@@ -29,16 +29,12 @@ from gnndrive.plan.drawn import (
     doubled,
     size_of,
 )
-from gnndrive.plan.pace import NO_STORE, ROW_S, RUNS, SLOTS, PaceTrace, measure_pace
-from gnndrive.plan.replay import Run, replay
+from gnndrive.plan.pace import NO_STORE, ROW_S, RUNS, SLOTS, measure_pace, pace_trace
+from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.prediction import Disk, Loading
+from gnndrive.plan.replay import ALL_AHEAD, Run, replay, simulate
 from gnndrive.plan.sampled_trace import SampledTrace, kept_rows
-from gnndrive.plan.simulation import (
-    ALL_AHEAD,
-    BufferUse,
-    curve_slots,
-    miss_ratio,
-    simulate,
-)
+from gnndrive.plan.strategy_costs import Known, curve_slots, predict_curve
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.row_classes import row_classes
 from gnndrive.strategies import STRATEGIES
@@ -47,6 +43,9 @@ from tests.plan.conftest import request_of
 from tests.soak import product
 
 ROWS, BATCHES, WANTED = 20_000, 64, 400
+LOADING = Loading(
+    DrawnBatches((), {"nodes/x": (WANTED,)}, 0.0, 0.0), [], Disk(), 1, (1, 1), 1, looks_ahead=False
+)
 
 
 def trace_of(batches: list[Int64Array], rows: int, bits: int = 0) -> SampledTrace:
@@ -67,7 +66,7 @@ def batches() -> list[Int64Array]:
 
 def run(trace: SampledTrace, policy: str, slots: int, window: int = 1, sweep: int = 1) -> Loads:
     store: Any = None
-    return simulate(trace, BufferUse(policy, window, sweep, slots), store, "nodes/x", None)
+    return simulate(trace, Run(policy, window, slots, sweep), store, None)
 
 
 def lru_loads(batches: list[Int64Array], slots: int, first: int) -> float:
@@ -123,19 +122,27 @@ def test_buffers_of_all_rows_and_too_few(batches):
     assert run(trace_of(nothing, ROWS), "lru", 2_000).known
 
 
-def test_the_curve_rises_to_all_rows_and_has_the_buffer_itself(batches: list[Int64Array]):
+def test_the_curve_rises_to_all_rows_and_has_the_buffer_itself(batches, monkeypatch):
     trace, slots = trace_of(batches, ROWS), curve_slots(2_000, ROWS)
     assert slots[-1] == ROWS
     assert 2_000 in slots
-    store: Any = None
-    curve = miss_ratio(trace, BufferUse("lru", 1, 1, 2_000), 8, store, "nodes/x", None, slots)
+    table = TablePlan("nodes/x", ROWS, 2_000, 8, WANTED)
+    request: Any = SimpleNamespace(policy="lru", tables=(), ahead=None, store=None)
+    planner: Any = SimpleNamespace(plan=lambda: Plan((), (table,), None))
+    known: Any = Known({"nodes/x": trace}, {}, LOADING.drawn, 1.0, None, request.store)
+    monkeypatch.setattr(Known, "loading", lambda *given: LOADING)
+    found = predict_curve(request, planner, known)
+    assert found is not None
+    assert (found.table, found.buffer_bytes) == ("nodes/x", 8 * 2_000)
+    curve = found.points
     hits = [each.hit_share for each in curve]
     assert hits == sorted(hits)
     assert hits[-1] == 1.0
+    assert [each.seconds for each in curve] == sorted([each.seconds for each in curve])[::-1]
     assert len(curve) > 3  # at the smallest, batches do not fit; at others the trace is too short
     for each in curve[:-1]:
-        assert each.hit_share == run(trace, "lru", each.slots).hit_share
-        assert each.nbytes == 8 * each.slots
+        assert each.nbytes // 8 in slots
+        assert each.hit_share == run(trace, "lru", each.nbytes // 8).hit_share
     assert curve_slots(0, ROWS) == curve_slots(10, 0) == []
 
 
@@ -153,8 +160,7 @@ def test_the_simulated_loads_are_those_of_a_loader(make: Make, store: Store):
     drawing = loader._assembly().drawing(for_plan=False)
     assert drawing is not None
     trace = drawing.traces(loader._assembly().request())["nodes/x"]
-    use, classes = BufferUse("static", 1, 1, 150), row_classes(store, None, "degree")
-    found = simulate(trace, use, store, "nodes/x", classes)
+    found = simulate(trace, Run("static", 1, 150), store, row_classes(store, None, "degree"))
     assert found.known
     loads = float(stats["rows_loaded"]) / float(stats["batches"])
     assert found.loads == pytest.approx(loads, rel=0.1)
@@ -315,20 +321,20 @@ POLICY = STRATEGIES["gnndrive"].policy
 
 def test_the_pace_is_that_of_the_fastest_run_and_found_once(monkeypatch) -> None:
     """Its batches are the same everywhere; rows are found, loaded and given up."""
-    batches, again = PaceTrace(), PaceTrace()
+    batches, again = pace_trace(), pace_trace()
     for index in range(pace.BATCHES):
         ids = batches[index]
         assert np.array_equal(ids, again[index])
         assert np.all(np.diff(ids) > 0)
         assert 0 <= ids[0] <= ids[-1] < pace.ROWS
-    sums = replay(Run(POLICY, 1, SLOTS), batches, NO_STORE, None).after(0)
+    sums = replay(Run(POLICY, 1, SLOTS), batches, NO_STORE, None).between(0, pace.BATCHES)
     assert sums["wanted"] == batches.size(0, pace.BATCHES)
     assert SLOTS < sums["loads"] < sums["wanted"] / 2
     assert RUNS == 3
     clock = iter((7.0, 10.0, 10.5, 12.5, 13.0, 18.0))
     monkeypatch.setattr(pace, "thread_time", lambda: next(clock))
     measure_pace.cache_clear()
-    expected = 2.0 / (ROW_S * PaceTrace().size(0, pace.BATCHES))
+    expected = 2.0 / (ROW_S * batches.size(0, pace.BATCHES))
     assert measure_pace(POLICY) == pytest.approx(expected)
     assert measure_pace(POLICY) == pytest.approx(expected)  # the clock has no more readings
     measure_pace.cache_clear()
