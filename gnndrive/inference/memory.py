@@ -21,7 +21,7 @@ from gnndrive.inference.row_cache import ROW_BYTES, SLOT_BYTES
 from gnndrive.inference.subgraphs import ENTRY_BYTES
 from gnndrive.inference.targets import Targets
 from gnndrive.plan.plan import DEFAULT_SHARE
-from gnndrive.plan.slot_split import split_slots
+from gnndrive.plan.slots import split_slots
 from gnndrive.store.format import index_dtype
 
 PLACE_BYTES = 4  # a slot's entry in the table that numbers a batch

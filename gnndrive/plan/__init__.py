@@ -10,11 +10,11 @@ in which a loader uses them:
 - `topology_choice`: `choose_topology` picks where the adjacency lives.
 - `prediction`: `part_seconds`, what a batch for each rank costs with a plan, by part.
 - `costs`: what the parts cost, and how they combine; `pace`: how fast this machine computes.
-- `planner`: `Planner` makes the plan and decides which attributes are memory-mapped.
-- `plan`: `divide` makes a `Plan`: it adds up the `Item`s that each part of the loader states, and
-  divides what they leave. It knows no part: a new use of memory is stated by the part that has it.
-- `slots`: the feature buffer in which each row has a slot;
-  `slot_split`: `split_slots` divides its memory among its tables.
+- `planner`: `Planner` adds up the `Item`s that each part of the loader states, divides what they
+  leave, and decides which attributes are memory-mapped. It knows no part: a new use of memory is
+  stated by the part that has it.
+- `plan`: `Plan`, what it makes.
+- `slots`: the feature buffer in which each row has a slot; `split_slots` divides it among tables.
 - `second_buffer`: the feature buffer of a second live iterator.
 
 `loader.compare()` uses `sampled_trace`, `replay` and `strategy_costs`, and makes a `comparison`.

@@ -1,23 +1,21 @@
-"""`Plan`: what uses how much memory and why; `divide` adds up the items of a loader's parts.
+"""`Plan`: what uses how much memory and why; `Slots` and `Elastic` use what other parts leave.
 
-`Planner` (`plan/planner.py`) calls `divide` before the first read. `memory=` counts everything that
-loading needs; it does not count Python, torch and the model. Each part of the loader states its
-items (`gnndrive.common.items`). Because a batch's size is unknown before it is sampled, they count
-the largest batch that the fanout allows, or with a budget the largest that is expected from a few
-that were drawn (`plan/drawn.py`). The feature buffer gets what remains, and beside a device what it
-leaves may keep rows that have no room there.
+`Planner` (`plan/planner.py`) makes it before the first read. `memory=` counts everything that
+loading needs; it does not count Python, torch and the model. Because a batch's size is unknown
+before it is sampled, items count the largest batch that the fanout allows, or with a budget the
+largest that is expected from a few that were drawn (`plan/drawn.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from gnndrive.buffer.items import SLOT_TABLE_BYTES, slot_table_bytes
+from gnndrive.buffer.items import SLOT_TABLE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
-from gnndrive.common.items import Item, Life, Owner, Part, Phase, Shape, if_any
+from gnndrive.common.items import Item, Life, Owner, Part, Phase, Shape
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
 
@@ -225,12 +223,12 @@ class Plan:
         return sum(table.slots * table.row_bytes for table in self.tables)
 
     def __str__(self) -> str:
-        host = format_items(self.lines, self.memory, "memory", self.ranks, self._mark)
+        host = _format(self.lines, self.memory, "memory", self.ranks, self._mark)
         if self.served:
             host += f"\n{SERVED}"
         if not self.device_lines:
             return "\n".join([host, *self.levels])
-        device = format_items(self.device_lines, self.device_memory, "device_memory")
+        device = _format(self.device_lines, self.device_memory, "device_memory")
         where = "on the device" if self.ranks == 1 else "on the device of each rank"
         return "\n".join([host, where, device, *self.levels])
 
@@ -249,7 +247,7 @@ class Plan:
         return "shared" if item.copies == 1 else f"each{of_ranks}"
 
 
-def format_items(
+def _format(
     items: Sequence[Item], budget: int | None, name: str, ranks: int = 1,
     mark: Callable[[Item], str] = lambda item: "",
 ) -> str:  # fmt: skip
@@ -276,7 +274,7 @@ def format_items(
     return "\n".join([*rows, f"{'total':<{width}}  {text}{of_budget}"])
 
 
-# ---- dividing
+# ---- what a planner divides memory among
 
 
 class Slots(Protocol):
@@ -335,55 +333,6 @@ class Elastic(Protocol):
         ...
 
 
-def divide(
-    shape: Shape, parts: Sequence[Part], slots: Slots, budget: Budget, topology: TopologyChoice,
-    elastic: Elastic | None = None,
-) -> Plan:  # fmt: skip
-    """Divide the memory among everything that loading needs.
-
-    Args:
-        shape: the sizes of the loader's batches.
-        parts: what needs memory beside the feature buffer and the topology.
-        slots: decides what the feature buffer holds.
-        budget: what limits the plan.
-        topology: where the adjacency lives.
-        elastic: what may use the memory that the rest leaves.
-
-    Raises:
-        ConfigError: the budget is too small for the other items, or the buffer for a single row;
-            the message names a size that works.
-    """
-    every = shape.counted([topology, *parts, *([] if elastic is None else [elastic])])
-    others = [item for item in every if Phase.EXTRACTION in item.during]
-    tables, why = slots.fit(shape, budget, others)
-    slot_bytes, of_buffer = slot_table_bytes(shape), (Owner.BUFFER, Life.BUFFER, Phase.EXTRACTION)
-    buffer_bytes = sum(table.slots * table.row_bytes for table in tables)
-    entries = slot_bytes * sum(table.slots for table in tables if not table.places)
-    buffer = Item("feature buffer", buffer_bytes, why, *of_buffer, on_device=shape.on_device)
-    own = [
-        *([buffer] if why else []),
-        *if_any(Item("slot tables", entries, "reverse map, ref counts, standby list", *of_buffer)),
-    ]
-    items = [*shape.counted(own), *others]
-    if elastic is not None:
-        left = default_bytes(shape.ranks)
-        if budget.memory is not None:
-            left = budget.memory - host_bytes(items)
-        tables, kept = elastic.fit(shape, tables, left // shape.ranks)
-        items += shape.counted(kept)
-    sampling, said = _sampling_apart(every, budget.memory)
-    plan = Plan(
-        tuple(item for item in items if not item.on_device), tables, budget.memory, topology,
-        tuple(item for item in items if item.on_device),
-        budget.device_memory if budget.device_given else None,
-        sampling_bytes=sampling, slot_table_bytes=slot_bytes, ranks=shape.ranks,
-        shared=shape.shared, served=budget.served is not None,
-    )  # fmt: skip
-    plan = replace(plan, levels=(*said, *slots.said(plan)))
-    slots.check(plan, budget)
-    return plan
-
-
 def host_bytes(items: Iterable[Item], during: Phase = Phase.EXTRACTION) -> int:
     """Bytes of this host's memory that items take together in one phase."""
     return sum(item.host_bytes for item in items if during in item.during and not item.on_device)
@@ -407,31 +356,3 @@ def check_budget(plan: Plan, budget: Budget) -> None:
                 f"{name}={format_size(limit)} is less than this loader can need, "
                 f"{format_size(needed)}; give that much or a smaller buffer=\n{plan}"
             )
-
-
-def _sampling_apart(items: Sequence[Item], memory: int | None) -> tuple[int, tuple[str, ...]]:
-    """The bytes of this host's memory that sampling takes before the feature buffer is made, and
-    what the plan prints of it; 0 and nothing: sampling is not apart (Ginex section 4).
-
-    Raises:
-        ConfigError: it needs more than `memory`.
-    """
-    own = [item for item in items if item.during is Phase.SAMPLING]
-    if not own:
-        return 0, ()
-    needed = host_bytes(items, Phase.SAMPLING)
-    of_sampling = ", ".join(
-        f"{item.what} {format_size(item.host_bytes)} ({item.why})" for item in own
-    )
-    if memory is not None and needed > memory:
-        raise ConfigError(
-            f"memory={format_size(memory)} is less than sampling apart can need, "
-            f"{format_size(needed)}: give that much, or tuning=Tuning(…) with fewer samplers or "
-            "topology='direct'\n"
-            f"{of_sampling}"
-        )
-    said = (
-        f"while batches are sampled apart: {format_size(needed)} in all, without the feature "
-        f"buffer: {of_sampling}"
-    )
-    return needed, (said,)

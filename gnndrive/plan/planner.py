@@ -1,19 +1,31 @@
-"""`Planner`: makes a loader's plan, decides which attributes are memory-mapped, and plans again.
+"""`Planner`: makes a loader's plan, and decides which attributes are memory-mapped.
 
-`make_planner` (`plan/choice.py`) makes it. A second plan follows a warm-up on a GPU
-(`plan_after_warm_up`), or a batch that is larger than planned (`plan_again`).
+Each part of the loader states its items (`gnndrive.common.items`); `Planner` adds them up, and
+knows no part. The feature buffer gets what remains, and beside a device what it leaves may keep
+rows that have no room there. `make_planner` (`plan/choice.py`) makes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from gnndrive.buffer.items import slot_table_bytes
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import Part, Shape
-from gnndrive.common.memory import available_memory
+from gnndrive.common.items import Item, Life, Owner, Part, Phase, Shape, if_any
+from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import UNKNOWN, Budget, Elastic, Plan, Slots, divide, rest_bytes
+from gnndrive.plan.plan import (
+    UNKNOWN,
+    Budget,
+    Elastic,
+    Plan,
+    Slots,
+    default_bytes,
+    host_bytes,
+    rest_bytes,
+)
 from gnndrive.pyg.attributes import PASS_ROWS
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.samplers.base import Bounds
@@ -39,9 +51,13 @@ class Planner:
     """Makes a loader's plan, and a second one after a warm-up.
 
     Attributes:
-        shape, parts, slots, budget, topology, elastic: arguments of `divide`; the parts are without
-            attributes.
+        shape: the sizes of the loader's batches.
+        parts: what needs memory beside the feature buffer, the topology and attributes.
+        slots: decides what the feature buffer holds.
+        budget: what limits the plan.
         stages: numbers of samplers, and bounds of the queues.
+        topology: where the adjacency lives.
+        elastic: what may use the memory that the rest leaves.
         warm_up: whether the plan is for a warm-up.
         limits: the largest batch that the plan counts, if a larger one makes the loader plan again;
             None: the plan counts the most that the fanout allows.
@@ -70,7 +86,8 @@ class Planner:
         """Decide which attributes are memory-mapped, and make the plan.
 
         Raises:
-            ConfigError: see `divide`.
+            ConfigError: the budget is too small for the other items, or the buffer for a single
+                row; the message names a size that works.
         """
         small = self._small_files()
         try:
@@ -85,7 +102,7 @@ class Planner:
         return replace(plan, fetched=fetched)
 
     def plan_that_fits(self) -> Plan | None:
-        """See `plan`; None: it does not fit."""
+        """The plan; None: it does not fit."""
         try:
             return self.plan()
         except ConfigError:
@@ -94,15 +111,44 @@ class Planner:
     def rest_bytes(self) -> int:
         """Bytes of this host's memory that everything takes but the feature buffer, its slot tables
         and the adjacency; if batches are sampled apart, while they are sampled."""
-        elastic = [] if self.elastic is None else [self.elastic]
-        return rest_bytes(self.shape, [*self.parts, *elastic])
+        return rest_bytes(self.shape, [*self.parts, *self._elastics])
 
     def _divide(self, attributes: AttributeMemory) -> Plan:
-        plan = divide(
-            self.shape, (*self.parts, attributes), self.slots, self.budget, self.topology,
-            self.elastic,
+        """Add up the items of all parts, and divide what they leave."""
+        shape, budget, elastic = self.shape, self.budget, self.elastic
+        every = shape.counted([self.topology, *self.parts, attributes, *self._elastics])
+        others = [item for item in every if Phase.EXTRACTION in item.during]
+        tables, why = self.slots.fit(shape, budget, others)
+        own, items = slot_table_bytes(shape), list[Item]()
+        of_buffer = partial(Item, owner=Owner.BUFFER, life=Life.BUFFER, during=Phase.EXTRACTION)
+        if why:
+            nbytes = sum(table.slots * table.row_bytes for table in tables)
+            items.append(of_buffer("feature buffer", nbytes, why, on_device=shape.on_device))
+        entries = own * sum(table.slots for table in tables if not table.places)
+        what = "reverse map, ref counts, standby list"
+        items += if_any(of_buffer("slot tables", entries, what))
+        items = [*shape.counted(items), *others]
+        if elastic is not None:
+            left = default_bytes(shape.ranks)
+            if budget.memory is not None:
+                left = budget.memory - host_bytes(items)
+            tables, kept = elastic.fit(shape, tables, left // shape.ranks)
+            items += shape.counted(kept)
+        sampling, said = _sampling_apart(every, budget.memory)
+        plan = Plan(
+            tuple(item for item in items if not item.on_device), tables, budget.memory,
+            self.topology, tuple(item for item in items if item.on_device),
+            budget.device_memory if budget.device_given else None, disk_bytes=self.disk_bytes,
+            sampling_bytes=sampling, slot_table_bytes=own, ranks=shape.ranks, shared=shape.shared,
+            served=budget.served is not None,
         )  # fmt: skip
-        return replace(plan, levels=(*plan.levels, *self.said), disk_bytes=self.disk_bytes)
+        plan = replace(plan, levels=(*said, *self.slots.said(plan)))
+        self.slots.check(plan, budget)
+        return replace(plan, levels=(*plan.levels, *self.said))
+
+    @property
+    def _elastics(self) -> list[Elastic]:
+        return [] if self.elastic is None else [self.elastic]
 
     def _small_files(self) -> dict[str, int]:
         """Attributes that are mapped and counted because their files are small beside `memory=`.
@@ -131,11 +177,8 @@ class Planner:
         return tuple(fetched)
 
     def plan_after_warm_up(self, device_bytes: int) -> Plan:
-        """Make the plan for `device_bytes` of the device's memory, which the warm-up found free.
-
-        Raises:
-            ConfigError: see `divide`.
-        """
+        """Make the plan for `device_bytes` of the device's memory, which the warm-up found free;
+        see `plan`."""
         why = "because training leaves that much of the device's memory"
         budget = replace(self.budget, device_memory=device_bytes, device_why=why)
         return replace(self, budget=budget).plan()
@@ -149,3 +192,31 @@ class Planner:
         readers = 1 + shape.samplers * self.edge_numbers
         ring = RING_BYTES * (not self.topology.has_ring)
         return FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers + ring
+
+
+def _sampling_apart(items: Sequence[Item], memory: int | None) -> tuple[int, tuple[str, ...]]:
+    """The bytes of this host's memory that sampling takes before the feature buffer is made, and
+    what the plan prints of it; 0 and nothing: sampling is not apart (Ginex section 4).
+
+    Raises:
+        ConfigError: it needs more than `memory`.
+    """
+    own = [item for item in items if item.during is Phase.SAMPLING]
+    if not own:
+        return 0, ()
+    needed = host_bytes(items, Phase.SAMPLING)
+    of_sampling = ", ".join(
+        f"{item.what} {format_size(item.host_bytes)} ({item.why})" for item in own
+    )
+    if memory is not None and needed > memory:
+        raise ConfigError(
+            f"memory={format_size(memory)} is less than sampling apart can need, "
+            f"{format_size(needed)}: give that much, or tuning=Tuning(…) with fewer samplers or "
+            "topology='direct'\n"
+            f"{of_sampling}"
+        )
+    said = (
+        f"while batches are sampled apart: {format_size(needed)} in all, without the feature "
+        f"buffer: {of_sampling}"
+    )
+    return needed, (said,)

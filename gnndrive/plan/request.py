@@ -2,8 +2,7 @@
 
 `Assembly` (`loader/assembly.py`) makes the request from the loader's arguments. `make_planner`
 (`plan/choice.py`) makes a `Planner` for each number of samplers and bound of a queue that it
-considers, and chooses among them; `Planner.plan` (`plan/planner.py`) then decides which attributes
-are memory-mapped and calls `divide`. None of them reads the graph.
+considers, and chooses among them. None of them reads the graph.
 
 On a GPU, unless the user gives device_memory=, buffer= or in_order=False, or the strategy's batches
 need more from the first on, the first batches are a warm-up with a small feature buffer. After them

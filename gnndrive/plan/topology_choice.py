@@ -19,7 +19,7 @@ from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.plan import default_bytes
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.slot_split import split_slots
+from gnndrive.plan.slots import split_slots
 from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuestion
 
 ROOM_BATCHES = 1.0  # largest batches beside which the adjacency in memory is considered

@@ -14,7 +14,7 @@ from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.plan import TablePlan
-from gnndrive.plan.slot_split import split_slots
+from gnndrive.plan.slots import split_slots
 from gnndrive.strategies.superbatches.scheme import AheadScheme, SamplesAhead
 
 # A place of a victim buffer: a slot table's entries, its code, and its slot and place on their way,

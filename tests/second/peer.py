@@ -42,7 +42,7 @@ from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.costs import DISK, NET
 from gnndrive.plan.plan import TablePlan
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.slot_split import split_slots
+from gnndrive.plan.slots import split_slots
 from gnndrive.plan.strategy_costs import Known, StrategyCost
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.opened_folder import OpenedFolder
