@@ -31,10 +31,12 @@ from gnndrive.plan.drawn import doubled, largest
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.dealing import deal, number_batches, skip, steps_left
 from gnndrive.sampling.degrees import degrees_of
+from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
@@ -304,18 +306,21 @@ class Assembly:
             memory=given_size(own, "memory"),
             buffer=given_size(own, "buffer"),
             device_memory=given_size(own, "device_memory"),
-            neighbour_cache=own["neighbour_cache"],
-            topologies=topologies,
-            topology_asked=asked,
+            topologies=Topologies(
+                topologies,
+                graph_sizes(self.collate.store),
+                asked,
+                own["neighbour_cache"],
+                None if subgraphs is None else subgraphs.needs_indices,
+            ),
             policy=self._policy,
             device=self.device,
-            in_order=self.in_order,
             sweep=self._sweep,
             staging_bytes=own["io_depth"] * self._block_bytes,
             disk=Disk.of_store(self.store, own["gap"], self._block_bytes),
             ahead=self.scheme.ahead(self),
             elastic=self.scheme.elastic(self),
-            warms_up=self.scheme.warms_up,
+            warms_up=self.in_order and self.scheme.warms_up,
             ranks=self.ranks.on_host,
             shared=sharing.buffer,
             shared_graph=sharing.graph,

@@ -17,15 +17,12 @@ from itertools import chain, product
 from gnndrive.buffer.items import buffers_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
-from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.costs import combined
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Loading, step_seconds
 from gnndrive.plan.request import PlanRequest, planner_of
-from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
-from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
 
 SAMPLERS = (4, 2, 1)
@@ -72,7 +69,7 @@ def make_planner(request: PlanRequest) -> Planner:
         ConfigError: an argument cannot work; if `memory=` is too small, the message names the least
             that works.
     """
-    first = with_chosen_topology(request, default_stages(request))
+    first = with_chosen_topology(request)
     if request.memory is None:
         return first
     chosen = _choose(request)
@@ -88,7 +85,7 @@ def make_planner(request: PlanRequest) -> Planner:
 def holds_everything(request: PlanRequest) -> bool:
     """Whether the feature buffer holds all rows with GNNDrive's numbers of samplers and queues."""
     try:
-        return with_chosen_topology(request, default_stages(request)).plan().holds_everything
+        return with_chosen_topology(request).plan().holds_everything
     except ConfigError:
         return False
 
@@ -252,7 +249,7 @@ def _choose(request: PlanRequest) -> Planner | None:
     options = (_planners(request, stages) for stages in stage_options(request))
     costs = _costs(request, chain.from_iterable(options))
     best = cheapest(costs)
-    if best is None or request.drawn is None or request.topology_asked:
+    if best is None or request.drawn is None or request.topologies.asked:
         return best
     least: dict[str, float] = {}
     for cost, planner in costs:
@@ -309,7 +306,7 @@ def loading_of(
     """What a step with a planner's stages costs by; see `plan/pace.py`."""
     stages = planner.stages
     return Loading(
-        drawn, graph_sizes(request.store), request.disk, stages.samplers,
+        drawn, request.topologies.sizes, request.disk, stages.samplers,
         (stages.extracting_queue, stages.training_queue), request.sweep,
         planner.shape.looks_ahead, pace,
     )  # fmt: skip
@@ -319,28 +316,18 @@ def _planners(
     request: PlanRequest, stages: StageCounts, why: str | None = None
 ) -> Iterator[Planner]:
     """The planners with each topology to consider with a budget, the preferred one first; see
-    `candidates`."""
+    `Topologies.candidates`."""
     planner = planner_of(request, stages)
-    if request.topology_asked or request.drawn is None:
-        yield replace(planner, topology=_chosen_topology(request, planner))
-        if request.topology_asked:
+    if request.topologies.asked or request.drawn is None:
+        yield replace(planner, topology=request.topologies.choose(planner))
+        if request.topologies.asked:
             return
-    question = make_question(request.neighbour_cache, graph_sizes(request.store), planner)
-    choices = candidates(
-        request.topologies, replace(question, why=why), planner, request.needs_indices
-    )
-    for choice in choices:
+    for choice in request.topologies.candidates(planner, why):
         yield replace(planner, topology=choice)
 
 
-def with_chosen_topology(request: PlanRequest, stages: StageCounts) -> Planner:
-    """The planner with the first topology that suits."""
-    planner = planner_of(request, stages)
-    return replace(planner, topology=_chosen_topology(request, planner))
-
-
-def _chosen_topology(request: PlanRequest, planner: Planner) -> TopologyChoice:
-    return choose_topology(
-        request.topologies, request.neighbour_cache, graph_sizes(request.store), planner,
-        request.topology_asked, request.needs_indices,
-    )  # fmt: skip
+def with_chosen_topology(request: PlanRequest) -> Planner:
+    """The planner with the first topology that suits, and GNNDrive's numbers of samplers and
+    queued batches, or those that the user gave."""
+    planner = planner_of(request, default_stages(request))
+    return replace(planner, topology=request.topologies.choose(planner))

@@ -30,10 +30,10 @@ from gnndrive.plan.plan import Budget, Elastic, Served
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.slots import RowSlots
+from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
-from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
@@ -101,19 +101,18 @@ class PlanRequest:
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
         memory, buffer, device_memory: the user's budgets in bytes, or None.
-        neighbour_cache: the user's argument: bytes, a text or None.
-        topologies: topology plug-ins in the order of preference, or the one that the user named.
-        topology_asked: whether the user named the topology.
+        topologies: where the adjacency may live.
         policy: the policy plug-in.
         device: the device plug-in, and the torch.device, or None for the host.
-        in_order: whether batches are delivered by index.
         samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
         sweep: the most batches that are read together; None: as many as fit.
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
         ahead: how batches are sampled ahead; None: they are not.
         elastic: what keeps rows in host memory below the feature buffer; None: nothing does.
-        warms_up: whether a small buffer can serve the first batches on a GPU.
+        warms_up: whether a small buffer can serve the first batches on a GPU. It cannot if batches
+            come in any order, because the second part of the epoch begins after those that were
+            delivered, and their number does not tell which ones these are.
         ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
             all of them.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
@@ -136,12 +135,9 @@ class PlanRequest:
     memory: int | None
     buffer: int | None
     device_memory: int | None
-    neighbour_cache: str | int | None
-    topologies: tuple[Any, ...]
-    topology_asked: bool
+    topologies: Topologies
     policy: Any
     device: tuple[Any, Any]
-    in_order: bool
     samplers: int | None
     extracting_queue: int | None
     training_queue: int | None
@@ -155,11 +151,6 @@ class PlanRequest:
     shared: bool = False
     shared_graph: bool = False
     served: Served | None = None
-
-    @property
-    def needs_indices(self) -> str | None:
-        """Why the adjacency's indices must be in memory or memory-mapped; None: they need not."""
-        return None if self.subgraphs is None else self.subgraphs.needs_indices
 
 
 def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
@@ -204,7 +195,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     graphs = 1 if shared or request.shared_graph else request.ranks
     if request.served is not None and request.shared_graph:
         graphs = 0
-    pointers = sum(each.index_pointer_bytes for each in graph_sizes(store))
+    pointers = sum(each.index_pointer_bytes for each in request.topologies.sizes)
     labels = sum(map(kept_bytes, store.all_nodes()))
     return Planner(
         replace(shape, on_device=on_device, shared=shared, graphs=graphs),
@@ -343,9 +334,7 @@ def _budget(request: PlanRequest, shape: Shape, scratch_bytes: int) -> tuple[Bud
     free: int | None = find("devices", plugin).free_bytes(where)
     if free is None or request.buffer is not None:
         return replace(budget, device_memory=free, device_why=why), False
-    # The second part of an epoch begins after the batches that the warm-up delivered. If batches
-    # come in any order, their number does not tell which ones these are.
-    if not (request.in_order and request.warms_up):
+    if not request.warms_up:
         return replace(budget, device_memory=free // 2, device_why=why), False
     why = "because it is a warm-up, until the memory that training uses is known"
     small = 2 * shape.whole_batch_bytes + scratch_bytes

@@ -31,7 +31,7 @@ from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk, Loading, step_seconds
 from gnndrive.plan.request import loader_parts
 from gnndrive.plan.slots import RowSlots
-from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
+from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.items import batch_bytes
 from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers._native import scratch_bytes
@@ -167,11 +167,11 @@ class Sketch:
                 yield replace(planner, topology=topology)
 
     def _topologies(self, planner: Planner) -> Iterator[TopologyChoice]:
+        topologies = Topologies(self.topologies, [self.size], self.topology_asked)
         if planner.budget.memory is not None and not self.topology_asked:
-            question = make_question(None, [self.size], planner)
-            yield from candidates(self.topologies, question, planner)
-            return
-        yield choose_topology(self.topologies, None, [self.size], planner, self.topology_asked)
+            yield from topologies.candidates(planner)
+        else:
+            yield topologies.choose(planner)
 
     def _planner(self, stages: StageCounts, memory: int | None) -> Planner:
         """The planner without a topology."""

@@ -1,14 +1,14 @@
-"""`choose_topology`: where a loader's adjacency lives, and how much memory that takes.
+"""`Topologies`: where a loader's adjacency may live; asks each how much memory that takes.
 
-`make_planner` calls it. The strategy names topologies in the order of preference;
-`choose_topology` asks each (`Topology.plan`) whether it suits the memory and takes the first that
-does. It reads nothing, and names no topology itself: a new one is a file in `sampling/topologies/`.
+The strategy names topologies in the order of preference. Each says (`Topology.plan`) whether it
+suits the memory. Nothing is read, and none is named here: a new one is a file in
+`sampling/topologies/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,108 +25,111 @@ from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuest
 ROOM_BATCHES = 1.0  # largest batches beside which the adjacency in memory is considered
 
 
-def choose_topology(
-    candidates: Sequence[Any],
-    neighbour_cache: str | int | None,
-    sizes: Sequence[GraphSize],
-    planner: Planner,
-    asked: bool = False,
-    needs_indices: str | None = None,
-) -> TopologyChoice:
-    """Choose the first of several topologies that suits the memory, else the last, and say why.
+@dataclass(frozen=True, slots=True)
+class Topologies:
+    """The topologies that a loader may have. All methods take a planner without a topology.
 
-    Args:
-        candidates: topologies, by name or as classes, in the order of preference.
+    Attributes:
+        plugins: by name or as classes, in the order of preference.
+        sizes: the graph's sizes, one for each edge type.
+        asked: whether the user named the topology, which is the only one then.
         neighbour_cache: memory for adjacency that a topology on disk keeps, in bytes or as text; 0:
             none; None: the topology decides.
-        sizes: the graph's sizes, one for each edge type.
-        planner: of the loader, without a topology.
-        asked: whether the user named the topology; then `candidates` has that one only.
         needs_indices: the reason why the indices must be in memory or memory-mapped; None: they
             need not be.
-
-    Raises:
-        ConfigError: there is no such topology, or the one that the user named cannot work.
     """
-    kinds: list[type[Topology]] = [find("topologies", each) for each in candidates]
-    if asked:
-        _check_asked(kinds[0], neighbour_cache, needs_indices)
-    question = make_question(neighbour_cache, sizes, planner, asked)
-    usable = [kind for kind in kinds if needs_indices is None or kind.has_indices]
-    choices = (kind.plan(for_rank(question, kind, planner)) for kind in usable)
-    choice = next(filter(None, choices), None)
-    if choice is None and usable:  # none suits: ask the last one as if the user had named it
-        kind = usable[-1]
-        choice = kind.plan(replace(for_rank(question, kind, planner), asked=True))
-    if choice is None:
-        raise ConfigError(
-            f"none of the topologies {', '.join(kind.name for kind in kinds)} can be used: "
-            f"{needs_indices}; name another with topology=; there are: "
-            f"{', '.join(names('topologies'))}"
-        )
-    return choice
 
+    plugins: tuple[Any, ...]
+    sizes: Sequence[GraphSize]
+    asked: bool = False
+    neighbour_cache: str | int | None = None
+    needs_indices: str | None = None
 
-def make_question(
-    neighbour_cache: str | int | None,
-    sizes: Sequence[GraphSize],
-    planner: Planner,
-    asked: bool = False,
-) -> TopologyQuestion:
-    """Make the question that topologies answer, about the memory of all ranks of this host; for the
-    arguments see `choose_topology`."""
-    shape, budget = planner.shape, planner.budget
-    given = budget.memory
-    if given is None:
-        given = default_bytes(shape.ranks, budget.served)
-    return TopologyQuestion(
-        sizes,
-        shape.samplers,
-        partial(_room, planner),
-        given,
-        budget.memory is not None,
-        None if neighbour_cache is None else size_or_none(neighbour_cache, "neighbour_cache"),
-        MAPPING_BYTES * shape.rows,
-        asked,
-        "because the feature buffer is not there while batches are sampled"
-        if shape.apart
-        else None,
-        shape.apart,
-    )
+    def choose(self, planner: Planner) -> TopologyChoice:
+        """Choose the first that suits the memory, else the last, and say why.
 
+        Raises:
+            ConfigError: there is no such topology, or the one that the user named cannot work.
+        """
+        kinds: list[type[Topology]] = [find("topologies", each) for each in self.plugins]
+        if self.asked:
+            self._check_asked(kinds[0])
+        question = self.question(planner)
+        usable = [kind for kind in kinds if self.needs_indices is None or kind.has_indices]
+        choices = (kind.plan(for_rank(question, kind, planner)) for kind in usable)
+        choice = next(filter(None, choices), None)
+        if choice is None and usable:  # none suits: ask the last one as if the user had named it
+            kind = usable[-1]
+            choice = kind.plan(replace(for_rank(question, kind, planner), asked=True))
+        if choice is None:
+            raise ConfigError(
+                f"none of the topologies {', '.join(kind.name for kind in kinds)} can be used: "
+                f"{self.needs_indices}; name another with topology=; there are: "
+                f"{', '.join(names('topologies'))}"
+            )
+        return choice
 
-def candidates(
-    names: Sequence[Any], question: TopologyQuestion, planner: Planner,
-    needs_indices: str | None = None,
-) -> Iterator[TopologyChoice]:  # fmt: skip
-    """The topologies to consider with a budget, the preferred one first.
+    def candidates(self, planner: Planner, why: str | None = None) -> Iterator[TopologyChoice]:
+        """The topologies to consider with a budget, the preferred one first.
 
-    One that would leave the adjacency to the page cache is considered only if there is no other:
-    nothing counts the page cache, and within a limit it keeps neither adjacency nor features.
+        One that would leave the adjacency to the page cache is considered only if there is no
+        other: nothing counts the page cache, and within a limit it keeps neither adjacency nor
+        features.
 
-    Args:
-        names: topologies, by name or as classes, in the order of preference.
-        question: see `make_question`.
-        planner: of the loader, without a topology.
-        needs_indices: as for `choose_topology`.
-    """
-    room = question.room
-    question = replace(question, room=lambda batches: room(min(batches, ROOM_BATCHES)))
-    found = False
-    for name in names:
-        kind: type[Topology] = find("topologies", name)
-        if needs_indices is not None and not kind.has_indices:
-            continue
-        own = for_rank(question, kind, planner)
-        choice = kind.plan(own)
-        if choice is None or (found and not choice.nbytes):
-            continue
-        found = True
-        yield choice
-        if choice.cache_bytes and question.cache is None:
-            without = kind.plan(replace(own, cache=0))
-            if without is not None:
-                yield without
+        Args:
+            planner: the loader's.
+            why: see `TopologyQuestion`.
+        """
+        question = self.question(planner)
+        room, found = question.room, False
+        question = replace(
+            question, why=why,
+            room=lambda batches: room(min(batches, ROOM_BATCHES)),
+        )  # fmt: skip
+        for name in self.plugins:
+            kind: type[Topology] = find("topologies", name)
+            if self.needs_indices is not None and not kind.has_indices:
+                continue
+            own = for_rank(question, kind, planner)
+            choice = kind.plan(own)
+            if choice is None or (found and not choice.nbytes):
+                continue
+            found = True
+            yield choice
+            if choice.cache_bytes and question.cache is None:
+                without = kind.plan(replace(own, cache=0))
+                if without is not None:
+                    yield without
+
+    def question(self, planner: Planner) -> TopologyQuestion:
+        """The question that topologies answer, about the memory of all ranks of this host."""
+        shape, budget, cache = planner.shape, planner.budget, self.neighbour_cache
+        given, why = budget.memory, None
+        if given is None:
+            given = default_bytes(shape.ranks, budget.served)
+        if shape.apart:
+            why = "because the feature buffer is not there while batches are sampled"
+        return TopologyQuestion(
+            self.sizes, shape.samplers, partial(_room, planner), given, budget.memory is not None,
+            None if cache is None else size_or_none(cache, "neighbour_cache"),
+            MAPPING_BYTES * shape.rows, self.asked, why, shape.apart,
+        )  # fmt: skip
+
+    def _check_asked(self, kind: type[Topology]) -> None:
+        """Raise ConfigError if the topology that the user named contradicts other arguments."""
+        if self.needs_indices is not None and not kind.has_indices:
+            others = [name for name in names("topologies") if find("topologies", name).has_indices]
+            raise ConfigError(
+                f"topology={kind.name!r} cannot be used, because {self.needs_indices}: give "
+                f"topology={' or '.join(map(repr, others))}"
+            )
+        if self.neighbour_cache is not None and not kind.keeps_lists:
+            others = [name for name in names("topologies") if find("topologies", name).keeps_lists]
+            raise ConfigError(
+                f"neighbour_cache={self.neighbour_cache!r} is for a topology that reads the "
+                f"adjacency from disk, such as topology={others[0]!r}; topology={kind.name!r} does "
+                "not use it: leave it out"
+            )
 
 
 def for_rank(
@@ -152,28 +155,8 @@ def for_rank(
     )  # fmt: skip
 
 
-def _check_asked(
-    kind: type[Topology], neighbour_cache: str | int | None, needs_indices: str | None
-) -> None:
-    """Raise ConfigError if the topology that the user named contradicts other arguments."""
-    if needs_indices is not None and not kind.has_indices:
-        others = [name for name in names("topologies") if find("topologies", name).has_indices]
-        raise ConfigError(
-            f"topology={kind.name!r} cannot be used, because {needs_indices}: give topology="
-            f"{' or '.join(map(repr, others))}"
-        )
-    if neighbour_cache is not None and not kind.keeps_lists:
-        others = [name for name in names("topologies") if find("topologies", name).keeps_lists]
-        raise ConfigError(
-            f"neighbour_cache={neighbour_cache!r} is for a topology that reads the adjacency from "
-            f"disk, such as topology={others[0]!r}; topology={kind.name!r} does not use it: "
-            "leave it out"
-        )
-
-
 def _room(planner: Planner, batches: float) -> int:
-    """Bytes that the adjacency may take on this host beside feature buffers of `batches` largest
-    batches and everything else; see `TopologyQuestion.room`."""
+    """See `TopologyQuestion.room`: what feature buffers of so many batches and all else leave."""
     shape, budget = planner.shape, planner.budget
     if budget.memory is None:
         return default_bytes(shape.ranks, budget.served)

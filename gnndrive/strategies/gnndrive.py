@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gnndrive.common.items import Item, Shape
 from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
-from gnndrive.plan.choice import default_stages, fitting, with_chosen_topology
+from gnndrive.plan.choice import fitting, with_chosen_topology
 from gnndrive.plan.plan import Budget, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
@@ -72,7 +72,7 @@ class AsPublished(Scheme):
 
 
 def _planner(request: PlanRequest) -> Planner:
-    planner = with_chosen_topology(request, default_stages(request))
+    planner = with_chosen_topology(request)
     return replace(planner, slots=QueuedBatches(batches=planner.stages.training_queue))
 
 

@@ -17,7 +17,7 @@ from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk, Loading, batches_held, distinct_rows, step_seconds
-from gnndrive.plan.topology_choice import choose_topology
+from gnndrive.plan.topology_choice import Topologies
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies.base import RING_BYTES, GraphSize, TopologyQuestion
 from gnndrive.sampling.topologies.direct import Direct
@@ -188,10 +188,8 @@ def choose(
     size: GraphSize = SIZE, needs_indices: str | None = None,
 ) -> TopologyChoice:  # fmt: skip
     asked = name != "auto"
-    return choose_topology(
-        (name,) if asked else PREFERRED, cache, [size], numbers(memory, buffer), asked,
-        needs_indices,
-    )  # fmt: skip
+    plugins = (name,) if asked else PREFERRED
+    return Topologies(plugins, [size], asked, cache, needs_indices).choose(numbers(memory, buffer))
 
 
 def chosen(*given: Any, **more: Any) -> str:
@@ -223,12 +221,12 @@ def test_ranks_that_share_have_one_copy_of_the_indices_and_a_neighbour_cache_eac
         for shared, memory in ((True, least), (False, ranks * (LEAST + INDICES))):
             for less, expected in ((0, "resident"), (1, "direct")):
                 given = numbers(memory - less, ranks=ranks, shared=shared)
-                found = choose_topology(PREFERRED, None, [SIZE], given)
+                found = Topologies(PREFERRED, [SIZE]).choose(given)
                 assert found.name == expected
 
     def direct(ranks: int, shared: bool, memory: int) -> TopologyChoice:
         given = numbers(memory, ranks=ranks, shared=shared)
-        return choose_topology(("direct",), None, [SIZE], given, True)
+        return Topologies(("direct",), [SIZE], True).choose(given)
 
     one = direct(1, False, ONE_BATCH + FETCH + 10**9)
     assert direct(2, False, 2 * (ONE_BATCH + FETCH + 10**9)).nbytes == one.nbytes
@@ -280,9 +278,9 @@ def test_impossible_choices_are_refused() -> None:
     assert chosen(LEAST, needs_indices=why) == "mmap"
     with pytest.raises(ConfigError, match=f"because {why}: give topology='mmap' or 'resident'"):
         choose("direct", None, LEAST, needs_indices=why)
-    choice = choose_topology(("direct", "resident"), None, [SIZE], PLANNER)
+    choice = Topologies(("direct", "resident"), [SIZE]).choose(PLANNER)
     assert choice.name == "resident"
-    choice = choose_topology(("direct",), None, [SIZE], PLANNER)
+    choice = Topologies(("direct",), [SIZE]).choose(PLANNER)
     assert choice.name == "direct"
     with pytest.raises(ConfigError, match="none of the topologies direct can be used: it reads"):
-        choose_topology(("direct",), None, [SIZE], PLANNER, False, "it reads whole lists")
+        Topologies(("direct",), [SIZE], needs_indices="it reads whole lists").choose(PLANNER)

@@ -20,7 +20,7 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.plan.slots import split_slots
-from gnndrive.plan.topology_choice import for_rank, make_question
+from gnndrive.plan.topology_choice import Topologies, for_rank
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.resident import Resident
@@ -497,7 +497,7 @@ def test_there_is_as_much_room_for_the_graph_as_the_service_has():
         given = {"served": Served(left, frozenset(has))}
         planner, own = served(**given), served(shared_graph=False, **given)
         planner = replace(planner, budget=replace(planner.budget, memory=3_000))
-        question = make_question(None, (), planner)
+        question = Topologies((), ()).question(planner)
         assert for_rank(question, Resident, planner).room(1.5) == expected
         for kind, needed in ((Direct, planner), (Resident, own)):
             assert for_rank(question, kind, needed).room(1.5) == question.room(1.5)

@@ -34,10 +34,9 @@ from gnndrive.loader.sampling_choice import drawn_text
 from gnndrive.plan.choice import default_stages
 from gnndrive.plan.planner import StageCounts
 from gnndrive.plan.request import PlanRequest, planner_of
-from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.pyg.items import Labels
-from gnndrive.sampling.graph import Adjacency, graph_sizes
+from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import Sampler, batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
@@ -216,10 +215,7 @@ def recording_memory(request: PlanRequest, packing_memory: int | None = None) ->
             planner, shape=replace(planner.shape, tables=()), parts=(*parts, counts),
             budget=replace(planner.budget, memory=memory, buffer=None),
         )  # fmt: skip
-        topology = choose_topology(
-            request.topologies, request.neighbour_cache, graph_sizes(store), planner,
-            request.topology_asked, request.needs_indices,
-        )  # fmt: skip
+        topology = request.topologies.choose(planner)
         least = planner.rest_bytes() + topology.nbytes
         if memory is None or least <= memory:
             break
