@@ -6,7 +6,7 @@ in which a loader uses them:
 
 - `drawn`: `draw_batches` samples a few batches, whose sizes say how large a batch is.
 - `request`: `PlanRequest`, and `planner_of`, which names the parts of a loader.
-- `choice`: `make_planner` chooses topology, samplers and queues; `least_memory`.
+- `choice`: `make_planner` chooses topology, samplers and queues.
 - `topology_choice`: `Topologies` says where the adjacency may live.
 - `prediction`: `part_seconds`, what a batch for each rank costs with a plan, by part.
 - `costs`: what the parts cost, and how they combine; `pace`: how fast this machine computes.

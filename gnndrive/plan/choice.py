@@ -34,6 +34,7 @@ ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost ab
 # A planned size is raised if the least memory grows by no more than the larger of these two.
 HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
 MEMORY_MAX = 1 << 50
+SMALLER = "a smaller batch_size or num_neighbors"
 
 
 def stage_options(request: PlanRequest) -> list[StageCounts]:
@@ -44,7 +45,7 @@ def stage_options(request: PlanRequest) -> list[StageCounts]:
 def all_stages(
     samplers: int | None, extracting_queue: int | None = None, training_queue: int | None = None
 ) -> list[StageCounts]:
-    """The same for what the user gave, each a number or None."""
+    """The same for what the user gave."""
     queues = {
         (extracting_queue or extracting, training_queue or training): None
         for extracting, training in (QUEUES[0], *LONGER_QUEUES, *QUEUES[1:])
@@ -72,14 +73,7 @@ def make_planner(request: PlanRequest) -> Planner:
     first = with_chosen_topology(request)
     if request.memory is None:
         return first
-    chosen = _choose(request)
-    if chosen is not None:
-        return chosen
-    try:
-        first.plan()
-    except ConfigError as error:
-        raise too_little(request, error) from None
-    return first
+    return _choose(request) or _checked(first, request, _leanest)
 
 
 def holds_everything(request: PlanRequest) -> bool:
@@ -134,26 +128,12 @@ def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
         for stages in stage_options(request)
         if stages.samplers <= samplers
     ]
-    best = cheapest(_costs(request, options))
-    if best is not None:
-        return best
-    try:
-        options[-1].plan()
-    except ConfigError as error:
-        raise too_little(request, error) from None
-    raise AssertionError("one of the options has a plan")
-
-
-def too_little(request: PlanRequest, error: ConfigError) -> ConfigError:
-    """The error for a budget that is too small, with the least that works; `error` if no budget
-    works."""
-    assert request.memory is not None
-    return refusal(request.memory, lambda memory: _leanest(replace(request, memory=memory)), error)
+    return cheapest(_costs(request, options)) or _checked(options[-1], request, _leanest)
 
 
 def refusal(
     memory: int, leanest: Callable[[int], Plan | None], error: ConfigError,
-    smaller: str = "a smaller batch_size or num_neighbors",
+    smaller: str = SMALLER,
 ) -> ConfigError:  # fmt: skip
     """The error for `memory` bytes that are too little.
 
@@ -179,35 +159,31 @@ def refusal(
 
 
 def fitting(
-    request: PlanRequest, make: Callable[[PlanRequest], Planner],
-    smaller: str = "a smaller batch_size or num_neighbors",
-) -> Planner:  # fmt: skip
+    request: PlanRequest, make: Callable[[PlanRequest], Planner], smaller: str = SMALLER
+) -> Planner:
     """The planner that `make` makes of a request.
 
     Raises:
         ConfigError: its plan does not fit into `memory=`; the message names the least that works.
             See `refusal` for `smaller`.
     """
-    planner = make(request)
+    return _checked(make(request), request, lambda tried: make(tried).plan_that_fits(), smaller)
+
+
+def _checked(
+    planner: Planner, request: PlanRequest, leanest: Callable[[PlanRequest], Plan | None],
+    smaller: str = SMALLER,
+) -> Planner:  # fmt: skip
+    """The planner, if there is no `memory=` that its plan does not fit into; see `fitting`."""
     if request.memory is None:
         return planner
     try:
         planner.plan()
     except ConfigError as error:
         raise refusal(
-            request.memory,
-            lambda memory: make(replace(request, memory=memory)).plan_that_fits(), error, smaller,
-        ) from None  # fmt: skip
+            request.memory, lambda memory: leanest(replace(request, memory=memory)), error, smaller
+        ) from None
     return planner
-
-
-def least_memory(request: PlanRequest) -> int:
-    """The least `memory=` that works, in bytes.
-
-    Raises:
-        ConfigError: none works.
-    """
-    return least_where(lambda memory: _leanest(replace(request, memory=memory)) is not None)
 
 
 def least_where(works: Callable[[int], bool]) -> int:
@@ -232,13 +208,12 @@ def least_where(works: Callable[[int], bool]) -> int:
 
 def _leanest(request: PlanRequest) -> Plan | None:
     """A plan with the fewest samplers and queued batches; None: the budget is too small."""
-    stages = stage_options(request)[-1]
-    for planner in _planners(request, stages):
-        try:
-            return planner.plan()
-        except ConfigError:
-            continue
-    return None
+    return first_plan(_planners(request, stage_options(request)[-1]))
+
+
+def first_plan(planners: Iterable[Planner]) -> Plan | None:
+    """The first plan that fits; None: none does."""
+    return next(filter(None, (each.plan_that_fits() for each in planners)), None)
 
 
 # ---- the candidates
@@ -270,13 +245,8 @@ def _choose(request: PlanRequest) -> Planner | None:
 
 def _costs(request: PlanRequest, options: Iterable[Planner]) -> list[tuple[float, Planner]]:
     """The planners whose plans fit the budget, each with what a batch costs."""
-    found: list[tuple[float, Planner]] = []
-    for planner in options:
-        try:
-            found.append((_cost(request, planner, planner.plan()), planner))
-        except ConfigError:
-            continue
-    return found
+    plans = ((planner, planner.plan_that_fits()) for planner in options)
+    return [(_cost(request, planner, plan), planner) for planner, plan in plans if plan is not None]
 
 
 def cheapest(costs: Sequence[tuple[float, Planner]]) -> Planner | None:
@@ -304,10 +274,8 @@ def loading_of(
     request: PlanRequest, planner: Planner, drawn: DrawnBatches, pace: float = 1.0
 ) -> Loading:
     """What a step with a planner's stages costs by; see `plan/pace.py`."""
-    stages = planner.stages
     return Loading(
-        drawn, request.topologies.sizes, request.disk, stages.samplers,
-        (stages.extracting_queue, stages.training_queue), request.sweep,
+        drawn, request.topologies.sizes, request.disk, planner.stages, request.sweep,
         planner.shape.looks_ahead, pace,
     )  # fmt: skip
 

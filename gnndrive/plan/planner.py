@@ -45,6 +45,21 @@ class StageCounts:
     extracting_queue: int = 6
     training_queue: int = 4
 
+    @property
+    def threads(self) -> int:
+        """Batches that are sampled at once."""
+        return min(self.samplers, self.extracting_queue)
+
+    @property
+    def queued(self) -> int:
+        """Samples that can be alive at once."""
+        return self.extracting_queue + self.training_queue
+
+    @property
+    def swept(self) -> int:
+        """The most batches of a rank that can be read together."""
+        return min(self.extracting_queue, self.training_queue)
+
 
 @dataclass(frozen=True, slots=True)
 class Planner:

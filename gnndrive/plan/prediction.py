@@ -37,6 +37,7 @@ from gnndrive.plan.costs import (
 )
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.planner import StageCounts
 from gnndrive.sampling.topologies.base import GraphSize
 from gnndrive.store.calibration import checked_gap, load_calibration
 from gnndrive.store.reader import Store
@@ -150,8 +151,7 @@ class Loading:
         drawn: what is known of the batches.
         sizes: the sizes of the graph, one for each edge type.
         disk: what reads cost.
-        samplers: sampling threads of a rank.
-        queues: bounds of a rank's extracting and training queue.
+        stages: of a rank.
         sweep: the most batches that are read together; None: as many as fit.
         looks_ahead: whether the policy knows the queued samples.
         pace: see `plan/pace.py`; 1 where plans are compared.
@@ -160,16 +160,10 @@ class Loading:
     drawn: DrawnBatches
     sizes: Sequence[GraphSize]
     disk: Disk
-    samplers: int
-    queues: tuple[int, int]
+    stages: StageCounts
     sweep: int | None
     looks_ahead: bool
     pace: float = 1.0
-
-    @property
-    def threads(self) -> int:
-        """Batches that a rank samples at once."""
-        return min(self.samplers, self.queues[0])
 
     def counts(self, table: TablePlan) -> tuple[int, ...]:
         """Distinct rows of a table that the first batch, the first two, … need together."""
@@ -216,7 +210,7 @@ def part_seconds(
     computing = sample_s + admit_s + gather_s + pace * (LAND_BYTE_S * loaded + HAND_OVER_S)
     return {
         DISK: ranks * disk_s,
-        SAMPLING: ranks * sample_s / min(ranks * loading.threads, cores),
+        SAMPLING: ranks * sample_s / min(ranks * loading.stages.threads, cores),
         ADMISSION: ranks * admit_s / (1 if plan.shared else at_once),
         GATHER: ranks * gather_s / at_once,
         HAND_OVER: pace * HAND_OVER_S,
@@ -254,7 +248,7 @@ def features_seconds(
 def adjacency_seconds(plan: Plan, loading: Loading) -> float:
     """Seconds a batch of reading adjacency, if it is on disk; samples that are drawn together share
     each pass, and the lists of a neighbour cache are not read."""
-    topology, samplers = plan.topology, loading.threads
+    topology, samplers = plan.topology, loading.stages.threads
     if not topology.has_ring:
         return 0.0
     nbytes = sum(size.indices_bytes for size in loading.sizes)
@@ -279,7 +273,7 @@ def _sharing(plan: Plan) -> int:
 
 def _together(plan: Plan, loading: Loading) -> int:
     """The number of batches in a sweep."""
-    together = min(_sharing(plan) * min(loading.queues), loading.sweep or SWEEP_MAX)
+    together = min(_sharing(plan) * loading.stages.swept, loading.sweep or SWEEP_MAX)
     while together > 1 and not all(_holds(each, loading, together) for each in plan.tables):
         together -= 1
     return together
@@ -291,7 +285,7 @@ def _holds(table: TablePlan, loading: Loading, batches: int) -> bool:
 
 def _queued(plan: Plan, loading: Loading, together: int) -> int:
     """Samples that the policy knows behind a sweep of `together` batches."""
-    return max(_sharing(plan) * loading.queues[0] - together, 0) * loading.looks_ahead
+    return max(_sharing(plan) * loading.stages.extracting_queue - together, 0) * loading.looks_ahead
 
 
 def _missing(table: TablePlan, loading: Loading, together: int, queued: int) -> float:

@@ -21,12 +21,12 @@ from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Shape, TableShape
 from gnndrive.common.plugins import find
-from gnndrive.common.records import EdgeKey, NodeKey, TopologyChoice
+from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.disk.layouts.base import block_bytes
-from gnndrive.plan.choice import all_stages, cheapest, refusal
+from gnndrive.plan.choice import all_stages, cheapest, first_plan, refusal
 from gnndrive.plan.costs import combined
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
-from gnndrive.plan.plan import Budget, Plan
+from gnndrive.plan.plan import Budget
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.prediction import Disk, Loading, step_seconds
 from gnndrive.plan.request import loader_parts
@@ -123,12 +123,8 @@ class Sketch:
 
     def loading(self, planner: Planner) -> Loading:
         """What a step costs by."""
-        stages = planner.stages
-        return Loading(
-            self.drawn(), [self.size], Disk(), stages.samplers,
-            (stages.extracting_queue, stages.training_queue), None,
-            planner.shape.looks_ahead,
-        )  # fmt: skip
+        looks_ahead = planner.shape.looks_ahead
+        return Loading(self.drawn(), [self.size], Disk(), planner.stages, None, looks_ahead)
 
     def planner(self) -> Planner:
         """Choose topology, samplers and queues, and make the planner.
@@ -137,49 +133,41 @@ class Sketch:
             ConfigError: a number cannot work; if the memory is too little, the message names the
                 least that works.
         """
+        stages = all_stages(self.samplers)
+        if self.memory is None:  # the first that suits, as for a loader
+            first = next(self._planners(stages, None))
+            first.plan()
+            return first
         costs, refused = [], ConfigError("there is no topology")
-        for planner in self._planners(self.memory):
+        for planner in self._planners(stages, self.memory):
             try:
                 parts = step_seconds(planner.plan(), self.loading(planner))
                 costs.append((combined(parts)[0], planner))
             except ConfigError as error:
                 refused = error
-            if self.memory is None and costs:  # the first that suits, as for a loader
-                break
         best = cheapest(costs)
         if best is not None:
             return best
-        raise refused if self.memory is None else refusal(self.memory, self._leanest, refused)
+        leanest = stages[-1:]
+        raise refusal(
+            self.memory, lambda memory: first_plan(self._planners(leanest, memory)), refused
+        )
 
-    def _leanest(self, memory: int) -> Plan | None:
-        for planner in self._planners(memory, leanest=True):
-            try:
-                return planner.plan()
-            except ConfigError:
-                continue
-        return None
-
-    def _planners(self, memory: int | None, leanest: bool = False) -> Iterator[Planner]:
-        options = all_stages(self.samplers)
-        for stages in options[-1:] if leanest else options:
-            planner = self._planner(stages, memory)
-            for topology in self._topologies(planner):
-                yield replace(planner, topology=topology)
-
-    def _topologies(self, planner: Planner) -> Iterator[TopologyChoice]:
+    def _planners(self, options: Sequence[StageCounts], memory: int | None) -> Iterator[Planner]:
         topologies = Topologies(self.topologies, [self.size], self.topology_asked)
-        if planner.budget.memory is not None and not self.topology_asked:
-            yield from topologies.candidates(planner)
-        else:
-            yield topologies.choose(planner)
+        for stages in options:
+            planner = self._planner(stages, memory)
+            if memory is None or self.topology_asked:
+                yield replace(planner, topology=topologies.choose(planner))
+                continue
+            for topology in topologies.candidates(planner):
+                yield replace(planner, topology=topology)
 
     def _planner(self, stages: StageCounts, memory: int | None) -> Planner:
         """The planner without a topology."""
         bounds = self.bounds()
         count, edges = bounds.nodes[None], bounds.edges[None]
-        policy = find("policies", self.policy)
-        looks_ahead: bool = policy.looks_ahead if issubclass(policy, Policy) else False
-        ranked = issubclass(policy, Policy) and policy.score is not None
+        policy: type[Policy] = find("policies", self.policy)
         position_bytes = np.dtype(position_dtype(self.edges)).itemsize
         staging = READS * block_bytes(self.row_bytes)
         shape = Shape(
@@ -188,18 +176,19 @@ class Sketch:
             edges,
             sample_bytes(count, edges, bounds.expanded, position_bytes),
             batch_bytes(count, edges),
-            queued=stages.extracting_queue + stages.training_queue,
+            queued=stages.queued,
             extracted=stages.training_queue,
-            samplers=min(stages.samplers, stages.extracting_queue),
-            looks_ahead=looks_ahead,
+            samplers=stages.threads,
+            looks_ahead=policy.looks_ahead,
             ranks=self.ranks,
             shared=self.shared,
             graphs=1 if self.shared else self.ranks,
         )
         seeds, labels = SEED_BYTES * (self.seeds or 0), LABEL_BYTES * self.nodes
         parts = loader_parts(
-            SlotTables(self.nodes if ranked else 0), Graph(self.size.index_pointer_bytes), seeds,
-            labels, staging, DeviceMemory(), Samples(scratch_bytes(bounds)),
+            SlotTables(0 if policy.score is None else self.nodes),
+            Graph(self.size.index_pointer_bytes), seeds, labels, staging, DeviceMemory(),
+            Samples(scratch_bytes(bounds)),
         )  # fmt: skip
         slots = RowSlots(whole_batches=memory is not None)
         return Planner(shape, parts, slots, Budget(memory, self.buffer), stages)

@@ -220,21 +220,23 @@ def curve_slots(slots: int, rows: int) -> list[int]:
 def _run_of(table: TablePlan, request: PlanRequest, loading: Loading) -> Run:
     """How a loader uses the feature buffer of a table."""
     policy: type[Policy] = find("policies", request.policy)
-    extracting, training = loading.queues
+    stages = loading.stages
+    extracting = stages.extracting_queue
     # The queue has the batch that is admitted, too. A window of 1 would mean that nothing is known.
     window = extracting - 1 if extracting > 2 else extracting
     window = min(window, lib.GD_WINDOW_BATCHES) if policy.looks_ahead else 1
     of_edges = {each.name for each in request.tables if each.of_edges}
     if request.ahead is not None and policy.looks_ahead and table.name not in of_edges:
         window = request.ahead.foreseen(request.planned) or ALL_AHEAD
-    sweep = min(min(loading.queues), loading.sweep or SWEEP_MAX)
+    sweep = min(stages.swept, loading.sweep or SWEEP_MAX)
     gathered = loading.counts(table)[0] * table.row_bytes
     # Of the host's pieces the last is half of a batch, which is released in `RELEASE_STEPS` steps:
     # about as many pieces as the first one goes into a batch.
     pieces = RELEASE_STEPS if gathered < PIECES_BYTES else round(1 / (1 - PIECES[0]))
     # A sweep joins once it has its places in the training queue; a batch more is being handed over.
     return Run(
-        request.policy, window, table.slots, sweep, training + 1, pieces, table=table.name
+        request.policy, window, table.slots, sweep, stages.training_queue + 1, pieces,
+        table=table.name,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 from gnndrive import NeighborLoader
 from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.common.items import Shape, TableShape
+from gnndrive.plan import choice
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Budget, Served
 from gnndrive.plan.planner import Planner, StageCounts
@@ -25,6 +26,13 @@ __all__ = ["data", "make", "store"]
 
 def request_of(loader: NeighborLoader) -> PlanRequest:
     return loader._assembly().request()
+
+
+def least_memory(request: PlanRequest) -> int:
+    """The least `memory=` that works, in bytes."""
+    return choice.least_where(
+        lambda memory: choice._leanest(replace(request, memory=memory)) is not None
+    )
 
 
 def planner_for(

@@ -11,7 +11,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
 from gnndrive.common.memory import least_text, parse_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.choice import least_memory, make_planner, stage_options
+from gnndrive.plan.choice import make_planner, stage_options
 from gnndrive.plan.costs import combined
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
@@ -21,7 +21,7 @@ from gnndrive.plan.topology_choice import Topologies
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies.base import RING_BYTES, GraphSize, TopologyQuestion
 from gnndrive.sampling.topologies.direct import Direct
-from tests.plan.conftest import planner_for, request_of
+from tests.plan.conftest import least_memory, planner_for, request_of
 
 ROWS, ROW_BYTES = 10_000_000, 512
 TOGETHER = (809_986, 1_493_306, 2_091_791, 2_622_024, 3_098_267, 3_526_039, 3_915_512, 4_270_283)
@@ -43,7 +43,7 @@ def parts(
     choice = TopologyChoice(topology, topology, 0, has_ring=topology == "direct")
     table = TablePlan("nodes/x", ROWS, slots, ROW_BYTES, 830_000)
     plan = Plan((), (table,), None, choice, ranks=ranks, shared=shared)
-    loading = Loading(DRAWN, SIZES, DISK, samplers, queues, sweep, True)
+    loading = Loading(DRAWN, SIZES, DISK, StageCounts(samplers, *queues), sweep, True)
     return step_seconds(plan, loading)
 
 
@@ -108,7 +108,7 @@ def test_more_slots_longer_queues_and_larger_sweeps_cost_no_more() -> None:
     assert parts(ROWS)["disk"] == 0
     choice = TopologyChoice("direct", "direct", 0, 10**12, has_ring=True)
     plan = Plan((), (TablePlan("nodes/x", ROWS, 2_000_000, ROW_BYTES, 830_000),), None, choice)
-    loading = Loading(DRAWN, SIZES, DISK, 2, (6, 4), None, True)
+    loading = Loading(DRAWN, SIZES, DISK, StageCounts(2, 6, 4), None, True)
     cached = combined(step_seconds(plan, loading))[0]
     assert cached == seconds(2_000_000) < seconds(2_000_000, "direct")
 

@@ -30,6 +30,7 @@ from gnndrive.plan.costs import (
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
 from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.planner import StageCounts
 from gnndrive.plan.prediction import (
     Disk,
     Loading,
@@ -75,7 +76,7 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "processors", lambda ranks: 2)
     drawn = DrawnBatches((), {"a": (100,), "b": (50,)}, 0.0, sample_s=0.01)
     disk = Disk(request_s=1e-3, byte_s=0.0, gap_bytes=0)
-    loading = Loading(drawn, [], disk, 4, (6, 4), None, looks_ahead=True, pace=2.0)
+    loading = Loading(drawn, [], disk, StageCounts(4, 6, 4), None, looks_ahead=True, pace=2.0)
     tables = TablePlan("a", 10**9, 500, 64, 100), TablePlan("b", 50, 50, 8, 50)
     plan = Plan((), tables, None, TopologyChoice("resident", "resident", 0))
     loads = {"a": Loads(0.4, 60.0, 2.0), "b": Loads(1.0, 0.0, 2.0)}
@@ -121,7 +122,7 @@ def test_several_ranks_use_the_processors_of_the_host(monkeypatch: pytest.Monkey
 def test_a_step_admits_the_rows_that_are_missing() -> None:
     """A buffer of half of a batch's rows; without it, none is missing or ranked."""
     drawn = DrawnBatches((), {"a": (500, 1_000, 1_500)}, 0.0, 0.0)
-    loading = Loading(drawn, [], Disk(), 1, (2, 2), 1, looks_ahead=False)
+    loading = Loading(drawn, [], Disk(), StageCounts(1, 2, 2), 1, looks_ahead=False)
     for slots, admitted in ((500, (500, 500)), (10_000, (0,))):
         table = TablePlan("a", 10_000, slots, 64, 500)
         plan = Plan((), (table,), None, TopologyChoice("resident", "", 0))
@@ -272,7 +273,7 @@ def test_hand_computed_disk_seconds() -> None:
     """Two hosts read a half of the missing rows each, in one pass for two batches."""
     drawn = DrawnBatches((), {"nodes/x": (500, 500)}, 0.0, 0.0)
     disk = Disk(request_s=1e-3, byte_s=1e-6, gap_bytes=0)
-    loading = Loading(drawn, [], disk, 1, (2, 2), 1, looks_ahead=False)
+    loading = Loading(drawn, [], disk, StageCounts(1, 2, 2), 1, looks_ahead=False)
     table = TablePlan("nodes/x", 10**9, 500, 100, 500)
     plan = Plan((), (table,), None, TopologyChoice("resident", "resident", 0))
     none = counted(plan, loading)

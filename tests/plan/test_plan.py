@@ -14,7 +14,7 @@ from gnndrive.common import host_memory
 from gnndrive.common.items import Item, TableShape
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.choice import least_memory, make_planner
+from gnndrive.plan.choice import make_planner
 from gnndrive.plan.plan import UNKNOWN, Plan, Served, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
@@ -27,7 +27,7 @@ from gnndrive.sampling.topologies.resident import Resident
 from gnndrive.strategies.lsm_gnn import NO_VICTIMS, VICTIM_PLACE_BYTES, Victims
 from gnndrive.testing.fake_cuda import fake_cuda
 from tests.loader.conftest import NODES, Make
-from tests.plan.conftest import planner_for, request_of
+from tests.plan.conftest import least_memory, planner_for, request_of
 from tests.soak import product
 
 ROW_BYTES = 33 * 4

@@ -31,6 +31,7 @@ from gnndrive.plan.drawn import (
 )
 from gnndrive.plan.pace import NO_STORE, ROW_S, RUNS, SLOTS, measure_pace, pace_trace
 from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.planner import StageCounts
 from gnndrive.plan.prediction import Disk, Loading
 from gnndrive.plan.replay import ALL_AHEAD, Run, replay, simulate
 from gnndrive.plan.sampled_trace import SampledTrace, kept_rows
@@ -44,7 +45,12 @@ from tests.soak import product
 
 ROWS, BATCHES, WANTED = 20_000, 64, 400
 LOADING = Loading(
-    DrawnBatches((), {"nodes/x": (WANTED,)}, 0.0, 0.0), [], Disk(), 1, (1, 1), 1, looks_ahead=False
+    DrawnBatches((), {"nodes/x": (WANTED,)}, 0.0, 0.0),
+    [],
+    Disk(),
+    StageCounts(1, 1, 1),
+    1,
+    looks_ahead=False,
 )
 
 

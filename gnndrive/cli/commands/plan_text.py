@@ -71,7 +71,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     cores = processors(plan.ranks)
     each = "" if plan.ranks == 1 else " a rank"
     why = {
-        SAMPLING: f"{loading.threads} threads{each}, {cores} processors as on this machine",
+        SAMPLING: f"{loading.stages.threads} threads{each}, {cores} processors as on this machine",
         DISK: _reads(plan, run),
         ADMISSION: "the event loop, which finds slots and plans reads",
         GATHER: "copying rows into batches",
