@@ -1,6 +1,6 @@
 """`make_planner`: chooses topology, samplers and queues for a loader, by what a batch will cost.
 
-`Assembly` (`loader/assembly.py`) calls it. Without a budget the strategy's first topology that
+Without a budget the strategy's first topology that
 suits is taken, with GNNDrive's numbers of samplers and queued batches. With `memory=`, each sampler
 and each queued batch takes memory from the feature buffer. So the plans of some combinations are
 made, `plan/prediction.py` says what a batch costs with each, and the cheapest is taken; of those
@@ -118,7 +118,7 @@ def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
     Args:
         before: the plan before.
         samplers: its number of samplers, for each of which there is a thread.
-        request: the same request with the sizes of larger batches.
+        request: has the sizes of larger batches.
 
     Raises:
         ConfigError: they do not fit into `memory=`; the message names the least that works.
@@ -135,7 +135,7 @@ def refusal(
     memory: int, leanest: Callable[[int], Plan | None], error: ConfigError,
     smaller: str = SMALLER,
 ) -> ConfigError:  # fmt: skip
-    """The error for `memory` bytes that are too little.
+    """The error for `memory` bytes that are too little; it names the least that works.
 
     Args:
         memory: the budget.

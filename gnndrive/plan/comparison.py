@@ -1,8 +1,4 @@
-"""`Comparison`: what a batch costs with each strategy, and what more memory gives.
-
-`loader/strategy_choice.py` makes it; `Plan` prints it, and the command line and reports take its
-JSON. When not to use it: for measured figures; `gnndrive bench strategies` has these.
-"""
+"""`Comparison`: what a batch costs with each strategy, and what more memory gives."""
 
 from __future__ import annotations
 

@@ -57,13 +57,8 @@ def gather_seconds(rows: float, nbytes: float) -> float:
 
 
 def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
-    """Seconds of the event loop for so many rows of batches.
-
-    Args:
-        rows: how many.
-        missing: how many of them are read.
-        ranked: how many of them are of tables that have no slot for each row.
-    """
+    """Seconds of the event loop for so many rows of batches, of which `missing` are read and
+    `ranked` are of tables that have no slot for each row."""
     return ADMIT_ROW_S * rows + RANK_ROW_S * ranked + PLAN_ROW_S * missing
 
 

@@ -124,13 +124,8 @@ class DrawnBatches:
     def from_json(
         cls, entry: Any, bounds: Bounds, tables: Mapping[str, int]
     ) -> DrawnBatches | None:
-        """What `to_json` made of a loader's batches; None: it is damaged.
-
-        Args:
-            entry: what was kept.
-            bounds: has the store's types.
-            tables: the loader's tables by name, each with its number of rows.
-        """
+        """What `to_json` made of a loader's batches; None: it is damaged. `bounds` has the store's
+        types, `tables` the loader's tables by name, each with its number of rows."""
         try:
             if entry["version"] != _VERSION or not entry["sizes"]:
                 return None
@@ -269,7 +264,7 @@ def draw_batches(
 
     Args:
         batches: the seeds of up to `DRAWN_BATCHES` batches.
-        sampler: the loader's sampler.
+        sampler: the loader's.
         topologies: one for each edge type.
         rows_of: takes a sample, and returns the rows that it needs of each table.
         rows: table name → rows of the table.

@@ -39,24 +39,15 @@ class Served:
     graphs: frozenset[str] = frozenset()
 
     def graph_room(self, topology: str, given: int) -> int:
-        """Bytes that the service has for the arrays of a topology, beside a loader's own part.
-
-        Args:
-            topology: its name.
-            given: bytes that the loader may use in all.
-        """
+        """Bytes that the service has for the arrays of the topology of that name, beside the
+        `given` bytes that the loader may use."""
         if self.left is None or topology in self.graphs:
             return 1 << 62
         return self.left - given
 
 
 def default_bytes(ranks: int, served: Served | None = None) -> int:
-    """Bytes for `ranks` ranks of this host together if the user gives no budget.
-
-    Args:
-        ranks: how many there are.
-        served: see `Budget`.
-    """
+    """Bytes for `ranks` ranks of this host together if the user gives no budget."""
     left = left_memory(ranks)
     if served is not None and served.left is not None:
         left = min(left, served.left)
@@ -93,10 +84,7 @@ class TablePlan:
     """The feature buffer's share of one table.
 
     Attributes:
-        name: the table's name, such as "nodes/x".
-        rows: number of rows of the table.
         slots: number of rows that the buffer holds at once.
-        row_bytes: bytes of one row.
         batch_rows_max: the most rows of the table that one batch can need.
         residents: rows that never leave the buffer, if it has places for whole batches.
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
@@ -123,11 +111,8 @@ class Plan:
 
     Attributes:
         lines: the uses of host memory, the feature buffer first.
-        tables: the feature buffer's share of each table.
-        memory: the budget `memory=` in bytes; None: the user gave none.
-        topology: where the adjacency lives.
+        memory, device_memory: the user's budgets in bytes, or None.
         device_lines: the uses of the device's memory; empty: the buffer is in host memory.
-        device_memory: the budget `device_memory=` in bytes; None: the user gave none.
         fetched: names of the arrays whose rows are read directly when batches need them, because
             memory has no room for their files.
         levels: texts that say where a batch's rows come from, or what the loader takes of a disk.
@@ -251,14 +236,8 @@ def _format(
     items: Sequence[Item], budget: int | None, name: str, ranks: int = 1,
     mark: Callable[[Item], str] = lambda item: "",
 ) -> str:  # fmt: skip
-    """One line for each item and one for their total.
-
-    Args:
-        items: what to list.
-        budget, name: what limits them, and the argument that set it.
-        ranks: ranks on this host.
-        mark: says whose memory an item is.
-    """
+    """One line for each item, with whose memory it is, and one for their total of the `budget`
+    that the argument `name` gave."""
     width = max(len(item.what) for item in items)
     marks = [mark(item) for item in items]
     wide = max(map(len, marks)) + 2 if any(marks) else 0
@@ -284,10 +263,7 @@ class Slots(Protocol):
         self, shape: Shape, budget: Budget, items: Sequence[Item]
     ) -> tuple[tuple[TablePlan, ...], str]:
         """The feature buffer's share of each table, and the text of its item; "": there is none.
-
-        Args:
-            shape, budget: the loader's.
-            items: all other items, of the host and of the device, while batches are extracted.
+        `items` are all others, of the host and of the device, while batches are extracted.
 
         Raises:
             ConfigError: the budget is too small for the buffer.
@@ -304,16 +280,13 @@ class Slots(Protocol):
 
 
 class Elastic(Protocol):
-    """Keeps rows in host memory below the feature buffer, such as those without room on a device.
-
-    Attributes:
-        scratch_bytes: bytes of a device that rows of a table take on their way there, if the policy
-            looks ahead.
-    """
+    """Keeps rows in host memory below the feature buffer, such as those that a device has no room
+    for."""
 
     @property
     def scratch_bytes(self) -> int:
-        """See the class."""
+        """Bytes of a device that rows of a table take on their way there, if the policy looks
+        ahead."""
         ...
 
     def items(self, shape: Shape) -> Sequence[Item]:
@@ -323,13 +296,8 @@ class Elastic(Protocol):
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
-        """The tables with the rows that are kept, and the items of these.
-
-        Args:
-            shape: the loader's.
-            tables: what the feature buffer holds.
-            left: bytes of a rank that all other items leave.
-        """
+        """The tables with the rows that are kept in the `left` bytes of a rank that all other items
+        leave, and the items of these rows."""
         ...
 
 

@@ -66,12 +66,8 @@ class Planner:
     """Makes a loader's plan, and a second one after a warm-up.
 
     Attributes:
-        shape: the sizes of the loader's batches.
         parts: what needs memory beside the feature buffer, the topology and attributes.
         slots: decides what the feature buffer holds.
-        budget: what limits the plan.
-        stages: numbers of samplers, and bounds of the queues.
-        topology: where the adjacency lives.
         elastic: what may use the memory that the rest leaves.
         warm_up: whether the plan is for a warm-up.
         limits: the largest batch that the plan counts, if a larger one makes the loader plan again;
@@ -211,11 +207,7 @@ class Planner:
 
 def _sampling_apart(items: Sequence[Item], memory: int | None) -> tuple[int, tuple[str, ...]]:
     """The bytes of this host's memory that sampling takes before the feature buffer is made, and
-    what the plan prints of it; 0 and nothing: sampling is not apart (Ginex section 4).
-
-    Raises:
-        ConfigError: it needs more than `memory`.
-    """
+    what the plan prints of it; 0 and nothing: sampling is not apart (Ginex section 4)."""
     own = [item for item in items if item.during is Phase.SAMPLING]
     if not own:
         return 0, ()

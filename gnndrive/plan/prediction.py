@@ -64,13 +64,8 @@ class Disk:
 
     @classmethod
     def of_store(cls, store: Store, gap: str | int | None, block_bytes: int) -> Self:
-        """What reads of a store cost, by its calibration if there is one.
-
-        Args:
-            store: the store.
-            gap: a loader's `gap=`.
-            block_bytes: bytes of a staging block.
-        """
+        """What reads of a store cost, by its calibration if there is one, for a loader's `gap=` and
+        its blocks of staging."""
         cost, gap_bytes = load_calibration(store), checked_gap(gap, store, block_bytes)
         return (
             cls(gap_bytes=gap_bytes)
@@ -97,13 +92,8 @@ class Disk:
 
 
 def distinct_rows(together: Sequence[int], batches: float, rows: int) -> float:
-    """Distinct rows that `batches` batches need together, by those that were drawn.
-
-    Args:
-        together: distinct rows of the first batch, the first two, ….
-        batches: any number from 0 on.
-        rows: rows of the table.
-    """
+    """Distinct rows, of `rows`, that any number of batches from 0 on need together, by those that
+    the first one that was drawn, the first two, … need `together`."""
     points = [0, *together]
     if batches < len(together):
         below = int(batches)
@@ -148,9 +138,7 @@ class Loading:
     """What a step costs by, beside the plan.
 
     Attributes:
-        drawn: what is known of the batches.
         sizes: the sizes of the graph, one for each edge type.
-        disk: what reads cost.
         stages: of a rank.
         sweep: the most batches that are read together; None: as many as fit.
         looks_ahead: whether the policy knows the queued samples.
@@ -174,8 +162,17 @@ def counted(plan: Plan, loading: Loading) -> dict[str, Loads]:
     """What a batch loads of each table, by the rows that the drawn batches need together. A formula
     takes no time, so `make_planner` compares all its plans by it; `strategy_costs.buffer_loads`
     replays batches."""
-    together = _together(plan, loading)
-    queued, found = _queued(plan, loading, together), dict[str, Loads]()
+    stages = loading.stages
+    sharing = plan.ranks if plan.shared else 1  # whose batches share sweeps and look-ahead
+    together = min(sharing * stages.swept, loading.sweep or SWEEP_MAX)
+    while together > 1 and any(
+        distinct_rows(loading.counts(each), together, each.rows) > each.slots
+        for each in plan.tables
+    ):
+        together -= 1
+    # Samples that the policy knows behind such a sweep.
+    queued = max(sharing * stages.extracting_queue - together, 0) * loading.looks_ahead
+    found = dict[str, Loads]()
     for table in plan.tables:
         loads = _missing(table, loading, together, queued) / together
         hits = max(1 - loads / max(loading.counts(table)[0], 1), 0.0)
@@ -188,12 +185,7 @@ def part_seconds(
 ) -> dict[str, float]:
     """What a step keeps busy for how long, by part, if each batch loads so much of each table.
 
-    Args:
-        plan: the plan, with its number of ranks.
-        loading: what a step costs by.
-        loads: by the tables' names.
-        records_s: seconds of writing and reading the records of a batch.
-    """
+    `records_s` are the seconds of writing and reading the records of a batch."""
     ranks, cores, pace = plan.ranks, processors(plan.ranks), loading.pace
     at_once = min(ranks, cores)
     disk_s = adjacency_seconds(plan, loading) + features_seconds(plan, loading, loads)
@@ -264,28 +256,6 @@ def adjacency_seconds(plan: Plan, loading: Loading) -> float:
         seconds += loading.disk.seconds(wanted, lists, list_bytes) / samplers
         of_hop /= growth
     return seconds
-
-
-def _sharing(plan: Plan) -> int:
-    """Ranks whose batches share sweeps and look-ahead."""
-    return plan.ranks if plan.shared else 1
-
-
-def _together(plan: Plan, loading: Loading) -> int:
-    """The number of batches in a sweep."""
-    together = min(_sharing(plan) * loading.stages.swept, loading.sweep or SWEEP_MAX)
-    while together > 1 and not all(_holds(each, loading, together) for each in plan.tables):
-        together -= 1
-    return together
-
-
-def _holds(table: TablePlan, loading: Loading, batches: int) -> bool:
-    return distinct_rows(loading.counts(table), batches, table.rows) <= table.slots
-
-
-def _queued(plan: Plan, loading: Loading, together: int) -> int:
-    """Samples that the policy knows behind a sweep of `together` batches."""
-    return max(_sharing(plan) * loading.stages.extracting_queue - together, 0) * loading.looks_ahead
 
 
 def _missing(table: TablePlan, loading: Loading, together: int, queued: int) -> float:

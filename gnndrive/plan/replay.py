@@ -41,20 +41,16 @@ ALL_AHEAD = 1 << 16  # a window that reaches to the end of the trace
 
 
 class Trace(Protocol):
-    """The row ids of batches, in order."""
+    """The row ids of batches in order, each int64 [n], as `SampledTrace` has them."""
 
     @property
     def rows(self) -> int:
         """Rows of the table."""
         ...
 
-    def __len__(self) -> int:
-        """The number of batches."""
-        ...
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Int64Array:
-        """The row ids of a batch, int64 [n]."""
-        ...
+    def __getitem__(self, index: int) -> Int64Array: ...
 
     def size(self, first: int, last: int) -> int:
         """Row ids of the batches [first, last) together."""
@@ -238,8 +234,8 @@ def replay(
     Args:
         run: how.
         trace: the batches.
-        store: the graph's store, for the policy.
-        classes: see `SlotTable`.
+        store: for the policy.
+        classes: of the trace's rows; see `SlotTable`.
         counts: is told of each sweep; None: new ones.
 
     Raises:
@@ -323,16 +319,9 @@ def _admit(
 def simulate(
     trace: SampledTrace, run: Run, store: Store, classes: Classes | None
 ) -> Loads:  # fmt: skip
-    """Say what a batch loads when the buffer is full.
+    """Say what a batch of a table loads when the buffer is full; see `replay`.
 
-    Args:
-        trace: the rows of the table that drawn batches need.
-        run: how a loader uses the buffer, with all its slots.
-        store: the graph's store, for the policy.
-        classes: the classes of all rows of the table for the policy, or None.
-
-    Raises:
-        ConfigError: a batch has more rows than there are slots.
+    Here `run` has all slots of the buffer, and `classes` are those of all rows of the table.
     """
     wanted = float(trace.wanted.mean())
     if run.slots >= trace.table_rows:

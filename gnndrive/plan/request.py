@@ -1,9 +1,5 @@
 """`PlanRequest`: everything of a loader that its plan depends on; `planner_of` names its parts.
 
-`Assembly` (`loader/assembly.py`) makes the request from the loader's arguments. `make_planner`
-(`plan/choice.py`) makes a `Planner` for each number of samplers and bound of a queue that it
-considers, and chooses among them. None of them reads the graph.
-
 On a GPU, unless the user gives device_memory=, buffer= or in_order=False, or the strategy's batches
 need more from the first on, the first batches are a warm-up with a small feature buffer. After them
 the loader knows how much of the device's memory training uses. `BufferPool.grow` then calls the
@@ -12,7 +8,6 @@ settings' `after_warm_up`, which makes the second plan with `Planner.plan_after_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Protocol
@@ -87,7 +82,6 @@ class PlanRequest:
     """Everything of a loader that its plan depends on.
 
     Attributes:
-        store: the graph.
         tables: the arrays that go through the feature buffer.
         converted_bytes: for each table, bytes of a row as it is delivered; 0: rows are delivered as
             stored.
@@ -101,13 +95,10 @@ class PlanRequest:
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
         memory, buffer, device_memory: the user's budgets in bytes, or None.
-        topologies: where the adjacency may live.
-        policy: the policy plug-in.
         device: the device plug-in, and the torch.device, or None for the host.
         samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
         sweep: the most batches that are read together; None: as many as fit.
         staging_bytes: bytes of the engine's staging.
-        disk: what reads cost.
         ahead: how batches are sampled ahead; None: they are not.
         elastic: what keeps rows in host memory below the feature buffer; None: nothing does.
         warms_up: whether a small buffer can serve the first batches on a GPU. It cannot if batches
@@ -166,7 +157,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     policy: type[Policy] = find("policies", request.policy)
     nodes, edges = sum(size.entries.values()), sum(size.edges.values())
     edge_numbers = any(table.of_edges for table in request.tables)
-    of_nodes = ranked_rows(request.tables)
+    of_nodes = sum(table.file.row_count for table in request.tables if not table.of_edges)
     shape = Shape(
         tables, nodes, edges,
         sample_bytes=sample_bytes(
@@ -225,14 +216,7 @@ def loader_parts(
     slot_tables: SlotTables, graph: Graph, seed_bytes: int, label_bytes: int, staging_bytes: int,
     device: DeviceMemory, samples: Samples,
 ) -> tuple[Part, ...]:  # fmt: skip
-    """The parts of a loader that draws its batches.
-
-    Args:
-        slot_tables, graph, device, samples: parts of their own.
-        seed_bytes: bytes of the input nodes or edges and their order.
-        label_bytes: bytes of the labels that are kept in memory.
-        staging_bytes: bytes of the engine's staging.
-    """
+    """The parts of a loader that draws its batches."""
     return (
         slot_tables,
         graph,
@@ -247,7 +231,6 @@ def loader_parts(
 
 
 def _scratch_bytes(request: PlanRequest) -> int:
-    """Bytes of a sampling thread's scratch for the largest batch."""
     size, limited = request.planned, request.drawn is not None
     how = request.subgraphs
     nbytes = scratch_bytes(size, how is not None and how.disjoint, limited)
@@ -269,7 +252,6 @@ def _drawn_text(request: PlanRequest) -> str | None:
 
 
 def _table_shape(table: FeatureTable, bounds: Bounds, converted_bytes: int) -> TableShape:
-    """The sizes of a table of the feature buffer, for batches of size `bounds`."""
     file, most, entries = table.file, bounds.nodes, bounds.entries
     if table.of_edges:
         most = entries = bounds.edges  # type: ignore[assignment]
@@ -280,13 +262,8 @@ def _table_shape(table: FeatureTable, bounds: Bounds, converted_bytes: int) -> T
     )  # fmt: skip
 
 
-def ranked_rows(tables: Sequence[FeatureTable]) -> int:
-    """Rows of the tables whose rows have classes: those of nodes."""
-    return sum(table.file.row_count for table in tables if not table.of_edges)
-
-
 def batch_entries_max(request: PlanRequest) -> dict[str, int]:
-    """The most rows of each table, by its name, that a batch can have by its fanout."""
+    """The most rows of each table that a batch can have by its fanout."""
     return {
         table.name: _table_shape(table, request.bounds, 0).batch_entries_max
         for table in request.tables

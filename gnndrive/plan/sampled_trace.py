@@ -65,7 +65,7 @@ class SampledTrace:
 
     @property
     def rows(self) -> int:
-        """The number of rows that the trace is about."""
+        """Rows that the trace is about."""
         return len(self.kept)
 
     @property
@@ -167,23 +167,14 @@ def draw_traces(
 ) -> dict[str, SampledTrace]:
     """Sample batches, as many as `EDGES_MAX` and the other limits say, and keep their rows.
 
-    Args:
-        batches: the seeds of the batches, without end if there is one; each has a number of its
-            own.
-        sampler: the loader's sampler; threads share it.
-        topologies: one for each edge type.
-        rows_of: takes a sample, and returns the rows that it needs of each table.
-        tables: table name → rows of the table.
-        bounds: the most that a sample can hold.
+    Args and errors are those of `draw_batches`, but for:
+        batches: without end if there is one; each has a number of its own.
+        sampler: threads share it.
         threads: how many batches are sampled at once.
         progress: called as progress(done, total) after each batch.
 
     Returns:
         Table name → its trace; empty: there is no batch.
-
-    Raises:
-        BatchTooLarge: a sample is larger than the sampler's limits.
-        StoreError, ReadError: the graph is damaged or cannot be read.
     """
 
     def sample(seeds: Seeds) -> tuple[dict[str, Int64Array], int]:
@@ -251,7 +242,7 @@ def _in_turn(
     batches: Iterator[Seeds],
     threads: int,
 ) -> Generator[tuple[dict[str, Int64Array], int]]:
-    """Sample batches in threads, as many at once, and yield them in order."""
+    """Sample batches in so many threads, and yield them in order."""
     waiting = deque[Future[tuple[dict[str, Int64Array], int]]]()
     try:
         for seeds in batches:
@@ -266,7 +257,7 @@ def _in_turn(
 
 
 def _how_many(rows: Mapping[str, int], tables: Mapping[str, int], edges: int) -> int:
-    """How many batches to draw, for batches with so many rows and edges."""
+    """How many batches to draw, if each has so many rows and edges."""
     rounds = [ROUNDS * tables[name] / count for name, count in rows.items() if count]
     count = min(max([ceil(each) for each in rounds], default=0), BATCHES_MAX)
     long = min(LONG, LONG_EDGES // max(edges, 1))

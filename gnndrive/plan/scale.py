@@ -19,8 +19,6 @@ holds a third batch's rows, into which rows arrive. A step takes as long as its 
 sample, disk, admit, net, gather, compute; on few processors, where parts wait for each other, up to
 the sum of them. Exchange pays only if the net takes less than the disk time that it saves. Seconds
 of the other parts are those of `prediction.py`.
-
-When not to use it: for what a step takes in fact; measure that.
 """
 
 from __future__ import annotations
@@ -71,7 +69,6 @@ class Layout:
 
     Attributes:
         name: "full copy", "shards" or "exchange".
-        memory_bytes: host memory.
         disk_bytes: the store's part.
         received_bytes: bytes that arrive from other hosts in a step.
         seconds: what a step keeps busy for how long, by part; None: not known.
@@ -87,7 +84,7 @@ class Layout:
 
     @property
     def known(self) -> dict[str, float]:
-        """The parts whose seconds are known."""
+        """The parts whose seconds are known, with these."""
         return {name: value for name, value in self.seconds.items() if value is not None}
 
     @property
@@ -116,7 +113,7 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
     """Compare the layouts of a store; with one host, there is the full copy only.
 
     Args:
-        planner: makes the plan of a host with a full copy.
+        planner: of a host with a full copy.
         loading: what a step costs by.
         cluster: the hosts.
         store_bytes: bytes of the whole store.
@@ -185,13 +182,8 @@ def _exchange(
 
 
 def _of_own_rows(planner: Planner, owners: int, arriving: int) -> Planner:
-    """The planner of a host whose feature buffers keep their own rows alone.
-
-    Args:
-        planner: of a host that keeps any.
-        owners: how many feature buffers there are on all hosts.
-        arriving: bytes that rows of other hosts take.
-    """
+    """The planner of a host whose feature buffers, of `owners` on all hosts, keep their own rows
+    alone; rows of other hosts take `arriving` bytes."""
     shape, budget, tables = planner.shape, planner.budget, list[TableShape]()
     for table in shape.tables:
         rows = ceil(table.rows / owners)

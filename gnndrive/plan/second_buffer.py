@@ -1,7 +1,4 @@
-"""`second_buffer`: the feature buffer of a further live iterator, beside the first one's.
-
-`BufferPool` (`loader/buffer_pool.py`) calls it when a second iterator starts while another runs.
-"""
+"""`second_buffer`: the feature buffer of an iterator that starts while another one runs."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     """Plan the feature buffer of a further live iterator: it holds one largest batch.
 
     Args:
-        plan: the first iterator's plan.
+        plan: the first iterator's.
         others: number of live iterators that have such a further buffer already.
         free: returns the bytes of the device that are free now; None: the device is the host.
 
@@ -56,7 +53,6 @@ def _for_one_batch(table: TablePlan) -> TablePlan:
 
 
 def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:
-    """Raise ConfigError if a further iterator's `more` bytes are more than the `left` bytes."""
     if left < more:
         raise ConfigError(
             "a second live iterator needs a feature buffer and batches of its own, "

@@ -58,9 +58,8 @@ class Sketch:
         seeds: of an epoch; None: not known.
         memory, buffer: the budgets of a host in bytes, or None.
         samplers: batches sampled at once; None: the plan chooses.
-        topologies: topology plug-ins in the order of preference, or the one that the user named.
-        topology_asked: whether the user named the topology.
-        policy: the policy plug-in.
+        topologies, topology_asked: plug-ins in the order of preference, or the one that the user
+            named.
         ranks: ranks on a host.
         shared: whether they share one feature buffer.
     """
@@ -164,7 +163,6 @@ class Sketch:
                 yield replace(planner, topology=topology)
 
     def _planner(self, stages: StageCounts, memory: int | None) -> Planner:
-        """The planner without a topology."""
         bounds = self.bounds()
         count, edges = bounds.nodes[None], bounds.edges[None]
         policy: type[Policy] = find("policies", self.policy)

@@ -21,14 +21,10 @@ SMALL_TABLES = 2  # the small tables' largest batches together take at most 1/2 
 
 @dataclass(frozen=True, slots=True)
 class RowSlots:
-    """A feature buffer in which each row has a slot of its own; see `plan.plan.Slots`.
-
-    Attributes:
-        whole_batches: whether it must hold a largest batch, unless `buffer=` is given; else a row
-            is enough.
-    """
+    """A feature buffer in which each row has a slot of its own; see `plan.plan.Slots`."""
 
     whole_batches: bool = False
+    """Whether it must hold a largest batch, unless `buffer=` is given; else a row is enough."""
 
     def fit(
         self, shape: Shape, budget: Budget, items: Sequence[Item]
@@ -52,7 +48,7 @@ class RowSlots:
         check_budget(plan, budget)
 
     def _choose(self, shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[list[int], str]:
-        """Choose the number of slots of each table in one buffer; returns the reason, too."""
+        """The number of slots of each table in one buffer, and the reason."""
         tables, per_slot, buffers = shape.tables, slot_bytes(shape), shape.buffers
         row_bytes = [table.row_bytes for table in tables]
         on_device = sum(item.nbytes for item in items if item.on_device)
@@ -89,7 +85,6 @@ class RowSlots:
 
 
 def _counted(tables: Sequence[TablePlan]) -> str:
-    """How many rows the slots of tables hold, as `plan()` prints it."""
     if len(tables) == 1:
         return f"{tables[0].slots:,} rows"
     parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
@@ -145,7 +140,7 @@ def split_slots(nbytes: int, tables: Sequence[TableShape], costs: Sequence[int])
 
     Args:
         nbytes: bytes to divide; a negative number counts as 0.
-        tables: the tables.
+        tables: their sizes.
         costs: bytes of a slot of each table.
 
     Returns:

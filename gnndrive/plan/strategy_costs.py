@@ -1,10 +1,9 @@
-"""What a batch costs with each strategy that loads the same batches: `StrategyCost`.
+"""What a batch costs with a strategy: `StrategyCost`; `predict` says it.
 
-`loader/strategy_choice.py` makes the plan of each strategy and asks here; what all predictions for
-a loader share is `Known`. Reading is predicted by
-the simulated loads of the strategy's policy (`plan/replay.py`) and the disk's two constants,
-sampling by the batches that were drawn, and the rest by what a row takes (`plan/costs.py`).
-`predict` serves all strategies that sample from the whole graph; others know their loads.
+What all predictions for a loader share is `Known`. Reading is predicted by the simulated loads of
+the strategy's policy (`plan/replay.py`) and the disk's two constants, sampling by the batches that
+were drawn, and the rest by what a row takes (`plan/costs.py`). `predict` serves all strategies that
+sample from the whole graph; others know their loads.
 
 When not to use it: for what a batch takes in fact. `gnndrive bench strategies` measures that.
 """
@@ -122,10 +121,8 @@ class Known:
     Attributes:
         traces: by the tables' names; those that are missing are not simulated.
         types: table name → its node type, without tables of edges.
-        drawn: what is known of the batches.
         pace: see `plan/pace.py`.
         batches: of an epoch; None: not known.
-        store: the graph.
         classes: of rows, by score and table, as far as they were asked for.
     """
 
@@ -159,12 +156,8 @@ class Known:
 
 
 def predict(name: str, request: PlanRequest, planner: Planner, known: Known) -> StrategyCost:
-    """Say what a batch costs with a strategy that samples from the whole graph.
-
-    Args:
-        name: the strategy's.
-        request, planner: of a loader with this strategy.
-        known: see there.
+    """Say what a batch costs with the strategy of that name, if it samples from the whole graph;
+    `request` and `planner` are those of a loader with it.
 
     Raises:
         ConfigError: the plan does not fit.

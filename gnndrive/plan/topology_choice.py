@@ -76,9 +76,7 @@ class Topologies:
         other: nothing counts the page cache, and within a limit it keeps neither adjacency nor
         features.
 
-        Args:
-            planner: the loader's.
-            why: see `TopologyQuestion`.
+        `why` is that of `TopologyQuestion`.
         """
         question = self.question(planner)
         room, found = question.room, False
@@ -116,7 +114,6 @@ class Topologies:
         )  # fmt: skip
 
     def _check_asked(self, kind: type[Topology]) -> None:
-        """Raise ConfigError if the topology that the user named contradicts other arguments."""
         if self.needs_indices is not None and not kind.has_indices:
             others = [name for name in names("topologies") if find("topologies", name).has_indices]
             raise ConfigError(
