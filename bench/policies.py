@@ -61,7 +61,7 @@ from gnndrive.common.records import DiskCost, DiskIdentity
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.pipeline.extract import SWEEP_MAX
-from gnndrive.plan.prediction import BYTE_S, REQUEST_S
+from gnndrive.plan.costs import BYTE_S, REQUEST_S
 from gnndrive.plan.replay import Counts, Run, replay
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.row_classes import row_classes

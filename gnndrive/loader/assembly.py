@@ -27,9 +27,9 @@ from gnndrive.loader.sampling_choice import checked_sampling, drawn_text, list_b
 from gnndrive.loader.settings import RuntimeSettings, with_plan
 from gnndrive.loader.sharing import what_service_has
 from gnndrive.pipeline.epoch import Stages
+from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import doubled, largest
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.collate import Collate

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.plan.choice import loading_of
+from gnndrive.plan.costs import Loading
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import Loading
 from gnndrive.strategies.base import Strategy
 
 

@@ -8,8 +8,8 @@ in which a loader uses them:
 - `request`: `PlanRequest`, and `planner_of`, which names the parts of a loader.
 - `choice`: `make_planner` chooses topology, samplers and queues.
 - `topology_choice`: `Topologies` says where the adjacency may live.
-- `prediction`: `part_seconds`, what a batch for each rank costs with a plan, by part.
-- `costs`: what the parts cost, and how they combine; `pace`: how fast this machine computes.
+- `costs`: what a batch for each rank costs with a plan, by part, and how the parts combine;
+  `pace`: how fast this machine computes.
 - `planner`: `Planner` adds up the `Item`s that each part of the loader states, divides what they
   leave, and decides which attributes are memory-mapped. It knows no part: a new use of memory is
   stated by the part that has it.

@@ -3,7 +3,7 @@
 Without a budget the strategy's first topology that
 suits is taken, with GNNDrive's numbers of samplers and queued batches. With `memory=`, each sampler
 and each queued batch takes memory from the feature buffer. So the plans of some combinations are
-made, `plan/prediction.py` says what a batch costs with each, and the cheapest is taken; of those
+made, `plan/costs.py` says what a batch costs with each, and the cheapest is taken; of those
 that cost about the same, the one with the adjacency in memory and with more samplers and longer
 queues. If not even the leanest combination fits, the error names the least `memory=` that does.
 """
@@ -17,11 +17,10 @@ from itertools import chain, product
 from gnndrive.buffer.items import buffers_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
-from gnndrive.plan.costs import combined
+from gnndrive.plan.costs import Loading, combined, step_seconds
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner, StageCounts
-from gnndrive.plan.prediction import Loading, step_seconds
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
 

@@ -20,10 +20,10 @@ from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, if_any
 from gnndrive.common.plugins import find
 from gnndrive.host.items import AnnouncedRows
+from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Budget, Elastic, Served
 from gnndrive.plan.planner import Planner, StageCounts
-from gnndrive.plan.prediction import Disk
 from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes

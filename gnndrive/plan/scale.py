@@ -18,7 +18,7 @@ Graph, labels and splits are whole on every host, because every host samples. Wi
 holds a third batch's rows, into which rows arrive. A step takes as long as its longest part:
 sample, disk, admit, net, gather, compute; on few processors, where parts wait for each other, up to
 the sum of them. Exchange pays only if the net takes less than the disk time that it saves. Seconds
-of the other parts are those of `prediction.py`.
+of the other parts are those of `costs.py`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ from math import ceil
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
-from gnndrive.plan.costs import COMPUTE, DISK, GATHER, NET, PROCESSORS, SAMPLING, combined
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import (
+from gnndrive.plan.costs import (
+    COMPUTE,
+    DISK,
+    GATHER,
+    NET,
+    PROCESSORS,
+    SAMPLING,
     Loading,
     adjacency_seconds,
+    combined,
     counted,
     features_seconds,
     step_seconds,
 )
+from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
 
 ID_BYTES = 4  # of a row that another host is asked for
 FULL, SHARDS, EXCHANGE = "full copy", "shards", "exchange"

@@ -24,11 +24,10 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.plan.choice import all_stages, cheapest, first_plan, refusal
-from gnndrive.plan.costs import combined
+from gnndrive.plan.costs import Disk, Loading, combined, step_seconds
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
 from gnndrive.plan.plan import Budget
 from gnndrive.plan.planner import Planner, StageCounts
-from gnndrive.plan.prediction import Disk, Loading, step_seconds
 from gnndrive.plan.request import loader_parts
 from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies

@@ -25,11 +25,10 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import NodeKey
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.choice import loading_of
-from gnndrive.plan.costs import Loads, combined
+from gnndrive.plan.costs import Loading, Loads, combined, counted, part_seconds
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import Loading, counted, part_seconds
 from gnndrive.plan.replay import ALL_AHEAD, Run, simulate
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace

@@ -12,7 +12,7 @@ import gnndrive.plan.drawn as drawn_batches
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import Sample, Seeds, TopologyChoice
-from gnndrive.plan import costs, prediction
+from gnndrive.plan import costs
 from gnndrive.plan.costs import (
     ADMIT_ROW_S,
     BESIDE,
@@ -21,24 +21,22 @@ from gnndrive.plan.costs import (
     NOT_OVERLAPPED,
     PLAN_ROW_S,
     RANK_ROW_S,
+    Disk,
+    Loading,
     Loads,
     admit_seconds,
     combined,
     copy_seconds,
+    counted,
+    features_seconds,
     gather_seconds,
+    part_seconds,
     processors,
+    step_seconds,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import StageCounts
-from gnndrive.plan.prediction import (
-    Disk,
-    Loading,
-    counted,
-    features_seconds,
-    part_seconds,
-    step_seconds,
-)
 from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import StrategyCost
@@ -73,7 +71,7 @@ def test_the_seconds_of_a_batch_and_what_they_are_due_to():
 
 def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two tables, one has a slot for each row; a sweep has two batches."""
-    monkeypatch.setattr(prediction, "processors", lambda ranks: 2)
+    monkeypatch.setattr(costs, "processors", lambda ranks: 2)
     drawn = DrawnBatches((), {"a": (100,), "b": (50,)}, 0.0, sample_s=0.01)
     disk = Disk(request_s=1e-3, byte_s=0.0, gap_bytes=0)
     loading = Loading(drawn, [], disk, StageCounts(4, 6, 4), None, looks_ahead=True, pace=2.0)

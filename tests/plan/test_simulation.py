@@ -18,7 +18,7 @@ from gnndrive import Store
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.plan import pace, sampled_trace
-from gnndrive.plan.costs import Loads
+from gnndrive.plan.costs import Disk, Loading, Loads
 from gnndrive.plan.drawn import (
     DEVIATIONS,
     GROWTH,
@@ -32,7 +32,6 @@ from gnndrive.plan.drawn import (
 from gnndrive.plan.pace import NO_STORE, ROW_S, RUNS, SLOTS, measure_pace, pace_trace
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.planner import StageCounts
-from gnndrive.plan.prediction import Disk, Loading
 from gnndrive.plan.replay import ALL_AHEAD, Run, replay, simulate
 from gnndrive.plan.sampled_trace import SampledTrace, kept_rows
 from gnndrive.plan.strategy_costs import Known, curve_slots, predict_curve

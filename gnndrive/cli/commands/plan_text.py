@@ -15,10 +15,11 @@ from gnndrive.plan.costs import (
     HAND_OVER,
     NET,
     SAMPLING,
+    Loading,
+    counted,
     processors,
 )
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.prediction import Loading, counted
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout
 from gnndrive.plan.strategy_costs import StrategyCost
 

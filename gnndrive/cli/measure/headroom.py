@@ -26,9 +26,8 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.loader.planning import plan_for_ranks
-from gnndrive.plan.costs import DISK
+from gnndrive.plan.costs import DISK, Loading, step_seconds
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.prediction import Loading, step_seconds
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.store.calibration import load_calibration
 from gnndrive.store.reader import Store

@@ -33,6 +33,8 @@ from gnndrive.plan.costs import (
     LAND_BYTE_S,
     LONG_READ_BYTES,
     PROCESSORS,
+    Disk,
+    Loading,
     copy_seconds,
     processors,
 )
@@ -46,7 +48,6 @@ from gnndrive.plan.plan import (
     rest_bytes,
 )
 from gnndrive.plan.planner import MAPPED_BYTES, Planner, StageCounts
-from gnndrive.plan.prediction import Disk, Loading
 from gnndrive.plan.request import PlanRequest, attribute_files, planner_of
 from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.plan.strategy_costs import StrategyCost

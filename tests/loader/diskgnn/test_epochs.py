@@ -13,7 +13,7 @@ import gnndrive
 from gnndrive import Store
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.memory import parse_size
-from gnndrive.plan.prediction import Disk
+from gnndrive.plan.costs import Disk
 from tests.loader.batches import assert_all_same, assert_same
 from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, EPOCHS
 from tests.loader.diskgnn.packs import check_rows, loader_of
