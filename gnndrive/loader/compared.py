@@ -14,8 +14,8 @@ from typing import Any
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.strategy_choice import choose, compare
-from gnndrive.plan.comparison import Comparison
 from gnndrive.plan.plan import Plan
+from gnndrive.plan.strategy_costs import Comparison
 from gnndrive.strategies.base import Strategy
 
 

@@ -19,10 +19,16 @@ from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.drawing import PROGRESS
-from gnndrive.plan.comparison import Comparison, cheapest, duration
 from gnndrive.plan.pace import measure_pace
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.strategy_costs import Known, StrategyCost, predict_curve
+from gnndrive.plan.strategy_costs import (
+    Comparison,
+    Known,
+    StrategyCost,
+    cheapest,
+    duration,
+    predict_curve,
+)
 from gnndrive.store.calibration import load_calibration
 from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, strategies
 

@@ -17,7 +17,6 @@ in which a loader uses them:
 - `slots`: the feature buffer in which each row has a slot; `split_slots` divides it among tables.
 - `second_buffer`: the feature buffer of a second live iterator.
 
-`loader.compare()` uses `sampled_trace`, `replay` and `strategy_costs`, and makes a `comparison`.
-`gnndrive plan` also uses `sketch`, for a graph that is not there, and `scale`, for
-several hosts.
+`loader.compare()` uses `sampled_trace`, `replay` and `strategy_costs`. `gnndrive plan` also uses
+`sketch`, for a graph that is not there, and `scale`, for several hosts.
 """

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gnndrive.common.memory import format_size
-from gnndrive.plan.comparison import duration
 from gnndrive.plan.costs import (
     ADMISSION,
     COMPUTE,
@@ -21,7 +20,7 @@ from gnndrive.plan.costs import (
 )
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout
-from gnndrive.plan.strategy_costs import StrategyCost
+from gnndrive.plan.strategy_costs import StrategyCost, duration
 
 NOT_BUILT = (
     "only full copies work today: shards and exchange are formulas, they are not built; copy the "

@@ -31,11 +31,11 @@ from gnndrive.common.memory import parse_size
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
 from gnndrive.loader.planning import plan_for_ranks
-from gnndrive.plan.comparison import Comparison
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.scale import Cluster, layouts
 from gnndrive.plan.sketch import Sketch
+from gnndrive.plan.strategy_costs import Comparison
 from gnndrive.store.calibration import load_calibration
 from gnndrive.store.reader import open_homogeneous
 from gnndrive.strategies.base import strategy as find_strategy

@@ -8,7 +8,7 @@ from typing import Any
 
 from gnndrive.cli.report import plan_section
 from gnndrive.loader.neighbor_loader import NeighborLoader
-from gnndrive.plan.comparison import Comparison
+from gnndrive.plan.strategy_costs import Comparison
 
 INTERVAL_S = 1.0  # so that a minute's training shows its course
 INTERVALS_MAX = 600  # after ten minutes, each two become one, and again when there are as many

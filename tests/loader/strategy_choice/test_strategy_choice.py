@@ -14,8 +14,7 @@ import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
 from gnndrive.common.errors import StoreError
 from gnndrive.loader import drawing, strategy_choice
-from gnndrive.plan.comparison import duration
-from gnndrive.plan.strategy_costs import OWN, StrategyCost
+from gnndrive.plan.strategy_costs import OWN, StrategyCost, duration
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import access_traces
 from gnndrive.strategies import STRATEGIES, base
