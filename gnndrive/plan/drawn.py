@@ -100,9 +100,13 @@ class DrawnBatches:
         """The mean number of nodes of a batch; a node counts once in each disjoint tree."""
         return fmean(sum(each.entries.values()) for each in self.sizes)
 
-    def mean_edges(self) -> float:
-        """The mean number of edges of a batch."""
-        return fmean(sum(each.edges.values()) for each in self.sizes)
+    def said(self) -> str:
+        """What `plan()` prints of them."""
+        edges = fmean(sum(each.edges.values()) for each in self.sizes)
+        drawn = f"{len(self.sizes)} drawn"
+        if self.larger is not None:
+            drawn += f", and one of {sum(self.larger.entries.values()):,} nodes later"
+        return f"a batch has about {self.mean_nodes():,.0f} nodes and {edges:,.0f} edges ({drawn})"
 
     def with_larger(self, size: Bounds) -> DrawnBatches:
         """The same with the size of a batch that was larger than planned."""

@@ -148,7 +148,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     """The planner of a loader that samples from the whole graph, and in whose feature buffer each
     row has a slot of its own; it has no topology yet."""
     store, size, ahead = request.store, request.planned, request.ahead
-    how = request.subgraphs
+    how, drawn = request.subgraphs, request.drawn
     tables = tuple(
         _table_shape(table, size, converted)
         for table, converted in zip(request.tables, request.converted_bytes, strict=True)
@@ -195,7 +195,10 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
                 SlotTables(0 if policy.score is None else of_nodes),
                 Graph(pointers, 0 if how is None else how.graph_bytes), request.seed_bytes, labels,
                 request.staging_bytes, memory,
-                Samples(_scratch_bytes(request), request.candidate_bytes, _drawn_text(request)),
+                Samples(
+                    _scratch_bytes(request), request.candidate_bytes,
+                    None if drawn is None else drawn.said(),
+                ),
             ),
             *([] if ahead is None else [ahead.part(size)]),
         ),
@@ -204,7 +207,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         stages,
         elastic=elastic,
         warm_up=warm_up,
-        limits=None if request.drawn is None else size,
+        limits=None if drawn is None else size,
         attributes=attribute_files(request),
         edge_numbers=edge_numbers,
         disk_bytes=0 if ahead is None else ahead.disk_bytes(size),
@@ -238,17 +241,6 @@ def _scratch_bytes(request: PlanRequest) -> int:
         nbytes += CONVERTED_NODE_BYTES * sum(size.entries.values())
         nbytes += (CONVERTED_EDGE_BYTES + how.edge_temporaries) * sum(size.edges.values())
     return nbytes
-
-
-def _drawn_text(request: PlanRequest) -> str | None:
-    """See `Samples.drawn`."""
-    if request.drawn is None:
-        return None
-    nodes, edges = request.drawn.mean_nodes(), request.drawn.mean_edges()
-    drawn = f"{len(request.drawn.sizes)} drawn"
-    if request.drawn.larger is not None:
-        drawn += f", and one of {sum(request.drawn.larger.entries.values()):,} nodes later"
-    return f"a batch has about {nodes:,.0f} nodes and {edges:,.0f} edges ({drawn})"
 
 
 def _table_shape(table: FeatureTable, bounds: Bounds, converted_bytes: int) -> TableShape:

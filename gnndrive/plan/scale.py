@@ -127,36 +127,27 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
     Raises:
         ConfigError: the plan of a full copy does not fit; see `Planner.plan`.
     """
-    plan = planner.plan()
-    full = _full(plan, loading, cluster, store_bytes)
-    if cluster.hosts == 1:
-        return [full]
-    shards = _shards(plan, loading, cluster, full)
-    return [full, shards, _exchange(planner, loading, cluster, full, shards)]
-
-
-def _full(plan: Plan, loading: Loading, cluster: Cluster, store_bytes: int) -> Layout:
+    plan, hosts = planner.plan(), cluster.hosts
     seconds: dict[str, float | None] = {**step_seconds(plan, loading), NET: 0.0}
     seconds[COMPUTE] = cluster.compute_s
     if not cluster.sampled:
         seconds[SAMPLING] = None
     if plan.device_lines:  # the device gathers
         seconds[GATHER] = seconds[PROCESSORS] = None
-    return Layout(FULL, plan.host_bytes, store_bytes, 0.0, seconds)
-
-
-def _shards(plan: Plan, loading: Loading, cluster: Cluster, full: Layout) -> Layout:
-    """A host reads from its part for its own ranks, and as many rows for the others' ranks."""
+    full = Layout(FULL, plan.host_bytes, store_bytes, 0.0, seconds)
+    if hosts == 1:
+        return [full]
     features = sum(table.rows * table.row_bytes for table in plan.tables)
-    disk_bytes = full.disk_bytes - features + ceil(features / cluster.hosts)
+    part_bytes = store_bytes - features + ceil(features / hosts)
+    # A host reads from its part for its own ranks, and as many rows for the others' ranks.
     loaded = {name: each.loads for name, each in counted(plan, loading).items()}
-    received = _received(plan, cluster, loaded)
-    seconds = {**full.seconds, NET: _net_s(received, cluster)}
-    return Layout(SHARDS, full.memory_bytes, disk_bytes, received, seconds)
+    received, net_s = _received(plan, cluster, loaded)
+    shards = Layout(SHARDS, plan.host_bytes, part_bytes, received, {**seconds, NET: net_s})
+    return [full, shards, _exchange(planner, loading, cluster, full, part_bytes)]
 
 
 def _exchange(
-    planner: Planner, loading: Loading, cluster: Cluster, full: Layout, shards: Layout
+    planner: Planner, loading: Loading, cluster: Cluster, full: Layout, disk_bytes: int
 ) -> Layout:
     """Each host reads and keeps its own rows alone, for the ranks of all hosts."""
     hosts, ranks = cluster.hosts, planner.shape.ranks
@@ -166,25 +157,24 @@ def _exchange(
         plan = _of_own_rows(planner, owners, arriving).plan()
     except ConfigError as error:
         why = str(error).splitlines()[0]
-        return Layout(EXCHANGE, 0, shards.disk_bytes, 0.0, {}, why)
+        return Layout(EXCHANGE, 0, disk_bytes, 0.0, {}, why)
     tables = tuple(
         replace(table, rows=whole.rows, slots=min(owners * table.slots, whole.rows))
         for table, whole in zip(plan.tables, planner.shape.tables, strict=True)
     )
     of_all = replace(plan, tables=tables, ranks=hosts * ranks, shared=True)
-    own = adjacency_seconds(plan, loading)
     features_s = features_seconds(of_all, loading, counted(of_all, loading), hosts)
-    disk_s = ranks * (hosts * features_s + own)
-    received = _received(plan, cluster, {each.name: loading.counts(each)[0] for each in tables})
+    wanted = {each.name: loading.counts(each)[0] for each in tables}
+    received, net_s = _received(plan, cluster, wanted)
     gather_s = full.seconds[GATHER]
     seconds = {
         **full.seconds,
-        DISK: disk_s,
-        NET: _net_s(received, cluster),
+        DISK: ranks * (hosts * features_s + adjacency_seconds(plan, loading)),
+        NET: net_s,
         GATHER: None if gather_s is None else gather_s * (2 - 1 / hosts),
     }
     memory = plan.host_bytes + (0 if plan.device_lines else arriving)
-    return Layout(EXCHANGE, memory, shards.disk_bytes, received, seconds)
+    return Layout(EXCHANGE, memory, disk_bytes, received, seconds)
 
 
 def _of_own_rows(planner: Planner, owners: int, arriving: int) -> Planner:
@@ -203,12 +193,11 @@ def _of_own_rows(planner: Planner, owners: int, arriving: int) -> Planner:
     return replace(planner, shape=replace(shape, tables=tuple(tables)), budget=budget)
 
 
-def _received(plan: Plan, cluster: Cluster, rows: Mapping[str, float]) -> float:
-    """Bytes that a host receives in a step if a batch gets so many rows, and those of the other
-    hosts' own stretches come from them."""
+def _received(
+    plan: Plan, cluster: Cluster, rows: Mapping[str, float]
+) -> tuple[float, float | None]:
+    """Bytes that a host receives in a step if a batch gets so many rows, of which those of the
+    other hosts' own stretches come from them; and the seconds that it takes, if they are known."""
     batch = sum(rows[table.name] * (table.row_bytes + ID_BYTES) for table in plan.tables)
-    return plan.ranks * batch * (1 - 1 / cluster.hosts)
-
-
-def _net_s(received: float, cluster: Cluster) -> float | None:
-    return None if cluster.net_bytes_s is None else received / cluster.net_bytes_s
+    received = plan.ranks * batch * (1 - 1 / cluster.hosts)
+    return received, None if cluster.net_bytes_s is None else received / cluster.net_bytes_s
