@@ -12,7 +12,6 @@ up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -41,7 +40,7 @@ ALL_AHEAD = 1 << 16  # a window that reaches to the end of the trace
 
 
 class Trace(Protocol):
-    """The row ids of batches in order, each int64 [n], as `SampledTrace` has them."""
+    """The row ids of batches in order, each int64 [n]."""
 
     @property
     def rows(self) -> int:
@@ -51,26 +50,6 @@ class Trace(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Int64Array: ...
-
-    def size(self, first: int, last: int) -> int:
-        """Row ids of the batches [first, last) together."""
-        ...
-
-
-def next_uses(trace: Trace, first: int, last: int) -> tuple[list[Codes], Codes]:
-    """What sampling the batches [first, last) ahead says, by one pass from its end.
-
-    Returns:
-        Of each batch the codes of its rows, uint16 [n]; and for each row of the table the code of
-        the first of these batches that needs it, uint16 [rows].
-    """
-    later = np.full(trace.rows, lib.GD_NO_CODE, np.uint16)
-    codes: list[Codes] = []
-    for index in range(last - 1, first - 1, -1):
-        ids = trace[index]
-        codes.append(later[ids])
-        later[ids] = index % lib.GD_NO_CODE
-    return codes[::-1], later
 
 
 @dataclass
@@ -149,14 +128,18 @@ class _Foreseen(_Nothing):
     def __init__(self, trace: Trace, table: SlotTable, window: int) -> None:
         super().__init__(trace, table)
         self._window, self._first, self._last = window, 0, 0
-        self._codes: Sequence[Codes] = ()
+        self._codes: list[Codes] = []  # of the rows of each, when they are needed next
         table.foresee(0, 0, None)
 
     def reach(self, index: int) -> int:
         # A sweep does not reach into the batches that are sampled next.
         if index == self._last:
             self._first, self._last = index, min(index + self._window, len(self.trace))
-            self._codes, later = next_uses(self.trace, self._first, self._last)
+            self._codes, later = [], np.full(self.trace.rows, lib.GD_NO_CODE, np.uint16)
+            for each in reversed(range(self._first, self._last)):
+                ids = self.trace[each]
+                self._codes.insert(0, later[ids])
+                later[ids] = each % lib.GD_NO_CODE
             self.table.foresee(self._first, self._last, later)
         return self._last
 
@@ -242,7 +225,7 @@ def replay(
         ConfigError: a batch has more rows than the table has slots.
     """
     counts = Counts() if counts is None else counts
-    largest = max((trace.size(each, each + 1) for each in range(len(trace))), default=0)
+    largest = max((len(trace[each]) for each in range(len(trace))), default=0)
     context = PolicyContext(run.table, trace.rows, run.slots, store, largest, run.window)
     policy = find("policies", run.policy).make(context)
     foreseen = run.window > lib.GD_WINDOW_BATCHES and policy.looks_ahead
@@ -257,12 +240,13 @@ def replay(
     held, index = _Held(table, run.pieces), 0
     while index < len(trace):
         last = _sweep_end(table, trace, index, min(known.reach(index), index + run.sweep))
-        counts.begin(last - index, trace.size(index, last))
+        ids = [trace[each] for each in range(index, last)]
+        sizes = [*map(len, ids)]
+        counts.begin(len(ids), sum(sizes))
         codes = known.take(index, last)
-        held.keep(run.in_flight - (last - index))
-        rows = table.joined([trace[each] for each in range(index, last)])
-        hold = _admit(table, rows, codes, held, counts, run.part_rows)
-        for each in hold.split([trace.size(each, each + 1) for each in range(index, last)]):
+        held.keep(run.in_flight - len(ids))
+        hold = _admit(table, table.joined(ids), codes, held, counts, run.part_rows)
+        for each in hold.split(sizes):
             held.add(each.alias)
         index = last
     table.verify()

@@ -180,9 +180,6 @@ NONE = HOT[:0]
 class Rows(list[Int64Array]):
     rows = 30
 
-    def size(self, first: int, last: int) -> int:
-        return sum(map(len, self[first:last]))
-
 
 def loads(run: Run, batches: list[Int64Array], hot: Int64Array) -> list[int]:
     """What each sweep loads if `hot` rows are kept before others."""
