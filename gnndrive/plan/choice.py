@@ -1,11 +1,11 @@
 """`make_planner`: chooses topology, samplers and queues for a loader, by what a batch will cost.
 
-Without a budget the strategy's first topology that
-suits is taken, with GNNDrive's numbers of samplers and queued batches. With `memory=`, each sampler
-and each queued batch takes memory from the feature buffer. So the plans of some combinations are
-made, `plan/costs.py` says what a batch costs with each, and the cheapest is taken; of those
-that cost about the same, the one with the adjacency in memory and with more samplers and longer
-queues. If not even the leanest combination fits, the error names the least `memory=` that does.
+Without a budget the strategy's first topology that suits is taken, with GNNDrive's numbers of
+samplers and queued batches. With `memory=`, each sampler and each queued batch takes memory from
+the feature buffer. So the plans of some combinations are made, `plan/costs.py` says what a batch
+costs with each, and the cheapest is taken; of those that cost about the same, the one with the
+adjacency in memory and with more samplers and longer queues. If not even the leanest combination
+fits, the error names the least `memory=` that does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SMALLER = "a smaller batch_size or num_neighbors"
 
 
 def stage_options(request: PlanRequest) -> list[StageCounts]:
-    """The numbers of samplers and queued batches to consider, the most first."""
+    """The numbers of samplers and queued batches to consider: GNNDrive's first, the least last."""
     return all_stages(request.samplers, request.extracting_queue, request.training_queue)
 
 

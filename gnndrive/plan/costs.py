@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 from typing import Self
@@ -135,12 +135,10 @@ class Disk:
     def of_store(cls, store: Store, gap: str | int | None, block_bytes: int) -> Self:
         """What reads of a store cost, by its calibration if there is one, for a loader's `gap=` and
         its blocks of staging."""
-        cost, gap_bytes = load_calibration(store), checked_gap(gap, store, block_bytes)
-        return (
-            cls(gap_bytes=gap_bytes)
-            if cost is None
-            else cls(cost.request_s, cost.byte_s, gap_bytes)
-        )
+        cost, found = load_calibration(store), cls(gap_bytes=checked_gap(gap, store, block_bytes))
+        if cost is None:
+            return found
+        return replace(found, request_s=cost.request_s, byte_s=cost.byte_s)
 
     def seconds(self, wanted: float, rows: int, row_bytes: int) -> float:
         """Seconds of one sorted pass for `wanted` rows that lie at random among `rows`."""
@@ -176,14 +174,11 @@ def distinct_rows(together: Sequence[int], batches: float, rows: int) -> float:
     if back and 0 < share < shares[-1 - back]:
         power = log(shares[-1 - back] / share) / log(last / (last - back))
     ratio = (last + batches - len(together)) / last
-    sum_of_shares = share * last * _integral(ratio, power)
+    # The integral of x to the power of minus `power`, from 1 to `ratio`.
+    integral = log(ratio) if power == 1 else (ratio ** (1 - power) - 1) / (1 - power)
+    sum_of_shares = share * last * integral
     left = max(rows - together[-1], 0)
     return together[-1] + left * (1 - exp(-sum_of_shares))
-
-
-def _integral(end: float, power: float) -> float:
-    """The integral of x to the power of minus `power`, from 1 to `end`."""
-    return log(end) if power == 1 else (end ** (1 - power) - 1) / (1 - power)
 
 
 def batches_held(together: Sequence[int], slots: int, rows: int) -> float:
@@ -229,8 +224,7 @@ class Loading:
 
 def counted(plan: Plan, loading: Loading) -> dict[str, Loads]:
     """What a batch loads of each table, by the rows that the drawn batches need together. A formula
-    takes no time, so `make_planner` compares all its plans by it; `strategy_costs.buffer_loads`
-    replays batches."""
+    takes no time, so `make_planner` compares all its plans by it."""
     stages = loading.stages
     sharing = plan.ranks if plan.shared else 1  # whose batches share sweeps and look-ahead
     together = min(sharing * stages.swept, loading.sweep or SWEEP_MAX)
@@ -252,9 +246,8 @@ def counted(plan: Plan, loading: Loading) -> dict[str, Loads]:
 def part_seconds(
     plan: Plan, loading: Loading, loads: Mapping[str, Loads], records_s: float = 0.0
 ) -> dict[str, float]:
-    """What a step keeps busy for how long, by part, if each batch loads so much of each table.
-
-    `records_s` are the seconds of writing and reading the records of a batch."""
+    """What a step keeps busy for how long, by part, if each batch loads so much of each table, and
+    its records are written and read in `records_s`."""
     ranks, cores, pace = plan.ranks, processors(plan.ranks), loading.pace
     at_once = min(ranks, cores)
     disk_s = adjacency_seconds(plan, loading) + features_seconds(plan, loading, loads)
@@ -288,15 +281,9 @@ def step_seconds(plan: Plan, loading: Loading) -> dict[str, float]:
 def features_seconds(
     plan: Plan, loading: Loading, loads: Mapping[str, Loads], hosts: int = 1
 ) -> float:
-    """Seconds a batch of reading rows on one host.
-
-    Args:
-        plan: the plan. With several hosts: of one feature buffer that has all their slots and
-            serves all their ranks.
-        loading: what it costs by.
-        loads: what a batch loads of each table.
-        hosts: hosts that have an equal part of the rows each and read it side by side.
-    """
+    """Seconds a batch of reading rows on one host. If several have an equal part of the rows each
+    and read it side by side, the plan is of one feature buffer that has all their slots and serves
+    all their ranks."""
     seconds = 0.0
     for table in plan.tables:
         found = loads[table.name]

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean, stdev
 from time import thread_time
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import BatchTooLarge
-from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.common.records import Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
 from gnndrive.sampling.topologies.base import Topology
 
@@ -40,7 +40,7 @@ GROWTH = 0.1  # a batch larger than planned raises the planned size by at least 
 _KEY = 0x6D656D6F7279  # with which batches are drawn; no epoch's
 _VERSION = 4
 
-Key = TypeVar("Key", NodeKey, EdgeKey)
+Counts = Mapping[Any, int]  # by type of node or edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +64,16 @@ class DrawnBatches:
 
     def planned(self, bounds: Bounds) -> Bounds:
         """The size that a plan counts for the largest batch: at most `bounds`."""
+        larger = (None,) * 3 if self.larger is None else _parts(self.larger)
+        drawn = zip(*map(_parts, self.sizes), strict=True)
+        nodes, edges, entries = map(_planned, drawn, _parts(bounds), larger)
         expanded = None
         if all(each.expanded is not None for each in self.sizes):
-            most: dict[NodeKey, int] = {None: sum(bounds.entries.values())}
-            expanded = self._planned(lambda each: {None: each.expanded or 0}, most)[None]
-        return Bounds(
-            self._planned(lambda each: each.nodes, bounds.nodes),
-            self._planned(lambda each: each.edges, bounds.edges),
-            self._planned(lambda each: each.entries, bounds.entries),
-            expanded,
-        )
-
-    def _planned(
-        self, part: Callable[[Bounds], Mapping[Key, int]], most: Mapping[Key, int]
-    ) -> dict[Key, int]:
-        found: dict[Key, int] = {}
-        for type in most:
-            counts = [part(each)[type] for each in self.sizes]
-            margin = MARGIN * max(counts)
-            if len(counts) >= FEW:
-                margin += DEVIATIONS * stdev(counts)
-            else:
-                margin = MARGIN_OF_FEW * max(counts)
-            found[type] = ceil(max(counts) + margin)
-            if self.larger is not None:
-                found[type] = max(found[type], ceil((1 + GROWTH) * part(self.larger)[type]))
-        least = ceil(sum(found.values()) / SMALL_SHARE)
-        planned = {type: min(max(count, least), most[type]) for type, count in found.items()}
-        if self.larger is None:
-            return planned
-        # Seeds that are given twice may make a batch larger than the bounds.
-        return {type: max(count, part(self.larger)[type]) for type, count in planned.items()}
+            counts = [{None: each.expanded or 0} for each in self.sizes]
+            most = {None: sum(bounds.entries.values())}
+            more = None if self.larger is None else {None: self.larger.expanded or 0}
+            expanded = _planned(counts, most, more)[None]
+        return Bounds(nodes, edges, entries, expanded)
 
     def mean_nodes(self) -> float:
         """The mean number of nodes of a batch; a node counts once in each disjoint tree."""
@@ -148,20 +127,40 @@ class DrawnBatches:
             return None
 
 
+def _parts(size: Bounds) -> tuple[Counts, Counts, Counts]:
+    return size.nodes, size.edges, size.entries
+
+
+def _planned(drawn: Sequence[Counts], most: Counts, larger: Counts | None) -> dict[Any, int]:
+    """See `DrawnBatches.planned`, for one part of the sizes."""
+    found: dict[Any, int] = {}
+    for type in most:
+        counts = [each[type] for each in drawn]
+        margin = MARGIN_OF_FEW * max(counts)
+        if len(counts) >= FEW:
+            margin = MARGIN * max(counts) + DEVIATIONS * stdev(counts)
+        found[type] = ceil(max(counts) + margin)
+        if larger is not None:
+            found[type] = max(found[type], ceil((1 + GROWTH) * larger[type]))
+    least = ceil(sum(found.values()) / SMALL_SHARE)
+    planned = {type: min(max(count, least), most[type]) for type, count in found.items()}
+    if larger is None:
+        return planned
+    # Seeds that are given twice may make a batch larger than the bounds.
+    return {type: max(count, larger[type]) for type, count in planned.items()}
+
+
 def _size_to_json(size: Bounds) -> list[Any]:
-    counts = [list(each.values()) for each in (size.nodes, size.edges, size.entries)]
-    return [*counts, size.expanded]
+    return [*(list(each.values()) for each in _parts(size)), size.expanded]
 
 
 def _size_from_json(stored: Any, bounds: Bounds) -> Bounds:
     *counts, expanded = stored
-    nodes, edges, entries = (list(map(_count, each)) for each in counts)
-    return Bounds(
-        dict(zip(bounds.nodes, nodes, strict=True)),
-        dict(zip(bounds.edges, edges, strict=True)),
-        dict(zip(bounds.entries, entries, strict=True)),
-        None if expanded is None else _count(expanded),
+    nodes, edges, entries = (
+        dict(zip(types, map(_count, each), strict=True))
+        for types, each in zip(_parts(bounds), counts, strict=True)
     )
+    return Bounds(nodes, edges, entries, None if expanded is None else _count(expanded))
 
 
 def _count(value: Any) -> int:
@@ -206,16 +205,11 @@ def doubled(size: Bounds) -> Bounds:
 
 def _by_type(count: Callable[..., int], *sizes: Bounds, expanded: int | None = None) -> Bounds:
     """The size whose counts are `count` of those of `sizes`, type by type."""
-
-    def part(*parts: Mapping[Key, int]) -> dict[Key, int]:
-        return {type: count(*(each[type] for each in parts)) for type in parts[0]}
-
-    return Bounds(
-        part(*(each.nodes for each in sizes)),
-        part(*(each.edges for each in sizes)),
-        part(*(each.entries for each in sizes)),
-        expanded,
+    nodes, edges, entries = (
+        {type: count(*(each[type] for each in parts)) for type in parts[0]}
+        for parts in zip(*map(_parts, sizes), strict=True)
     )
+    return Bounds(nodes, edges, entries, expanded)
 
 
 def exceeds(one: Bounds | None, other: Bounds | None) -> bool:
@@ -224,10 +218,10 @@ def exceeds(one: Bounds | None, other: Bounds | None) -> bool:
         return one is None and other is not None
     if None not in (one.expanded, other.expanded) and (one.expanded or 0) > (other.expanded or 0):
         return True
-    return (
-        any(count > other.nodes[type] for type, count in one.nodes.items())
-        or any(count > other.edges[type] for type, count in one.edges.items())
-        or any(count > other.entries[type] for type, count in one.entries.items())
+    return any(
+        count > limits[type]
+        for counts, limits in zip(_parts(one), _parts(other), strict=True)
+        for type, count in counts.items()
     )
 
 
@@ -257,13 +251,10 @@ def check_size(sample: Sample | Subgraph, limits: Bounds) -> None:
 
 
 def draw_batches(
-    batches: Iterable[Seeds],
-    sampler: Sampler,
-    topologies: Sequence[Topology],
-    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
-    rows: Mapping[str, int],
+    batches: Iterable[Seeds], sampler: Sampler, topologies: Sequence[Topology],
+    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]], rows: Mapping[str, int],
     bounds: Bounds,
-) -> DrawnBatches | None:
+) -> DrawnBatches | None:  # fmt: skip
     """Sample a few batches and note their sizes; None: there is no batch.
 
     Args:

@@ -41,6 +41,7 @@ _VERSION = 2
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 Keep = npt.NDArray[np.bool_]
+_Drawn = tuple[dict[str, Int64Array], int]  # the rows of a batch by table, and its edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,15 +157,10 @@ def kept_rows(rows: Int64Array, bits: int) -> Keep:
 
 
 def draw_traces(
-    batches: Iterator[Seeds],
-    sampler: Sampler,
-    topologies: Sequence[Topology],
-    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
-    tables: Mapping[str, int],
-    bounds: Bounds,
-    threads: int,
-    progress: Callable[[int, int], object],
-) -> dict[str, SampledTrace]:
+    batches: Iterator[Seeds], sampler: Sampler, topologies: Sequence[Topology],
+    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]], tables: Mapping[str, int],
+    bounds: Bounds, threads: int, progress: Callable[[int, int], object],
+) -> dict[str, SampledTrace]:  # fmt: skip
     """Sample batches, as many as `EDGES_MAX` and the other limits say, and keep their rows.
 
     Args and errors are those of `draw_batches`, but for:
@@ -177,7 +173,7 @@ def draw_traces(
         Table name → its trace; empty: there is no batch.
     """
 
-    def sample(seeds: Seeds) -> tuple[dict[str, Int64Array], int]:
+    def sample(seeds: Seeds) -> _Drawn:
         drawn = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
         once = drawn.node if isinstance(drawn, Sample) else None  # a sample has each node once
         found = {
@@ -237,13 +233,11 @@ class _Taken:
 
 
 def _in_turn(
-    pool: ThreadPoolExecutor,
-    sample: Callable[[Seeds], tuple[dict[str, Int64Array], int]],
-    batches: Iterator[Seeds],
+    pool: ThreadPoolExecutor, sample: Callable[[Seeds], _Drawn], batches: Iterator[Seeds],
     threads: int,
-) -> Generator[tuple[dict[str, Int64Array], int]]:
+) -> Generator[_Drawn]:  # fmt: skip
     """Sample batches in so many threads, and yield them in order."""
-    waiting = deque[Future[tuple[dict[str, Int64Array], int]]]()
+    waiting = deque[Future[_Drawn]]()
     try:
         for seeds in batches:
             waiting.append(pool.submit(sample, seeds))
