@@ -264,16 +264,18 @@ def batch_entries_max(request: PlanRequest) -> dict[str, int]:
 
 def _batch_attribute_bytes(request: PlanRequest) -> int:
     """Bytes of the largest batch's attributes that are no table of the feature buffer."""
-    store, bounds, total = request.store, request.planned, 0
+    store, size = request.store, request.planned
     buffered = {table.name for table in request.tables}
     views: list[tuple[StoredNodes | StoredEdges, int]] = [
-        (store.nodes(type), count) for type, count in bounds.entries.items()
+        *((store.nodes(type), count) for type, count in size.entries.items()),
+        *((store.edges(type), count) for type, count in size.edges.items()),
     ]
-    views += [(store.edges(type), count) for type, count in bounds.edges.items()]
-    for view, count in views:
-        names = [name for name in view.names if view.name_of(name) not in buffered]
-        total += count * sum(view.table(name).row_bytes for name in names)
-    return total
+    return sum(
+        count * view.table(name).row_bytes
+        for view, count in views
+        for name in view.names
+        if view.name_of(name) not in buffered
+    )
 
 
 def attribute_files(request: PlanRequest) -> tuple[tuple[str, int], ...]:
