@@ -24,7 +24,6 @@ from gnndrive.plan.costs import (
     Disk,
     Loading,
     Loads,
-    admit_seconds,
     combined,
     copy_seconds,
     counted,
@@ -32,7 +31,6 @@ from gnndrive.plan.costs import (
     gather_seconds,
     part_seconds,
     processors,
-    step_seconds,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
 from gnndrive.plan.plan import Plan, TablePlan
@@ -115,19 +113,6 @@ def test_several_ranks_use_the_processors_of_the_host(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert (processors(), processors(1), processors(2)) == (2, 2, 8)
-
-
-def test_a_step_admits_the_rows_that_are_missing() -> None:
-    """A buffer of half of a batch's rows; without it, none is missing or ranked."""
-    drawn = DrawnBatches((), {"a": (500, 1_000, 1_500)}, 0.0, 0.0)
-    loading = Loading(drawn, [], Disk(), StageCounts(1, 2, 2), 1, looks_ahead=False)
-    for slots, admitted in ((500, (500, 500)), (10_000, (0,))):
-        table = TablePlan("a", 10_000, slots, 64, 500)
-        plan = Plan((), (table,), None, TopologyChoice("resident", "", 0))
-        missing = counted(plan, loading)["a"].loads
-        assert (missing > 400) == (slots == 500)
-        expected = admit_seconds(500, missing, *admitted[1:])
-        assert step_seconds(plan, loading)["admission"] == pytest.approx(expected)
 
 
 def test_sampling_is_timed_where_the_adjacency_was_read_before(monkeypatch):

@@ -228,16 +228,6 @@ def test_slots_of_tables_by_hand() -> None:
     assert slots[0] > 300
 
 
-def test_a_further_iterators_buffer_holds_a_largest_batch() -> None:
-    plan = Plan((), (TablePlan("a", 100, 90, 10, 30), TablePlan("b", 50, 5, 8, 0)), None)
-    assert [one.slots for one in second_buffer(plan, 0, lambda: None)] == [30, 1]
-    needed = 30 * 10 + 1 * 8 + 31 * SLOT_TABLE_BYTES
-    exact = Plan((), plan.tables, needed)
-    assert second_buffer(exact, 0, lambda: None)
-    with pytest.raises(ValueError, match="a second live iterator needs"):
-        second_buffer(exact, 1, lambda: None)
-
-
 # ---- the victim buffer in a plan: its size, its table, and why there is none
 
 AUTO: dict[str, Any] = {
@@ -425,6 +415,8 @@ def test_a_second_live_iterator_is_counted_for_all_ranks(shared: bool) -> None:
         short = replace(plan, memory=small.host_bytes + memory - 1)
         with pytest.raises(ConfigError, match="a second live iterator needs"):
             second_buffer(short, others, lambda: None)
+    few = Plan((), (TablePlan("a", 100, 20, 10, 30), TablePlan("b", 50, 5, 8, 0)), None)
+    assert [each.slots for each in second_buffer(few, 0, lambda: None)] == [20, 1]
 
 
 def test_a_buffer_on_a_device_is_never_shared(make: Make) -> None:
