@@ -112,12 +112,8 @@ def _least_bytes(request: PlanRequest) -> int:
 
 
 def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
-    """Make a planner for larger batches; the adjacency stays where it is.
-
-    Args:
-        before: the plan before.
-        samplers: its number of samplers, for each of which there is a thread.
-        request: has the sizes of larger batches.
+    """Make a planner for larger batches, whose sizes the request has; the adjacency stays where it
+    is, and there are threads for so many samplers.
 
     Raises:
         ConfigError: they do not fit into `memory=`; the message names the least that works.
@@ -137,7 +133,6 @@ def refusal(
     """The error for `memory` bytes that are too little; it names the least that works.
 
     Args:
-        memory: the budget.
         leanest: makes the plan that needs least for a budget; None: the budget is too small.
         error: the error to return if no budget works.
         smaller: what makes the loader need less, unless staging is most of what it needs.
@@ -160,11 +155,10 @@ def refusal(
 def fitting(
     request: PlanRequest, make: Callable[[PlanRequest], Planner], smaller: str = SMALLER
 ) -> Planner:
-    """The planner that `make` makes of a request.
+    """The planner that `make` makes of a request; for `smaller` see `refusal`.
 
     Raises:
         ConfigError: its plan does not fit into `memory=`; the message names the least that works.
-            See `refusal` for `smaller`.
     """
     return _checked(make(request), request, lambda tried: make(tried).plan_that_fits(), smaller)
 
@@ -186,11 +180,7 @@ def _checked(
 
 
 def least_where(works: Callable[[int], bool]) -> int:
-    """The least `memory=` in bytes for which `works` says so, but for a small part of it.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The least `memory=` in bytes that works, but for a small part of it; ConfigError: none."""
     low, high = 0, 1 << 20
     while not works(high):
         low, high = high, 2 * high
@@ -272,7 +262,7 @@ def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
 def loading_of(
     request: PlanRequest, planner: Planner, drawn: DrawnBatches, pace: float = 1.0
 ) -> Loading:
-    """What a step with a planner's stages costs by; see `plan/pace.py`."""
+    """What a step with a planner's stages costs by."""
     return Loading(
         drawn, request.topologies.sizes, request.disk, planner.stages, request.sweep,
         planner.shape.looks_ahead, pace,

@@ -63,12 +63,10 @@ class Budget:
         buffer: for the slots of all feature buffers on this host.
         device_memory: of a rank's device, for the feature buffer and live batches; None: both are
             in host memory.
-        device_given: whether the user gave `device_memory`; if not, it is free memory of the
-            device.
+        device_given: whether the user gave `device_memory`; if not, it is free memory.
         device_why: the reason for the feature buffer's size on the device, as `plan()` prints it.
-        served: what a service that a user has started has left; None: the ranks share what one of
-            them starts, or nothing. Such a service has the graph once for several loaders, so that
-            it is no part of a loader's memory.
+        served: what a service that a user has started has left. It has the graph once for several
+            loaders, so that it is no part of a loader's memory. None: there is none.
     """
 
     memory: int | None
@@ -113,8 +111,8 @@ class Plan:
         lines: the uses of host memory, the feature buffer first.
         memory, device_memory: the user's budgets in bytes, or None.
         device_lines: the uses of the device's memory; empty: the buffer is in host memory.
-        fetched: names of the arrays whose rows are read directly when batches need them, because
-            memory has no room for their files.
+        fetched: names of the arrays whose rows are read when batches need them, because memory has
+            no room for their files.
         levels: texts that say where a batch's rows come from, or what the loader takes of a disk.
         disk_bytes: the most bytes of disk that a live iterator takes.
         sampling_bytes: bytes of this host's memory while batches are sampled apart from

@@ -212,14 +212,8 @@ class _Held:
 def replay(
     run: Run, trace: Trace, store: Store, classes: Classes | None, counts: Counts | None = None
 ) -> Counts:
-    """Admit all batches of a trace, in order, and count what is loaded.
-
-    Args:
-        run: how.
-        trace: the batches.
-        store: for the policy.
-        classes: of the trace's rows; see `SlotTable`.
-        counts: is told of each sweep; None: new ones.
+    """Admit all batches of a trace, in order, and count what is loaded. `store` is for the policy,
+    `classes` are those of the trace's rows.
 
     Raises:
         ConfigError: a batch has more rows than the table has slots.

@@ -207,7 +207,7 @@ def draw_traces(
 
 
 class _Taken:
-    """The kept rows of the batches so far, of one table; a smaller share once they are too many."""
+    """The kept rows of a table that batches need; a smaller share once they are too many."""
 
     def __init__(self) -> None:
         self._bits, self._total = 0, 0
@@ -215,7 +215,6 @@ class _Taken:
         self._wanted: list[int] = []
 
     def add(self, ids: Int64Array) -> None:
-        """The next batch needs these rows, each once."""
         self._wanted.append(len(ids))
         self._taken.append(np.sort(ids[kept_rows(ids, self._bits)]))
         self._total += len(self._taken[-1])
@@ -225,7 +224,6 @@ class _Taken:
             self._total = sum(map(len, self._taken))
 
     def trace(self, table_rows: int) -> SampledTrace:
-        """What was taken of a table."""
         ends = np.cumsum([0, *map(len, self._taken)]).astype(np.int64)
         kept, ids = np.unique(np.concatenate(self._taken), return_inverse=True)
         wanted = np.array(self._wanted, np.int64)

@@ -52,14 +52,12 @@ FULL, SHARDS, EXCHANGE = "full copy", "shards", "exchange"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a plan for several hosts depends on beside a host's plan.
+    """What a plan for several hosts depends on beside a host's plan; None: not known.
 
     Attributes:
         hosts: how many there are, each with as many ranks.
-        net_bytes_s: bytes a second that a host receives from the others while it sends as many;
-            None: not known.
-        compute_s: seconds that a rank trains on a batch, its share of the all-reduce included;
-            None: not known.
+        net_bytes_s: bytes a second that a host receives from the others while it sends as many.
+        compute_s: seconds that a rank trains on a batch, its share of the all-reduce included.
         sampled: whether the seconds of sampling are known.
     """
 
@@ -116,16 +114,11 @@ class Layout:
 
 
 def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: int) -> list[Layout]:
-    """Compare the layouts of a store; with one host, there is the full copy only.
-
-    Args:
-        planner: of a host with a full copy.
-        loading: what a step costs by.
-        cluster: the hosts.
-        store_bytes: bytes of the whole store.
+    """Compare the layouts of a store of so many bytes; with one host, there is the full copy only,
+    whose planner is given.
 
     Raises:
-        ConfigError: the plan of a full copy does not fit; see `Planner.plan`.
+        ConfigError: the plan of a full copy does not fit.
     """
     plan, hosts = planner.plan(), cluster.hosts
     seconds: dict[str, float | None] = {**step_seconds(plan, loading), NET: 0.0}

@@ -15,7 +15,7 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
 
     Args:
         plan: the first iterator's.
-        others: number of live iterators that have such a further buffer already.
+        others: how many live iterators have such a buffer already.
         free: returns the bytes of the device that are free now; None: the device is the host.
 
     Raises:

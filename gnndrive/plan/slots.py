@@ -140,7 +140,7 @@ def split_slots(nbytes: int, tables: Sequence[TableShape], costs: Sequence[int])
 
     Args:
         nbytes: bytes to divide; a negative number counts as 0.
-        tables: their sizes.
+        tables: the tables.
         costs: bytes of a slot of each table.
 
     Returns:

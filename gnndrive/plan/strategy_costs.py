@@ -51,7 +51,6 @@ class StrategyCost:
     """What a batch costs with a strategy.
 
     Attributes:
-        strategy: its name.
         seconds: what a batch keeps busy for how long, by part; see `plan/costs.py`.
         batches: batches of an epoch; None: not known.
         hit_share: the share of a batch's rows that need not be loaded; None: not known.
@@ -123,7 +122,7 @@ class Comparison:
 
     Attributes:
         strategy: the loader's own.
-        costs: of the strategies; the loader's own first, then those with the same batches.
+        costs: the loader's own first, then those with the same batches.
         why: why the loader has this strategy; empty: the user named it.
         more: bytes more of `memory=`, and the seconds of a batch with them; None: not known.
         curve: the miss-ratio curve of the largest table; None: all rows fit, or nothing is known.
