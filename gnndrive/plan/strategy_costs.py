@@ -39,7 +39,6 @@ from gnndrive.store.row_classes import kept_classes, row_classes
 
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 OWN = "predicted as if its batches needed the rows of those that were drawn"
-
 WITHIN = 1.05  # a strategy that costs up to so many times the least is as good
 _UNITS = ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (300.0, 1.0, "s"), (18e3, 1 / 60, "min"))
 CURVE_POINTS = 16
@@ -260,38 +259,36 @@ def predict(name: str, request: PlanRequest, planner: Planner, known: Known) -> 
     Raises:
         ConfigError: the plan does not fit.
     """
-    plan, loading = planner.plan(), known.loading(request, planner)
-    loads = {each.name: _loads(each, request, plan, loading, known) for each in plan.tables}
-    seconds = part_seconds(plan, loading, loads, _record_seconds(request))
-    rows = {table.name: loading.counts(table)[0] for table in plan.tables}
+    predicted = _Prediction(request, planner, known)
+    tables = predicted.plan.tables
+    loads = {each.name: predicted.loads(each) for each in tables}
+    rows = {each.name: predicted.loading.counts(each)[0] for each in tables}
     hits = sum(loads[each].hit_share * count for each, count in rows.items())
-    note = "" if all(each.known for each in loads.values()) else FEW_DRAWN
     return StrategyCost(
-        name, seconds, known.batches, hits / max(sum(rows.values()), 1), note=note
+        name, predicted.seconds(predicted.plan, loads), known.batches,
+        hits / max(sum(rows.values()), 1),
+        note="" if all(each.known for each in loads.values()) else FEW_DRAWN,
     )  # fmt: skip
 
 
 def predict_curve(request: PlanRequest, planner: Planner, known: Known) -> MissRatio | None:
     """The miss-ratio curve of the largest table that does not fit, without the points for which
     its trace is too short; None: all rows fit, or there is no trace. See `predict`."""
-    plan, loading = planner.plan(), known.loading(request, planner)
+    predicted = _Prediction(request, planner, known)
+    plan = predicted.plan
     leaving = [each for each in plan.tables if each.slots < each.rows and each.name in known.traces]
     if not leaving:
         return None
     table = max(leaving, key=lambda each: each.rows * each.row_bytes)
-    others = [each for each in plan.tables if each.name != table.name]
-    loads = {each.name: _loads(each, request, plan, loading, known) for each in others}
+    loads = {each.name: predicted.loads(each) for each in plan.tables if each is not table}
     points = []
     for slots in curve_slots(table.slots, table.rows):
         sized = replace(table, slots=slots)
-        found = _simulated(sized, request, loading, known)
+        found = predicted.simulated(sized)
         if found is None:
             continue
         tables = tuple(sized if each is table else each for each in plan.tables)
-        parts = part_seconds(
-            replace(plan, tables=tables), loading, {**loads, table.name: found},
-            _record_seconds(request),
-        )  # fmt: skip
+        parts = predicted.seconds(replace(plan, tables=tables), {**loads, table.name: found})
         point = CurvePoint(slots * table.row_bytes, found.hit_share, combined(parts)[0])
         points.append(point)
     return MissRatio(table.name, table.slots * table.row_bytes, tuple(points))
@@ -308,57 +305,54 @@ def curve_slots(slots: int, rows: int) -> list[int]:
     return sorted(points | {min(slots, rows), rows})
 
 
-def _run_of(table: TablePlan, request: PlanRequest, loading: Loading) -> Run:
-    """How a loader uses the feature buffer of a table."""
-    policy: type[Policy] = find("policies", request.policy)
-    stages = loading.stages
-    extracting = stages.extracting_queue
-    # The queue has the batch that is admitted, too. A window of 1 would mean that nothing is known.
-    window = extracting - 1 if extracting > 2 else extracting
-    window = min(window, lib.GD_WINDOW_BATCHES) if policy.looks_ahead else 1
-    of_edges = {each.name for each in request.tables if each.of_edges}
-    if request.ahead is not None and policy.looks_ahead and table.name not in of_edges:
-        window = request.ahead.foreseen(request.planned) or ALL_AHEAD
-    sweep = min(stages.swept, loading.sweep or SWEEP_MAX)
-    gathered = loading.counts(table)[0] * table.row_bytes
-    # Of the host's pieces the last is half of a batch, which is released in `RELEASE_STEPS` steps:
-    # about as many pieces as the first one goes into a batch.
-    pieces = RELEASE_STEPS if gathered < PIECES_BYTES else round(1 / (1 - PIECES[0]))
-    # A sweep joins once it has its places in the training queue; a batch more is being handed over.
-    return Run(
-        request.policy, window, table.slots, sweep, stages.training_queue + 1, pieces,
-        table=table.name,
-    )  # fmt: skip
+class _Prediction:
+    """What a loader's batches load and cost."""
 
+    def __init__(self, request: PlanRequest, planner: Planner, known: Known) -> None:
+        self.plan, self.loading = planner.plan(), known.loading(request, planner)
+        self._request, self._known = request, known
+        self._policy: type[Policy] = find("policies", request.policy)
 
-def _simulated(
-    table: TablePlan, request: PlanRequest, loading: Loading, known: Known
-) -> Loads | None:
-    """What a batch loads of a table by a replay; None: there is no trace, or it is too short."""
-    trace = known.traces.get(table.name)
-    if trace is None:
-        return None
-    policy: type[Policy] = find("policies", request.policy)
-    classes = None if policy.score is None else known.classes_of(policy.score, table.name)
-    try:
-        found = simulate(trace, _run_of(table, request, loading), request.store, classes)
-    except ConfigError:  # a batch has more rows than there are slots
-        return None
-    return found if found.known else None
+    def seconds(self, plan: Plan, loads: Mapping[str, Loads]) -> dict[str, float]:
+        ahead, records_s = self._request.ahead, 0.0
+        if ahead is not None:  # a batch's sample is written and read again
+            records_s = 2 * ahead.record_bytes(self._request.planned) * self._request.disk.byte_s
+        return part_seconds(plan, self.loading, loads, records_s)
 
+    def loads(self, table: TablePlan) -> Loads:
+        """What a batch loads of a table: simulated, or estimated if it cannot be."""
+        found = self.simulated(table)
+        if found is not None:
+            return found
+        return replace(counted(self.plan, self.loading)[table.name], sweep=self._run(table).sweep)
 
-def _loads(
-    table: TablePlan, request: PlanRequest, plan: Plan, loading: Loading, known: Known
-) -> Loads:
-    """What a batch loads of a table: simulated, or estimated if it cannot be."""
-    found = _simulated(table, request, loading, known)
-    if found is not None:
-        return found
-    sweep = _run_of(table, request, loading).sweep
-    return replace(counted(plan, loading)[table.name], sweep=sweep)
+    def simulated(self, table: TablePlan) -> Loads | None:
+        """The same by a replay; None: there is no trace, or it is too short."""
+        trace, score = self._known.traces.get(table.name), self._policy.score
+        if trace is None:
+            return None
+        classes = None if score is None else self._known.classes_of(score, table.name)
+        try:
+            found = simulate(trace, self._run(table), self._request.store, classes)
+        except ConfigError:  # a batch has more rows than there are slots
+            return None
+        return found if found.known else None
 
-
-def _record_seconds(request: PlanRequest) -> float:
-    """Seconds to write a batch's sample and to read it again, if batches are sampled ahead."""
-    ahead = request.ahead
-    return 0.0 if ahead is None else 2 * ahead.record_bytes(request.planned) * request.disk.byte_s
+    def _run(self, table: TablePlan) -> Run:
+        """How the loader uses the feature buffer of a table."""
+        request, stages = self._request, self.loading.stages
+        # The queue has the batch that is admitted, too. A window of 1 would mean that nothing is
+        # known.
+        window = stages.extracting_queue - (stages.extracting_queue > 2)
+        window = min(window, lib.GD_WINDOW_BATCHES) if self._policy.looks_ahead else 1
+        of_edges = {each.name for each in request.tables if each.of_edges}
+        if request.ahead is not None and self._policy.looks_ahead and table.name not in of_edges:
+            window = request.ahead.foreseen(request.planned) or ALL_AHEAD
+        sweep = min(stages.swept, self.loading.sweep or SWEEP_MAX)
+        gathered = self.loading.counts(table)[0] * table.row_bytes
+        # Of the host's pieces the last is half of a batch, which is released in `RELEASE_STEPS`
+        # steps: about as many pieces as the first one goes into a batch.
+        pieces = RELEASE_STEPS if gathered < PIECES_BYTES else round(1 / (1 - PIECES[0]))
+        # A sweep joins once it has its places in the training queue; a batch more is handed over.
+        held = stages.training_queue + 1
+        return Run(request.policy, window, table.slots, sweep, held, pieces, table=table.name)
