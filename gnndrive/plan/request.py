@@ -155,23 +155,15 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     )
     device: type[Device] = find("devices", request.device[0])
     policy: type[Policy] = find("policies", request.policy)
-    nodes, edges = sum(size.entries.values()), sum(size.edges.values())
     edge_numbers = any(table.of_edges for table in request.tables)
     of_nodes = sum(table.file.row_count for table in request.tables if not table.of_edges)
-    shape = Shape(
-        tables, nodes, edges,
-        sample_bytes=sample_bytes(
-            nodes, edges, size.expanded, np.dtype(position_dtype(store.num_edges)).itemsize,
-            request.subgraphs is not None, EDGE_NUMBER_BYTES * edge_numbers,
-        ),
-        batch_bytes=batch_bytes(nodes, edges, _batch_attribute_bytes(request)),
-        queued=stages.queued,
-        extracted=stages.training_queue,
-        samplers=stages.threads,
-        looks_ahead=policy.looks_ahead,
-        foreseen_rows=0 if ahead is None else of_nodes * policy.looks_ahead,
-        apart=ahead is not None and ahead.apart,
-        ranks=request.ranks,
+    shape = shape_of(
+        tables, size, store.num_edges, stages, policy, _batch_attribute_bytes(request),
+        how is not None, EDGE_NUMBER_BYTES * edge_numbers,
+    )  # fmt: skip
+    shape = replace(
+        shape, foreseen_rows=0 if ahead is None else of_nodes * policy.looks_ahead,
+        apart=ahead is not None and ahead.apart, ranks=request.ranks,
     )  # fmt: skip
     elastic = request.elastic
     copied_out = 0 if elastic is None or not policy.looks_ahead else elastic.scratch_bytes
@@ -212,6 +204,23 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         edge_numbers=edge_numbers,
         disk_bytes=0 if ahead is None else ahead.disk_bytes(size),
         said=() if ahead is None else ahead.said(size),
+    )  # fmt: skip
+
+
+def shape_of(
+    tables: tuple[TableShape, ...], size: Bounds, num_edges: int, stages: StageCounts,
+    policy: type[Policy], attribute_bytes: int = 0, subgraphs: bool = False,
+    edge_number_bytes: int = 0,
+) -> Shape:  # fmt: skip
+    """The shape of a loader of one rank, on the host, with batches of at most `size` over a graph
+    of so many edges; for the other arguments see `sample_bytes` and `batch_bytes`."""
+    nodes, edges = sum(size.entries.values()), sum(size.edges.values())
+    position_bytes = np.dtype(position_dtype(num_edges)).itemsize
+    return Shape(
+        tables, nodes, edges,
+        sample_bytes(nodes, edges, size.expanded, position_bytes, subgraphs, edge_number_bytes),
+        batch_bytes(nodes, edges, attribute_bytes), stages.queued, stages.training_queue,
+        stages.threads, looks_ahead=policy.looks_ahead,
     )  # fmt: skip
 
 

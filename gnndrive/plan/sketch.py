@@ -14,12 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import Shape, TableShape
+from gnndrive.common.items import TableShape
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.disk.layouts.base import block_bytes
@@ -28,13 +26,12 @@ from gnndrive.plan.costs import Disk, Loading, combined, step_seconds
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
 from gnndrive.plan.plan import Budget
 from gnndrive.plan.planner import Planner, StageCounts
-from gnndrive.plan.request import loader_parts
+from gnndrive.plan.request import loader_parts, shape_of
 from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies
-from gnndrive.pyg.items import batch_bytes
-from gnndrive.sampling.items import Graph, Samples, sample_bytes
+from gnndrive.sampling.items import Graph, Samples
 from gnndrive.sampling.samplers._native import scratch_bytes
-from gnndrive.sampling.samplers.base import Bounds, checked_fanout, most, position_dtype
+from gnndrive.sampling.samplers.base import Bounds, checked_fanout, most
 from gnndrive.sampling.topologies.base import GraphSize
 
 TABLE = "nodes/x"
@@ -159,24 +156,14 @@ class Sketch:
 
     def _planner(self, stages: StageCounts, memory: int | None) -> Planner:
         bounds = self.bounds()
-        count, edges = bounds.nodes[None], bounds.edges[None]
+        count = bounds.nodes[None]
         policy: type[Policy] = find("policies", self.policy)
-        position_bytes = np.dtype(position_dtype(self.edges)).itemsize
         staging = READS * block_bytes(self.row_bytes)
-        shape = Shape(
-            (TableShape(TABLE, self.nodes, self.row_bytes, count, count),),
-            count,
-            edges,
-            sample_bytes(count, edges, bounds.expanded, position_bytes),
-            batch_bytes(count, edges),
-            queued=stages.queued,
-            extracted=stages.training_queue,
-            samplers=stages.threads,
-            looks_ahead=policy.looks_ahead,
-            ranks=self.ranks,
-            shared=self.shared,
-            graphs=1 if self.shared else self.ranks,
-        )
+        tables = (TableShape(TABLE, self.nodes, self.row_bytes, count, count),)
+        shape = replace(
+            shape_of(tables, bounds, self.edges, stages, policy), ranks=self.ranks,
+            shared=self.shared, graphs=1 if self.shared else self.ranks,
+        )  # fmt: skip
         seeds, labels = SEED_BYTES * (self.seeds or 0), LABEL_BYTES * self.nodes
         parts = loader_parts(
             SlotTables(0 if policy.score is None else self.nodes),
