@@ -30,7 +30,7 @@ from gnndrive.pipeline.epoch import Feed
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.choice import make_planner, plan_again
 from gnndrive.plan.plan import Elastic, Plan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.request import Ahead, PlanRequest
 from gnndrive.plan.strategy_costs import OWN, Known, StrategyCost, predict
 from gnndrive.sampling.samplers.base import SamplerContext
@@ -39,6 +39,7 @@ from gnndrive.store.opened_folder import Source
 from gnndrive.store.reader import Store
 
 _OLD_NAMES = {"superbatch_folder": "folder"}
+_OF_DRAWING = ("policy", "sweep", "topology", "neighbour_cache")
 PARTS = ("name", "published", "schedule", "sampler", "topologies", "layout", "policy", "tiers")
 """The fields of a strategy that are no arguments of its own."""
 
@@ -354,6 +355,30 @@ def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
                 f"{name}={value!r} belongs to a strategy: give strategy={forms}, of "
                 f'gnndrive.strategies, or as text strategy="{owners[0].name}:{own}={value}"'
             )
+
+
+def refuse_unused(own: Mapping[str, Any], why: str) -> None:
+    """Refuse a loader's arguments that are for batches sampled from the whole graph.
+
+    Args:
+        own: gnndrive's arguments of the loader, by their names.
+        why: what they are for, and that the strategy has other batches, for the message.
+
+    Raises:
+        ConfigError: one is given.
+    """
+    for name in _OF_DRAWING:
+        if own[name] not in ("auto", None):
+            raise ConfigError(f"{name}={own[name]!r} {why}: leave it out")
+
+
+def stages_for(request: PlanRequest, own: StageCounts) -> StageCounts:
+    """The numbers of samplers and queued batches that the user gave, or else the strategy's own."""
+    return StageCounts(
+        request.samplers or own.samplers,
+        request.extracting_queue or own.extracting_queue,
+        request.training_queue or own.training_queue,
+    )
 
 
 def auto() -> Strategy:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +15,15 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Known, StrategyCost
 from gnndrive.sampling.samplers.base import SamplerContext
-from gnndrive.sampling.schedules.base import ScheduleContext
+from gnndrive.sampling.schedules.base import InputEdges, ScheduleContext
+from gnndrive.store.feature_tables import feature_tables
+from gnndrive.store.layout.kind import FoundLayout
+from gnndrive.store.packed.format import PACKED, PACKS, PackInfo
 from gnndrive.store.packed.recording import Recording
-from gnndrive.strategies.base import PLAIN, Scheme, Strategy
-from gnndrive.strategies.packs.find import find_recording, replays
-from gnndrive.strategies.packs.plan import fitting_planner, packed_cost, unpacked_cost
-from gnndrive.strategies.packs.recording import pack_command
+from gnndrive.store.packed.settings import PackSettings, differences
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy, refuse_unused
+from gnndrive.strategies.packs.plan import RECORDED, PackSlots, packed_planner, unpacked_cost
+from gnndrive.strategies.packs.recording import pack_command, pack_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class DiskGNN(Strategy):
 
     def open(self, assembly: Assembly) -> PackScheme:
         """See `Strategy.open`."""
-        return PackScheme(self, find_recording(assembly, self.packed))
+        return PackScheme(self, _find_recording(assembly, self.packed))
 
     def folders(self) -> list[Path]:
         """See `Strategy.folders`."""
@@ -78,16 +82,15 @@ class DiskGNN(Strategy):
             )  # fmt: skip
         collate = assembly.collate.buffering(scheme.tables)
         planner = scheme.planner(replace(assembly, collate=collate, scheme=scheme).request())
-        return packed_cost(self.text, planner, known.pace, known.batches)
+        assert isinstance(planner.slots, PackSlots)
+        seconds, hit_share = planner.slots.batch_seconds(planner.plan(), known.pace)
+        return StrategyCost(
+            self.text, seconds, known.batches, hit_share, same_batches=False, note=RECORDED
+        )
 
 
 class PackScheme(Scheme):
-    """How a loader replays a pack.
-
-    Args:
-        strategy: says which.
-        recording: the pack.
-    """
+    """How a loader replays a pack."""
 
     whole_graph = False
     numbered = True  # epoch e replays the recorded epoch e modulo their number
@@ -112,9 +115,9 @@ class PackScheme(Scheme):
                 is open.
         """
         drawing = replace(assembly, scheme=PLAIN)
-        if replays(self._recording, drawing):
+        if not differences(self._recording.info.settings, pack_settings(drawing, 0, 1)):
             return self
-        found = find_recording(drawing, self.strategy.packed)
+        found = _find_recording(drawing, self.strategy.packed)
         if begun:
             raise ConfigError(
                 "arguments of this loader have changed so that it would replay another pack, "
@@ -136,4 +139,89 @@ class PackScheme(Scheme):
 
     def planner(self, request: PlanRequest) -> Planner:
         """See `Scheme.planner`."""
-        return fitting_planner(request, self._recording)
+        return packed_planner(request, self._recording)
+
+
+# ---- which pack a loader replays
+
+
+def _find_recording(assembly: Assembly, packed: Any) -> Recording:
+    """Find and open the pack of a loader's batches: its recorded batches are those that the loader
+    would draw. How its rows lie does not matter.
+
+    Args:
+        assembly: the loader's.
+        packed: see `DiskGNN`.
+
+    Raises:
+        ConfigError: no pack fits, or several do; without `packed`, this includes packs that are
+            damaged or of another state of the store, and the message says so of each. Or nothing is
+            at `packed`, or an argument has no use.
+        StoreError: the pack at `packed` is damaged, or the store has changed since it was packed;
+            or files of the pack that fits are damaged.
+    """
+    refuse_unused(
+        assembly.own, "is for batches that are drawn, and strategy="
+        f"{assembly.strategy.name!r} replays recorded ones",
+    )  # fmt: skip
+    wanted, store = pack_settings(assembly, 0, 1), assembly.store
+    if packed is None:
+        there = PACKS.of(store)
+    else:
+        path = _path(assembly, packed)
+        there = [FoundLayout(path, PACKS.read(path, store))]
+    fitting = [
+        (each.path, each.info)
+        for each in there
+        if each.info is not None and not differences(each.info.settings, wanted)
+    ]
+    if not fitting:
+        raise ConfigError(_none(assembly, wanted, there))
+    if len(fitting) > 1:
+        names = ", ".join(f"packed={path.name!r}" for path, _ in fitting)
+        raise ConfigError(f"several packs of {store.path} have these batches: give {names}")
+    ((path, info),) = fitting
+    delivered = {table.name for table in feature_tables(assembly.collate.store)}
+    return Recording(path, info, store, feature_tables(store), delivered)
+
+
+def _path(assembly: Assembly, packed: Any) -> Path:
+    try:
+        text = os.fsdecode(packed)
+    except TypeError:
+        text = "\0"
+    if not text or "\0" in text:
+        raise ConfigError(f"packed={packed!r}: give the path of a pack's folder")
+    places = [Path(assembly.store.path, PACKED, text), Path(os.path.abspath(text))]
+    for path in places:
+        if os.path.isdir(path):
+            return path
+    tried = " or ".join(dict.fromkeys(map(str, places)))  # one place if the path is absolute
+    raise ConfigError(
+        f"packed={packed!r} is not there: no folder is at {tried}; give the name of a pack in the "
+        "store or the path of one, or pack the store again (gnndrive pack)"
+    )
+
+
+def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[FoundLayout[PackInfo]]) -> str:
+    """The message for a store without a pack of these batches."""
+    store, name = assembly.store.path, assembly.strategy.name
+    lines = []
+    for pack in there:
+        said = pack.problem
+        if pack.info is not None:
+            said = "; ".join(differences(pack.info.settings, wanted))
+        lines.append(f"\n  {pack.path}: {said}")
+    fanout, size = wanted.num_neighbors, wanted.batch_size
+    if command := pack_command(assembly):
+        make = f"`{command}`"
+    else:
+        seeds = "edge_label_index" if isinstance(assembly.inputs, InputEdges) else "input_nodes"
+        make = (
+            f"gnndrive.pack(store, {fanout!r}, {seeds}=…, batch_size={size}, memory=…) and the "
+            "loader's other arguments"
+        )
+    return (
+        f"strategy={name!r} replays recorded batches, and {store} has no pack of this loader's: "
+        f"make one with {make}{''.join(lines)}"
+    )

@@ -94,7 +94,7 @@ def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("gnndrive.strategies.packs.plan.processors", lambda: 2)
     asked = list[tuple[float, ...]]()
     slots: Any = SimpleNamespace(
-        sizes=SimpleNamespace(record_bytes=300), _rows=lambda: 100.0,
+        recording=SimpleNamespace(sizes=SimpleNamespace(record_bytes=300)), _rows=lambda: 100.0,
         _bytes=lambda hot: (2_560.0, 640.0, 1_280.0, 640.0) if hot else (6_400.0,),
         _read_seconds=lambda *given: asked.append(given) or 0.5,
     )  # fmt: skip

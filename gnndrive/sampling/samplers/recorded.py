@@ -28,7 +28,7 @@ class Recorded(Sampler):
     """
 
     name = "recorded"
-    shares_numbers = True  # if the pack's batches do, which find_pack.py sees to
+    shares_numbers = True  # if the pack's batches do, which strategies/diskgnn.py sees to
 
     def __init__(self, recording: Recording, empty: Allocate = np.empty) -> None:
         self._recording, self._empty, self._stopped = recording, empty, False

@@ -2,7 +2,7 @@
 
 `record` asks for batches from the first that is not written yet, in order, so that a packer that
 was killed repeats one volume at most, and the folder is the same, byte for byte. Who draws them is
-the caller's: `gnndrive/loader/recording.py` draws what a loader's strategy draws.
+the caller's: `gnndrive/strategies/packs/recording.py` draws what a loader's strategy draws.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Recording`: the batches of a pack, read again with the places of their rows.
 
-A loader that replays opens one (`loader/find_pack.py`); its schedule asks it for the number of
+A loader that replays opens one (`strategies/diskgnn.py`); its schedule asks it for the number of
 batches, its sampler for the batches (`read`), its layout for the files of packed rows (`files`),
 and its plan for what batches need. Everything in a pack may come from a stranger, so each number is
 checked before it is used. Files are opened when they are needed; `unchanged` makes sure that they

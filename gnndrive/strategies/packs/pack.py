@@ -23,7 +23,7 @@ from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.strategies.base import strategy as find_strategy
 from gnndrive.strategies.diskgnn import DiskGNN
-from gnndrive.strategies.packs.memory import hot_slots
+from gnndrive.strategies.packs.plan import hot_slots
 from gnndrive.strategies.packs.recording import LoaderRecording, pack_settings
 
 
@@ -77,7 +77,12 @@ def pack(
         StoreError: the disk is too full, or the store is damaged or has changed.
         ReadError: the store cannot be read.
     """
-    _check_draws(loader_arguments)
+    asked = loader_arguments.get("strategy", "gnndrive")
+    if isinstance(find_strategy(asked), DiskGNN):
+        raise ConfigError(
+            f"strategy={asked!r} is for a loader that replays a pack, and pack draws the batches: "
+            "give it to the loader that trains"
+        )
     batch_size, epochs = positive(batch_size=batch_size), positive(epochs=epochs)
     seed, segment = whole(seed=seed), None if segment is None else positive(segment=segment)
     opened = store if isinstance(store, Store) else open_store(store)
@@ -99,20 +104,6 @@ def pack(
         )  # fmt: skip
     finally:
         return_free_memory()
-
-
-def _check_draws(arguments: dict[str, Any]) -> None:
-    """Refuse arguments of a loader that replays a pack: its batches are to be drawn.
-
-    Raises:
-        ConfigError: there is such an argument.
-    """
-    asked = arguments.get("strategy", "gnndrive")
-    if isinstance(find_strategy(asked), DiskGNN):
-        raise ConfigError(
-            f"strategy={asked!r} is for a loader that replays a pack, and pack draws the batches: "
-            "give it to the loader that trains"
-        )
 
 
 def _assembly(store: Store, num_neighbors: Any, arguments: dict[str, Any]) -> Assembly:

@@ -3,8 +3,7 @@
 All batches are known, so nothing is estimated: the index says how many rows of each batch lie at
 which level. The feature buffer has as many hot rows as the other items leave room for, and places
 for the other rows of the largest batch. `PackScheme` (`strategies/diskgnn.py`) calls
-`fitting_planner`; before rows are packed, `packed_room` says how much memory training will have for
-both.
+`packed_planner`. Before rows are packed, `hot_slots` says how many of them will be hot.
 
 When not to use it: for batches that are drawn (`slots.py`).
 """
@@ -14,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.buffer.items import ALIAS_BYTES, SlotTables
 from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
@@ -54,10 +55,13 @@ from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.items import Graph, Samples
 from gnndrive.sampling.samplers.base import Bounds
-from gnndrive.store.packed.recording import RecordedSizes, Recording
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.packed.predict import SLOT_BYTES
+from gnndrive.store.packed.record import Recorded
+from gnndrive.store.packed.recording import RecordedSizes, Recording, recorded_sizes
+from gnndrive.strategies.base import stages_for
 
 STAGES = StageCounts(2, 2, 2)
-STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
 PLACES = 2  # one is read while the other is gathered
 RECORDED = "recorded: the same epochs again and again"
 TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because samples are recorded", 0)
@@ -65,25 +69,8 @@ _NOT_NEEDED = (SlotTables, Graph, Samples)  # parts of a loader that draws
 RESIDENT_BYTES = 45  # of a hot row that is being read: its numbers, and its planned read
 _ENTRY_BYTES = 16  # of a queued sample: the node's id and its row in the packed file
 LOAD_BYTES = 33  # of a row of a batch that is read, with its planned read
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """What limits the feature buffer.
-
-    Attributes:
-        name: the argument that would raise it.
-        nbytes: the limit.
-        taken: how much of it other items take.
-        said: the limit, for an error message.
-        buffers: how many feature buffers share it.
-    """
-
-    name: str
-    nbytes: int
-    taken: int
-    said: str
-    buffers: int = 1
+SPARE = 0.01  # of the memory: a row that turns out to have no room costs a read of its own
+LARGEST = 1.02  # the largest batch reads so much more than the mean one
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +79,11 @@ class PackSlots:
 
     Attributes:
         recording: the pack.
-        sizes: the largest batches.
         places_max: how many places it may have.
         disk: what reads cost.
     """
 
     recording: Recording
-    sizes: RecordedSizes
     places_max: int
     disk: Disk
 
@@ -106,8 +91,8 @@ class PackSlots:
         self, shape: Shape, budget: Budget, items: Sequence[Item]
     ) -> tuple[tuple[TablePlan, ...], str]:
         """See `Slots.fit`."""
-        limit = _limit(shape, budget, items)
-        room, tried = (limit.nbytes - limit.taken) // limit.buffers, list[int]()
+        name, said, limit, taken, buffers = _limit(shape, budget, items)
+        room, tried = (limit - taken) // buffers, list[int]()
         for places in range(self.places_max, 0, -1):
             for hot in _choices(self.recording):
                 tables = self._tables(shape, hot, places)
@@ -117,10 +102,10 @@ class PackSlots:
         lines = "\n".join(
             f"  {each.what}: {format_size(each.host_bytes)}" for each in items if not each.on_device
         )
-        least = least_text(limit.buffers * min(tried) + limit.taken)
+        least = least_text(buffers * min(tried) + taken)
         raise ConfigError(
-            f"{limit.said} is too little to replay {self.recording.path}: give at least "
-            f'{limit.name}="{least}", or pack smaller batches; beside the rows there are\n{lines}'
+            f"{said} is too little to replay {self.recording.path}: give at least "
+            f'{name}="{least}", or pack smaller batches; beside the rows there are\n{lines}'
         )
 
     def said(self, plan: Plan) -> tuple[str, ...]:
@@ -145,7 +130,6 @@ class PackSlots:
         check_budget(plan, budget)
 
     def _tables(self, shape: Shape, hot: Mapping[str, int], places: int) -> tuple[TablePlan, ...]:
-        """The slots of each table if so many of its rows are hot."""
         found = []
         for table in shape.tables:
             name, held = table.name, hot[table.name]
@@ -160,7 +144,6 @@ class PackSlots:
         return tuple(found)
 
     def _why(self, tables: Sequence[TablePlan], hot: Mapping[str, int]) -> str:
-        """The text of the feature buffer's item."""
         held = sum(each.residents for each in tables)
         share = 1 - self._bytes(hot)[0] / max(self._bytes({})[0], 1)
         places = max((each.places for each in tables), default=0)
@@ -217,48 +200,42 @@ class PackSlots:
         read, shared, _, beyond = self._bytes(
             {each.name: each.residents + each.kept for each in plan.tables}
         )
-        read_bytes = read + self.sizes.record_bytes
+        read_bytes = read + self.recording.sizes.record_bytes
         disk_s = self._read_seconds(read_bytes - beyond, shared, plan.tables)
         seconds = _replayed_seconds(disk_s, self._rows(), every, read_bytes, pace)
         return seconds, 1 - read / max(every, 1)
 
 
-def _limit(shape: Shape, budget: Budget, items: Sequence[Item]) -> _Limit:
-    """What limits hot rows and places."""
+def _limit(shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[str, str, int, int, int]:
+    """What limits hot rows and places: the argument that would raise it, the limit as a text and in
+    bytes, how much of it other items take, and how many feature buffers share it."""
     ranks = shape.ranks
     if budget.buffer is not None:
-        return _Limit("buffer", budget.buffer, 0, f"buffer={format_size(budget.buffer)}", ranks)
+        return "buffer", f"buffer={format_size(budget.buffer)}", budget.buffer, 0, ranks
     if (device := budget.device_memory) is not None:
         taken = sum(item.nbytes for item in items if item.on_device)
-        return _Limit("device_memory", device, taken, f"device_memory={format_size(device)}")
+        return "device_memory", f"device_memory={format_size(device)}", device, taken, 1
     if budget.memory is not None:
         said = f"memory={format_size(budget.memory)}"
-        return _Limit("memory", budget.memory, host_bytes(items), said, ranks)
+        return "memory", said, budget.memory, host_bytes(items), ranks
     given = default_bytes(ranks)
     said = f"a quarter of the memory that is left, {format_size(given)},"
-    return _Limit("buffer", given, 0, said, ranks)
+    return "buffer", said, given, 0, ranks
 
 
 @dataclass(frozen=True, slots=True)
-class HotRows:
-    """Hot rows in host memory for which a device has no room; see `plan.plan.Elastic`.
-
-    Attributes:
-        recording: the pack.
-        scratch_bytes: see `Elastic`.
-    """
+class _HotRows:
+    """Hot rows in host memory for which a device has no room; see `plan.plan.Elastic`."""
 
     recording: Recording
-    scratch_bytes: int = 0
+    scratch_bytes = 0
 
     def items(self, shape: Shape) -> Sequence[Item]:
-        """See `Part`."""
         return ()
 
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
-        """See `Elastic.fit`."""
         if not shape.on_device:
             return tables, ()
         for more in _choices(self.recording):
@@ -273,21 +250,14 @@ class HotRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedSamples:
-    """Samples that are read from a pack, and the leases of their batches.
-
-    Attributes:
-        sizes: of the pack.
-        hot_rows: how many rows of the pack are hot.
-        subgraphs: whether samples are in PyG's own form.
-    """
+class _ReplayedSamples:
+    """Samples that are read from a pack, and the leases of their batches; see `Part`."""
 
     sizes: RecordedSizes
     hot_rows: int
-    subgraphs: bool
+    subgraphs: bool  # whether samples are in PyG's own form
 
     def items(self, shape: Shape) -> Iterator[Item]:
-        """See `Part`."""
         entries, queued, hot = shape.entries, shape.queued, self.hot_rows
         sample = self.sizes.record_bytes + _ENTRY_BYTES * max(shape.nodes, entries)
         if self.subgraphs:
@@ -327,66 +297,112 @@ def _choices(recording: Recording) -> list[dict[str, int]]:
     return found
 
 
-def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
-    """The request of a loader that draws, as it is if the loader replays such batches; ranks that
-    replay share nothing."""
-    entries = dict(sizes.nodes)
-    store = request.store.info.types
-    distinct = {type: min(count, store.nodes[type].num_nodes) for type, count in entries.items()}
-    bounds = Bounds(distinct, dict(sizes.edges), entries)
-    stages = {
-        name: getattr(STAGES, name) if getattr(request, name) is None else getattr(request, name)
-        for name in STAGE_NAMES
-    }
-    return replace(
-        request, bounds=bounds, seed_bounds=bounds, planned=bounds, drawn=None,
-        shared=False,
-        **stages,
-    )  # fmt: skip
-
-
 def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
-    """The planner of a loader that replays a pack."""
-    planner = _replaying(request, recording.sizes, sum(recording.hot_rows.values()))
-    places = min(PLACES, planner.stages.training_queue)
-    slots = PackSlots(recording, recording.sizes, places, request.disk)
-    return replace(planner, slots=slots, elastic=HotRows(recording))
+    """The planner of a loader that replays a pack; attributes that `memory=` has no room for count.
 
+    Raises:
+        ConfigError: its plan does not fit into `memory=`.
+    """
 
-def fitting_planner(request: PlanRequest, recording: Recording) -> Planner:
-    """The planner of a pack, whose plan fits; attributes that `memory=` has no room for count."""
-    return fitting(request, lambda tried: packed_planner(tried, recording), "pack smaller batches")
+    def planner(request: PlanRequest) -> Planner:
+        found = _replaying(request, recording.sizes, sum(recording.hot_rows.values()))
+        places = min(PLACES, found.stages.training_queue)
+        slots = PackSlots(recording, places, request.disk)
+        return replace(found, slots=slots, elastic=_HotRows(recording))
+
+    return fitting(request, planner, "pack smaller batches")
 
 
 def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Planner:
     """The planner of a loader that replays batches of such sizes, whose feature buffer is not
-    known."""
-    request = packed_request(request, sizes)
-    stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
-    planner = planner_of(request, stages)
-    replayed = ReplayedSamples(sizes, hot_rows, request.subgraphs is not None)
+    known; ranks that replay share nothing.
+
+    Args:
+        request: the loader's, as if it drew its batches.
+        sizes: of the batches.
+        hot_rows: how many rows are hot.
+    """
+    entries = dict(sizes.nodes)
+    store = request.store.info.types
+    distinct = {type: min(count, store.nodes[type].num_nodes) for type, count in entries.items()}
+    bounds = Bounds(distinct, dict(sizes.edges), entries)
+    request = replace(
+        request, bounds=bounds, seed_bounds=bounds, planned=bounds, drawn=None, shared=False
+    )
+    planner = planner_of(request, stages_for(request, STAGES))
+    replayed = _ReplayedSamples(sizes, hot_rows, request.subgraphs is not None)
     parts = [each for each in planner.parts if not isinstance(each, _NOT_NEEDED)]
     return replace(
         planner, parts=(replayed, *parts), topology=TOPOLOGY, edge_numbers=False, elastic=None
     )
 
 
-def packed_room(
-    request: PlanRequest, sizes: RecordedSizes, device_memory: int = 0
-) -> tuple[int, int]:
-    """How much memory a rank's training will have for hot rows and places.
+# ---- before rows are packed
+
+
+def hot_slots(request: PlanRequest, recorded: Recorded, device_memory: int) -> dict[str, int]:
+    """Choose how many rows of each table training will hold; the ones with the most uses a byte
+    come first. Each hot row makes the places of batches smaller, so both are chosen together.
 
     Args:
-        request: of a loader that draws the batches.
-        sizes: of the batches that it has drawn.
+        request: of a loader that draws the batches, in the memory that training will have. No
+            plan is made of it, because drawing may need more memory than replaying.
+        recorded: the batches, and how many of them use each row.
         device_memory: bytes of a GPU that training may use; 0: it trains on the host.
 
     Returns:
-        Bytes of the device and the host together, and the number of places.
+        The number of rows of each table.
 
     Raises:
         ConfigError: `memory=` is too little to replay the batches, even with one place.
     """
+    sizes = _placed_sizes(recorded, request.tables)
+    room, places = _room(request, sizes, device_memory)
+    left, hot, choices = room * (1 - SPARE), dict[str, int](), []
+    for table in request.tables:
+        counts, row_bytes = recorded.counts[table.name], table.file.row_bytes
+        largest = places * LARGEST * _entries(sizes, table)
+        left -= largest * row_bytes
+        hot[table.name] = 0
+        one_use = largest / max(int(counts.sum(dtype=np.int64)), 1)  # of what places have room for
+        for uses, rows in enumerate(_histogram(counts).tolist()):
+            if uses and rows:
+                cost = row_bytes * (1 - one_use * uses)
+                choices.append((uses / row_bytes, table.name, rows, cost))
+    for _, name, rows, cost in sorted(choices, reverse=True):
+        taken = rows if cost <= 0 else min(rows, max(int(left / cost), 0))
+        hot[name] += taken
+        left -= taken * cost
+        if taken < rows:
+            break
+    return hot
+
+
+def _placed_sizes(recorded: Recorded, tables: Sequence[FeatureTable]) -> RecordedSizes:
+    """The sizes of the largest batches, with the sections that are empty while they are recorded:
+    a slot or place and, unless the table is arranged, an order."""
+    sizes = recorded_sizes(recorded.schema, recorded.index)
+    more = sum(2 * SLOT_BYTES * _entries(sizes, table) for table in tables)
+    return replace(sizes, record_bytes=sizes.record_bytes + more)
+
+
+def _entries(sizes: RecordedSizes, table: FeatureTable) -> int:
+    """The most rows of a table that a batch has."""
+    of_type: Any = sizes.edges if table.of_edges else sizes.nodes
+    return int(of_type[table.type])
+
+
+def _histogram(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """How many rows have 0, 1, 2, … uses."""
+    having = np.zeros(int(counts.max(initial=0)) + 1, np.int64)
+    for start in range(0, len(counts), 1 << 22):
+        having += np.bincount(counts[start : start + (1 << 22)], minlength=len(having))
+    return having
+
+
+def _room(request: PlanRequest, sizes: RecordedSizes, device_memory: int) -> tuple[int, int]:
+    """The bytes that a rank's training will have for hot rows and places, those of the device and
+    of the host together, and the number of places; see `hot_slots`."""
     planner = _replaying(request, sizes, 0)
     places, ranks = min(PLACES, planner.stages.training_queue), request.ranks
     shape, tables = planner.shape, planner.shape.tables
@@ -403,10 +419,8 @@ def packed_room(
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
-        attributes = AttributeMemory()
         fetched = [name for name, nbytes in attribute_files(request) if nbytes > MAPPED_BYTES]
-        if fetched:
-            attributes = AttributeMemory(planner.fetch_bytes(fetched))
+        attributes = AttributeMemory(planner.fetch_bytes(fetched) if fetched else 0)
         most = request.memory // ranks + device_memory
         hot_rows = sum(min(each.rows, most // each.row_bytes) for each in tables)
         without, others = (
@@ -428,14 +442,8 @@ def packed_room(
 def _replayed_seconds(
     disk_s: float, rows: float, nbytes: float, read_bytes: float, pace: float
 ) -> dict[str, float]:
-    """What a batch that is replayed from a pack keeps busy for how long, by part.
-
-    Args:
-        disk_s: seconds of reading it.
-        rows, nbytes: its rows, and their bytes.
-        read_bytes: bytes that are read.
-        pace: see `plan/pace.py`.
-    """
+    """What a batch with so many rows, of `nbytes`, keeps busy for how long, by part; see
+    `plan/pace.py`. Reading `read_bytes` takes `disk_s`."""
     gather_s = copy_seconds(rows, nbytes)
     computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
     return {
@@ -444,29 +452,15 @@ def _replayed_seconds(
     }  # fmt: skip
 
 
-def packed_cost(name: str, planner: Planner, pace: float, batches: int | None) -> StrategyCost:
-    """What a batch of a pack costs; see `plan/pace.py`.
-
-    Raises:
-        ConfigError: the plan does not fit.
-    """
-    plan, slots = planner.plan(), planner.slots
-    assert isinstance(slots, PackSlots)
-    seconds, hit_share = slots.batch_seconds(plan, pace)
-    return StrategyCost(name, seconds, batches, hit_share, same_batches=False, note=RECORDED)
-
-
 def unpacked_cost(
     name: str, request: PlanRequest, planner: Planner, loading: Loading,
     traces: Mapping[str, SampledTrace], batches: int | None, command: str,
 ) -> StrategyCost:  # fmt: skip
-    """What a batch of a pack would cost.
+    """What a batch of a pack would cost, if `command` packed the batches that a loader draws.
 
     Args:
-        name: the strategy's.
-        request, planner, loading: of a loader that draws the batches.
-        traces: by the tables' names.
-        batches: of an epoch.
+        name, traces, batches: see `predict`.
+        request, planner, loading: of the loader that draws the batches.
         command: what packs.
 
     Raises:

@@ -47,16 +47,12 @@ COUNT_BYTES = 4  # of a row of a table: how many batches use it
 
 
 def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) -> PackSettings:
-    """The settings of a pack of a loader's batches.
-
-    Args:
-        assembly: the loader's.
-        seed, epochs, placing: see `PackSettings`.
+    """The settings of a pack of a loader's batches; see `PackSettings` for the arguments.
 
     Raises:
         ConfigError: batches of this loader cannot be recorded.
     """
-    check_recordable(assembly)
+    _check_recordable(assembly)
     assert assembly.batch_size is not None
     return PackSettings(
         assembly.inputs.identity, assembly.batch_size, bool(assembly.drop_last), assembly.shuffle,
@@ -93,13 +89,8 @@ def _are_split(inputs: InputNodes | InputEdges, nodes: torch.Tensor) -> bool:
     return len(inputs) == len(nodes) and InputNodes(len(nodes), nodes).identity == inputs.identity
 
 
-def check_recordable(assembly: Assembly) -> None:
-    """Refuse what may draw other batches each time, or draws none.
-
-    Raises:
-        ConfigError: the loader has a sampler, batch sampler or sample transform of the user's, or
-            replays a pack.
-    """
+def _check_recordable(assembly: Assembly) -> None:
+    """Refuse what may draw other batches each time, or draws none."""
     if not assembly.scheme.whole_graph:
         raise ConfigError(
             f"strategy={assembly.strategy.name!r} replays batches that are recorded already: leave "
@@ -123,23 +114,15 @@ class LoaderRecording:
     """Draws the batches of a loader's first epochs; a `BatchSource` of `store/packed/record.py`.
 
     Args:
-        assembly: the loader's.
+        assembly: the loader's, for which there are `pack_settings`.
         seed: the loader's `seed=`.
         epochs: how many epochs to draw, from epoch 0 on.
         memory: bytes that recording may use; None: the loader's `memory=`.
-
-    Attributes:
-        total: the number of batches of all these epochs.
-        hops: the number of hops.
-
-    Raises:
-        ConfigError: batches of this loader cannot be recorded.
     """
 
     def __init__(
         self, assembly: Assembly, seed: int, epochs: int, memory: int | None = None
     ) -> None:
-        check_recordable(assembly)
         self._memory = memory
         self._assembly, self._seed, self._epochs = assembly, seed, epochs
         self._schedule = assembly.schedule(seed)
@@ -180,17 +163,11 @@ class LoaderRecording:
 
 @dataclass(frozen=True, slots=True)
 class RecordingMemory:
-    """How memory is used while batches are recorded.
-
-    Attributes:
-        topology: where the adjacency lives.
-        fetched: the names of the arrays of edge numbers that are not memory-mapped.
-        samplers: how many batches are sampled at once.
-    """
+    """How memory is used while batches are recorded."""
 
     topology: TopologyChoice
-    fetched: list[str]
-    samplers: int
+    fetched: list[str]  # names of the arrays of edge numbers that are not memory-mapped
+    samplers: int  # how many batches are sampled at once
 
 
 def recording_memory(request: PlanRequest, packing_memory: int | None = None) -> RecordingMemory:

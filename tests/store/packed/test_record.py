@@ -85,15 +85,6 @@ def test_a_budget_changes_no_byte(make, tmp_path, monkeypatch, little):
     assert files_of(tmp_path / "pack") == files_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"sampler": range(10), "shuffle": None}, {"transform_sampler_output": lambda out: out}],
-)
-def test_a_user_s_sampler_is_refused(make, arguments):
-    with pytest.raises(ConfigError, match="cannot be recorded"):
-        source_of(make(**arguments))
-
-
 def test_settings_are_read_as_they_were_written(make, typed):
     def settings(**arguments: Any) -> Any:
         return pack_settings(make(**arguments)._assembly(), 5, 1, segment=8)
