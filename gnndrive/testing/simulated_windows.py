@@ -1,4 +1,4 @@
-"""`WindowedSimulation`: the simulated pipeline with an epoch in windows (`pipeline/windows.py`).
+"""`WindowedSimulation`: the simulated pipeline with an epoch in windows (`WindowFeed`).
 
 The rows of the file lie in partitions, and behind these are rows that are kept for the whole epoch.
 A window is a random group of partitions; its batches need rows of the window and kept rows. The
@@ -103,7 +103,7 @@ class WindowSampler(RandomSampler):
 
 
 class SimulatedWindows:
-    """The windows of one epoch; see `pipeline.windows.WindowSource`.
+    """The windows of one epoch; see `feed.PartitionWindows`.
 
     Args:
         scenario: what to run.
@@ -115,7 +115,7 @@ class SimulatedWindows:
         self.stopped = False
 
     def windows(self) -> Iterator[Window]:
-        """See `WindowSource.windows`."""
+        """See `PartitionWindows.windows`."""
         scenario, draw = self._scenario, np.random.default_rng(self._seed)
         order = draw.permutation(scenario.parts).astype(np.int32)
         count = -(-scenario.parts // scenario.in_window)
@@ -148,21 +148,21 @@ class SimulatedWindows:
         return [{"x": rows[start : start + size]} for start in range(0, len(rows), size)]
 
     def kept_rows(self) -> list[dict[str, Int64Array]]:
-        """See `WindowSource.kept_rows`."""
+        """See `PartitionWindows.kept_rows`."""
         return self._chunks(self._scenario.kept_rows)
 
     def rows_of(self, window: Window) -> list[dict[str, Int64Array]]:
-        """See `WindowSource.rows_of`."""
+        """See `PartitionWindows.rows_of`."""
         return self._chunks(self.rows(window))
 
     def graph(self, window: Window) -> WindowRows:
-        """See `WindowSource.graph`."""
+        """See `PartitionWindows.graph`."""
         if window.number == self._scenario.bad_window:
             raise StoreError("the lists of this window are damaged")
         return WindowRows(np.union1d(self.rows(window), self._scenario.kept_rows))
 
     def stop(self) -> None:
-        """See `WindowSource.stop`."""
+        """See `PartitionWindows.stop`."""
         self.stopped = True
 
 

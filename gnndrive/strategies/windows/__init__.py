@@ -1,7 +1,6 @@
 """Sampling inside the windows of a partitioned store (HierBatching, MariusGNN).
 
 - `scheme`: `InsideWindows`, the strategies that do so, and what they are for a loader;
-- `find`: the partitioned folder that a loader samples in;
 - `plan`: how large windows may be, what they need, and what a batch inside one costs;
-- `source`, `feed`: what belongs to the windows of an epoch, and the stage that keeps it in memory.
+- `feed`: what belongs to the windows of an epoch, and the stage that keeps it in memory.
 """

@@ -1,10 +1,10 @@
 """The windows of an epoch whose batches are sampled inside mega-batches (HierBatching §3).
 
 A window is a lease: its rows are prefetched through the feature buffer and stay in it until the
-window's last batch is released. `WindowFeed` samples inside windows. One of its tasks
-opens them in order, each while the one before is trained on: it leases the window's rows by chunks,
-and has a worker load the window's graph. The sample stage waits for the graph; a batch that finds a
-row missing loads it, as ever.
+window's last batch is released. `PartitionWindows` says what belongs to a window, `WindowFeed`
+samples inside windows. One of its tasks opens them in order, each while the one before is trained
+on: it leases the window's rows by chunks, and has a worker load the window's graph. The sample
+stage waits for the graph; a batch that finds a row missing loads it, as ever.
 
 Two windows hold rows at the same time. This task never waits for slots, because the batches that
 hold them may stand behind it in the admission queue: a chunk that is not admitted in the step in
@@ -27,86 +27,130 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+import numpy as np
+
+from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
-from gnndrive.common.records import Int64Array, Seeds
+from gnndrive.common.records import IndexPointers, Int64Array, Seeds
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.leases import BatchLease
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.pipeline.workers import Workers
+from gnndrive.sampling.load_window import load_window
+from gnndrive.sampling.rounds import StopToken
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.sampling.window_graph import WindowGraph
+from gnndrive.store.partitioned.format import TABLE
+from gnndrive.store.partitioned.partitioned import Partitioned, touching
 
 LIVE_MAX = 2  # windows: one is trained on, the next one is loaded
 READING_MAX = 2  # chunks of rows that are read at the same time
+CHUNK_ROWS = 1 << 16  # rows that are leased together
 
 Rows = Mapping[str, Int64Array]
 
 
-class WindowSource(Protocol):
-    """What a feed keeps in memory; `source.py` has it."""
+class PartitionWindows:
+    """What a feed keeps in memory: the windows of an epoch, their rows and their graphs.
+
+    Args:
+        partitioned: the store that they are windows of.
+        static: how many static rows are held for the whole epoch.
+        index_pointers: of the store.
+        left: yields the windows that have batches left.
+    """
+
+    def __init__(
+        self, partitioned: Partitioned, static: int, index_pointers: IndexPointers,
+        left: Callable[[], Iterator[Window]],
+    ) -> None:  # fmt: skip
+        self._partitioned, self._static = partitioned, static
+        self._index_pointers, self._left = index_pointers, left
+        self._stop = StopToken()
 
     def windows(self) -> Iterator[Window]:
         """The windows of the epoch that have batches left, in order, each with the number of its
         batches that are left."""
-        ...
+        return self._left()
 
-    def kept_rows(self) -> Iterable[Rows]:
-        """Chunks of the rows that are held for the whole epoch."""
-        ...
+    def kept_rows(self) -> Iterator[Rows]:
+        """Chunks of the static rows, which lie behind all partitions."""
+        first = self._partitioned.num_nodes
+        return _chunks(first, first + self._static)
 
-    def rows_of(self, window: Window) -> Iterable[Rows]:
+    def rows_of(self, window: Window) -> Iterator[Rows]:
         """Chunks of a window's rows, in the order in which they lie on disk."""
-        ...
+        assert window.partitions is not None
+        bounds = self._partitioned.bounds
+        first, last = touching(bounds, window.partitions)
+        for begin, end in zip(bounds[first].tolist(), bounds[last + 1].tolist(), strict=True):
+            yield from _chunks(begin, end)
 
-    def graph(self, window: Window) -> Topology:
+    def in_edges_of(self, window: Window) -> int:
+        """How many in-edges the nodes of a window's graph have in the store."""
+        assert window.partitions is not None
+        static = int(self._partitioned.static_bounds[self._static])
+        return static + int(self._other_codes[window.partitions].sum())
+
+    @cached_property
+    def _other_codes(self) -> Int64Array:
+        """The in-edges of the nodes of each partition that are not static, int64 [P]."""
+        partitioned, static = self._partitioned, self._static
+        home = np.searchsorted(partitioned.bounds, partitioned.home[:static], "right") - 1
+        found = np.diff(partitioned.edge_bounds)
+        np.subtract.at(found, home, np.diff(partitioned.static_bounds[: static + 1]))
+        return found
+
+    def graph(self, window: Window) -> WindowGraph:
         """Load the adjacency inside a window; blocks, in a worker thread.
 
         Raises:
             ClosedError: `stop` was called.
         """
-        ...
+        assert window.partitions is not None
+        return load_window(
+            self._partitioned, self._index_pointers, window.partitions, self._static, self._stop
+        )
 
     def stop(self) -> None:
         """Make `graph` end soon; any thread may call this."""
-        ...
+        self._stop.set()
 
 
-@runtime_checkable
-class WindowBuffer(Protocol):
-    """What a feed calls of a feature buffer."""
+def _chunks(first: int, last: int) -> Iterator[Rows]:
+    for start in range(first, last, CHUNK_ROWS):
+        yield {TABLE: np.arange(start, min(start + CHUNK_ROWS, last))}
 
-    def lease_now(self, rows: Rows) -> BatchLease | None:
-        """See `FeatureBuffer.lease_now`."""
-        ...
+
+class _Source(Protocol):
+    """What a feed asks of `PartitionWindows`, or of simulated windows."""
+
+    def windows(self) -> Iterator[Window]: ...
+    def kept_rows(self) -> Iterable[Rows]: ...
+    def rows_of(self, window: Window) -> Iterable[Rows]: ...
+    def graph(self, window: Window) -> Topology: ...
+    def stop(self) -> None: ...
 
 
 @dataclass(eq=False)
 class _Held:
-    """Rows that the feed holds: a window's, or those of the whole epoch.
-
-    Attributes:
-        missing: the chunks that are not leased.
-        leases: the other chunks, each with its lease.
-        left: how many batches of the window are not released.
-        growing: whether it is leasing chunks of it now.
-        failed: whether a row could not be read.
-        load_s: how long loading the window took.
-        opened: when it was loaded, by `perf_counter`; None: it is not.
-    """
+    """Rows that the feed holds, in chunks: a window's, or those of the whole epoch."""
 
     missing: deque[Rows]
     leases: list[tuple[Rows, BatchLease]] = field(default_factory=list)
-    left: int = 0
-    growing: bool = False
-    failed: bool = False
+    left: int = 0  # batches of the window that are not released
+    growing: bool = False  # whether chunks are being leased now
+    failed: bool = False  # whether a row could not be read
     load_s: float = 0.0
-    opened: float | None = None
+    opened: float | None = None  # when the window was loaded, by `perf_counter`
 
     def release(self) -> None:
         """Release all leases for good; if the feed is leasing more, it does so afterwards."""
@@ -124,17 +168,13 @@ class _Held:
 
 class WindowFeed(SampledFeed):
     """Samples inside windows, and keeps the rows and graphs of two windows in memory; see
-    `epoch.Feed`.
+    `epoch.Feed`."""
 
-    Args:
-        source: says what belongs to a window.
-    """
-
-    _buffer: WindowBuffer | None = None
+    _buffer: FeatureBuffer | None = None
     _workers: Workers
     _counters: Counters
 
-    def __init__(self, source: WindowSource) -> None:
+    def __init__(self, source: _Source) -> None:
         self._source = source
         self._kept = _Held(deque(source.kept_rows()))
         self._live: dict[int, _Held] = {}
@@ -148,7 +188,7 @@ class WindowFeed(SampledFeed):
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`: the sample stage, and what opens windows."""
-        assert isinstance(epoch.buffer, WindowBuffer), "the host service keeps no windows"
+        assert isinstance(epoch.buffer, FeatureBuffer), "the host service keeps no windows"
         self._buffer, self._workers = epoch.buffer, epoch.workers
         self._counters, self._idle_since = epoch.counters, perf_counter()
         return [*super().stages(epoch), self.run()]
@@ -252,7 +292,6 @@ class WindowFeed(SampledFeed):
 
     @property
     def _oldest(self) -> _Held | None:
-        """The oldest live window."""
         return next(iter(self._live.values()), None)
 
     async def _load_graph(self, window: Window) -> Topology | Exception:

@@ -48,11 +48,16 @@ from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.schedules.base import WindowSizes
 from gnndrive.sampling.window_graph import window_bytes
 from gnndrive.store.partitioned.partitioned import Partitioned
-from gnndrive.strategies.windows.feed import READING_MAX
+from gnndrive.strategies.base import stages_for
+from gnndrive.strategies.windows.feed import CHUNK_ROWS, READING_MAX
 
 K = TypeVar("K")
+STAGES = StageCounts(2, 4, 3)
+FREE = "the part of the device's free memory that loading may use, "
+QUARTER = "a quarter of the memory that is left, "
+INSIDE = "batches are smaller: neighbours outside their window are left out"
+TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because each window has a graph of its own", 0)
 _MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
-CHUNK_ROWS = 1 << 16  # rows that `WindowFeed` leases together
 HELD_BYTES = 16  # of a row that `WindowFeed` holds: its number, its slot, whether it is there
 STATIC_BYTES = 16  # of a static node of the folder: where it is, and where its list begins
 GRAPHS = 2  # windows in memory
@@ -60,7 +65,8 @@ GRAPHS = 2  # windows in memory
 
 @dataclass(frozen=True)
 class PlannedWindows:
-    """The windows of a loader.
+    """The windows of a loader. As a part it states what they need beside slots, and it decides how
+    many slots the feature buffer has; see `common.items.Part` and `plan.plan.Slots`.
 
     Attributes:
         partitioned: the partitioned store.
@@ -96,11 +102,6 @@ class PlannedWindows:
         return self.sizes.megabatch
 
     @property
-    def count(self) -> int:
-        """The most windows in an epoch."""
-        return self.sizes.windows
-
-    @property
     def nodes(self) -> int:
         """The most nodes of a window's graph, static ones included; static ones that lie in its
         partitions count twice."""
@@ -125,27 +126,73 @@ class PlannedWindows:
         kept = min(ceil(edges * self.kept_in_window), partitioned.num_edges)
         rows = partitioned.num_nodes + partitioned.num_static
         graph = window_bytes(self.nodes, kept, rows, partitioned.num_edges)
-        graphs = min(GRAPHS, self.count)
+        graphs = min(GRAPHS, self.sizes.windows)
         return graphs * graph + loading_bytes(self.nodes, partitioned.num_static)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of what `WindowFeed` holds beside the slots."""
-        return HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
-
-    @property
-    def static_bytes(self) -> int:
-        """Bytes of the folder's arrays that are read into memory when it is opened."""
-        return STATIC_BYTES * self.partitioned.num_static
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
-        which = "two windows" if self.count > 1 else "the window"
+        which = "two windows" if self.sizes.windows > 1 else "the window"
         yield item("window graphs", self.graph_bytes, f"adjacency inside {which}")
-        yield item("held rows", self.held_bytes, "leases of whole windows")
-        why = "where they are, and their lists begin"
-        yield from if_any(Item("static nodes", self.static_bytes, why))
+        held = HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
+        yield item("held rows", held, "leases of whole windows")
+        static, why = STATIC_BYTES * self.partitioned.num_static, "where they are, and their lists"
+        yield from if_any(Item("static nodes", static, f"{why} begin"))
+
+    def fit(
+        self, shape: Shape, budget: Budget, items: Sequence[Item]
+    ) -> tuple[tuple[TablePlan, ...], str]:
+        """See `Slots.fit`."""
+        (table,), slots, several = shape.tables, self.slots, self.sizes.windows > 1
+        tables = (TablePlan(table.name, table.rows, slots, table.row_bytes, self.nodes),)
+        count = f"{self.sizes.windows} windows" if several else "one window"
+        in_common = 2 * self.sizes.one - self.sizes.two
+        common = f", {in_common:,} of them in both" if in_common and several else ""
+        why = (
+            f"{slots:,} rows: {self.static:,} static ones and "
+            f"{'two' if several else 'one'} of {count}, each of "
+            f"{self.sizes.one:,} of {self.partitioned.num_parts:,} partitions{common}"
+        )
+        return tables, why
+
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """See `Slots.said`."""
+        if self.drawn is None:
+            return ()
+        return (
+            f"a window keeps {self.kept:.0%} of the edges to its nodes; a batch has about "
+            f"{self.drawn.mean_nodes():,.0f} nodes",
+        )
+
+    def check(self, plan: Plan, budget: Budget) -> None:
+        """See `Slots.check`."""
+        ranks, slots = plan.ranks, plan.buffer_bytes
+        limits = [("memory", "memory=", budget.memory, plan.host_bytes)]
+        limits.append(("buffer", "buffer=", budget.buffer, slots * ranks))
+        device, given = budget.device_memory, budget.device_given
+        if given or (device is not None and not self.chosen):
+            said = "device_memory=" if given else FREE
+            limits.append(("device_memory", said, device, plan.device_bytes))
+        if not self.chosen and (budget.memory, budget.buffer, device) == (None, None, None):
+            limits.append(("buffer", QUARTER, default_bytes(ranks), slots * ranks))
+        for name, said, limit, needed in limits:
+            if limit is not None and needed > limit:
+                raise ConfigError(
+                    f"{said}{format_size(limit)} is too little for windows of "
+                    f"{self.megabatch:,} of {self.partitioned.num_parts:,} partitions, which "
+                    f'need {format_size(needed)}: give {name}="{least_text(needed)}", or '
+                    f"{self.smaller}\n{plan}"
+                )
+
+    @property
+    def smaller(self) -> str:
+        """What makes the loader need less memory, for error messages."""
+        if self.megabatch > 1:
+            return "a smaller megabatch=, static= or batch_size="
+        return (
+            "a smaller static= or batch_size=, or partition the store into more parts (gnndrive "
+            "partition)"
+        )
 
     @property
     def kept_in_window(self) -> float:
@@ -182,113 +229,21 @@ class PlannedWindows:
             expanded = min(ceil(growth * expanded), sum(entries.values()))
         return Bounds(nodes, edges, entries, expanded)
 
-    def said(self) -> tuple[str, ...]:
-        """What `plan()` prints of the windows."""
-        if self.drawn is None:
-            return ()
-        return (
-            f"a window keeps {self.kept:.0%} of the edges to its nodes; a batch has about "
-            f"{self.drawn.mean_nodes():,.0f} nodes",
-        )
-
-
-# ---- the plan
-
-STAGES = StageCounts(2, 4, 3)
-STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
-FREE = "the part of the device's free memory that loading may use, "
-QUARTER = "a quarter of the memory that is left, "
-INSIDE = "batches are smaller: neighbours outside their window are left out"
-TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because each window has a graph of its own", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSlots:
-    """The feature buffer of a loader that samples inside windows; see `plan.plan.Slots`.
-
-    Attributes:
-        windows: what the windows need.
-    """
-
-    windows: PlannedWindows
-
-    def fit(
-        self, shape: Shape, budget: Budget, items: Sequence[Item]
-    ) -> tuple[tuple[TablePlan, ...], str]:
-        """See `Slots.fit`."""
-        windows, (table,), slots = self.windows, shape.tables, self.windows.slots
-        tables = (TablePlan(table.name, table.rows, slots, table.row_bytes, windows.nodes),)
-        count = f"{windows.count} windows" if windows.count > 1 else "one window"
-        in_common = 2 * windows.sizes.one - windows.sizes.two
-        common = f", {in_common:,} of them in both" if in_common and windows.count > 1 else ""
-        why = (
-            f"{slots:,} rows: {windows.static:,} static ones and "
-            f"{'two' if windows.count > 1 else 'one'} of {count}, each of "
-            f"{windows.sizes.one:,} of {windows.partitioned.num_parts:,} partitions{common}"
-        )
-        return tables, why
-
-    def said(self, plan: Plan) -> tuple[str, ...]:
-        """See `Slots.said`."""
-        return self.windows.said()
-
-    def check(self, plan: Plan, budget: Budget) -> None:
-        """See `Slots.check`."""
-        windows, ranks, slots = self.windows, plan.ranks, plan.buffer_bytes
-        limits = [("memory", "memory=", budget.memory, plan.host_bytes)]
-        limits.append(("buffer", "buffer=", budget.buffer, slots * ranks))
-        device, given = budget.device_memory, budget.device_given
-        if given or (device is not None and not windows.chosen):
-            said = "device_memory=" if given else FREE
-            limits.append(("device_memory", said, device, plan.device_bytes))
-        if not windows.chosen and (budget.memory, budget.buffer, device) == (None, None, None):
-            limits.append(("buffer", QUARTER, default_bytes(ranks), slots * ranks))
-        for name, said, limit, needed in limits:
-            if limit is not None and needed > limit:
-                raise ConfigError(
-                    f"{said}{format_size(limit)} is too little for windows of "
-                    f"{windows.megabatch:,} of {windows.partitioned.num_parts:,} partitions, which "
-                    f'need {format_size(needed)}: give {name}="{least_text(needed)}", or '
-                    f"{smaller(windows)}\n{plan}"
-                )
-
-
-def smaller(windows: PlannedWindows) -> str:
-    """What makes a loader of windows need less memory, for error messages."""
-    if windows.megabatch > 1:
-        return "a smaller megabatch=, static= or batch_size="
-    return (
-        "a smaller static= or batch_size=, or partition the store into more parts (gnndrive "
-        "partition)"
-    )
-
 
 def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Planner:
     """The planner of a loader that samples inside windows."""
-    request = windowed_request(request, windows)
-    stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
-    planner = planner_of(request, stages)
+    bounds = windows.within(request.bounds)
+    file = replace(windows.partitioned.x, row_count=windows.rows)
+    request = replace(
+        request, tables=tuple(replace(table, file=file) for table in request.tables),
+        bounds=bounds, seed_bounds=bounds, planned=windows.planned(bounds), drawn=windows.drawn,
+        shared=False, shared_graph=False,
+    )  # fmt: skip
+    planner = planner_of(request, stages_for(request, STAGES))
     shape = replace(planner.shape, looks_ahead=False)  # whole windows are loaded
     return replace(
-        planner, shape=shape, parts=(windows, *planner.parts), slots=WindowSlots(windows),
-        topology=TOPOLOGY, elastic=None, limits=None,
-    )  # fmt: skip
-
-
-def windowed_request(request: PlanRequest, windows: PlannedWindows) -> PlanRequest:
-    """The request with what the windows change: their batches, the rows' file, and their own
-    stages."""
-    bounds = windows.within(request.bounds)
-    planned = windows.planned(bounds)
-    stages = {
-        name: getattr(STAGES, name) if getattr(request, name) is None else getattr(request, name)
-        for name in STAGE_NAMES
-    }
-    file = replace(windows.partitioned.x, row_count=windows.rows)
-    return replace(
-        request, tables=tuple(replace(table, file=file) for table in request.tables),
-        bounds=bounds, seed_bounds=bounds, planned=planned, drawn=windows.drawn,
-        shared=False, shared_graph=False, **stages,
+        planner, shape=shape, parts=(windows, *planner.parts), slots=windows, topology=TOPOLOGY,
+        elastic=None, limits=None,
     )  # fmt: skip
 
 
@@ -349,20 +304,19 @@ def partitioned_cost(
     name: str, request: PlanRequest, planner: Planner, pace: float,
     windows: Iterable[Int32Array | None], batches: int,
 ) -> StrategyCost:  # fmt: skip
-    """What a batch inside a window costs.
+    """What a batch inside a window costs; see `plan/pace.py`.
 
     Args:
         name: the strategy's.
-        request, planner: the loader's.
-        pace: see `plan/pace.py`.
+        request, planner, pace: of the loader and its machine.
         windows: the partitions of each window of an epoch.
         batches: of an epoch.
 
     Raises:
         ConfigError: the plan does not fit, or no batch was drawn.
     """
-    assert isinstance(planner.slots, WindowSlots)
-    plan, sizes = planner.plan(), planner.slots.windows
+    plan, sizes = planner.plan(), planner.slots
+    assert isinstance(sizes, PlannedWindows)
     partitioned, drawn = sizes.partitioned, sizes.drawn
     if drawn is None:
         raise ConfigError("how large batches are is not known before one is drawn: give memory=")

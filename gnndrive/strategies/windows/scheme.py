@@ -7,6 +7,7 @@ than those of the whole graph, so a few are drawn inside one; their sizes are ke
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -19,13 +20,13 @@ from typing import Any, ClassVar
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
+from gnndrive.loader.arguments import positive
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Feed
-from gnndrive.plan.choice import refusal
+from gnndrive.plan.choice import fitting
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
-from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Known, StrategyCost
@@ -33,28 +34,20 @@ from gnndrive.sampling.samplers.base import SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import ScheduleContext, WindowSizes
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
-from gnndrive.store.partitioned.format import TABLE
-from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.store.partitioned.format import NAME, PARTITIONED, PARTITIONS, TABLE
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import FeedContext, Scheme, Strategy
-from gnndrive.strategies.windows.feed import WindowFeed
-from gnndrive.strategies.windows.find import (
-    AUTO,
-    check_arguments,
-    check_tables,
-    find_partitioned,
-    suited_partitions,
-)
+from gnndrive.strategies.base import FeedContext, Scheme, Strategy, refuse_unused
+from gnndrive.strategies.windows.feed import PartitionWindows, WindowFeed
 from gnndrive.strategies.windows.plan import (
     PlannedWindows,
     largest_window,
     partitioned_cost,
     partitioned_planner,
-    smaller,
-    windowed_request,
 )
-from gnndrive.strategies.windows.source import PartitionWindows
 
+AUTO = "auto"  # passes=: as many as loading a window takes
+RANDOM = "random"  # a partitioning's method
 PASSES_MAX = 8  # that are chosen
 _DIGITS = 12  # of a checksum, in a state
 
@@ -93,9 +86,21 @@ class InsideWindows(Strategy):
 
     def open(self, assembly: Assembly) -> WindowScheme:
         """See `Strategy.open`."""
-        check_arguments(assembly.own, self)
+        refuse_unused(
+            assembly.own, "is for batches that are sampled from the whole graph, and strategy="
+            f"{self.name!r} samples inside windows",
+        )  # fmt: skip
+        if self.megabatch is not None:
+            positive(megabatch=self.megabatch)
+        passes: Any = self.passes
+        if passes != AUTO:
+            positive(passes=passes)
+        share = self.static
+        given = isinstance(share, int | float) and not isinstance(share, bool)
+        if share is not None and not (given and 0 <= share <= 1):
+            raise ConfigError(f"static={share!r}: give a share of the nodes, from 0 to 1")
         found = find_partitioned(assembly.store, self.partitioned, self.name)
-        _check_tables(assembly, self)
+        _check_tables(assembly)
         return WindowScheme(self, found)
 
     def lacks(self, store: Store) -> str | None:
@@ -106,10 +111,15 @@ class InsideWindows(Strategy):
         return f"needs partitions: gnndrive partition {shlex.quote(str(store.path))}{how}"
 
     def suited(self, store: Store) -> InsideWindows:
-        """See `Strategy.suited`."""
+        """See `Strategy.suited`: random partitions if windows are to mix nodes, others if not."""
         if self.partitioned is not None:
             return self
-        return replace(self, partitioned=suited_partitions(store, self.mixed))
+        infos = {each.path.name: each.info for each in PARTITIONS.of(store) if each.info}
+
+        def unsuited(name: str) -> bool:
+            return (infos[name].settings.method == RANDOM) != self.mixed
+
+        return replace(self, partitioned=min(sorted(infos), key=unsuited, default=None))
 
     def folders(self) -> list[Path]:
         """See `Strategy.folders`."""
@@ -126,8 +136,68 @@ class InsideWindows(Strategy):
         return partitioned_cost(self.text, request, planner, known.pace, windows, inside.steps())
 
 
-def _check_tables(assembly: Assembly, strategy: InsideWindows) -> None:
-    check_tables([table.name for table in assembly.collate.tables], strategy.name)
+def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
+    """Open the partitioned folder of a loader.
+
+    Args:
+        store: the store.
+        named: see `InsideWindows`.
+        strategy: the name of the strategy, for messages.
+
+    Raises:
+        ConfigError: there is none, or several and none is named; or the store is heterogeneous.
+        StoreError: it is damaged, or the store has changed.
+    """
+    if store.is_hetero:
+        raise ConfigError(
+            f"strategy={strategy!r} samples inside partitions, and {store.path} is heterogeneous: "
+            "give strategy='gnndrive'"
+        )
+    path = _only(store, strategy) if named is None else _path(store, named)
+    return open_partitioned(path, store)
+
+
+def _path(store: Store, named: Any) -> Path:
+    try:
+        text = os.fsdecode(named)
+    except TypeError:
+        raise ConfigError(f"partitioned={named!r}: give a name, or the path of a folder") from None
+    there = Path(store.path, PARTITIONED, text)
+    if NAME.fullmatch(text) and there.is_dir():
+        return there
+    if os.path.isdir(text):
+        return Path(os.path.abspath(text))
+    names = ", ".join(each.path.name for each in PARTITIONS.of(store)) or "none"
+    name = f" --name {text}" if NAME.fullmatch(text) else ""
+    raise ConfigError(
+        f"partitioned={text!r} is not there: {store.path} has {names}; make it with "
+        f"`gnndrive partition {store.path}{name}`"
+    )
+
+
+def _only(store: Store, strategy: str) -> Path:
+    there = PARTITIONS.of(store)
+    if not there:
+        raise ConfigError(
+            f"strategy={strategy!r} samples inside partitions, and {store.path} has none: make "
+            f"them with gnndrive.partition(store), or `gnndrive partition {store.path}`"
+        )
+    whole = [each for each in there if each.info is not None] or there
+    if len(whole) > 1:
+        names = ", ".join(f"partitioned={each.path.name!r}" for each in whole)
+        raise ConfigError(f"{store.path} was partitioned several times: give {names}")
+    return whole[0].path
+
+
+def _check_tables(assembly: Assembly) -> None:
+    """Check that a loader has the table that partitions have. It may have others, whose rows are
+    read from the store as those of other attributes are."""
+    if TABLE not in (table.name for table in assembly.collate.tables):
+        raise ConfigError(
+            f"strategy={assembly.strategy.name!r} loads the rows of x in the order of their "
+            "partitions, and this loader delivers no x of the store: use another strategy without "
+            "x, and for features that you have set yourself"
+        )
 
 
 @dataclass(frozen=True)
@@ -192,10 +262,11 @@ class WindowScheme(Scheme):
 
     def current(self, assembly: Assembly, begun: bool) -> WindowScheme:
         """See `Scheme.current`: the windows stay the same once the runtime is made."""
-        _check_tables(assembly, self.strategy)  # the program may have set features meanwhile
+        _check_tables(assembly)  # the program may have set features meanwhile
         depends = repr([assembly.own, self._size, assembly.num_neighbors, assembly.batch_size])
         known = self.windows is not None
-        if known and (begun or (self.chosen_for == depends and self._still_fits(assembly))):
+        # Between the first `plan()` or `len()` and the first epoch a model may have taken memory.
+        if known and (begun or (self.chosen_for == depends and self._still_fit(assembly))):
             return self
         return replace(self, windows=self._choose(assembly), chosen_for=depends)
 
@@ -264,7 +335,8 @@ class WindowScheme(Scheme):
     def feed(self, context: FeedContext) -> Feed:
         """See `Scheme.feed`."""
         pointers = context.request.store.edges().index_pointers
-        return WindowFeed(PartitionWindows(self.chosen, pointers, context.left))
+        chosen = self.chosen
+        return WindowFeed(PartitionWindows(self.source, chosen.static, pointers, context.left))
 
     # ---- how large windows are
 
@@ -284,22 +356,15 @@ class WindowScheme(Scheme):
         windows = PlannedWindows(source, WindowSizes(), self._static())
         sizes = partial(self._sizes, assembly, windows)
         windows = replace(windows, sizes=sizes(given and min(given, source.num_parts)))
-
-        def request_of(windows: PlannedWindows) -> PlanRequest:
-            return self._trying(assembly, windows).request()
-
-        def fits(windows: PlannedWindows) -> bool:
-            request = request_of(windows)
-            return partitioned_planner(request, windows).plan_that_fits() is not None
-
-        known = request_of(windows).memory is not None
+        known = self._trying(assembly, windows).request().memory is not None
         draw = partial(self._with_drawn, assembly) if known else _undrawn
-        windows = largest_window(windows, sizes, fits, draw) if given is None else draw(windows)
-        request = request_of(windows)
-        try:
-            partitioned_planner(request, windows).plan()
-        except ConfigError as error:
-            raise _with_least(request, windows, error) from None
+        if given is None:
+            windows = largest_window(windows, sizes, partial(self._fit, assembly), draw)
+        else:
+            windows = draw(windows)
+        request = self._trying(assembly, windows).request()
+        make = partial(partitioned_planner, windows=windows)
+        fitting(request, make, windows.smaller).plan()
         if given is None and per_step > 1:
             # Each rank would choose by the memory that it finds and the batches that it draws.
             raise ConfigError(
@@ -320,12 +385,12 @@ class WindowScheme(Scheme):
             )
         return min(round(share * source.num_nodes), source.num_static)
 
-    def _still_fits(self, assembly: Assembly) -> bool:
-        """Whether windows whose size was chosen fit into the memory that is free now. Between the
-        first `plan()` or `len()` and the first epoch a model may have taken some."""
-        if self._size is not None:
-            return True  # the user's
-        windows = replace(self.chosen, chosen=False)
+    def _still_fit(self, assembly: Assembly) -> bool:
+        """Whether the windows that were chosen fit into the memory that is free now; those of the
+        user's size do."""
+        return self._size is not None or self._fit(assembly, replace(self.chosen, chosen=False))
+
+    def _fit(self, assembly: Assembly, windows: PlannedWindows) -> bool:
         request = self._trying(assembly, windows).request()
         return partitioned_planner(request, windows).plan_that_fits() is not None
 
@@ -353,7 +418,7 @@ class WindowScheme(Scheme):
         """The windows with what is known of their batches; draws some if nothing is known."""
         windows = replace(windows, drawn=None)
         assembly = self._trying(assembly, windows)
-        bounds = windowed_request(assembly.request(), windows).bounds
+        bounds = windows.within(assembly.request().bounds)
         settings = assembly.drawn_settings(assembly.batch_size or 0)
         key = entry_key(assembly.store, settings)
         entry = load_entry(assembly.store, key)
@@ -362,8 +427,10 @@ class WindowScheme(Scheme):
             drawn = DrawnBatches.from_json(entry.get("batches"), bounds, tables)
             if drawn is not None and 0 <= entry["kept"] <= 1:
                 return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=entry["kept"])
-        left = partial(assembly.schedule(0).windows, 0)
-        source = PartitionWindows(windows, assembly.store.edges().index_pointers, left)
+        source = PartitionWindows(
+            self.source, windows.static, assembly.store.edges().index_pointers,
+            partial(assembly.schedule(0).windows, 0),
+        )  # fmt: skip
         # Of all windows the one with the most edges: its batches are likely to be the largest.
         window = max(source.windows(), key=source.in_edges_of, default=None)
         if window is None:
@@ -393,17 +460,6 @@ def passes_for(seconds: Collection[tuple[float, float]]) -> int | None:
     if load >= PASSES_MAX * compute:
         return PASSES_MAX
     return max(int(load / compute), 1)
-
-
-def _with_least(request: PlanRequest, windows: PlannedWindows, error: ConfigError) -> ConfigError:
-    """The error for windows that do not fit; with `memory=`, it names the least that works."""
-    if request.memory is None:
-        return error
-
-    def plan(memory: int) -> Plan | None:
-        return partitioned_planner(replace(request, memory=memory), windows).plan_that_fits()
-
-    return refusal(request.memory, plan, error, smaller(windows))
 
 
 def _undrawn(windows: PlannedWindows) -> PlannedWindows:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch_geometric.sampler import NegativeSampling
 from gnndrive import LinkNeighborLoader, Store
 from gnndrive.common.records import Subgraph
 from gnndrive.sampling.graph import mapped
-from gnndrive.strategies.windows.source import PartitionWindows
+from gnndrive.strategies.windows.feed import PartitionWindows
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
     EDGES,
@@ -79,9 +80,8 @@ def test_the_in_edges_of_a_windows_nodes(make: Make, store: Store) -> None:
     for static in (0, 0.01):
         assembly = make(static=static)._assembly()
         schedule, pointers = assembly.schedule(0), store.edges().index_pointers
-        source = PartitionWindows(
-            assembly.scheme.chosen, pointers, lambda schedule=schedule: schedule.windows(0)
-        )
+        windows, left = assembly.scheme.chosen, partial(schedule.windows, 0)
+        source = PartitionWindows(windows.partitioned, windows.static, pointers, left)
         degrees = np.diff(pointers.astype(np.int64))
         windows = list(source.windows())
         assert len(windows) == WINDOWS
@@ -249,9 +249,8 @@ def test_a_window_of_all_partitions_is_the_whole_graph(links, store, replace):
     plain = links(strategy="gnndrive", replace=replace, some=slice(None))
     loader = links(megabatch=PARTS, static=0.03, replace=replace, some=slice(None))
     assembly, (window,) = loader._assembly(), windows_of(loader)
-    source = PartitionWindows(
-        assembly.scheme.chosen, store.edges().index_pointers, lambda: iter((window,))
-    )
+    chosen, pointers = assembly.scheme.chosen, store.edges().index_pointers
+    source = PartitionWindows(chosen.partitioned, chosen.static, pointers, lambda: iter((window,)))
     graph, samplers = source.graph(window), (plain._assembly().sampler(), assembly.sampler())
     for key in range(9):
         seeds = loader._inputs.seeds(0, torch.arange(key, EDGES, 300).numpy())
