@@ -16,13 +16,12 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.direct_file import DirectFile
 from gnndrive.common.records import Codes, Sample, Seeds
 from gnndrive.sampling.trace import Trace, TraceFull
-from gnndrive.strategies.superbatches.feed import Superbatch
 
 NO_ROOM = "no room for a record"
 
 
 class SimulatedSuperbatches:
-    """See `pipeline.epoch.SuperbatchSource`.
+    """See `strategies.superbatches.scheme.LoaderSuperbatches`.
 
     Args:
         rows: how many nodes there are.
@@ -31,42 +30,28 @@ class SimulatedSuperbatches:
 
     Attributes:
         records: how many records are on the simulated disk.
-        end, recorded: see `SuperbatchSource`.
+        end: see `LoaderSuperbatches`.
     """
 
     def __init__(self, rows: int, batches: int, records_max: int | None) -> None:
         self._batches, self.records_max, self.records = batches, records_max, 0
         self.end: int | None = None
-        self.recorded: Superbatch | None = None
         self._last = np.empty(rows, np.uint16)
 
     def size(self, number: int, misses: float | None) -> int:
-        """See `SuperbatchSource.size`."""
+        """See `LoaderSuperbatches.size`."""
         return self._batches if number else -(-self._batches // 2)
 
     def open_trace(self) -> Trace:
-        """See `SuperbatchSource.open_trace`."""
+        """See `LoaderSuperbatches.open_trace`."""
         return _LimitedTrace(self, len(self._last))
 
     def next_uses(self) -> Mapping[str, Codes]:
-        """See `SuperbatchSource.next_uses`."""
+        """See `LoaderSuperbatches.next_uses`."""
         return {"x": self._last}
 
-    def discard(self) -> None:
-        """See `SuperbatchSource.discard`; no part is kept here."""
-
-    def keep(self, superbatch: Superbatch) -> None:
-        """See `SuperbatchSource.keep`."""
-        self.recorded = superbatch
-
-    def load_graph(self) -> None:
-        """Does nothing, because there is no graph."""
-
-    def free_graph(self) -> None:
-        """Does nothing, because there is no graph."""
-
     def no_room(self) -> ConfigError:
-        """See `SuperbatchSource.no_room`."""
+        """See `LoaderSuperbatches.no_room`."""
         return ConfigError(NO_ROOM)
 
 

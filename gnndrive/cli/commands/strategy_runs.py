@@ -27,8 +27,7 @@ from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import Strategy, parts_of, strategies, value_of
 from gnndrive.strategies.base import strategy as find_strategy
-from gnndrive.strategies.superbatches.plan import RAMP
-from gnndrive.strategies.superbatches.scheme import SamplesAhead
+from gnndrive.strategies.superbatches.scheme import RAMP, SamplesAhead
 
 WARM_UP, SECONDS = 10, 120.0
 _OF_THE_COMPARISON = {

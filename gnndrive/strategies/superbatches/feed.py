@@ -19,7 +19,7 @@ When not to use it: for samples in PyG's own form, and for windows that need som
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
@@ -46,25 +46,15 @@ ALIVE_MAX = 2  # superbatches: one is replayed, the next one is inspected
 
 @dataclass(eq=False)
 class Superbatch:
-    """A superbatch that is being sampled, or was.
-
-    Attributes:
-        trace: its samples.
-        first: the index of its first batch.
-        left: how many more batches are to be drawn for it.
-        end: the index after its last batch.
-        written: how many samples are in the file.
-        error: of batch `end`, which ends the epoch; None: there is none.
-        last: whether there are no batches after it.
-    """
+    """A superbatch that is being sampled, or was."""
 
     trace: Trace | None
-    first: int
-    left: int
-    end: int
-    written: int = 0
-    error: Exception | None = None
-    last: bool = False
+    first: int  # the index of its first batch
+    left: int  # how many more batches are to be drawn for it
+    end: int  # the index after its last batch
+    written: int = 0  # samples in the file
+    error: Exception | None = None  # of batch `end`, which ends the epoch
+    last: bool = False  # whether there are no batches after it
 
     def fail(self, index: int, error: Exception) -> None:
         """Batch `index` failed. The epoch ends with it, so batches behind it do not matter."""
@@ -73,74 +63,35 @@ class Superbatch:
             self.error, self.end = error, index
 
 
-class SuperbatchSource(Protocol):
-    """How superbatches are made; `superbatches/scheme.py` has it.
-
-    Attributes:
-        end: the index behind the epoch's last batch; None: only the schedule knows it.
-        recorded: the superbatch that was sampled apart and is replayed next; None: there is none.
-    """
+class _Source(Protocol):
+    """What a feed asks of `scheme.LoaderSuperbatches`, or of simulated ones."""
 
     end: int | None
-    recorded: Superbatch | None
 
-    def size(self, number: int, misses: float | None) -> int:
-        """How many batches superbatch `number` of this epoch has; a batch misses about `misses`
-        rows in the feature buffer, or it is not known yet."""
-        ...
-
-    def open_trace(self) -> Trace:
-        """A new trace; blocks.
-
-        Raises:
-            StoreError: no file can be made.
-        """
-        ...
-
-    def next_uses(self) -> Mapping[str, Codes]:
-        """Table name → the code of the next use of each row, uint16 [rows]. All names have the same
-        array, because the rows of each are nodes; it is made at the first call."""
-        ...
-
-    def no_room(self) -> ConfigError:
-        """The error for a disk that has room for no record."""
-        ...
-
-    def discard(self) -> None:
-        """Free the superbatch that is kept, because it will not be replayed; idempotent."""
-        ...
-
-    def keep(self, superbatch: Superbatch) -> None:
-        """Make `superbatch`, which was sampled apart, the one that is replayed next."""
-        ...
-
-    def load_graph(self) -> None:
-        """Have the adjacency in memory, before a superbatch is sampled apart; blocks."""
-        ...
-
-    def free_graph(self) -> None:
-        """Free it again."""
-        ...
+    def size(self, number: int, misses: float | None) -> int: ...
+    def open_trace(self) -> Trace: ...
+    def next_uses(self) -> Mapping[str, Codes]: ...
+    def no_room(self) -> ConfigError: ...
 
 
 class AheadFeed(SampledFeed):
     """Samples a superbatch while the one before is replayed; see `epoch.Feed`.
 
-    Args:
-        source: makes superbatches.
-
     Attributes:
+        source: makes superbatches.
         batches, loads: see `loads_of`, at the start of the epoch.
         ready: superbatches that were sampled and are yet to be replayed.
         alive: taken by each superbatch whose trace is open.
         later: table name → the first uses by the superbatch after the one that is replayed; None:
             they are not known yet.
         traces: those that are open.
+        recorded: the superbatch that was sampled apart and is replayed next; None: there is none.
     """
 
     combines = False  # samples of a superbatch arrive one by one, however they were drawn
+    recorded: Superbatch | None = None
 
-    def __init__(self, source: SuperbatchSource) -> None:
+    def __init__(self, source: _Source) -> None:
         self.source = source
         self.batches = self.loads = 0
         self.ready: asyncio.Queue[Superbatch] = asyncio.Queue(ALIVE_MAX)
@@ -156,7 +107,8 @@ class AheadFeed(SampledFeed):
 
     def discard(self) -> None:
         """See `Feed.discard`."""
-        self.source.discard()
+        if self.recorded is not None and self.recorded.trace is not None:
+            self.recorded.trace.close()
 
     def misses(self, epoch: Epoch) -> float | None:
         """Rows that a batch of this epoch loaded so far; None: none was delivered yet."""
@@ -178,46 +130,66 @@ class AheadFeed(SampledFeed):
 
 
 class InspectFeed(AheadFeed):
-    """Samples one superbatch without the feature buffer, for a part that replays it."""
+    """Samples one superbatch without the feature buffer, for a part that replays it.
+
+    Args:
+        source: makes the superbatch.
+        load_graph, free_graph: have the adjacency in memory meanwhile, and free it again.
+    """
 
     extracts = False
+
+    def __init__(
+        self, source: _Source, load_graph: Callable[[], None], free_graph: Callable[[], None]
+    ) -> None:
+        super().__init__(source)
+        self._load_graph, self._free_graph = load_graph, free_graph
 
     @property
     def following(self) -> Feed | int | None:
         """See `Feed`: the part that replays the superbatch."""
-        return None if self.source.recorded is None else ReplayFeed(self.source)
+        return None if self.recorded is None else ReplayFeed(self.source, self.recorded)
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`."""
         self.batches, self.loads = loads_of(epoch)
-        return [_inspect_one(epoch, self)]
+        return [self._inspect_one(epoch)]
+
+    async def _inspect_one(self, epoch: Epoch) -> None:
+        try:
+            await epoch.workers.run(self._load_graph)
+            superbatch = await _inspect(epoch, self, 0)
+        finally:
+            self._free_graph()
+        if superbatch.trace is not None:
+            self.traces.discard(superbatch.trace)
+        self.recorded = superbatch
 
 
 class ReplayFeed(AheadFeed):
     """Replays the superbatch that was sampled apart."""
 
+    recorded: Superbatch
+
+    def __init__(self, source: _Source, recorded: Superbatch) -> None:
+        super().__init__(source)
+        self.recorded = recorded
+
     @property
     def following(self) -> Feed | int | None:
         """See `Feed`: the part behind the superbatch."""
-        recorded = self.source.recorded
-        return None if recorded is None or recorded.last else recorded.end
+        return None if self.recorded.last else self.recorded.end
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`."""
         _forget_next_uses(epoch)
-        return [_replay_one(epoch, self)]
+        return [self._replay_one(epoch)]
 
-
-async def _inspect_one(epoch: Epoch, feed: AheadFeed) -> None:
-    """Sample a superbatch with the adjacency in memory, and free that again."""
-    try:
-        await epoch.workers.run(feed.source.load_graph)
-        superbatch = await _inspect(epoch, feed, 0)
-    finally:
-        feed.source.free_graph()
-    if superbatch.trace is not None:
-        feed.traces.discard(superbatch.trace)
-    feed.source.keep(superbatch)
+    async def _replay_one(self, epoch: Epoch) -> None:
+        if self.recorded.trace is not None:
+            self.traces.add(self.recorded.trace)
+            _foresee(epoch, self, self.recorded)
+        epoch.extracting.end(await _replay_superbatch(epoch, self, self.recorded))
 
 
 async def inspect_stage(epoch: Epoch, feed: AheadFeed) -> None:
@@ -251,8 +223,8 @@ async def _inspect(epoch: Epoch, feed: AheadFeed, number: int) -> Superbatch:
 
 
 async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | None) -> None:
-    """Sample and record its batches, as many at once as there are samplers; see
-    `SuperbatchSource.end`."""
+    """Sample and record its batches, as many at once as there are samplers. Batch `end` is not
+    drawn, and if that is None only the schedule knows which one is the last."""
 
     async def sample_some() -> None:
         while superbatch.left > 0:
@@ -296,7 +268,7 @@ def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool,
     return written, perf_counter() - started
 
 
-async def _find_next_uses(epoch: Epoch, source: SuperbatchSource, superbatch: Superbatch) -> None:
+async def _find_next_uses(epoch: Epoch, source: _Source, superbatch: Superbatch) -> None:
     """Make the pass from the last batch to the first."""
     assert superbatch.trace is not None
     last = next(iter((await epoch.workers.run(source.next_uses)).values()), None)
@@ -333,16 +305,6 @@ async def replay_stage(epoch: Epoch, feed: AheadFeed) -> None:
             epoch.extracting.end(end)
             return
         feed.close_trace(superbatch)
-
-
-async def _replay_one(epoch: Epoch, feed: AheadFeed) -> None:
-    """Replay the superbatch that was sampled apart."""
-    superbatch = feed.source.recorded
-    assert superbatch is not None
-    if superbatch.trace is not None:
-        feed.traces.add(superbatch.trace)
-        _foresee(epoch, feed, superbatch)
-    epoch.extracting.end(await _replay_superbatch(epoch, feed, superbatch))
 
 
 def _forget_next_uses(epoch: Epoch) -> None:

@@ -1,32 +1,42 @@
-"""`SamplesAhead`: a strategy that samples superbatches, with its arguments; its scheme.
+"""`SamplesAhead`: a strategy that samples superbatches; how long they are, and what they take.
 
-Of each epoch it makes a `LoaderSuperbatches`, which the feed (`feed.py`) asks for sizes and traces.
+With `superbatch="auto"` a superbatch is as long as pays. Near its end it does not know what the
+next one needs, which costs the less the longer it is; beyond some times the batches that the
+feature buffer holds, that is hardly anything. The disk limits it, too, because two superbatches are
+alive at a time. Of each epoch the scheme makes a `LoaderSuperbatches`, which the feed (`feed.py`)
+asks for sizes and traces.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gnndrive.buffer.items import CODE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.write_errors import free_bytes
+from gnndrive.common.items import Item, Life, Shape, if_any
 from gnndrive.common.memory import format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Codes
 from gnndrive.loader.arguments import positive
 from gnndrive.loader.assembly import Assembly
 from gnndrive.pipeline.epoch import Feed
-from gnndrive.sampling.samplers.base import position_dtype
-from gnndrive.sampling.trace import Trace
+from gnndrive.sampling.samplers.base import Bounds, position_dtype
+from gnndrive.sampling.trace import Trace, record_bytes
 from gnndrive.strategies.base import FeedContext, Scheme, Strategy
-from gnndrive.strategies.superbatches.feed import AheadFeed, InspectFeed, Superbatch
-from gnndrive.strategies.superbatches.plan import SUPERBATCH_MAX, PlannedSuperbatches
+from gnndrive.strategies.superbatches.feed import ALIVE_MAX, AheadFeed, InspectFeed
 
+SUPERBATCH_MAX = 32_000  # codes of 16 bits tell the batches of two superbatches apart
+AUTO_MAX, AUTO_MIN = 1500, 64  # GNNDrive's experiments have 1,500 for Ginex
+HELD = 16  # an "auto" superbatch has HELD * slots / (rows that a batch loads) batches
+RAMP = (2, 8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first
+KEPT_SEED_BYTES = 24  # a seed of a batch that is sampled ahead: its id, input_id and position
 PHASES = ("overlapped", "apart")
 
 
@@ -94,11 +104,7 @@ class SamplesAhead(Strategy):
 
 
 class AheadScheme(Scheme):
-    """How a loader samples ahead.
-
-    Args:
-        strategy: says how.
-    """
+    """How a loader samples ahead."""
 
     def __init__(self, strategy: SamplesAhead) -> None:
         self.strategy = strategy
@@ -121,17 +127,121 @@ class AheadScheme(Scheme):
     def feed(self, context: FeedContext) -> Feed:
         """See `Scheme.feed`."""
         source = LoaderSuperbatches(context)
-        return InspectFeed(source) if self.strategy.phases == "apart" else AheadFeed(source)
+        if self.strategy.phases == "apart":
+            return InspectFeed(source, context.load_graph, context.free_graph)
+        return AheadFeed(source)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSuperbatches:
+    """What is decided of superbatches before the first one; see `plan.request.Ahead`.
+
+    Attributes:
+        folder: where their samples wait.
+        asked: the user's `superbatch=`; None: "auto".
+        batches: batches of an epoch.
+        seeds: the most seeds of a batch.
+        position_bytes: bytes of an edge's position in the graph.
+        free_bytes: what was free on the folder's disk.
+        apart: whether a superbatch is sampled before the feature buffer is made.
+    """
+
+    folder: Path
+    asked: int | None
+    batches: int
+    seeds: int
+    position_bytes: int
+    free_bytes: int
+    apart: bool = False
+
+    def part(self, size: Bounds) -> _SampledAhead:
+        """See `Ahead.part`."""
+        return _SampledAhead(self, size)
+
+    def window(self, size: Bounds) -> int:
+        """See `Ahead.window`."""
+        return ALIVE_MAX * self.most(size)
+
+    def foreseen(self, size: Bounds) -> int | None:
+        """See `Ahead.foreseen`."""
+        return None if self.asked is None else self.most(size)
+
+    @property
+    def alive(self) -> int:
+        """How many superbatches are on disk at a time."""
+        return 1 if self.apart else ALIVE_MAX
+
+    def record_bytes(self, size: Bounds) -> int:
+        """See `Ahead.record_bytes`."""
+        nodes, edges = sum(size.entries.values()), sum(size.edges.values())
+        expanded = nodes if size.expanded is None else size.expanded
+        return record_bytes(nodes, expanded, edges, self.seeds, self.position_bytes)
+
+    def most(self, size: Bounds) -> int:
+        """The most batches of a superbatch."""
+        if self.asked is not None:
+            return max(min(self.asked, self.batches), 1)
+        held = self.free_bytes // (self.alive * self.record_bytes(size))
+        return max(min(AUTO_MAX, self.batches, held), 1)
+
+    def waiting(self, size: Bounds) -> int:
+        """The most batches that wait on disk at once."""
+        return min(self.alive * self.most(size), self.batches)
+
+    def disk_bytes(self, size: Bounds) -> int:
+        """See `Ahead.disk_bytes`."""
+        return self.waiting(size) * self.record_bytes(size)
+
+    def size(self, number: int, slots: int, misses: float | None, most: int) -> int:
+        """How many batches a superbatch has.
+
+        Args:
+            number: its number in the epoch.
+            slots: rows that the feature buffer holds.
+            misses: rows that a batch loads; None: it is not known yet.
+            most: see `most`.
+        """
+        if self.apart:  # the feature buffer begins empty after each, so few are best
+            return most
+        if number < len(RAMP):
+            most = min(most, RAMP[number])
+        if self.asked is not None or misses is None:
+            return most
+        return min(most, max(int(HELD * slots / max(misses, 1.0)), AUTO_MIN))
+
+    def said(self, size: Bounds) -> tuple[str, ...]:
+        """See `Ahead.said`."""
+        most, disk = self.most(size), format_size(self.disk_bytes(size))
+        which = "superbatch=" if self.asked is not None else 'superbatch="auto"'
+        return (
+            f"disk: up to {disk} in {self.folder} while an epoch runs, for {self.alive} "
+            f"superbatch{'es' * (self.alive > 1)} of up to {most:,} sampled batches ({which})",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _SampledAhead:
+    """What samples take that wait on disk, and what is known of them; see `Part`."""
+
+    planned: PlannedSuperbatches
+    size: Bounds  # of the largest batch
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        rows, samplers = shape.foreseen_rows, shape.samplers
+        codes = CODE_BYTES * shape.nodes * (shape.queued + 1) * (rows > 0)
+        why = "of each row, in a superbatch"
+        yield from if_any(Item("next uses", CODE_BYTES * rows + codes, why, life=Life.EPOCH))
+        nbytes = (self.planned.record_bytes(self.size) + shape.sample_bytes) * samplers
+        nbytes += self.planned.waiting(self.size) * self.planned.seeds * KEPT_SEED_BYTES
+        why = f"{samplers} samples and their records, and seeds of batches sampled ahead"
+        yield Item("records", nbytes, why, life=Life.EPOCH)
 
 
 class LoaderSuperbatches:
-    """Makes the superbatches of one epoch; see `feed.SuperbatchSource`.
-
-    Args:
-        context: the epoch's.
+    """Makes the superbatches of one epoch, or of a part of it.
 
     Attributes:
-        end, recorded: see `SuperbatchSource`.
+        end: the index behind the epoch's last batch; None: only the schedule knows it.
     """
 
     def __init__(self, context: FeedContext) -> None:
@@ -144,35 +254,30 @@ class LoaderSuperbatches:
         self._names = [each.name for each in request.tables if knows and not each.of_edges]
         self._most = self._planned.most(self._size)
         self._uses: dict[str, Codes] = {}
-        self.load_graph, self.free_graph = context.load_graph, context.free_graph
-        self.recorded: Superbatch | None = None
-
-    def discard(self) -> None:
-        """Free the superbatch that is kept, because the epoch ends; idempotent."""
-        if self.recorded is not None and self.recorded.trace is not None:
-            self.recorded.trace.close()
-
-    def keep(self, superbatch: Superbatch) -> None:
-        """See `SuperbatchSource.keep`."""
-        self.recorded = superbatch
 
     def size(self, number: int, misses: float | None) -> int:
-        """See `SuperbatchSource.size`."""
+        """How many batches superbatch `number` of this epoch has; a batch misses about `misses`
+        rows in the feature buffer, or it is not known yet."""
         return self._planned.size(number, self._slots, misses, self._most)
 
     def open_trace(self) -> Trace:
-        """See `SuperbatchSource.open_trace`."""
+        """A new trace; blocks.
+
+        Raises:
+            StoreError: no file can be made.
+        """
         return Trace(self._planned.folder, self._rows, self._empty)
 
     def next_uses(self) -> Mapping[str, Codes]:
-        """See `SuperbatchSource.next_uses`."""
+        """Table name → the code of the next use of each row, uint16 [rows]. All names have the same
+        array, because the rows of each are nodes; it is made at the first call."""
         if self._names and not self._uses:
             last = np.empty(self._rows, np.uint16)
             self._uses = dict.fromkeys(self._names, last)
         return self._uses
 
     def no_room(self) -> ConfigError:
-        """See `SuperbatchSource.no_room`."""
+        """The error for a disk that has room for no record."""
         folder, record = self._planned.folder, self._planned.record_bytes(self._size)
         return ConfigError(
             f"the disk has no room for a single sampled batch in {folder}: it takes up to "
