@@ -27,9 +27,10 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.plan.choice import default_stages, fitting
-from gnndrive.plan.plan import Budget, Plan, TablePlan, check_budget
+from gnndrive.plan.plan import Budget, Plan, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest, planner_of
+from gnndrive.plan.slots import RowSlots
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.mapped_rows import pick_rows
 from gnndrive.strategies.base import Scheme, Strategy
@@ -107,7 +108,7 @@ class PyGPlus(Strategy):
                 f"strategy={self.name!r} maps the adjacency, and topology={topology!r} is given: "
                 "leave it out"
             )
-        return MappedScheme(self)
+        return _MappedScheme(self)
 
     @property
     def ways(self) -> list[Way]:
@@ -117,16 +118,35 @@ class PyGPlus(Strategy):
         return [(threads, each) for each in advice for threads in counts]
 
 
-# ---- the plan
+class _MappedScheme(Scheme):
+    """How a loader loads by memory maps; see `Scheme`."""
+
+    sweep = 1
+
+    def __init__(self, strategy: PyGPlus) -> None:
+        self.buffers = _MappedBuffers
+        self.not_shared = f"with strategy={strategy.name!r} the page cache has the rows"
+
+    def planner(self, request: PlanRequest) -> Planner:
+        return fitting(request, _mapped_planner)
+
+    def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
+        return self.planner(request)
 
 
-class NoSlots:
+def _mapped_planner(request: PlanRequest) -> Planner:
+    """The planner of a loader that maps all files: nothing of a feature buffer, and no ring."""
+    planner = planner_of(replace(request, staging_bytes=0), default_stages(request))
+    parts = tuple(each for each in planner.parts if not isinstance(each, SlotTables))
+    return replace(planner, parts=parts, slots=_NoSlots(), topology=OF_MAPS, attributes=())
+
+
+class _NoSlots(RowSlots):
     """No feature buffer; see `plan.plan.Slots`."""
 
     def fit(
         self, shape: Shape, budget: Budget, items: Sequence[Item]
     ) -> tuple[tuple[TablePlan, ...], str]:
-        """See `Slots.fit`."""
         tables = tuple(
             TablePlan(each.name, each.rows, 0, each.row_bytes, each.batch_rows_max)
             for each in shape.tables
@@ -134,31 +154,18 @@ class NoSlots:
         return tables, ""
 
     def said(self, plan: Plan) -> tuple[str, ...]:
-        """See `Slots.said`."""
         return (MAPPED,)
-
-    def check(self, plan: Plan, budget: Budget) -> None:
-        """See `Slots.check`."""
-        check_budget(plan, budget)
-
-
-def mapped_planner(request: PlanRequest) -> Planner:
-    """The planner of a loader that maps all files: nothing of a feature buffer, and no ring."""
-    planner = planner_of(replace(request, staging_bytes=0), default_stages(request))
-    parts = tuple(each for each in planner.parts if not isinstance(each, SlotTables))
-    return replace(planner, parts=parts, slots=NoSlots(), topology=OF_MAPS, attributes=())
 
 
 # ---- the rows
 
 
-class MappedRows:
-    """The rows of all tables, in memory maps, and the threads that gather them.
-
-    Args:
-        settings: the runtime's settings, whose strategy is a `PyGPlus`.
+class _MappedBuffers:
+    """The rows of all tables, in memory maps, and the threads that gather them; see `Buffers`.
+    Every epoch has the same maps, which stay when the plan changes.
 
     Attributes:
+        empty: allocates the tensors that rows are gathered into.
         row_bytes: bytes of a row of each table, by its name.
         tried: seconds of a row in each way when it was last tried; empty: there is a single one.
         way: how rows are gathered.
@@ -166,9 +173,10 @@ class MappedRows:
         stopped: set when the loader is closed.
     """
 
-    def __init__(self, settings: RuntimeSettings) -> None:
+    def __init__(self, settings: RuntimeSettings, empty: Allocate) -> None:
         strategy, store = settings.strategy, settings.request.store
         assert isinstance(strategy, PyGPlus)
+        self.settings, self.empty = settings, empty
         self._tables: dict[str, FeatureTable] = {each.name: each for each in settings.tables}
         self.row_bytes = {name: each.file.row_bytes for name, each in self._tables.items()}
         ways = strategy.ways
@@ -240,160 +248,110 @@ class MappedRows:
                 self.counted["requests"] += after.ru_majflt - before.ru_majflt
                 self.counted["bytes"] += SECTOR_BYTES * (after.ru_inblock - before.ru_inblock)
 
-    def close(self) -> None:
-        """Unmap the rows; no gather may be under way."""
-        self._threads.shutdown()
-        self._maps.clear()
-
-
-@dataclass(frozen=True)
-class MappedLease:
-    """The rows of a batch, which are read when they are gathered; see `BatchLease`."""
-
-    mapped: MappedRows
-    rows: Mapping[str, Int64Array]
-    empty: Allocate
-
-    async def ready(self) -> None:
-        """See `BatchLease.ready`."""
-
-    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        """See `BatchLease.gather`."""
-        rows = self.rows[table]
-        into = empty_tensor(self.empty, (len(rows), *row_shape), dtype)
-        self.mapped.gather(table, rows, into)
-        return into
-
-    async def gathered(self) -> None:
-        """See `BatchLease.gathered`."""
-
-    def release(self) -> None:
-        """See `BatchLease.release`."""
-
-
-class MappedBuffer:
-    """Stands where the feature buffer stands, and holds nothing; see `BatchBuffer`."""
-
-    missing_share = 0.0
-    valid_when_granted = True
-    loading = False
-
-    def __init__(self, mapped: MappedRows, empty: Allocate) -> None:
-        self._mapped, self._empty = mapped, empty
-
-    def row_bytes(self, table: str) -> int:
-        """See `BatchBuffer.row_bytes`."""
-        return self._mapped.row_bytes[table]
-
-    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """See `BatchBuffer.announce`."""
-
-    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """See `BatchBuffer.withdraw`."""
-
-    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
-        """See `BatchBuffer.fits_together`."""
-        return True
-
-    def join(
-        self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]
-    ) -> Sequence[MappedLease]:
-        """See `BatchBuffer.join`."""
-        return [MappedLease(self._mapped, rows, self._empty) for _, rows in batches]
-
-    async def granted(self, ticket: MappedLease) -> MappedLease:
-        """See `BatchBuffer.granted`."""
-        return ticket
-
-    def leave(self, ticket: MappedLease) -> None:
-        """See `BatchBuffer.leave`."""
-
-    def fail(self, error: BaseException) -> None:
-        """See `BatchBuffer.fail`."""
-
-    async def drain(self) -> None:
-        """See `BatchBuffer.drain`."""
-
-
-class MappedBuffers:
-    """Lends every epoch the same maps, which stay when the plan changes; see `Buffers`.
-
-    Args:
-        settings: the runtime's settings.
-        empty: allocates the tensors that rows are gathered into.
-    """
-
-    def __init__(self, settings: RuntimeSettings, empty: Allocate) -> None:
-        self.settings, self._empty = settings, empty
-        self._mapped = MappedRows(settings)
+    # ---- what the runtime calls
 
     @property
     def facts(self) -> dict[str, float | str]:
-        """See `Buffers.facts`; "gathering": how rows are gathered, and what was tried."""
-        (threads, advice), tried = self._mapped.way, self._mapped.tried
+        (threads, advice), tried = self.way, self.tried
         said = f"by {threads} threads, {advice}"
         if tried:
             each = ", ".join(f"{way[1]} {way[0]}: {1e6 * s:.3g}" for way, s in tried.items())
             said += f"; tried in the first batches, µs a row: {each}"
         return {"engine": "page faults", "gathering": said}
 
-    def take(self) -> MappedBuffer:
-        """See `Buffers.take`."""
-        return MappedBuffer(self._mapped, self._empty)
+    def take(self) -> _MappedBuffer:
+        return _MappedBuffer(self)
 
     def give(self, buffer: BatchBuffer) -> None:
-        """See `Buffers.give`."""
+        pass
 
     async def grow(self) -> None:
-        """See `Buffers.grow`; there is no warm-up."""
+        pass
 
     async def replace_plan(self, settings: RuntimeSettings) -> None:
-        """See `Buffers.replace_plan`."""
         self.settings = settings
 
     def stats(self) -> Counter[str]:
-        """See `Buffers.stats`."""
-        return Counter(self._mapped.counted)
+        return Counter(self.counted)
 
     async def late_reason(self) -> str:
-        """See `Buffers.late_reason`; a batch is late because its rows are read slowly."""
-        return ""
+        return ""  # a batch is late because its rows are read slowly
 
     def retire(self) -> None:
-        """See `Buffers.retire`; a gather that is under way ends soon."""
-        self._mapped.stopped = True
+        self.stopped = True  # a gather that is under way ends soon
 
     async def drain(self) -> None:
-        """See `Buffers.drain`; an epoch ends after its gathers."""
+        pass  # an epoch ends after its gathers
 
     async def closed(self) -> None:
-        """See `Buffers.closed`."""
+        pass
 
     async def close_tiers(self) -> None:
-        """See `Buffers.close_tiers`: unmaps the rows."""
-        self._mapped.close()
+        self._threads.shutdown()
+        self._maps.clear()
 
     async def close(self) -> None:
-        """See `Buffers.close`; there are none."""
+        pass
 
 
-class MappedScheme(Scheme):
-    """How a loader loads by memory maps.
+@dataclass(frozen=True)
+class _MappedLease:
+    """The rows of a batch, which are read when they are gathered; see `BatchLease`."""
 
-    Args:
-        strategy: says which.
-    """
+    mapped: _MappedBuffers
+    rows: Mapping[str, Int64Array]
 
-    sweep = 1
-    buffers = MappedBuffers
+    async def ready(self) -> None:
+        pass
 
-    def __init__(self, strategy: PyGPlus) -> None:
-        self.not_shared = f"with strategy={strategy.name!r} the page cache has the rows"
+    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+        rows = self.rows[table]
+        into = empty_tensor(self.mapped.empty, (len(rows), *row_shape), dtype)
+        self.mapped.gather(table, rows, into)
+        return into
 
-    def planner(self, request: PlanRequest) -> Planner:
-        """See `Scheme.planner`."""
-        return fitting(request, mapped_planner)
+    async def gathered(self) -> None:
+        pass
 
-    def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
-        """See `Scheme.planner_again`."""
-        return self.planner(request)
+    def release(self) -> None:
+        pass
+
+
+class _MappedBuffer:
+    """Stands where the feature buffer stands, and holds nothing; see `BatchBuffer`."""
+
+    missing_share = 0.0
+    valid_when_granted = True
+    loading = False
+
+    def __init__(self, mapped: _MappedBuffers) -> None:
+        self._mapped = mapped
+
+    def row_bytes(self, table: str) -> int:
+        return self._mapped.row_bytes[table]
+
+    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        pass
+
+    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        pass
+
+    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+        return True
+
+    def join(
+        self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]
+    ) -> Sequence[_MappedLease]:
+        return [_MappedLease(self._mapped, rows) for _, rows in batches]
+
+    async def granted(self, ticket: _MappedLease) -> _MappedLease:
+        return ticket
+
+    def leave(self, ticket: _MappedLease) -> None:
+        pass
+
+    def fail(self, error: BaseException) -> None:
+        pass
+
+    async def drain(self) -> None:
+        pass

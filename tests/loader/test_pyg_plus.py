@@ -8,7 +8,7 @@ import pytest
 
 from gnndrive import ClosedError, ConfigError
 from gnndrive.loader.planning import plan_for_ranks
-from gnndrive.strategies.pyg_plus import MappedRows, PyGPlus
+from gnndrive.strategies.pyg_plus import PyGPlus, _MappedBuffers
 from tests import forked
 from tests.loader.batches import assert_all_same, check
 from tests.loader.conftest import NODES
@@ -42,14 +42,14 @@ def test_the_plan_has_no_buffer_and_no_ring(make):
 def test_ways_are_tried_and_the_fastest_is_kept(make, data, monkeypatch):
     loader, clock = make(**PYG_PLUS, batch_size=100), [0.0]
     tried: list[tuple[int, str]] = []
-    copy = MappedRows._copy
+    copy = _MappedBuffers._copy
 
     def slower(self: Any, way: tuple[int, str], *given: Any) -> None:
         tried.append(way)
         clock[0] += {(16, "normal"): 2.0, (64, "random"): 3.0}.get(way, 9.0)
         copy(self, way, *given)
 
-    monkeypatch.setattr(MappedRows, "_copy", slower)
+    monkeypatch.setattr(_MappedBuffers, "_copy", slower)
     monkeypatch.setattr("gnndrive.strategies.pyg_plus.perf_counter", lambda: clock[0])
     for _ in range(2):
         for batch in loader:
