@@ -148,6 +148,10 @@ class Scheme:
 
     # ---- what is made of it
 
+    def of(self, assembly: Any) -> Any:
+        """The assembly with this scheme, and its tables in the feature buffer."""
+        return replace(assembly, scheme=self, collate=assembly.collate.buffering(self.tables))
+
     def schedule_context(self, context: ScheduleContext, ranks: Any) -> ScheduleContext:
         """What the schedule is made from, for one of several ranks (`loader.ranks.Ranks`)."""
         return context
@@ -270,8 +274,7 @@ class Strategy:
             ConfigError: it cannot run with these arguments.
         """
         scheme = self.open(assembly)
-        collate = assembly.collate.buffering(scheme.tables)
-        own = replace(assembly, scheme=scheme, collate=collate).request()
+        own = scheme.of(assembly).request()
         cost = predict(self.text, own, scheme.planner(own), known)
         if batches_of(self) == next(iter(strategies())):
             return cost
@@ -288,11 +291,8 @@ class Strategy:
         arguments that are not the default ones. Of another one, its name."""
         if self.name not in strategies():
             return self.name
-        given = [
-            f"{each.name}={getattr(self, each.name)}"
-            for each in fields(self)
-            if each.name not in PARTS and getattr(self, each.name) != each.default
-        ]
+        default = {each.name: each.default for each in fields(self)}
+        given = [f"{n}={value}" for n, value in self.arguments().items() if value != default[n]]
         return ":".join([self.name, ",".join(given)]) if given else self.name
 
 

@@ -59,9 +59,9 @@ class DiskGNN(Strategy):
 
     whole_graph: ClassVar[bool] = False
 
-    def open(self, assembly: Assembly) -> PackScheme:
+    def open(self, assembly: Assembly) -> _PackScheme:
         """See `Strategy.open`."""
-        return PackScheme(self, _find_recording(assembly, self.packed))
+        return _PackScheme(self, _find_recording(assembly, self.packed))
 
     def folders(self) -> list[Path]:
         """See `Strategy.folders`."""
@@ -80,8 +80,7 @@ class DiskGNN(Strategy):
                 known.batches,
                 pack_command(assembly) or "gnndrive.pack and the arguments of the loader",
             )  # fmt: skip
-        collate = assembly.collate.buffering(scheme.tables)
-        planner = scheme.planner(replace(assembly, collate=collate, scheme=scheme).request())
+        planner = scheme.planner(scheme.of(assembly).request())
         assert isinstance(planner.slots, PackSlots)
         seconds, hit_share = planner.slots.batch_seconds(planner.plan(), known.pace)
         return StrategyCost(
@@ -89,8 +88,8 @@ class DiskGNN(Strategy):
         )
 
 
-class PackScheme(Scheme):
-    """How a loader replays a pack."""
+class _PackScheme(Scheme):
+    """How a loader replays a pack; see `Scheme`. One that is open is not replaced by another."""
 
     whole_graph = False
     numbered = True  # epoch e replays the recorded epoch e modulo their number
@@ -104,16 +103,9 @@ class PackScheme(Scheme):
 
     @property
     def tables(self) -> Collection[str]:  # type: ignore[override]
-        """See `Scheme`."""
         return self._recording.files
 
     def current(self, assembly: Assembly, begun: bool) -> Scheme:
-        """See `Scheme.current`.
-
-        Raises:
-            ConfigError: the arguments have changed so that another pack would be replayed, and one
-                is open.
-        """
         drawing = replace(assembly, scheme=PLAIN)
         if not differences(self._recording.info.settings, pack_settings(drawing, 0, 1)):
             return self
@@ -123,22 +115,18 @@ class PackScheme(Scheme):
                 "arguments of this loader have changed so that it would replay another pack, "
                 f"{found.path}, and another one is open already: make another loader"
             )
-        return PackScheme(self.strategy, found)
+        return _PackScheme(self.strategy, found)
 
     def settings(self) -> dict[str, Any]:
-        """See `Scheme.settings`."""
         return {"packed": self._recording.info.settings.batches}
 
     def schedule_context(self, context: ScheduleContext, ranks: Any) -> ScheduleContext:
-        """See `Scheme.schedule_context`."""
         return replace(context, recording=self._recording)
 
     def sampler_context(self, context: SamplerContext) -> SamplerContext:
-        """See `Scheme.sampler_context`."""
         return replace(context, recording=self._recording)
 
     def planner(self, request: PlanRequest) -> Planner:
-        """See `Scheme.planner`."""
         return packed_planner(request, self._recording)
 
 

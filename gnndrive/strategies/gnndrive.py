@@ -58,14 +58,13 @@ class GNNDrive(Strategy):
 
     def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""
-        return AsPublished() if self.paper else PLAIN
+        return _AsPublished() if self.paper else PLAIN
 
 
-class AsPublished(Scheme):
+class _AsPublished(Scheme):
     """How a loader loads as the paper does: its feature buffer has a fixed size."""
 
     def planner(self, request: PlanRequest) -> Planner:
-        """See `Scheme.planner`."""
         if request.buffer is not None:
             return super().planner(request)
         return fitting(request, _planner)
@@ -73,23 +72,18 @@ class AsPublished(Scheme):
 
 def _planner(request: PlanRequest) -> Planner:
     planner = with_chosen_topology(request)
-    return replace(planner, slots=QueuedBatches(batches=planner.stages.training_queue))
+    return replace(planner, slots=_QueuedBatches(batches=planner.stages.training_queue))
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedBatches(RowSlots):
-    """A feature buffer with room for the largest batches of the training queue (section 4.2).
-
-    Attributes:
-        batches: how many.
-    """
+class _QueuedBatches(RowSlots):
+    """A feature buffer with room for the largest batches of the training queue (section 4.2)."""
 
     batches: int = QUEUES[1]
 
     def fit(
         self, shape: Shape, budget: Budget, items: Sequence[Item]
     ) -> tuple[tuple[TablePlan, ...], str]:
-        """See `Slots.fit`."""
         tables = tuple(
             TablePlan(
                 each.name, each.rows, min(self.batches * each.batch_rows_max, each.rows),

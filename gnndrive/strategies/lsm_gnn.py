@@ -15,6 +15,7 @@ from gnndrive.common.plugins import find
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.plan import TablePlan
 from gnndrive.plan.slots import split_slots
+from gnndrive.strategies.base import Scheme
 from gnndrive.strategies.superbatches.scheme import AheadScheme, SamplesAhead
 
 # A place of a victim buffer: a slot table's entries, its code, and its slot and place on their way,
@@ -57,36 +58,25 @@ class LSMGNN(SamplesAhead):
     superbatch: int | str = 128
     victim_buffer: str | int = "auto"
 
-    def open(self, assembly: Assembly) -> VictimScheme:
+    def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""
         self._check(assembly)
-        scheme = VictimScheme(self)
+        scheme = _VictimScheme(self)
         scheme.elastic(assembly)  # so that a wrong size is an error here
         return scheme
 
 
-class VictimScheme(AheadScheme):
-    """How a loader keeps victims, beside sampling ahead.
+class _VictimScheme(AheadScheme):
+    """How a loader keeps victims, beside sampling ahead."""
 
-    Args:
-        strategy: says how.
-    """
-
-    def __init__(self, strategy: LSMGNN) -> None:
-        super().__init__(strategy)
-        self._victim_buffer = strategy.victim_buffer
+    strategy: LSMGNN
 
     def elastic(self, assembly: Assembly) -> Victims | None:
-        """See `Scheme.elastic`."""
-        return victims(self._victim_buffer, assembly.device[0])
+        return victims(self.strategy.victim_buffer, assembly.device[0])
 
 
 def victims(victim_buffer: str | int, device: Any) -> Victims | None:
-    """The victim buffers of a loader; None: there are none.
-
-    Args:
-        victim_buffer: see `LSMGNN`.
-        device: the loader's device plug-in.
+    """The victim buffers of a loader on a device plug-in; None: there are none.
 
     Raises:
         ConfigError: `victim_buffer` is no size.
@@ -137,12 +127,8 @@ class Victims:
         return None if shape.looks_ahead else "policy"
 
     def _places(self, shape: Shape, left: int) -> list[int]:
-        """How many rows of each table the victim buffer of one rank has room for.
-
-        Args:
-            shape: the loader's.
-            left: bytes of one rank for all items, unless `nbytes` says the size.
-        """
+        """How many rows of each table the victim buffer of one rank has room for: in the `left`
+        bytes of that rank for all items, unless `nbytes` says the size."""
         if self._none(shape) is not None:
             return [0] * len(shape.tables)
         row_bytes = [max(table.row_bytes, 1) for table in shape.tables]
