@@ -2,14 +2,13 @@
 
 The feature buffer of a loader that samples inside windows holds the static rows and those of two
 windows (HierBatching section 3): one is trained on while the next one is loaded. Rows that both
-have are there once. `largest_window` says how many partitions a window may have within the memory;
-`WindowScheme` (`scheme.py`) calls it, and `partitioned_planner`, which makes the plan for windows
-of one size. The slots must hold two windows, or batches would load rows one by one.
+have are there once. `partitioned_planner` makes the plan for windows of one size; `WindowScheme`
+(`scheme.py`) tries several. The slots must hold two windows, or batches would load rows one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
@@ -245,59 +244,6 @@ def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Planne
         planner, shape=shape, parts=(windows, *planner.parts), slots=windows, topology=TOPOLOGY,
         elastic=None, limits=None,
     )  # fmt: skip
-
-
-def largest_window(
-    windows: PlannedWindows, sizes: Callable[[int], WindowSizes],
-    fits: Callable[[PlannedWindows], bool], draw: Callable[[PlannedWindows], PlannedWindows],
-) -> PlannedWindows:  # fmt: skip
-    """The windows with the most partitions that fit into the memory, with what was drawn of them.
-
-    How large batches are depends on the windows' size, so windows of a size that fits in any case
-    are drawn first, then larger ones.
-
-    Args:
-        windows: with the fewest partitions in a window.
-        sizes: takes the most partitions in a window, and returns the sizes of such windows; raises
-            ConfigError if there cannot be such windows.
-        fits: whether windows fit.
-        draw: adds what is known of a window's batches, and draws some if nothing is known.
-
-    Returns:
-        Windows that fit; if not even the smallest do, these.
-    """
-    parts, least = windows.partitioned.num_parts, windows.megabatch
-
-    def fitting(of: PlannedWindows, megabatch: int) -> PlannedWindows | None:
-        """Windows whose batches are expected to be like those of `of`; None: they do not fit."""
-        try:
-            tried = replace(of, sizes=sizes(megabatch))
-        except ConfigError:
-            return None
-        return tried if fits(tried) else None
-
-    def most(of: PlannedWindows) -> PlannedWindows:
-        """The largest of these windows that fit; the smallest if none do."""
-        best, low, high = replace(of, sizes=windows.sizes), least, parts
-        while low < high:
-            middle = (low + high + 1) // 2
-            tried = fitting(of, middle)
-            if tried is None:
-                high = middle - 1
-            else:
-                best, low = tried, middle
-        return best
-
-    found = draw(most(windows))
-    for _ in range(3):
-        larger = most(found)
-        if larger.megabatch == found.megabatch:
-            break
-        found = draw(larger)
-    while found.megabatch > least and not fits(found):
-        fewer = max(found.megabatch * 9 // 10, least)
-        found = draw(replace(found, sizes=sizes(fewer)))
-    return found
 
 
 def partitioned_cost(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -41,7 +42,6 @@ from gnndrive.strategies.base import FeedContext, Scheme, Strategy, refuse_unuse
 from gnndrive.strategies.windows.feed import PartitionWindows, WindowFeed
 from gnndrive.strategies.windows.plan import (
     PlannedWindows,
-    largest_window,
     partitioned_cost,
     partitioned_planner,
 )
@@ -254,12 +254,6 @@ class WindowScheme(Scheme):
         """The most partitions in a window that were asked for."""
         return self.strategy.megabatch or self.resumed_size
 
-    def of(self, assembly: Assembly) -> Assembly:
-        """The assembly with this scheme."""
-        return replace(
-            assembly, scheme=self, collate=assembly.collate.buffering(self.tables),
-        )  # fmt: skip
-
     def current(self, assembly: Assembly, begun: bool) -> WindowScheme:
         """See `Scheme.current`: the windows stay the same once the runtime is made."""
         _check_tables(assembly)  # the program may have set features meanwhile
@@ -354,14 +348,10 @@ class WindowScheme(Scheme):
                 "many batches: give a number of passes"
             )
         windows = PlannedWindows(source, WindowSizes(), self._static())
-        sizes = partial(self._sizes, assembly, windows)
-        windows = replace(windows, sizes=sizes(given and min(given, source.num_parts)))
-        known = self._trying(assembly, windows).request().memory is not None
-        draw = partial(self._with_drawn, assembly) if known else _undrawn
-        if given is None:
-            windows = largest_window(windows, sizes, partial(self._fit, assembly), draw)
-        else:
-            windows = draw(windows)
+        most = given and min(given, source.num_parts)
+        windows = replace(windows, sizes=self._sizes(assembly, windows, most))
+        choose = self._largest if given is None else self._with_drawn
+        windows = choose(assembly, windows)
         request = self._trying(assembly, windows).request()
         make = partial(partitioned_planner, windows=windows)
         fitting(request, make, windows.smaller).plan()
@@ -385,6 +375,39 @@ class WindowScheme(Scheme):
             )
         return min(round(share * source.num_nodes), source.num_static)
 
+    def _largest(self, assembly: Assembly, smallest: PlannedWindows) -> PlannedWindows:
+        """The windows with the most partitions that fit into the memory, with what was drawn of
+        them; if not even the smallest do, these. How large batches are depends on the windows'
+        size, so windows of a size that fits in any case are drawn first, then larger ones."""
+        least = smallest.megabatch
+
+        def sized(of: PlannedWindows, megabatch: int) -> PlannedWindows:
+            return replace(of, sizes=self._sizes(assembly, of, megabatch))
+
+        def most(of: PlannedWindows) -> PlannedWindows:
+            """The largest windows that fit if their batches are like those of `of`."""
+            best, low, high = replace(of, sizes=smallest.sizes), least, self.source.num_parts
+            while low < high:
+                middle, tried = (low + high + 1) // 2, None
+                with suppress(ConfigError):  # there cannot be such windows
+                    tried = sized(of, middle)
+                if tried is not None and self._fit(assembly, tried):
+                    best, low = tried, middle
+                else:
+                    high = middle - 1
+            return best
+
+        found = self._with_drawn(assembly, most(smallest))
+        for _ in range(3):
+            larger = most(found)
+            if larger.megabatch == found.megabatch:
+                break
+            found = self._with_drawn(assembly, larger)
+        while found.megabatch > least and not self._fit(assembly, found):
+            fewer = max(found.megabatch * 9 // 10, least)
+            found = self._with_drawn(assembly, sized(found, fewer))
+        return found
+
     def _still_fit(self, assembly: Assembly) -> bool:
         """Whether the windows that were chosen fit into the memory that is free now; those of the
         user's size do."""
@@ -396,7 +419,8 @@ class WindowScheme(Scheme):
 
     def _trying(self, assembly: Assembly, windows: PlannedWindows) -> Assembly:
         """The assembly of a loader with other windows."""
-        return replace(self, windows=windows).of(assembly)
+        tried: Assembly = replace(self, windows=windows).of(assembly)
+        return tried
 
     def _sizes(self, assembly: Assembly, windows: PlannedWindows, most: int | None) -> WindowSizes:
         """The sizes of windows with at most `most` partitions; None: with as few as can be.
@@ -415,10 +439,14 @@ class WindowScheme(Scheme):
         return schedule.window_sizes
 
     def _with_drawn(self, assembly: Assembly, windows: PlannedWindows) -> PlannedWindows:
-        """The windows with what is known of their batches; draws some if nothing is known."""
+        """The windows with what is known of their batches; draws some if nothing is known, unless
+        the user has not said how much memory there is."""
         windows = replace(windows, drawn=None)
         assembly = self._trying(assembly, windows)
-        bounds = windows.within(assembly.request().bounds)
+        request = assembly.request()
+        if request.memory is None:
+            return windows
+        bounds = windows.within(request.bounds)
         settings = assembly.drawn_settings(assembly.batch_size or 0)
         key = entry_key(assembly.store, settings)
         entry = load_entry(assembly.store, key)
@@ -460,10 +488,6 @@ def passes_for(seconds: Collection[tuple[float, float]]) -> int | None:
     if load >= PASSES_MAX * compute:
         return PASSES_MAX
     return max(int(load / compute), 1)
-
-
-def _undrawn(windows: PlannedWindows) -> PlannedWindows:
-    return windows
 
 
 def _rows_of(sample: Sample | Subgraph) -> dict[str, Int64Array]:
