@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -78,13 +78,6 @@ class AheadFeed(SampledFeed):
     """Samples a superbatch while the one before is replayed; see `epoch.Feed`.
 
     Attributes:
-        source: makes superbatches.
-        batches, loads: see `loads_of`, at the start of the epoch.
-        ready: superbatches that were sampled and are yet to be replayed.
-        alive: taken by each superbatch whose trace is open.
-        later: table name → the first uses by the superbatch after the one that is replayed; None:
-            they are not known yet.
-        traces: those that are open.
         recorded: the superbatch that was sampled apart and is replayed next; None: there is none.
     """
 
@@ -92,41 +85,127 @@ class AheadFeed(SampledFeed):
     recorded: Superbatch | None = None
 
     def __init__(self, source: _Source) -> None:
-        self.source = source
-        self.batches = self.loads = 0
-        self.ready: asyncio.Queue[Superbatch] = asyncio.Queue(ALIVE_MAX)
-        self.alive = asyncio.Semaphore(ALIVE_MAX)
-        self.later: Mapping[str, Codes] | None = None
-        self.traces: set[Trace] = set()
+        self._source = source
+        self._before = 0, 0  # see `loads_of`, at the start of the epoch
+        self._ready: asyncio.Queue[Superbatch] = asyncio.Queue(ALIVE_MAX)
+        self._alive = asyncio.Semaphore(ALIVE_MAX)  # taken by each superbatch with an open trace
+        # Table name → the first uses by the superbatch after the one that is replayed.
+        self._later: Mapping[str, Codes] | None = None
+        self._traces: set[Trace] = set()  # those that are open
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`."""
-        self.batches, self.loads = loads_of(epoch)
+        self._before = loads_of(epoch)
         _forget_next_uses(epoch)
-        return [inspect_stage(epoch, self), replay_stage(epoch, self)]
+        return [self._inspect_all(epoch), self._replay_all(epoch)]
 
     def discard(self) -> None:
         """See `Feed.discard`."""
         if self.recorded is not None and self.recorded.trace is not None:
             self.recorded.trace.close()
 
-    def misses(self, epoch: Epoch) -> float | None:
-        """Rows that a batch of this epoch loaded so far; None: none was delivered yet."""
-        batches, loads = loads_of(epoch)
-        delivered = batches - self.batches
-        return (loads - self.loads) / delivered if delivered > 0 else None
-
-    def close_trace(self, superbatch: Superbatch) -> None:
-        """Free a superbatch's file, so that another may be sampled."""
-        if superbatch.trace is not None:
-            superbatch.trace.close()
-            self.traces.discard(superbatch.trace)
-        self.alive.release()
-
     def close(self) -> None:
         """See `Feed.close`: free all files."""
-        for trace in self.traces:
+        for trace in self._traces:
             trace.close()
+
+    # ---- sampling
+
+    async def _inspect_all(self, epoch: Epoch) -> None:
+        """Sample and record superbatch after superbatch until the schedule ends."""
+        for number in count():
+            await self._alive.acquire()
+            superbatch = await self._inspect(epoch, number)
+            if superbatch.end > superbatch.first:
+                self._foresee(epoch, superbatch)
+            await self._ready.put(superbatch)
+            if superbatch.last:
+                return
+
+    async def _inspect(self, epoch: Epoch, number: int) -> Superbatch:
+        """Sample and record a superbatch, and find its next uses."""
+        source, first, alone = self._source, epoch.seeds_drawn, not self._traces
+        superbatch = Superbatch(None, first, source.size(number, self._misses(epoch)), first)
+        try:
+            superbatch.trace = await epoch.workers.run(source.open_trace)
+        except Exception as error:
+            superbatch.fail(first, error)
+            return superbatch
+        self._traces.add(superbatch.trace)
+        await _sample_superbatch(epoch, superbatch, source.end)
+        if alone and superbatch.end > first and not superbatch.written:
+            superbatch.fail(first, source.no_room())
+        await self._find_next_uses(epoch, superbatch, superbatch.trace)
+        return superbatch
+
+    def _misses(self, epoch: Epoch) -> float | None:
+        """Rows that a batch of this epoch loaded so far; None: none was delivered yet."""
+        batches, loads = loads_of(epoch)
+        delivered = batches - self._before[0]
+        return (loads - self._before[1]) / delivered if delivered > 0 else None
+
+    async def _find_next_uses(self, epoch: Epoch, superbatch: Superbatch, trace: Trace) -> None:
+        """Make the pass from the last batch to the first."""
+        last = next(iter((await epoch.workers.run(self._source.next_uses)).values()), None)
+        if last is None:
+            return
+        await epoch.workers.run(last.fill, lib.GD_NO_CODE)
+        for index in range(superbatch.end - 1, superbatch.first - 1, -1):
+            try:
+                await epoch.workers.run(trace.add_next_uses, index, last)
+            except Exception as error:
+                superbatch.fail(index, error)
+
+    def _foresee(self, epoch: Epoch, superbatch: Superbatch) -> None:
+        """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
+        assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
+        self._later = self._source.next_uses()
+        epoch.buffer.foresee(superbatch.first, superbatch.end, self._later)
+
+    # ---- replaying
+
+    async def _replay_all(self, epoch: Epoch) -> None:
+        """Put the recorded samples into the extracting queue, in order."""
+        while True:
+            superbatch = await self._ready.get()
+            end = await self._replay_superbatch(epoch, superbatch)
+            if superbatch.last:
+                epoch.extracting.end(end)
+                return
+            if superbatch.trace is not None:  # so that another superbatch may be sampled
+                superbatch.trace.close()
+                self._traces.discard(superbatch.trace)
+            self._alive.release()
+
+    async def _replay_superbatch(self, epoch: Epoch, superbatch: Superbatch) -> int:
+        """Put a superbatch's samples, and its error, into the extracting queue; returns the index
+        behind them."""
+        self._later = None  # what was known of this one is in the buffer
+        for index in range(superbatch.first, superbatch.end):
+            await epoch.extracting.reserve()
+            await self._replay(epoch, superbatch, index)
+        end = superbatch.end
+        if superbatch.error is None:
+            return end
+        await epoch.extracting.reserve()
+        epoch.extracting.put(end, Failed(end, superbatch.error))
+        return end + 1
+
+    async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
+        """Read a sample and put it, or the error, into the extracting queue."""
+        buffer, trace, known = epoch.buffer, superbatch.trace, self._later
+        assert isinstance(buffer, ForeseeingBuffer)
+        assert trace is not None
+        try:
+            sampled, of_nodes = await epoch.workers.run(_read, epoch, trace, index, known)
+        except Exception as error:
+            epoch.extracting.put(index, Failed(index, error))
+            return
+        if self._later is not known:  # it became known meanwhile
+            _add_later(sampled, of_nodes, self._later)
+        uses = dict.fromkeys(self._source.next_uses(), of_nodes)
+        buffer.announce(index, sampled.rows, uses)
+        epoch.extracting.put(index, sampled)
 
 
 class InspectFeed(AheadFeed):
@@ -148,21 +227,21 @@ class InspectFeed(AheadFeed):
     @property
     def following(self) -> Feed | int | None:
         """See `Feed`: the part that replays the superbatch."""
-        return None if self.recorded is None else ReplayFeed(self.source, self.recorded)
+        return None if self.recorded is None else ReplayFeed(self._source, self.recorded)
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`."""
-        self.batches, self.loads = loads_of(epoch)
+        self._before = loads_of(epoch)
         return [self._inspect_one(epoch)]
 
     async def _inspect_one(self, epoch: Epoch) -> None:
         try:
             await epoch.workers.run(self._load_graph)
-            superbatch = await _inspect(epoch, self, 0)
+            superbatch = await self._inspect(epoch, 0)
         finally:
             self._free_graph()
         if superbatch.trace is not None:
-            self.traces.discard(superbatch.trace)
+            self._traces.discard(superbatch.trace)
         self.recorded = superbatch
 
 
@@ -187,39 +266,9 @@ class ReplayFeed(AheadFeed):
 
     async def _replay_one(self, epoch: Epoch) -> None:
         if self.recorded.trace is not None:
-            self.traces.add(self.recorded.trace)
-            _foresee(epoch, self, self.recorded)
-        epoch.extracting.end(await _replay_superbatch(epoch, self, self.recorded))
-
-
-async def inspect_stage(epoch: Epoch, feed: AheadFeed) -> None:
-    """Sample and record superbatch after superbatch until the schedule ends."""
-    number, ended = 0, False
-    while not ended:
-        await feed.alive.acquire()
-        superbatch = await _inspect(epoch, feed, number)
-        if superbatch.end > superbatch.first:
-            _foresee(epoch, feed, superbatch)
-        ended = superbatch.last
-        number += 1
-        await feed.ready.put(superbatch)
-
-
-async def _inspect(epoch: Epoch, feed: AheadFeed, number: int) -> Superbatch:
-    """Sample and record a superbatch, and find its next uses."""
-    source, first, alone = feed.source, epoch.seeds_drawn, not feed.traces
-    superbatch = Superbatch(None, first, source.size(number, feed.misses(epoch)), first)
-    try:
-        superbatch.trace = await epoch.workers.run(source.open_trace)
-    except Exception as error:
-        superbatch.fail(first, error)
-        return superbatch
-    feed.traces.add(superbatch.trace)
-    await _sample_superbatch(epoch, superbatch, source.end)
-    if alone and superbatch.end > first and not superbatch.written:
-        superbatch.fail(first, source.no_room())
-    await _find_next_uses(epoch, source, superbatch)
-    return superbatch
+            self._traces.add(self.recorded.trace)
+            self._foresee(epoch, self.recorded)
+        epoch.extracting.end(await self._replay_superbatch(epoch, self.recorded))
 
 
 async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | None) -> None:
@@ -268,27 +317,6 @@ def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool,
     return written, perf_counter() - started
 
 
-async def _find_next_uses(epoch: Epoch, source: _Source, superbatch: Superbatch) -> None:
-    """Make the pass from the last batch to the first."""
-    assert superbatch.trace is not None
-    last = next(iter((await epoch.workers.run(source.next_uses)).values()), None)
-    if last is None:
-        return
-    await epoch.workers.run(last.fill, lib.GD_NO_CODE)
-    for index in range(superbatch.end - 1, superbatch.first - 1, -1):
-        try:
-            await epoch.workers.run(superbatch.trace.add_next_uses, index, last)
-        except Exception as error:
-            superbatch.fail(index, error)
-
-
-def _foresee(epoch: Epoch, feed: AheadFeed, superbatch: Superbatch) -> None:
-    """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
-    assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
-    feed.later = feed.source.next_uses()
-    epoch.buffer.foresee(superbatch.first, superbatch.end, feed.later)
-
-
 def loads_of(epoch: Epoch) -> tuple[int, int]:
     """How many batches of the loader were delivered, and rows loaded into the epoch's buffer."""
     buffer = epoch.buffer
@@ -296,53 +324,10 @@ def loads_of(epoch: Epoch) -> tuple[int, int]:
     return epoch.counters.batches, loads
 
 
-async def replay_stage(epoch: Epoch, feed: AheadFeed) -> None:
-    """Put the recorded samples into the extracting queue, in order."""
-    while True:
-        superbatch = await feed.ready.get()
-        end = await _replay_superbatch(epoch, feed, superbatch)
-        if superbatch.last:
-            epoch.extracting.end(end)
-            return
-        feed.close_trace(superbatch)
-
-
 def _forget_next_uses(epoch: Epoch) -> None:
     """Rows in the buffer are keyed by the batches of another epoch."""
     assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
     epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
-
-
-async def _replay_superbatch(epoch: Epoch, feed: AheadFeed, superbatch: Superbatch) -> int:
-    """Put a superbatch's samples, and its error, into the extracting queue; returns the index
-    behind them."""
-    feed.later = None  # what was known of this one is in the buffer
-    for index in range(superbatch.first, superbatch.end):
-        await epoch.extracting.reserve()
-        await _replay(epoch, feed, superbatch, index)
-    end = superbatch.end
-    if superbatch.error is None:
-        return end
-    await epoch.extracting.reserve()
-    epoch.extracting.put(end, Failed(end, superbatch.error))
-    return end + 1
-
-
-async def _replay(epoch: Epoch, feed: AheadFeed, superbatch: Superbatch, index: int) -> None:
-    """Read a sample and put it, or the error, into the extracting queue."""
-    buffer, trace, known = epoch.buffer, superbatch.trace, feed.later
-    assert isinstance(buffer, ForeseeingBuffer)
-    assert trace is not None
-    try:
-        sampled, of_nodes = await epoch.workers.run(_read, epoch, trace, index, known)
-    except Exception as error:
-        epoch.extracting.put(index, Failed(index, error))
-        return
-    if feed.later is not known:  # it became known meanwhile
-        _add_later(sampled, of_nodes, feed.later)
-    uses = dict.fromkeys(feed.source.next_uses(), of_nodes)
-    buffer.announce(index, sampled.rows, uses)
-    epoch.extracting.put(index, sampled)
 
 
 def _read(
