@@ -192,23 +192,6 @@ class PlannedSuperbatches:
         """See `Ahead.disk_bytes`."""
         return self.waiting(size) * self.record_bytes(size)
 
-    def size(self, number: int, slots: int, misses: float | None, most: int) -> int:
-        """How many batches a superbatch has.
-
-        Args:
-            number: its number in the epoch.
-            slots: rows that the feature buffer holds.
-            misses: rows that a batch loads; None: it is not known yet.
-            most: see `most`.
-        """
-        if self.apart:  # the feature buffer begins empty after each, so few are best
-            return most
-        if number < len(RAMP):
-            most = min(most, RAMP[number])
-        if self.asked is not None or misses is None:
-            return most
-        return min(most, max(int(HELD * slots / max(misses, 1.0)), AUTO_MIN))
-
     def said(self, size: Bounds) -> tuple[str, ...]:
         """See `Ahead.said`."""
         most, disk = self.most(size), format_size(self.disk_bytes(size))
@@ -252,13 +235,19 @@ class LoaderSuperbatches:
         self._rows = request.store.num_nodes
         knows = policy is not None and find("policies", policy).looks_ahead
         self._names = [each.name for each in request.tables if knows and not each.of_edges]
-        self._most = self._planned.most(self._size)
         self._uses: dict[str, Codes] = {}
 
     def size(self, number: int, misses: float | None) -> int:
         """How many batches superbatch `number` of this epoch has; a batch misses about `misses`
         rows in the feature buffer, or it is not known yet."""
-        return self._planned.size(number, self._slots, misses, self._most)
+        most = self._planned.most(self._size)
+        if self._planned.apart:  # the feature buffer begins empty after each, so few are best
+            return most
+        if number < len(RAMP):
+            most = min(most, RAMP[number])
+        if self._planned.asked is not None or misses is None:
+            return most
+        return min(most, max(int(HELD * self._slots / max(misses, 1.0)), AUTO_MIN))
 
     def open_trace(self) -> Trace:
         """A new trace; blocks.

@@ -2,7 +2,7 @@
 
 The feature buffer of a loader that samples inside windows holds the static rows and those of two
 windows (HierBatching section 3): one is trained on while the next one is loaded. Rows that both
-have are there once. `partitioned_planner` makes the plan for windows of one size; `WindowScheme`
+have are there once. `partitioned_planner` makes the plan for windows of one size; the scheme
 (`scheme.py`) tries several. The slots must hold two windows, or batches would load rows one by one.
 """
 

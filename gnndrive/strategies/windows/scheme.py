@@ -84,7 +84,7 @@ class InsideWindows(Strategy):
     mixed: ClassVar[bool] = False
     """Whether windows are to mix nodes, so that partitions at random suit them best."""
 
-    def open(self, assembly: Assembly) -> WindowScheme:
+    def open(self, assembly: Assembly) -> _WindowScheme:
         """See `Strategy.open`."""
         refuse_unused(
             assembly.own, "is for batches that are sampled from the whole graph, and strategy="
@@ -101,7 +101,7 @@ class InsideWindows(Strategy):
             raise ConfigError(f"static={share!r}: give a share of the nodes, from 0 to 1")
         found = find_partitioned(assembly.store, self.partitioned, self.name)
         _check_tables(assembly)
-        return WindowScheme(self, found)
+        return _WindowScheme(self, found)
 
     def lacks(self, store: Store) -> str | None:
         """See `Strategy.lacks`."""
@@ -201,8 +201,8 @@ def _check_tables(assembly: Assembly) -> None:
 
 
 @dataclass(frozen=True)
-class WindowScheme(Scheme):
-    """How a loader uses a partitioned store.
+class _WindowScheme(Scheme):
+    """How a loader uses a partitioned store; see `Scheme`.
 
     Attributes:
         strategy: says how.
@@ -229,12 +229,10 @@ class WindowScheme(Scheme):
 
     @property
     def not_shared(self) -> str:  # type: ignore[override]
-        """See `Scheme`."""
         return f"with strategy={self.strategy.name!r} each rank has windows of its own"
 
     @property
     def single(self) -> str:  # type: ignore[override]
-        """See `Scheme`."""
         return f"strategy={self.strategy.name!r} samples inside windows"
 
     @property
@@ -254,8 +252,8 @@ class WindowScheme(Scheme):
         """The most partitions in a window that were asked for."""
         return self.strategy.megabatch or self.resumed_size
 
-    def current(self, assembly: Assembly, begun: bool) -> WindowScheme:
-        """See `Scheme.current`: the windows stay the same once the runtime is made."""
+    def current(self, assembly: Assembly, begun: bool) -> _WindowScheme:
+        """The windows stay the same once the runtime is made."""
         _check_tables(assembly)  # the program may have set features meanwhile
         depends = repr([assembly.own, self._size, assembly.num_neighbors, assembly.batch_size])
         known = self.windows is not None
@@ -264,16 +262,15 @@ class WindowScheme(Scheme):
             return self
         return replace(self, windows=self._choose(assembly), chosen_for=depends)
 
-    def after_epoch(self, counters: Counters) -> WindowScheme:
-        """See `Scheme.after_epoch`: decides how many passes the next epochs have."""
+    def after_epoch(self, counters: Counters) -> _WindowScheme:
+        """Decides how many passes the next epochs have."""
         if self.strategy.passes != AUTO or self.measured is not None:
             return self
         return replace(self, measured=passes_for(counters.window_seconds))
 
     # ---- what batches depend on
 
-    def settings(self) -> dict[str, Any]:
-        """See `Scheme.settings`; the names are those of arguments."""
+    def settings(self) -> dict[str, Any]:  # by the names of arguments
         arrays, windows = self.source.info.arrays, self.chosen
         checksums = f"{arrays['order'].checksum} {arrays['bounds'].checksum}"
         return {
@@ -283,12 +280,11 @@ class WindowScheme(Scheme):
         }  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """See `Scheme.state`."""
         return {"passes": self.measured}
 
-    def resumed(self, assembly: Assembly, state: Mapping[str, Any], begun: bool) -> WindowScheme:
-        """See `Scheme.resumed`. Without `megabatch=`, a loader that has not begun takes the size of
-        the state's windows, because its batches depend on it."""
+    def resumed(self, assembly: Assembly, state: Mapping[str, Any], begun: bool) -> _WindowScheme:
+        """Without `megabatch=`, a loader that has not begun takes the size of the state's windows,
+        because its batches depend on it."""
         passes = state.get("passes")
         if passes is not None and not (type(passes) is int and passes >= 1):
             raise ConfigError("the state is damaged: give what state_dict() returned")
@@ -304,13 +300,11 @@ class WindowScheme(Scheme):
             raise ConfigError(f"the state was saved with megabatch={size}: {error}") from None
 
     def drawn_text(self) -> str:
-        """See `Scheme.drawn_text`."""
         return f"windows {self.settings()}"
 
     # ---- what is made of it
 
     def schedule_context(self, context: ScheduleContext, ranks: Ranks) -> ScheduleContext:
-        """See `Scheme.schedule_context`."""
         dealt = ranks.dealt_by == "loader"
         return replace(
             context, partitioned=self.source, megabatch=self.chosen.megabatch,
@@ -319,15 +313,12 @@ class WindowScheme(Scheme):
         )  # fmt: skip
 
     def sampler_context(self, context: SamplerContext) -> SamplerContext:
-        """See `Scheme.sampler_context`."""
         return replace(context, window_nodes=self.chosen.nodes)
 
     def planner(self, request: PlanRequest) -> Planner:
-        """See `Scheme.planner`."""
         return partitioned_planner(request, self.chosen)
 
     def feed(self, context: FeedContext) -> Feed:
-        """See `Scheme.feed`."""
         pointers = context.request.store.edges().index_pointers
         chosen = self.chosen
         return WindowFeed(PartitionWindows(self.source, chosen.static, pointers, context.left))

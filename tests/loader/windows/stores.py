@@ -12,7 +12,6 @@ import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.store.partitioned.partition import partition
-from gnndrive.strategies.windows.scheme import WindowScheme
 from tests.loader.batches import bits
 
 NODES, EDGES, PARTS = 900, 7_000, 12
@@ -68,7 +67,6 @@ def with_windows(
 def inside(loader: NeighborLoader, window: Window) -> torch.Tensor:
     """Whether each node is in the window: in its partitions, or static; bool [N]."""
     scheme = loader._assembly().scheme
-    assert isinstance(scheme, WindowScheme)
     partitioned, static = scheme.source, scheme.chosen.static
     found = np.isin(partitioned.part_of(np.arange(partitioned.num_nodes)), window.partitions)
     found[np.asarray(partitioned.order)[partitioned.home[:static]]] = True
