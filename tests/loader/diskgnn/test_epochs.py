@@ -92,10 +92,6 @@ def test_batches_in_any_order(replay, graph):
         assert sorted(seeds_of(batches)) == sorted(seeds_of(plain))
 
 
-ITEMS = ("feature buffer", "index", "queued samples", "residents", "records", "leases",
-         "input nodes", "labels", "staging", "live batches")  # fmt: skip
-
-
 def least_of(error: ConfigError, name: str) -> int:
     found = re.search(rf'give at least {name}="([^"]+)"', str(error))
     assert found is not None, error
@@ -120,18 +116,6 @@ def test_the_least_that_is_named_works(replay, graph, name):
             iter(loader)
     for batch in batches:
         check_rows(batch, graph)
-
-
-@pytest.mark.parametrize("memory", ["4.8MB", "6MB"])
-def test_the_total_is_within_memory(replay, memory):
-    plan = replay(memory=memory).plan()
-    assert plan.total_bytes <= parse_size(memory, "memory")
-    assert [line.what for line in plan.lines] == list(ITEMS)
-    assert sum(line.nbytes for line in plan.lines) == plan.total_bytes
-    assert plan.lines[0].nbytes == sum(table.slots * table.row_bytes for table in plan.tables)
-    for table in plan.tables:
-        assert table.slots == table.residents + table.places * table.place_rows
-        assert table.places in (1, 2)
 
 
 def test_index_pointers_are_not_counted_because_none_are_read(store, monkeypatch):
@@ -174,13 +158,6 @@ def test_hot_rows_without_room_are_counted_in_the_requests_that_read_them(replay
     list(loader)
     done = (float(loader.stats()["requests"]) - before) / BATCHES
     assert done / 2 < predicted < 2 * done
-
-
-def test_on_a_device(replay):
-    plan = replay(device="simulated-cuda", device_memory="600KB").plan()
-    assert plan.device_bytes <= 600_000
-    assert [line.what for line in plan.device_lines] == ["feature buffer", "live batches"]
-    assert "from device" in str(plan)
 
 
 @pytest.mark.parametrize("name", ["memory", "buffer"])

@@ -167,21 +167,6 @@ def test_types_of_a_homogeneous_store_and_samples_without_types_are_refused(make
         next(iter(make(neighbor_sampler=Odd())))
 
 
-def test_the_tables_share_the_buffer_by_their_largest_batches(make):
-    plan = make(buffer="20KB", batch_size=4).plan()
-    tables = {table.name: table for table in plan.tables}
-    assert set(tables) == {
-        "nodes/paper/x", "nodes/author/x", "nodes/venue/x", "edges/author__writes__paper/edge_attr",
-    }  # fmt: skip
-    assert plan.buffer_bytes <= 20_000
-    open_ones = [table for table in plan.tables if table.slots < table.rows]
-    shares = [table.slots / table.batch_rows_max for table in open_ones]
-    assert len(shares) > 1
-    assert max(shares) - min(shares) < 0.1
-    assert tables["nodes/venue/x"].slots == NODES["venue"]
-    assert "7 of 7 nodes/venue/x" in str(plan)
-
-
 # ---- several tables
 
 

@@ -5,7 +5,6 @@ The device is the simulated one: code that does not wait for an event that it sh
 wrong bytes.
 """
 
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +21,6 @@ from tests.loader.windows.stores import NODES, PARTS, STATIC, check
 from tests.soak import product
 
 ROW_BYTES = 36
-LEAST = re.compile(r'give device_memory="([^"]+)"')
 
 
 def test_half_of_the_free_memory_is_for_windows(make, monkeypatch):
@@ -63,19 +61,6 @@ def test_a_model_that_takes_memory_after_the_plan(make, monkeypatch):
     free = 0
     assert len(list(batches)) == len(loader) == smaller
     assert len(list(loader)) == smaller
-
-
-@pytest.mark.parametrize("megabatch", [None, 1, 4])
-def test_two_windows_must_fit(make: Make, megabatch: int | None) -> None:
-    """The message names the least that works, and it works."""
-    given = {"device": "simulated-cuda", "megabatch": megabatch}
-    loader = make(device_memory="9KB", **given)
-    with pytest.raises(ConfigError, match="device_memory=9 KB is too little for windows") as caught:
-        loader.plan()
-    assert ("smaller megabatch=" in str(caught.value)) is (megabatch == 4)
-    least = make(device_memory=LEAST.search(str(caught.value))[1], **given)
-    assert least.plan().slots >= 2 * (megabatch or 1) * NODES // PARTS
-    assert len(list(least)) == len(least)
 
 
 class Loading:
@@ -137,15 +122,3 @@ def test_a_second_live_iterator_has_fewer_slots(make, graph, megabatch, device):
     for one, other in zip(loader, alone, strict=True):
         assert_same(one, other)
         check(one, graph)
-
-
-def test_what_each_live_iterator_has_is_counted_for_each(make: Make) -> None:
-    """Each holds windows of its own; the folder's arrays are there once."""
-    plan = make().plan()
-    once = {
-        "feature buffer", "slot tables", "static nodes", "index pointers", "topology", "labels",
-        "input nodes", "staging",
-    }  # fmt: skip
-    items = {line.what: line.host_bytes for line in plan.lines}
-    assert items["held rows"] > 0 < items["static nodes"]
-    assert plan.epoch_bytes == sum(each for what, each in items.items() if what not in once)

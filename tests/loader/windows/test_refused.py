@@ -29,11 +29,10 @@ from tests.loader.windows.stores import (
     PARTS,
     make_graph,
     make_store,
-    windows_of,
 )
 from tests.soak import product
 
-LEAST = re.compile(r'(memory|buffer)="([^"]+)"')
+LEAST = re.compile(r'give (?:at least )?(memory|buffer|device_memory)="([^"]+)"')
 
 
 @pytest.fixture
@@ -139,9 +138,11 @@ def test_what_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
 # ---- memory
 
 
-@product("megabatch,name", [None, 1, 5], ["memory", "buffer"])
+@product("megabatch,name", [None, 1, 5], ["memory", "buffer", "device_memory"])
 def test_the_least_that_works_is_named(make: Make, name: str, megabatch: int | None) -> None:
     """And works; a fiftieth less does not."""
+    if name == "device_memory":
+        make = partial(make, device="simulated-cuda")
     with pytest.raises(ConfigError, match=f"{name}=1 KB is too little") as caught:
         make(megabatch=megabatch, **{name: "1KB"}).plan()
     found = LEAST.search(str(caught.value))
@@ -150,7 +151,10 @@ def test_the_least_that_works_is_named(make: Make, name: str, megabatch: int | N
     loader = make(megabatch=megabatch, **{name: found[2]})
     assert len(list(loader)) == len(loader)
     plan = loader.plan()
-    used = plan.total_bytes if name == "memory" else plan.buffer_bytes
+    used = {
+        "memory": plan.total_bytes, "buffer": plan.buffer_bytes,
+        "device_memory": plan.device_bytes,
+    }[name]  # fmt: skip
     with pytest.raises(ConfigError, match="is too little"):
         make(megabatch=megabatch, **{name: used * 49 // 50}).plan()
 
@@ -191,24 +195,6 @@ def test_damage_is_an_error_or_harmless(make, folder, kind, opened, seeds, tmp_p
         )
         assert what == "sound" or str(damaged) in message, (seed, said, message)
         assert what == "refused" or opened or kind != "short"
-
-
-@pytest.mark.parametrize("code", [-1, 10**6])
-def test_a_code_that_is_no_node(make: Make, folder: Path, code: int) -> None:
-    """The error comes at the turn of its window's first batch; the next epoch has it again."""
-    loader = make(partitioned=folder, static=0)
-    window = windows_of(loader)[1]
-    at = int(loader._scheme.source.edge_bounds[window.partitions[1]]) + 3
-    codes = np.memmap(folder / "indices.npy", np.int32, "r+", DATA_OFFSET)
-    codes[at] = code
-    codes.flush()
-    for _ in range(2):
-        loader.set_epoch(0)
-        batches = iter(loader)
-        for _ in range(window.first):
-            next(batches)
-        with pytest.raises(StoreError, match=rf"indices\.npy has the code {code}, .*{MEND}"):
-            next(batches)
 
 
 def test_order_and_place_that_end_early(make: Make, folder: Path) -> None:
