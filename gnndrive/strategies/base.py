@@ -331,7 +331,16 @@ def strategy(named: Any) -> Strategy:
         raise ConfigError(
             f"no strategy is called {name!r}; there are: {', '.join(['auto', *sorted(known)])}"
         )
-    return _with_arguments(known[name], text) if colon else known[name]
+    found = known[name]
+    if not colon:
+        return found
+    own = found.arguments()
+    given = values_in(
+        parts_of(text), found, own,
+        lambda part: f"strategy={named!r}: {part!r} is no argument of it: {name} has "
+        f"{', '.join(own) or 'none'}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE",
+    )  # fmt: skip
+    return replace(found, **given)
 
 
 def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
@@ -395,18 +404,6 @@ def batches_of(strategy: Strategy) -> str:
         if (each.schedule, each.sampler) == (strategy.schedule, strategy.sampler):
             return each.name
     return strategy.name
-
-
-def _with_arguments(strategy: Strategy, text: str) -> Strategy:
-    """The strategy with the arguments that a text gives, such as "superbatch=256,phases=apart"."""
-    own = strategy.arguments()
-    has = ", ".join(own) or "none"
-    given = values_in(
-        parts_of(text), strategy, own,
-        lambda part: f"strategy={strategy.name + ':' + text!r}: {part!r} is no argument of it: "
-        f"{strategy.name} has {has}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE",
-    )  # fmt: skip
-    return replace(strategy, **given)
 
 
 def parts_of(text: str) -> list[str]:

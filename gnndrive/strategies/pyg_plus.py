@@ -268,6 +268,8 @@ class _MappedBuffers:
     async def grow(self) -> None:
         pass
 
+    drain = closed = close = grow  # an epoch ends after its gathers
+
     async def replace_plan(self, settings: RuntimeSettings) -> None:
         self.settings = settings
 
@@ -280,18 +282,9 @@ class _MappedBuffers:
     def retire(self) -> None:
         self.stopped = True  # a gather that is under way ends soon
 
-    async def drain(self) -> None:
-        pass  # an epoch ends after its gathers
-
-    async def closed(self) -> None:
-        pass
-
     async def close_tiers(self) -> None:
         self._threads.shutdown()
         self._maps.clear()
-
-    async def close(self) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -304,14 +297,13 @@ class _MappedLease:
     async def ready(self) -> None:
         pass
 
+    gathered = ready
+
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         rows = self.rows[table]
         into = empty_tensor(self.mapped.empty, (len(rows), *row_shape), dtype)
         self.mapped.gather(table, rows, into)
         return into
-
-    async def gathered(self) -> None:
-        pass
 
     def release(self) -> None:
         pass
@@ -333,8 +325,7 @@ class _MappedBuffer:
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         pass
 
-    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        pass
+    withdraw = announce
 
     def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
         return True

@@ -110,7 +110,7 @@ class AheadScheme(Scheme):
         self.strategy = strategy
         self.not_shared = f"with strategy={strategy.name!r} each rank samples ahead for itself"
 
-    def ahead(self, assembly: Assembly) -> PlannedSuperbatches:
+    def ahead(self, assembly: Assembly) -> _PlannedSuperbatches:
         """See `Scheme.ahead`."""
         asked, store = self.strategy.superbatch, assembly.store
         folder = self.strategy.folder_in(store.path)
@@ -118,7 +118,7 @@ class AheadScheme(Scheme):
             batches = assembly.steps()
         except TypeError:
             batches = SUPERBATCH_MAX
-        return PlannedSuperbatches(
+        return _PlannedSuperbatches(
             folder, None if asked == "auto" else int(asked), batches, assembly.seeds_max,
             np.dtype(position_dtype(store.num_edges)).itemsize, free_bytes(folder),
             self.strategy.phases == "apart",
@@ -133,7 +133,7 @@ class AheadScheme(Scheme):
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedSuperbatches:
+class _PlannedSuperbatches:
     """What is decided of superbatches before the first one; see `plan.request.Ahead`.
 
     Attributes:
@@ -155,15 +155,12 @@ class PlannedSuperbatches:
     apart: bool = False
 
     def part(self, size: Bounds) -> _SampledAhead:
-        """See `Ahead.part`."""
         return _SampledAhead(self, size)
 
     def window(self, size: Bounds) -> int:
-        """See `Ahead.window`."""
         return ALIVE_MAX * self.most(size)
 
     def foreseen(self, size: Bounds) -> int | None:
-        """See `Ahead.foreseen`."""
         return None if self.asked is None else self.most(size)
 
     @property
@@ -172,7 +169,6 @@ class PlannedSuperbatches:
         return 1 if self.apart else ALIVE_MAX
 
     def record_bytes(self, size: Bounds) -> int:
-        """See `Ahead.record_bytes`."""
         nodes, edges = sum(size.entries.values()), sum(size.edges.values())
         expanded = nodes if size.expanded is None else size.expanded
         return record_bytes(nodes, expanded, edges, self.seeds, self.position_bytes)
@@ -189,11 +185,9 @@ class PlannedSuperbatches:
         return min(self.alive * self.most(size), self.batches)
 
     def disk_bytes(self, size: Bounds) -> int:
-        """See `Ahead.disk_bytes`."""
         return self.waiting(size) * self.record_bytes(size)
 
     def said(self, size: Bounds) -> tuple[str, ...]:
-        """See `Ahead.said`."""
         most, disk = self.most(size), format_size(self.disk_bytes(size))
         which = "superbatch=" if self.asked is not None else 'superbatch="auto"'
         return (
@@ -206,7 +200,7 @@ class PlannedSuperbatches:
 class _SampledAhead:
     """What samples take that wait on disk, and what is known of them; see `Part`."""
 
-    planned: PlannedSuperbatches
+    planned: _PlannedSuperbatches
     size: Bounds  # of the largest batch
 
     def items(self, shape: Shape) -> Iterator[Item]:
@@ -229,7 +223,7 @@ class LoaderSuperbatches:
 
     def __init__(self, context: FeedContext) -> None:
         request, policy = context.request, context.policy
-        assert isinstance(request.ahead, PlannedSuperbatches)
+        assert isinstance(request.ahead, _PlannedSuperbatches)
         self._planned, self._size = request.ahead, request.planned
         self._slots, self._empty, self.end = context.plan.slots, context.empty, context.end
         self._rows = request.store.num_nodes
