@@ -25,19 +25,11 @@ from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
+from gnndrive.plan import costs
 from gnndrive.plan.choice import fitting
 from gnndrive.plan.costs import (
-    DISK,
-    GATHER,
-    HAND_OVER,
-    HAND_OVER_S,
-    LAND_BYTE_S,
-    LONG_READ_BYTES,
-    PROCESSORS,
     Disk,
     Loading,
-    copy_seconds,
-    processors,
 )
 from gnndrive.plan.plan import (
     Budget,
@@ -181,7 +173,7 @@ class PackSlots:
             shared: of these, in the segment.
             tables: those of a plan.
         """
-        requests = read / LONG_READ_BYTES + shared / (LONG_READ_BYTES / 4) + 2
+        requests = read / costs.LONG_READ_BYTES + shared / (costs.LONG_READ_BYTES / 4) + 2
         seconds = requests * self.disk.request_s + read * self.disk.byte_s
         for table in tables:
             ends, uses = self.recording.band_ends[table.name], self.recording.band_uses[table.name]
@@ -444,11 +436,12 @@ def _replayed_seconds(
 ) -> dict[str, float]:
     """What a batch with so many rows, of `nbytes`, keeps busy for how long, by part; see
     `plan/pace.py`. Reading `read_bytes` takes `disk_s`."""
-    gather_s = copy_seconds(rows, nbytes)
-    computing = gather_s + HAND_OVER_S + LAND_BYTE_S * read_bytes
+    gather_s = costs.copy_seconds(rows, nbytes)
+    computing = gather_s + costs.HAND_OVER_S + costs.LAND_BYTE_S * read_bytes
     return {
-        DISK: disk_s, GATHER: pace * gather_s, HAND_OVER: pace * HAND_OVER_S,
-        PROCESSORS: pace * computing / processors(),
+        costs.DISK: disk_s, costs.GATHER: pace * gather_s,
+        costs.HAND_OVER: pace * costs.HAND_OVER_S,
+        costs.PROCESSORS: pace * computing / costs.processors(),
     }  # fmt: skip
 
 

@@ -21,22 +21,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import NO_TOPOLOGY, Int32Array, Int64Array, TopologyChoice
-from gnndrive.plan.costs import (
-    ADMISSION,
-    BESIDE,
-    DISK,
-    FILTER,
-    FILTER_EDGE_S,
-    GATHER,
-    HAND_OVER,
-    HAND_OVER_S,
-    LAND_BYTE_S,
-    PROCESSORS,
-    SAMPLING,
-    admit_seconds,
-    gather_seconds,
-    processors,
-)
+from gnndrive.plan import costs
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Budget, Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner, StageCounts
@@ -277,19 +262,20 @@ def partitioned_cost(
     batches = max(batches, 1)
     rows, edges = rows / batches, edges / batches
     read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
-    count, sample_s = drawn.together.get(table.name, (0,))[0], BESIDE * drawn.sample_s
-    cores, gather_s = processors(), pace * gather_seconds(count, count * table.row_bytes)
-    admit_s, filter_s = pace * admit_seconds(count, rows), pace * FILTER_EDGE_S * edges
+    count, sample_s = drawn.together.get(table.name, (0,))[0], costs.BESIDE * drawn.sample_s
+    gather_s = pace * costs.gather_seconds(count, count * table.row_bytes)
+    admit_s, filter_s = pace * costs.admit_seconds(count, rows), pace * costs.FILTER_EDGE_S * edges
     computing = sample_s + gather_s + admit_s + filter_s
-    computing += pace * (HAND_OVER_S + LAND_BYTE_S * rows * table.row_bytes)
+    cores = costs.processors()
+    computing += pace * (costs.HAND_OVER_S + costs.LAND_BYTE_S * rows * table.row_bytes)
     seconds = {
-        DISK: request.disk.long_reads(read),
-        FILTER: filter_s,
-        SAMPLING: sample_s / min(planner.stages.samplers, cores),
-        ADMISSION: admit_s,
-        GATHER: gather_s,
-        HAND_OVER: pace * HAND_OVER_S,
-        PROCESSORS: computing / cores,
+        costs.DISK: request.disk.long_reads(read),
+        costs.FILTER: filter_s,
+        costs.SAMPLING: sample_s / min(planner.stages.samplers, cores),
+        costs.ADMISSION: admit_s,
+        costs.GATHER: gather_s,
+        costs.HAND_OVER: pace * costs.HAND_OVER_S,
+        costs.PROCESSORS: computing / cores,
     }
     note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"
     return StrategyCost(name, seconds, batches, None, same_batches=False, note=note)
