@@ -1,4 +1,4 @@
-"""What the windows of a partitioned store need, and what a batch inside one costs.
+"""What the windows of a partitioned store need.
 
 The feature buffer of a loader that samples inside windows holds the static rows and those of two
 windows (HierBatching section 3): one is trained on while the next one is loaded. Rows that both
@@ -8,7 +8,7 @@ have are there once. `partitioned_planner` makes the plan for windows of one siz
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
@@ -20,13 +20,11 @@ from gnndrive.buffer.items import LEASE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
-from gnndrive.common.records import NO_TOPOLOGY, Int32Array, Int64Array, TopologyChoice
-from gnndrive.plan import costs
+from gnndrive.common.records import NO_TOPOLOGY, Int64Array, TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Budget, Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.request import PlanRequest, planner_of
-from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.sampling.load_window import loading_bytes
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.schedules.base import WindowSizes
@@ -39,7 +37,6 @@ K = TypeVar("K")
 STAGES = StageCounts(2, 4, 3)
 FREE = "the part of the device's free memory that loading may use, "
 QUARTER = "a quarter of the memory that is left, "
-INSIDE = "batches are smaller: neighbours outside their window are left out"
 TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because each window has a graph of its own", 0)
 _MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
 HELD_BYTES = 16  # of a row that `WindowFeed` holds: its number, its slot, whether it is there
@@ -229,53 +226,3 @@ def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Planne
         planner, shape=shape, parts=(windows, *planner.parts), slots=windows, topology=TOPOLOGY,
         elastic=None, limits=None,
     )  # fmt: skip
-
-
-def partitioned_cost(
-    name: str, request: PlanRequest, planner: Planner, pace: float,
-    windows: Iterable[Int32Array | None], batches: int,
-) -> StrategyCost:  # fmt: skip
-    """What a batch inside a window costs; see `plan/pace.py`.
-
-    Args:
-        name: the strategy's.
-        request, planner, pace: of the loader and its machine.
-        windows: the partitions of each window of an epoch.
-        batches: of an epoch.
-
-    Raises:
-        ConfigError: the plan does not fit, or no batch was drawn.
-    """
-    plan, sizes = planner.plan(), planner.slots
-    assert isinstance(sizes, PlannedWindows)
-    partitioned, drawn = sizes.partitioned, sizes.drawn
-    if drawn is None:
-        raise ConfigError("how large batches are is not known before one is drawn: give memory=")
-    nodes, codes = np.diff(partitioned.bounds), np.diff(partitioned.edge_bounds)
-    (table,) = plan.tables
-    rows, edges, before = float(sizes.static), 0.0, set[int]()
-    for window in windows:
-        there = set() if window is None else set(window.tolist())
-        rows += float(nodes[list(there - before)].sum())
-        edges += float(codes[list(there)].sum())
-        before = there
-    batches = max(batches, 1)
-    rows, edges = rows / batches, edges / batches
-    read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
-    count, sample_s = drawn.together.get(table.name, (0,))[0], costs.BESIDE * drawn.sample_s
-    gather_s = pace * costs.gather_seconds(count, count * table.row_bytes)
-    admit_s, filter_s = pace * costs.admit_seconds(count, rows), pace * costs.FILTER_EDGE_S * edges
-    computing = sample_s + gather_s + admit_s + filter_s
-    cores = costs.processors()
-    computing += pace * (costs.HAND_OVER_S + costs.LAND_BYTE_S * rows * table.row_bytes)
-    seconds = {
-        costs.DISK: request.disk.long_reads(read),
-        costs.FILTER: filter_s,
-        costs.SAMPLING: sample_s / min(planner.stages.samplers, cores),
-        costs.ADMISSION: admit_s,
-        costs.GATHER: gather_s,
-        costs.HAND_OVER: pace * costs.HAND_OVER_S,
-        costs.PROCESSORS: computing / cores,
-    }
-    note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"
-    return StrategyCost(name, seconds, batches, None, same_batches=False, note=note)

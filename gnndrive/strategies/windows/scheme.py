@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.loader.arguments import positive
@@ -26,6 +28,7 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Feed
+from gnndrive.plan import costs
 from gnndrive.plan.choice import fitting
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.planner import Planner
@@ -40,14 +43,11 @@ from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import FeedContext, Scheme, Strategy, refuse_unused
 from gnndrive.strategies.windows.feed import PartitionWindows, WindowFeed
-from gnndrive.strategies.windows.plan import (
-    PlannedWindows,
-    partitioned_cost,
-    partitioned_planner,
-)
+from gnndrive.strategies.windows.plan import PlannedWindows, partitioned_planner
 
 AUTO = "auto"  # passes=: as many as loading a window takes
 RANDOM = "random"  # a partitioning's method
+INSIDE = "batches are smaller: neighbours outside their window are left out"
 PASSES_MAX = 8  # that are chosen
 _DIGITS = 12  # of a checksum, in a state
 
@@ -130,10 +130,41 @@ class InsideWindows(Strategy):
         inside = (
             self.suited(assembly.store).open(assembly).current(assembly, begun=False).of(assembly)
         )
-        request = inside.request()
-        windows = (each.partitions for each in inside.schedule(0).windows(0))
-        planner = inside.scheme.planner(request)
-        return partitioned_cost(self.text, request, planner, known.pace, windows, inside.steps())
+        request, sizes, pace = inside.request(), inside.scheme.chosen, known.pace
+        planner, partitioned, drawn = inside.scheme.planner(request), sizes.partitioned, sizes.drawn
+        plan = planner.plan()
+        if drawn is None:
+            raise ConfigError(
+                "how large batches are is not known before one is drawn: give memory="
+            )
+        nodes, codes = np.diff(partitioned.bounds), np.diff(partitioned.edge_bounds)
+        (table,), batches = plan.tables, max(inside.steps(), 1)
+        rows, edges, before = float(sizes.static), 0.0, set[int]()
+        for window in inside.schedule(0).windows(0):
+            there = set() if window.partitions is None else set(window.partitions.tolist())
+            rows += float(nodes[list(there - before)].sum())
+            edges += float(codes[list(there)].sum())
+            before = there
+        rows, edges = rows / batches, edges / batches
+        read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
+        count, sample_s = drawn.together.get(table.name, (0,))[0], costs.BESIDE * drawn.sample_s
+        gather_s = pace * costs.gather_seconds(count, count * table.row_bytes)
+        admit_s = pace * costs.admit_seconds(count, rows)
+        filter_s = pace * costs.FILTER_EDGE_S * edges
+        computing = sample_s + gather_s + admit_s + filter_s
+        computing += pace * (costs.HAND_OVER_S + costs.LAND_BYTE_S * rows * table.row_bytes)
+        cores = costs.processors()
+        seconds = {
+            costs.DISK: request.disk.long_reads(read),
+            costs.FILTER: filter_s,
+            costs.SAMPLING: sample_s / min(planner.stages.samplers, cores),
+            costs.ADMISSION: admit_s,
+            costs.GATHER: gather_s,
+            costs.HAND_OVER: pace * costs.HAND_OVER_S,
+            costs.PROCESSORS: computing / cores,
+        }
+        note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"
+        return StrategyCost(self.text, seconds, batches, None, same_batches=False, note=note)
 
 
 def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
