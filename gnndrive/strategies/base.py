@@ -195,6 +195,7 @@ PLAIN = Scheme()
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """The parts of a published design, each a plug-in's name or its class, and its own arguments.
+    Where a method takes `assembly`, that is the loader's arguments; see `Scheme`.
 
     Attributes:
         name: the name that `strategy=` takes.
@@ -227,18 +228,11 @@ class Strategy:
     "auto" never takes it."""
 
     def preset(self, assembly: Any) -> Any:
-        """The assembly with what the strategy decides where the user gave nothing.
-
-        Args:
-            assembly: the loader's arguments (`gnndrive.loader.assembly.Assembly`).
-        """
+        """The assembly with what the strategy decides where the user gave nothing."""
         return assembly
 
     def open(self, assembly: Any) -> Scheme:
         """Check the loader's arguments, and open what the strategy reads beside the store.
-
-        Args:
-            assembly: the loader's arguments (`gnndrive.loader.assembly.Assembly`).
 
         Raises:
             ConfigError: an argument cannot work, or what it reads is not there.
@@ -344,11 +338,7 @@ def strategy(named: Any) -> Strategy:
 
 
 def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
-    """Refuse arguments that belong to a strategy where they are given beside it.
-
-    Args:
-        given: the arguments.
-        named: the strategy that is given; it is named alone if it has the argument.
+    """Refuse arguments that belong to a strategy where they are given beside `strategy=named`.
 
     Raises:
         ConfigError: there is one; the message says the form that works.
@@ -367,14 +357,10 @@ def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
 
 
 def refuse_unused(own: Mapping[str, Any], why: str) -> None:
-    """Refuse a loader's arguments that are for batches sampled from the whole graph.
-
-    Args:
-        own: gnndrive's arguments of the loader, by their names.
-        why: what they are for, and that the strategy has other batches, for the message.
+    """Refuse those of gnndrive's own arguments that are for batches sampled from the whole graph.
 
     Raises:
-        ConfigError: one is given.
+        ConfigError: one is given; the message says `why` it has no use.
     """
     for name in _OF_DRAWING:
         if own[name] not in ("auto", None):
