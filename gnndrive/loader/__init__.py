@@ -5,11 +5,9 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `neighbor_loader`: `NeighborLoader` and `LinkNeighborLoader`, the public classes.
 - `arguments`: checks of their arguments; the names and defaults of gnndrive's own arguments.
 - `seed_nodes`, `seed_edges`: checks of the arguments that say what the seeds are.
-- `store_loader`: `StoreLoader`, the base class of both: iterating, closing.
-- `resumable`: `Resumable`, a base class of `StoreLoader`: `state_dict`, `load_state_dict`.
-- `single_batches`: `SingleBatches`, another: batches without the pipeline.
+- `store_loader`: `StoreLoader`, the base class of both: planning, iterating, resuming, closing.
 - `ranks`: `Ranks`, which rank this process is and who deals batches to the ranks.
-- `epoch_state`: `EpochState`, how far an epoch has come; `state_dict` and `load_state_dict`.
+- `epoch_state`: `EpochState`, how far an epoch has come, and its form in `state_dict`.
 - `assembly`: `Assembly` makes schedule, sampler, plan and settings; `drawing` draws batches for it.
 - `epoch_assembly`: `EpochAssembly` makes an epoch's inputs and batches.
 - `settings`: `RuntimeSettings`, what the assembly decides and the runtime is made from.
@@ -18,7 +16,7 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `buffer_pool`: `BufferPool` lends each running epoch a feature buffer.
 - `statistics` makes `stats()`; `intervals`: `Intervals` calls the user's `on_stats`; `tracing`
   opens the timeline of `trace=` and adds counters to it.
-- `compared`: `Compared` predicts what strategies cost; `strategy_choice` compares and chooses.
+- `strategy_choice` predicts what strategies cost, and chooses one for "auto".
 - `lightning`: `LightningNodeData` and `LightningLinkData`; `store_datamodule` is their base class.
 - `imbalanced_sampler`: `ImbalancedSampler`, for the loaders' `sampler=`.
 - `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue.

@@ -6,7 +6,7 @@ and finds the plug-ins that the strategy names; no plug-in's name is written her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,8 +21,7 @@ from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.arguments import STAGE_COUNTS, given_size
 from gnndrive.loader.drawing import Drawing, batches_text, many_seeds, some_seeds
-from gnndrive.loader.epoch_state import fanout_to_json
-from gnndrive.loader.ranks import Ranks, resolve_ranks
+from gnndrive.loader.ranks import Ranks, resolve_ranks, sampler_ranks
 from gnndrive.loader.sampling_choice import checked_sampling, drawn_text, list_bytes, make_sampler
 from gnndrive.loader.settings import RuntimeSettings, with_plan
 from gnndrive.loader.sharing import what_service_has
@@ -48,7 +47,7 @@ from gnndrive.sampling.schedules.base import (
     Window,
 )
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import PLAIN, Scheme, Strategy
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy, batches_of
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,44 @@ class Assembly:
             ConfigError: see `resolve_ranks`.
         """
         return resolve_ranks(self.own["ranks"], self.batch_sampler)
+
+    # ---- what an epoch that goes on depends on
+
+    @property
+    def batch_settings(self) -> dict[str, Any]:
+        """What batches depend on beside the store; JSON can hold it."""
+        batches, sampling, sampler = self.batch_sampler, self.sampling, None
+        if batches is not None:
+            inner = type(getattr(batches, "sampler", None)).__name__
+            size = getattr(batches, "batch_size", None)
+            sampler = f"{type(batches).__name__} of {inner}, {size} at once"
+        return {
+            "batch_size": self.batch_size, "shuffle": self.shuffle, "drop_last": self.drop_last,
+            "sampler": sampler, "inputs": self.inputs.identity,
+            "strategy": batches_of(self.strategy), "num_neighbors": self.fanout,
+            "replace": self.replace, "sampling": sampling.name,
+            "batch_dependency": sampling.batch_dependency, "seed": self.seed,
+            "drawing": None if self.subgraphs is None else self.subgraphs.identity,
+            **self.scheme.settings(),
+        }  # fmt: skip
+
+    @property
+    def fanout(self) -> Any:
+        """`num_neighbors` as JSON can hold it: a list, or a dict of lists by type name."""
+        if not isinstance(self.num_neighbors, Mapping):
+            return self.num_neighbors
+        return {", ".join(type): list(each) for type, each in self.num_neighbors.items()}
+
+    @property
+    def dealt_to(self) -> int | None:
+        """To how many ranks the user's sampler, or the scheme, deals batches; None: to one, or
+        neither does."""
+        _, world = sampler_ranks(self.batch_sampler) or (0, 1)
+        if self.scheme.deals:
+            world = self.ranks.per_step
+        return world if world > 1 else None
+
+    # ---- an epoch's batches
 
     def steps(self, done: int = 0, seed: int | None = None, number: int = 0) -> int:
         """How many batches this rank yields in an epoch of which `done` are done, as `EpochState`
@@ -365,7 +402,7 @@ class Assembly:
         parts = [
             batches_text(self.strategy, size, self.inputs),
             order if self.batch_sampler is None else "in a sampler's order",
-            f"num_neighbors {fanout_to_json(self.num_neighbors)}, replace {self.replace}",
+            f"num_neighbors {self.fanout}, replace {self.replace}",
         ]
         drawn = drawn_text(self.sampling, self.subgraphs)
         parts += filter(None, [drawn, self.scheme.drawn_text()])

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.ranks import resolve_ranks
 
 VERSION = 3  # increase it when the same seed no longer gives the same batches
 _SAME_FOR_ONE = 2  # gives the same batches, except to ranks that draw apart (`Ranks.draws_apart`)
@@ -42,65 +44,30 @@ class EpochState:
     sampler_epoch: int | None = None
 
 
-def to_state_dict(
-    state: EpochState,
-    store: str,
-    settings: Mapping[str, Any],
-    dealt_to: int | None,
-    more: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Make what `state_dict` returns; JSON can hold it.
-
-    Args:
-        state: the newest epoch's.
-        store: the store's identity.
-        settings: the arguments that batches depend on, beside the store.
-        dealt_to: to how many ranks the user's sampler, or a schedule of windows, deals batches;
-            None: to one, or there is none that does.
-        more: what the scheme keeps (`Scheme.state`).
-    """
+def to_state_dict(state: EpochState, assembly: Assembly) -> dict[str, Any]:
+    """What `state_dict` returns for the newest epoch's state; JSON can hold it."""
     return {
-        "version": VERSION, "store": store, "settings": dict(settings), "epoch": state.epoch,
-        "seed": state.seed, "batches": state.batches, "finished": state.finished,
-        "sampler_epoch": state.sampler_epoch, "dealt_to": dealt_to, **more,
+        "version": VERSION, "store": assembly.store.identity, "settings": assembly.batch_settings,
+        "epoch": state.epoch, "seed": state.seed, "batches": state.batches,
+        "finished": state.finished, "sampler_epoch": state.sampler_epoch,
+        "dealt_to": assembly.dealt_to, **assembly.scheme.state(),
     }  # fmt: skip
 
 
-def fanout_to_json(fanout: Any) -> Any:
-    """`num_neighbors` in a form that JSON can hold: a list, or a dict of lists by type name."""
-    if not isinstance(fanout, Mapping):
-        return fanout
-    return {", ".join(type): list(each) for type, each in fanout.items()}
-
-
-def from_state_dict(
-    state: Any,
-    store: str,
-    settings: Mapping[str, Any],
-    dealt_to: int | None,
-    draws_apart: bool,
-    deals: bool,
-) -> EpochState:
-    """Make the epoch state from what `to_state_dict` returned.
-
-    Args:
-        state: what the user gave to `load_state_dict`.
-        store: this loader's store's identity.
-        settings: this loader's arguments that batches depend on, beside the store.
-        dealt_to: as for `to_state_dict`, of this loader.
-        draws_apart: see `Ranks.draws_apart`.
-        deals: see `Scheme.deals`.
+def from_state_dict(state: Any, assembly: Assembly) -> EpochState:
+    """Make the epoch state from what the user gave to `load_state_dict`.
 
     Raises:
         ConfigError: `state` is no state, or is from a loader of another store or other settings.
     """
+    settings = assembly.batch_settings
     version = state.get("version") if isinstance(state, Mapping) else None
     if version not in (VERSION, _SAME_FOR_ONE):
         raise ConfigError(
             "this is no state of a gnndrive loader, or one of another version of gnndrive: give "
             "what state_dict() returned"
         )
-    if state.get("store") != store:
+    if state.get("store") != assembly.store.identity:
         raise ConfigError(
             "the state is from a loader of another store, or of this store before it was written "
             "again: open the store that the state was saved with, or start the epoch again"
@@ -127,13 +94,11 @@ def from_state_dict(
     if not (valid and type(finished) is bool):
         raise ConfigError("the state is damaged: give what state_dict() returned")
     if batches and not finished:
-        _check_ranks(version, state.get("dealt_to"), dealt_to, draws_apart, deals)
+        _check_ranks(version, state.get("dealt_to"), assembly)
     return EpochState(epoch, seed, batches, finished, sampler_epoch)
 
 
-def _check_ranks(
-    version: int, was: Any, dealt_to: int | None, draws_apart: bool, deals: bool
-) -> None:
+def _check_ranks(version: int, was: Any, assembly: Assembly) -> None:
     """Refuse the state of an epoch that ranks would not go on with as it was begun.
 
     Raises:
@@ -141,21 +106,30 @@ def _check_ranks(
             number of ranks, or an earlier version of gnndrive gave this rank the same neighbours as
             others.
     """
-    if deals and was != dealt_to:
+    now = assembly.dealt_to
+    if assembly.scheme.deals and was != now:
         raise ConfigError(
             f"the windows of this epoch were dealt to {was or 1} ranks and are dealt to "
-            f"{dealt_to or 1} now, so it would repeat some seeds and leave out others: resume with "
+            f"{now or 1} now, so it would repeat some seeds and leave out others: resume with "
             "as many ranks, or start the epoch again"
         )
-    if version == _SAME_FOR_ONE and draws_apart:
+    if version == _SAME_FOR_ONE and _draws_apart(assembly):
         raise ConfigError(
             "the state is from a version of gnndrive in which all ranks drew the same neighbours: "
             "start the epoch again"
         )
-    if version == VERSION and was != dealt_to:
+    if version == VERSION and was != now:
         raise ConfigError(
             f"a sampler dealt this epoch to {was or 1} ranks (its num_replicas) and deals it to "
-            f"{dealt_to or 1} now, so it would repeat some seeds and leave out others: resume with "
+            f"{now or 1} now, so it would repeat some seeds and leave out others: resume with "
             "as many ranks, or start the epoch again; the epoch of a loader with ranks=True and no "
             "sampler goes on with any number of ranks"
         )
+
+
+def _draws_apart(assembly: Assembly) -> bool:
+    """See `Ranks.draws_apart`; a loader with `ranks=` may be asked before there is a group."""
+    batches = assembly.batch_sampler
+    if assembly.own["ranks"] is not None and batches is None:
+        return False
+    return resolve_ranks(None, batches).draws_apart

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 from gnndrive.common.errors import BatchTooLarge, ClosedError, LateError
 from gnndrive.common.records import Seeds
@@ -44,26 +43,6 @@ WENT_ON = (
 _of_ranks: list[weakref.ref[BatchIterator]] = []
 """Iterators whose epochs take turns with other ranks."""
 WARM_UP = 3  # batches, after which training has used as much device memory as it will use
-
-
-class Closeable(ABC):
-    """A context manager, for `with` and `async with`, that calls its `close` at the end."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free everything."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        self.close()
 
 
 class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):

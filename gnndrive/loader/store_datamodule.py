@@ -17,6 +17,7 @@ from torch_geometric.data.lightning.datamodule import LightningDataModule
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_old_names, refuse_own
+from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.loader.tracing import check_trace, named_apart
 from gnndrive.pyg.sampler import NeighborSampler
@@ -38,33 +39,29 @@ class InTrainer(StoreLoader):
     """A loader as Lightning's Trainer wants it to resume."""
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Resumable.state_dict`; but an epoch without batches left is finished, because the
+        """See `StoreLoader.state_dict`; but an epoch without batches left is finished, because the
         Trainer counts batches instead of asking for one more, and goes on with the next epoch. {}
         if batches come in any order, because the Trainer asks unconditionally."""
-        if not self._bare().in_order:
+        bare = self._bare()
+        if not bare.in_order:
             return {}
-        state = super().state_dict()
-        left = self._none_left(state["batches"], state["seed"], state["epoch"])
+        assembly = self._assembly(bare)
+        state = self._state_of(assembly)
+        left = _none_left(assembly, state["batches"], state["seed"], state["epoch"])
         return state | {"finished": state["finished"] or left}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Resumable.load_state_dict`; an epoch without batches left is finished here too,
+        """See `StoreLoader.load_state_dict`; an epoch without batches left is finished here too,
         because earlier versions saved it otherwise."""
         if state == {}:
             return
         super().load_state_dict(state)
-        resumed = self._resumed
-        if resumed is not None and self._none_left(resumed.batches, resumed.seed, resumed.epoch):
-            self.epoch = resumed.epoch + 1
+        found = self._resumed
+        if found is not None and _none_left(
+            self._assembly(), found.batches, found.seed, found.epoch
+        ):
+            self.epoch = found.epoch + 1
             self._resumed = None
-
-    def _none_left(self, done: int, seed: int | None, epoch: int) -> bool:
-        """Whether an epoch has no batches left, as far as the user's batch sampler has a length."""
-        number = 0 if self.seed is None else epoch
-        try:
-            return not self._assembly().steps(done, seed, number)
-        except TypeError:
-            return False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.removeprefix('_')}()"
@@ -262,6 +259,14 @@ class StoreDataModule:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_made"}
+
+
+def _none_left(assembly: Assembly, done: int, seed: int | None, epoch: int) -> bool:
+    """Whether an epoch has no batches left, as far as the user's batch sampler has a length."""
+    try:
+        return not assembly.steps(done, seed, 0 if assembly.seed is None else epoch)
+    except TypeError:
+        return False
 
 
 def _divide(name: str, total: Any, for_val: Any) -> tuple[int | None, int | None]:

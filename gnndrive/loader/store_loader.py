@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -35,48 +36,82 @@ from gnndrive.loader.arguments import (
     flat,
 )
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.compared import Compared
 from gnndrive.loader.epoch_assembly import EpochAssembly
-from gnndrive.loader.epoch_state import EpochState
+from gnndrive.loader.epoch_state import VERSION, EpochState, from_state_dict, to_state_dict
 from gnndrive.loader.host_service import GIVEN, join_host_service
 from gnndrive.loader.intervals import Intervals, OnStats
-from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
-from gnndrive.loader.ranks import Ranks, ranks_of_group
+from gnndrive.loader.iterator import BatchIterator, in_thread
+from gnndrive.loader.ranks import Ranks, check_same, ranks_of_group
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.sampling_choice import checked_sampling
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.loader.single_batches import SingleBatches
+from gnndrive.loader.strategy_choice import choose, compare
 from gnndrive.loader.tracing import open_timeline
 from gnndrive.pipeline.timeline import Timeline
 from gnndrive.plan.plan import Plan
+from gnndrive.plan.strategy_costs import Comparison
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
+from gnndrive.sampling.graph import mapped
+from gnndrive.sampling.labor import Labor
+from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.reader import Store
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy
 from gnndrive.strategies.base import strategy as find_strategy
 
 
-class StoreLoader(Closeable, Compared, SingleBatches):
-    """Base class of the public loaders. For data in memory, each method calls PyG's method."""
+class StoreLoader(torch.utils.data.DataLoader[Any]):
+    """Base class of the public loaders. For data in memory, each method calls PyG's method.
 
+    Attributes:
+        epoch: the number of the next epoch, from 0. Its batches depend on `seed` and this number if
+            the user gave `seed`, else on the seed that is drawn for the epoch.
+    """
+
+    data: Store
+    num_neighbors: Any
+    replace: bool
+    transform: Callable[[Any], Any] | None
+    filter_per_worker: bool | None
     memory: str | int | None
     buffer: str | int | None
     device: Any
     device_memory: str | int | None
     feature_dtype: str | torch.dtype | None
     attrs: Sequence[str] | None
-    tuning: Tuning
+    strategy: str | Strategy
+    sampling: str | Labor
+    seed: int | None
+    ranks: Any
     host_service: bool | str
     trace: Any
     on_stats: OnStats | None
     stats_interval: float
+    tuning: Tuning
+    epoch: int
+    _from_store = False
+    _inputs: InputNodes | InputEdges
+    _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
+    _shuffle: bool
+    _user_samples: bool
+    _device: tuple[Any, torch.device | None]
+    _collate: Collate
+    _strategy: Strategy
+    _scheme: Scheme = PLAIN
+    _why = ""  # the loader has this strategy, if "auto" chose it
+    _compared: tuple[str, Comparison | None] | None = None  # the arguments, and their comparison
+    _runtime: Runtime | None = None
+    _start_lock: ForkLock
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
     _intervals: Intervals | None = None
     _newest: weakref.ref[BatchIterator] | None = None
     _beginning: set[int]  # threads in which an epoch begins now
-    transform: Callable[[Any], Any] | None
+    _number = 0  # among the loaders that the ranks have begun
+    _state: EpochState | None = None  # of the newest epoch
+    _resumed: EpochState | None = None  # given to load_state_dict, until the next epoch begins
 
     def _open_store(
         self, data: Store, inputs: InputNodes | InputEdges, subgraphs: SubgraphSampling | None,
@@ -144,8 +179,44 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             )
         if self._runtime is not None:
             return self._runtime.settings.plan  # after a warm-up it differs from the first
-        self._choose_strategy()
-        return self._with_comparison(self._assembly().plan())
+        plan = self._chosen_assembly().plan()
+        if self.memory is None or plan.holds_everything:
+            said = [f"strategy: {self._strategy.name}, {self._why}"] if self._why else []
+        else:
+            said = str(self.compare() or "").splitlines()
+        return replace(plan, levels=(*plan.levels, *said))
+
+    def compare(self, *, all: bool = True) -> Comparison | None:
+        """Predict what a batch costs with each strategy; print the result to read it.
+
+        The first time for a store and settings this draws batches, which takes some ten seconds for
+        a large graph; what they need is kept beside the store. Batches are predicted as they are
+        once the feature buffer is full, without training.
+
+        Args:
+            all: whether to compare all strategies; if not, only the loader's own is predicted, and
+                there is no miss-ratio curve.
+
+        Returns:
+            The strategies beside each other, with those that change nothing about the batches
+            first; None: batches cannot be drawn, such as those of a sampler of yours, several ranks
+            load together, or the strategy is a baseline.
+
+        Raises:
+            ConfigError: the plan of the loader's own strategy does not fit; or the data is in
+                memory.
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
+        if not self._from_store:
+            raise ConfigError(
+                "there is nothing to compare, because the data is in memory: give a store"
+            )
+        assembly = self._chosen_assembly()
+        depends = repr([all, assembly.own, self._strategy, self.num_neighbors, self.batch_size])
+        if self._compared is None or self._compared[0] != depends:
+            self._compared = depends, compare(assembly, all)
+        found = self._compared[1]
+        return None if found is None else replace(found, why=self._why)
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the first `iter`; before it, an empty dict. Times are in seconds.
@@ -197,10 +268,16 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             self._finalizer.detach()
         self._collate.close()
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *raised: object) -> None:
         # A forked child that leaves the parent's block, perhaps by sys.exit, has nothing to close.
         if self._runtime is None or not self._runtime.loop_thread.guard.forked:
             self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *raised: object) -> None:
         self.__exit__(*raised)
@@ -269,35 +346,58 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         with contextlib.suppress(TypeError):  # a batch sampler without a length
             end = assembly.steps(done, seed, number)
         epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed), windows, end)
+        if self._intervals is None and self.on_stats is not None:  # which iterators share
+            self._intervals = Intervals(
+                runtime.stats, runtime.counters.times, self.on_stats, float(self.stats_interval)
+            )
         iterator = BatchIterator(
-            self,
-            runtime,
-            epoch,
-            remaining,
-            state,
-            ranks,
-            self.timeout,
-            self._told_intervals(runtime),
+            self, runtime, epoch, remaining, state, ranks, self.timeout, self._intervals
         )
         self._newest = weakref.ref(iterator)
         return iterator
 
-    def _told_intervals(self, runtime: Runtime) -> Intervals | None:
-        """What calls `on_stats`; made once, because iterators share the intervals."""
-        if self._intervals is None and self.on_stats is not None:
-            self._intervals = Intervals(
-                runtime.stats, runtime.counters.times, self.on_stats, float(self.stats_interval)
-            )
-        return self._intervals
+    def _agreed_seed(self, state: EpochState) -> tuple[Ranks, int]:
+        """Which rank this is, and the seed of an epoch that begins: the state's, or one that is
+        drawn. It is the same on all ranks that the loader deals to. A rank whose epoch cannot begin
+        tells the others, because they would wait for it.
 
-    def _ranks_now(self) -> Ranks:
-        if self._closed:
-            raise ClosedError(CLOSED)
-        return self._assembly().ranks
+        Raises:
+            ConfigError: something that batches depend on differs among these ranks, or the epoch of
+                another rank cannot begin.
+            ClosedError: the loader was closed.
+            StoreError: see `NeighborLoader`.
+        """
+        told, seed, first = dict[str, Any](), 0, self._runtime is None
+        error: Exception | None = None
+        try:
+            if self._closed:
+                raise ClosedError(CLOSED)
+            assembly = self._assembly()
+            ranks = assembly.ranks
+            seed = self._draw_seed() if state.seed is None else state.seed
+            if ranks.group is not None:
+                number = f"number {self._number} of those that were begun"
+                told = {
+                    "the loader": "one that was not begun before" if first else number,
+                    "gnndrive's version of states": VERSION, "the store": self.data.identity,
+                    "the epoch": state.epoch, "the number of batches done": state.batches,
+                    "the epoch's seed": state.seed, **assembly.batch_settings,
+                }  # fmt: skip
+        except Exception as caught:
+            ranks = ranks_of_group(self.ranks)
+            if ranks.group is None:
+                raise
+            error = caught
+        everyone = ranks.all_or_none("beginning an epoch", (told, seed), error)
+        check_same([told for told, _ in everyone])
+        if first:
+            ranks.history.loaders += 1
+            self._number = ranks.history.loaders
+        return ranks, everyone[0][1]
 
-    @property
-    def _begun(self) -> bool:
-        return self._runtime is not None
+    def _draw_seed(self) -> int:
+        """Draw a seed as torch's loaders do, so that `torch.manual_seed` determines it."""
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
     def _start_runtime(self, ranks: Ranks) -> Runtime:
         """The runtime; made at the first call, which the ranks that share something make together.
@@ -314,8 +414,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             if self._closed:  # meanwhile, by another thread; the other ranks have to hear of it
                 raise ClosedError(CLOSED)
             with interruptible():
-                self._choose_strategy()
-                settings = self._assembly().settings()
+                settings = self._chosen_assembly().settings()
             timeline = open_timeline(self.trace, ranks)
             return settings
 
@@ -343,20 +442,38 @@ class StoreLoader(Closeable, Compared, SingleBatches):
                 self._finalizer = weakref.finalize(self, runtime.close_from_finalizer)
             return self._runtime
 
-    def _assembly(self) -> Assembly:
+    # ---- the arguments ----
+
+    def _choose_strategy(self) -> None:
+        """With `strategy="auto"`, choose a strategy, unless one was chosen before.
+
+        Raises:
+            ConfigError, StoreError, ReadError: see `choose`.
+        """
+        with self._start_lock:  # an epoch may begin in another thread
+            if self._strategy.name == "auto" and self._runtime is None:
+                self._strategy, self._why = choose(self._assembly())
+                self._scheme = self._strategy.open(self._bare())
+
+    def _chosen_assembly(self) -> Assembly:
+        """The assembly, with the strategy that "auto" chooses."""
+        self._choose_strategy()
+        return self._assembly()
+
+    def _assembly(self, bare: Assembly | None = None) -> Assembly:
         """The assembly of the arguments as they are now, because users may change attributes of
-        this loader and of its store."""
-        bare, state, runtime = self._bare(), self._state, self._runtime
+        this loader and of its store; `bare`: what `_bare` has just returned."""
+        bare, state, runtime = bare or self._bare(), self._state, self._runtime
         if state is not None and state.finished and self._resumed is None and runtime is not None:
             self._scheme = self._scheme.after_epoch(runtime.counters)
         assembly = replace(bare, scheme=self._scheme)
-        self._scheme = scheme = self._scheme.current(assembly, self._begun)
+        self._scheme = scheme = self._scheme.current(assembly, runtime is not None)
         if scheme.tables is not None:
             self._collate = self._collate.buffering(scheme.tables)
         return replace(assembly, collate=self._collate, scheme=scheme)
 
     def _bare(self) -> Assembly:
-        """See `Resumable._bare`."""
+        """The assembly of the arguments as they are now, without a scheme."""
         self._collate = self._collate.current(self._runtime is not None)
         assembly = Assembly(
             store=self.data,
@@ -369,7 +486,7 @@ class StoreLoader(Closeable, Compared, SingleBatches):
             batch_size=self.batch_size,
             shuffle=self._shuffle,
             drop_last=self.drop_last,
-            batch_sampler=self._batches(),
+            batch_sampler=self.batch_sampler if self._user_samples else None,
             in_order=getattr(self, "in_order", True),  # torch has it from 2.6 on
             worker_init=self.worker_init_fn,
             device=self._device,
@@ -379,18 +496,145 @@ class StoreLoader(Closeable, Compared, SingleBatches):
         chosen: Assembly = self._strategy.preset(assembly)
         return replace(chosen, asked=assembly)
 
+    # ---- resuming ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the newest epoch has come, for `load_state_dict` in this process or another.
+
+        As in torchdata's StatefulDataLoader, the state counts the batches that were yielded: save
+        it together with the model that was trained on them. With `ranks=` it counts those of all
+        ranks, is the same on all of them after the same step, and any number of ranks goes on from
+        it.
+
+        Returns:
+            A few numbers and texts that JSON can hold. {} with a warning if the data is in memory:
+            Lightning asks every loader that has this method when it saves a checkpoint.
+
+        Raises:
+            ConfigError: batches come in any order (in_order=False).
+        """
+        if not self._from_store:
+            warnings.warn(
+                "state_dict() holds no position, because the data is in memory: an epoch that is "
+                "resumed starts again; give a store",
+                stacklevel=2,
+            )
+            return {}
+        return self._state_of(self._assembly(self._checked_bare()))
+
+    def _state_of(self, assembly: Assembly) -> dict[str, Any]:
+        state = self._resumed or self._state or EpochState(self.epoch, self.seed)
+        return to_state_dict(state, assembly)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next `iter` yield the remaining batches of the state's epoch, or those of the
+        next epoch if it was finished.
+
+        If you gave a sampler, it draws the epoch again, and the batches that were yielded are
+        skipped. So it must draw the same batches, as a DistributedSampler does, whose epoch is in
+        the state.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ConfigError: the state is from another store or other settings; or see `state_dict`.
+        """
+        if not self._from_store and state == {}:
+            return
+        bare, before = self._checked_bare(), (self._scheme, self._state)
+        try:
+            self._state = None  # of an epoch that does not go on
+            if isinstance(state, Mapping):
+                self._scheme = self._scheme.resumed(bare, state, self._runtime is not None)
+            resumed = from_state_dict(state, self._assembly(bare))
+        except ConfigError:
+            self._scheme, self._state = before
+            raise
+        sampler = self._epoch_sampler()
+        if sampler is not None and resumed.sampler_epoch is not None:
+            sampler.set_epoch(resumed.sampler_epoch)
+        self._resumed = resumed
+        if resumed.finished:
+            self._resumed, self.epoch = None, resumed.epoch + 1
+
+    def _checked_bare(self) -> Assembly:
+        """See `_bare`; raises ConfigError if this loader has no state."""
+        if not self._from_store:
+            raise ConfigError(
+                "this loader cannot be resumed, because its data is in memory: give a store"
+            )
+        bare = self._bare()
+        if not bare.in_order:
+            remedy = "give in_order=True"
+            if getattr(self, "in_order", True):
+                remedy = f"give another strategy than {self._strategy.text}"
+            raise ConfigError(
+                "the number of batches does not say which were yielded, because they come in any "
+                f"order: {remedy}"
+            )
+        return bare
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch, also in a sampler of yours that has a `set_epoch`, such
+        as torch's DistributedSampler."""
+        self.epoch = epoch
+        sampler = self._epoch_sampler()
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+
+    def _epoch_sampler(self) -> Any:
+        """The sampler or batch sampler that has a `set_epoch`; None: none has."""
+        batches: Any = self.batch_sampler
+        samplers: list[Any] = [self.sampler, batches, getattr(batches, "sampler", None)]
+        return next((each for each in samplers if hasattr(each, "set_epoch")), None)
+
+    # ---- PyG's methods that make one batch ----
+
+    def __call__(self, index: torch.Tensor | list[int]) -> Any:
+        """One batch around the seeds at positions `index` (int64 [n] or a list), read without the
+        pipeline."""
+        if not self._from_store:
+            return super().__call__(index)  # type: ignore[misc]
+        out = self.collate_fn(index)
+        return out if self.filter_per_worker else self.filter_fn(out)
+
+    def collate_fn(self, index: Any) -> Any:
+        """Sample around the seeds at positions `index` (int64 [n] or a list)."""
+        if not self._from_store:
+            return super().collate_fn(index)
+        if why := self._scheme.single:
+            raise ConfigError(
+                f"loader(index) and collate_fn sample around any seeds, and {why}: iterate over "
+                "the loader, or make another one with strategy='gnndrive'"
+            )
+        chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
+        seeds = self._inputs.seeds(0, chosen.numpy())
+        key = self._draw_seed()
+        if self.seed is not None:
+            key = batch_key(self.seed, self.epoch, 0)
+        topologies = [mapped(edges) for edges in self.data.all_edges()]
+        out = seeds, self._assembly().sampler().sample(seeds, key, topologies)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Any) -> Any:
+        """Join a sample with its features and attributes: a Data, on the loader's device."""
+        if not self._from_store:
+            return super().filter_fn(out)  # type: ignore[misc]
+        return self._collate.from_map(out[0], out[1], self._device[1])
+
+    # ---- what torch and copying ask for ----
+
+    def check_worker_number_rationality(self) -> None:
+        """Warn of too many worker processes, as torch does; a store's loader has none."""
+        if not self._from_store:
+            super().check_worker_number_rationality()
+
     def __getstate__(self) -> dict[str, Any]:
         if not self._from_store:
             return self.__dict__
-        left_out = {
-            "_start_lock": None,
-            "_runtime": None,
-            "_finalizer": None,
-            "_beginning": None,
-            "_newest": None,
-            "_intervals": None,
-        }  # a copy makes its own
-        return self.__dict__ | left_out
+        made = ("_start_lock", "_runtime", "_finalizer", "_beginning", "_newest", "_intervals")
+        return self.__dict__ | dict.fromkeys(made)  # a copy makes its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
