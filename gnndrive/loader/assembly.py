@@ -16,27 +16,28 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
-from gnndrive.common.plugins import find
+from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.arguments import STAGE_COUNTS, given_size
-from gnndrive.loader.drawing import Drawing, batches_text, many_seeds, some_seeds
+from gnndrive.loader.drawing import Drawing
 from gnndrive.loader.ranks import Ranks, resolve_ranks, sampler_ranks
-from gnndrive.loader.sampling_choice import checked_sampling, drawn_text, list_bytes, make_sampler
-from gnndrive.loader.settings import RuntimeSettings, with_plan
+from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.sharing import what_service_has
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import doubled, largest
 from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.collate import Collate
-from gnndrive.pyg.subgraph_sampler import SubgraphSampling
+from gnndrive.pyg.links_inside import LinksInside
+from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
 from gnndrive.sampling.dealing import deal, number_batches, skip, steps_left
 from gnndrive.sampling.degrees import degrees_of
 from gnndrive.sampling.graph import graph_sizes
-from gnndrive.sampling.labor import Sampling
+from gnndrive.sampling.labor import Sampling, sampling_of
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import (
@@ -194,18 +195,54 @@ class Assembly:
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
-        give up samples larger than `limits`."""
+        give up samples larger than `limits`. What needs PyG's own form goes through a
+        `SubgraphSampler`, which draws for each target."""
         context = SamplerContext(
             self.num_neighbors, self.replace, empty, limits, None, self.store,
             sampling=self.sampling,
         )  # fmt: skip
         context = self.scheme.sampler_context(context)
-        return make_sampler(self.strategy.sampler, context, self.inputs, self.subgraphs)
+        if (how := self.subgraphs) is not None:
+            of_edges = isinstance(self.inputs, InputEdges)
+            made: Callable[[], Sampler] = partial(LinksInside, how, of_edges, context)
+            if context.window_nodes is None:
+                made = partial(SubgraphSampler, how, of_edges, self.inputs.type, context.limits)
+            context = replace(context, subgraphs=made)
+        plugin: type[Sampler] = find("samplers", self.strategy.sampler)
+        return plugin.make(context)
 
     @property
     def sampling(self) -> Sampling:
-        """How neighbours are drawn; ConfigError: see `checked_sampling`."""
-        return checked_sampling(self.own, self.strategy, self.replace, self.subgraphs is not None)
+        """How neighbours are drawn.
+
+        Raises:
+            ConfigError: there is no such sampling, or the strategy's sampler or the loader's other
+                arguments cannot have it.
+        """
+        sampling, sampler = sampling_of(self.own["sampling"]), self.strategy.sampler
+        sampling.check(self.replace)
+        if not sampling.shares:
+            return sampling
+        if self.subgraphs is not None:
+            raise ConfigError(
+                f"sampling={sampling.name!r} is for seed nodes and plain neighbours of one type: "
+                "for edges as seeds, several types, times, weights, disjoint trees, induced or "
+                'bidirectional subgraphs or a sampler of your own give sampling="neighbor"'
+            )
+        if not find("samplers", sampler).shares_numbers:
+            raise ConfigError(
+                f"the sampler {name_of(sampler)!r} of strategy={self.strategy.name!r} draws for "
+                f"each node by itself, not with sampling={sampling.name!r}: give "
+                'sampling="neighbor", or another strategy'
+            )
+        return sampling
+
+    @property
+    def drawn_text(self) -> str:
+        """A text that identifies how neighbours are drawn; "" for plain neighbour sampling."""
+        return self.sampling.identity if self.subgraphs is None else self.subgraphs.identity
+
+    # ---- the plan
 
     def plan(self) -> Plan:
         """See `NeighborLoader.plan`."""
@@ -219,18 +256,14 @@ class Assembly:
         """
         request = self.request()
         planner, own = self.scheme.planner(request), self.own
-        plan, planned = planner.plan(), partial(with_plan, *self._if_whole)
-        counts = planner.stages
+        plan, planned = planner.plan(), partial(_planned, *self._if_whole)
         settings = RuntimeSettings(
             strategy=self.strategy,
-            tables=tuple(self.collate.tables),
             plan=plan,
-            policy=self._policy,
-            stages=Stages(counts.samplers, own["extractors"], in_order=self.in_order),
+            policy=request.policy,
+            stages=Stages(planner.stages.samplers, own["extractors"], in_order=self.in_order),
             engine=own["engine"],
             engine_settings=self.engine_settings,
-            device=self.device,
-            gap_bytes_max=request.disk.gap_bytes,
             worker_init=self.worker_init,
             request=request,
             scheme=self.scheme,
@@ -276,7 +309,7 @@ class Assembly:
             ) from None
         plan = replace(planner.plan(), fetched=before.plan.fetched)
         settings = replace(before, policy=self._policy, request=request)
-        return with_plan(*self._if_whole, settings, planner, plan)
+        return _planned(*self._if_whole, settings, planner, plan)
 
     @property
     def _if_whole(self) -> tuple[Any, int | None]:
@@ -339,7 +372,11 @@ class Assembly:
             drawn=None,
             seed_bytes=self.inputs.nbytes + self.schedule(0).order_bytes,
             subgraphs=subgraphs,
-            candidate_bytes=list_bytes(self.sampling, self.num_neighbors, self.store, subgraphs),
+            candidate_bytes=(
+                self.sampling.scratch_bytes(self.num_neighbors, self.store.num_edges)
+                if subgraphs is None
+                else subgraphs.candidate_bytes
+            ),
             memory=given_size(own, "memory"),
             buffer=given_size(own, "buffer"),
             device_memory=given_size(own, "device_memory"),
@@ -386,26 +423,28 @@ class Assembly:
             return None
         if for_plan and not (self.in_order and on_host):
             return None
-        schedule = self.schedule(0) if self.batch_sampler is None else None
-        spread, collate = not self.shuffle, self.collate
+        collate = self.collate
         return Drawing(
-            self.store, self.drawn_settings(size),
-            partial(some_seeds, self.inputs, size, schedule, spread),
-            partial(many_seeds, self.inputs, size, schedule),
+            self.store, self.drawn_settings(size), self.inputs, size,
+            self.schedule(0) if self.batch_sampler is None else None, not self.shuffle,
             lambda limits: self.sampler(limits=limits),
             lambda sample: collate.rows_of(sample, collate.attributes),
         )  # fmt: skip
 
     def drawn_settings(self, size: int) -> str:
         """A text that identifies the batches of `size` seeds that are drawn for the plan."""
-        order = "in random order" if self.shuffle else "in order"
+        plugins = {"sampler": self.strategy.sampler, "schedule": self.strategy.schedule}
         parts = [
-            batches_text(self.strategy, size, self.inputs),
+            f"{kind} {each if isinstance(each, str) else f'{each.__module__}.{each.__qualname__}'}"
+            for kind, each in plugins.items()
+        ]
+        order = "in random order" if self.shuffle else "in order"
+        parts += [
+            f"{size} of {self.inputs.identity}",
             order if self.batch_sampler is None else "in a sampler's order",
             f"num_neighbors {self.fanout}, replace {self.replace}",
         ]
-        drawn = drawn_text(self.sampling, self.subgraphs)
-        parts += filter(None, [drawn, self.scheme.drawn_text()])
+        parts += filter(None, [self.drawn_text, self.scheme.drawn_text()])
         return "; ".join(parts)
 
     @property
@@ -419,3 +458,19 @@ class Assembly:
         """The most seeds that a batch can have."""
         count = len(self.inputs)
         return min(self.batch_seeds or count, max(count, 1))
+
+
+def _planned(
+    policy: Any, sweep: int | None, settings: RuntimeSettings, planner: Planner, plan: Plan
+) -> RuntimeSettings:
+    """The settings with a plan; `policy` and `sweep` are those that the user named, or None."""
+    counts, whole = planner.stages, plan.holds_everything
+    stages = replace(
+        settings.stages, samplers=counts.samplers, extracting_queue=counts.extracting_queue,
+        training_queue=counts.training_queue, sweep=sweep or 1 if whole else sweep,
+    )  # fmt: skip
+    return replace(
+        settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,
+        # A shared buffer has one plan: a larger batch is extracted if the buffer holds it.
+        limits=None if settings.request.shared else planner.limits,
+    )  # fmt: skip

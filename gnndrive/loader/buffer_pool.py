@@ -78,7 +78,7 @@ class BufferPool:
         buffer = self._kept
         if buffer in self._lent:
             others = len(self._lent) - 1
-            free = partial(self._device.free_bytes, self.settings.device[1])
+            free = partial(self._device.free_bytes, self.settings.request.device[1])
             buffer = self._make(second_buffer(self.settings.plan, others, free))
         assert not buffer.retired
         buffer.begin_residents()

@@ -32,7 +32,6 @@ from gnndrive.store.access_traces import load_trace, save_trace
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
 from gnndrive.store.format import Progress
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import Strategy
 
 PROGRESS: ContextVar[Progress] = ContextVar("PROGRESS", default=lambda what, done, total: None)
 """Called as progress(what, done, total) while batches are drawn and strategies are compared."""
@@ -57,16 +56,20 @@ class Drawing:
     Attributes:
         store: the graph.
         settings: a text that identifies the batches, beside the store.
-        seeds: yields the seeds of up to `DRAWN_BATCHES` batches.
-        many: yields the seeds of any number of batches, epoch after epoch.
+        inputs: the input nodes or edges.
+        size: the number of seeds of a batch.
+        schedule: an epoch's; None: the user's sampler draws seeds, which it must not do for a plan.
+        spread: whether to take batches from the whole epoch instead of its first ones.
         sampler: makes a sampler with limits.
         rows_of: takes a sample, and returns the rows that it needs of each table.
     """
 
     store: Store
     settings: str
-    seeds: Callable[[], Iterator[Seeds]]
-    many: Callable[[], Iterator[Seeds]]
+    inputs: InputNodes | InputEdges
+    size: int
+    schedule: Schedule | None
+    spread: bool
     sampler: Callable[[Bounds], Sampler]
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
 
@@ -90,12 +93,14 @@ class Drawing:
         Raises:
             StoreError, ReadError: the graph is damaged or cannot be read.
         """
-        key, settings = self._entry(request)
-        tables = {table.name: table.file.row_count for table in request.tables}
-        drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, tables)
+        (key, settings), rows = self._entry(request), _row_counts(request)
+        drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, rows)
         if drawn is None:
             with contextlib.suppress(BatchTooLarge):
-                drawn = self._draw(request, request.memory or 0)
+                sampler, topologies = self._to_draw(request)
+                drawn = draw_batches(
+                    self._some_seeds(), sampler, topologies, self.rows_of, rows, request.bounds
+                )
             return_free_memory()
             if drawn is not None:
                 save_entry(self.store, key, drawn.to_json(settings))
@@ -108,7 +113,7 @@ class Drawing:
         Raises:
             StoreError, ReadError: the graph is damaged or cannot be read.
         """
-        tables = {table.name: table.file.row_count for table in request.tables}
+        tables = _row_counts(request)
         keys = {name: entry_key(self.store, f"{self.settings}\n{name}") for name in tables}
         found: dict[str, SampledTrace] = {}
         for name, rows in tables.items():
@@ -120,7 +125,12 @@ class Drawing:
             return found
         found = {}
         with contextlib.suppress(BatchTooLarge):
-            found = self._draw_traces(request, tables)
+            threads = processors()
+            sampler, topologies = self._to_draw(request, threads)
+            found = draw_traces(
+                self._many_seeds(), sampler, topologies, self.rows_of, tables, request.bounds,
+                threads, partial(PROGRESS.get(), "drawing batches"),
+            )  # fmt: skip
         for name, trace in found.items():
             save_trace(self.store, keys[name], trace.to_array())
         return found
@@ -140,93 +150,53 @@ class Drawing:
         settings = f"{self.settings}; rows of {tables}"
         return entry_key(self.store, settings), settings
 
-    def _draw(self, request: PlanRequest, memory: int) -> DrawnBatches | None:
-        sampler, topologies = self._to_draw(request, memory)
-        rows = {table.name: table.file.row_count for table in request.tables}
-        return draw_batches(self.seeds(), sampler, topologies, self.rows_of, rows, request.bounds)
-
-    def _draw_traces(
-        self, request: PlanRequest, tables: Mapping[str, int]
-    ) -> dict[str, SampledTrace]:
-        threads = processors()
-        sampler, topologies = self._to_draw(request, request.memory or 0, threads)
-        return draw_traces(
-            self.many(), sampler, topologies, self.rows_of, tables, request.bounds, threads,
-            partial(PROGRESS.get(), "drawing batches"),
-        )  # fmt: skip
-
-    def _to_draw(
-        self, request: PlanRequest, memory: int, threads: int = 1
-    ) -> tuple[Sampler, list[Topology]]:
+    def _to_draw(self, request: PlanRequest, threads: int = 1) -> tuple[Sampler, list[Topology]]:
         """A sampler that gives up samples for which there is no memory, and the adjacency."""
         # Nothing else of the loader is in memory yet, so drawing may take what half of `memory=`
         # holds. It may also take a part of what is free: a `memory=` that is too small for a batch
         # must not hinder drawing, because the error then names the least that works.
         # Ranks may draw at the same time.
-        most, bounds = max(memory // 2, available_memory() // 8) // request.ranks, request.bounds
-        most //= ENTRY_BYTES * threads
+        bounds, memory = request.bounds, request.memory or 0
+        most = max(memory // 2, available_memory() // 8) // request.ranks // ENTRY_BYTES // threads
         edges = {type: max(min(count, most), 1) for type, count in bounds.edges.items()}
         entries = {type: max(min(count, most), 1) for type, count in bounds.entries.items()}
         limits = Bounds(bounds.nodes, edges, entries)
         topologies: list[Topology] = [mapped(each) for each in self.store.all_edges()]
         return self.sampler(limits), topologies
 
-
-def batches_text(strategy: Strategy, size: int, inputs: InputNodes | InputEdges) -> str:
-    """A text that identifies how batches of `size` seeds are drawn, and from which inputs."""
-    plugins = {"sampler": strategy.sampler, "schedule": strategy.schedule}
-    named = (
-        f"{kind} {each if isinstance(each, str) else f'{each.__module__}.{each.__qualname__}'}"
-        for kind, each in plugins.items()
-    )
-    return "; ".join([*named, f"{size} of {inputs.identity}"])
-
-
-def some_seeds(
-    inputs: InputNodes | InputEdges, size: int, schedule: Schedule | None, spread: bool
-) -> Iterator[Seeds]:
-    """Yield the seeds of a few batches.
-
-    Args:
-        inputs: the input nodes or edges.
-        size: the number of seeds of a batch.
-        schedule: an epoch's; None: the user's sampler draws seeds, which it must not do for a plan.
-        spread: whether to take batches from the whole epoch instead of its first ones.
-    """
-    if schedule is not None:
-        batches = (seeds for window in schedule.windows(0) for seeds in window.batches)
-        step = max(min(len(schedule), SPREAD_MAX) // DRAWN_BATCHES, 1) if spread else 1
-        yield from islice(batches, 0, DRAWN_BATCHES * step, step)
-        return
-    random, count = np.random.default_rng(0), len(inputs)
-    for index in range(DRAWN_BATCHES if count else 0):
-        chosen = random.choice(count, min(size, count), replace=False, shuffle=False)
-        yield inputs.seeds(index, chosen.astype(np.int64))
-
-
-def many_seeds(
-    inputs: InputNodes | InputEdges, size: int, schedule: Schedule | None
-) -> Iterator[Seeds]:
-    """Yield the seeds of batches without end, each with an index of its own; none if there are no
-    inputs.
-
-    Args:
-        inputs, size, schedule: see `some_seeds`.
-    """
-    if not len(inputs):
-        return
-    random, indices = np.random.default_rng(0), count()
-    for epoch in count():
-        if schedule is None:
-            chosen = random.choice(
-                len(inputs), min(size, len(inputs)), replace=False, shuffle=False
-            )
-            yield inputs.seeds(next(indices), chosen.astype(np.int64))
-            continue
-        drawn = 0
-        for window in schedule.windows(epoch):
-            for seeds in window.batches:
-                drawn += 1
-                yield replace(seeds, index=next(indices))
-        if not drawn:
+    def _some_seeds(self) -> Iterator[Seeds]:
+        """Yield the seeds of a few batches."""
+        if self.schedule is None:
+            yield from islice(self._random_seeds(), DRAWN_BATCHES)
             return
+        step = max(min(len(self.schedule), SPREAD_MAX) // DRAWN_BATCHES, 1) if self.spread else 1
+        yield from islice(_seeds_of(self.schedule, 0), 0, DRAWN_BATCHES * step, step)
+
+    def _many_seeds(self) -> Iterator[Seeds]:
+        """Yield the seeds of batches without end, each with an index of its own; none if there are
+        no inputs."""
+        if self.schedule is None:
+            yield from self._random_seeds()
+            return
+        index = 0
+        for epoch in count():
+            first = index
+            for seeds in _seeds_of(self.schedule, epoch):
+                yield replace(seeds, index=index)
+                index += 1
+            if index == first:
+                return
+
+    def _random_seeds(self) -> Iterator[Seeds]:
+        random, length = np.random.default_rng(0), len(self.inputs)
+        for index in count() if length else ():
+            chosen = random.choice(length, min(self.size, length), replace=False, shuffle=False)
+            yield self.inputs.seeds(index, chosen.astype(np.int64))
+
+
+def _row_counts(request: PlanRequest) -> dict[str, int]:
+    return {table.name: table.file.row_count for table in request.tables}
+
+
+def _seeds_of(schedule: Schedule, epoch: int) -> Iterator[Seeds]:
+    return (seeds for window in schedule.windows(epoch) for seeds in window.batches)

@@ -66,7 +66,7 @@ class HostBuffers:
         self.settings = replace(settings, plan=replace(settings.plan, tables=tuple(plans)))
         with ExitStack() as undo:
             tables: dict[str, RemoteTable] = {}
-            kind: type[Device] = find("devices", settings.device[0])
+            kind: type[Device] = find("devices", settings.request.device[0])
             for plan in plans:
                 slots, row_bytes = max(plan.slots, 1), plan.row_bytes
                 shared_slots = SharedMemory.attach(

@@ -246,21 +246,21 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
         return None
     entries = batch_entries_max(request)
     return BufferSettings(
-        tables=tuple(table.name for table in settings.tables),
-        files=tuple(table.file_in(store.path) for table in settings.tables),
-        row_bytes=tuple(table.file.row_bytes for table in settings.tables),
+        tables=tuple(table.name for table in request.tables),
+        files=tuple(table.file_in(store.path) for table in request.tables),
+        row_bytes=tuple(table.file.row_bytes for table in request.tables),
         slots=tuple(plan.slots for plan in settings.plan.tables),
         batch_rows_max=tuple(plan.batch_rows_max for plan in settings.plan.tables),
-        entries_max=tuple(entries[table.name] for table in settings.tables),
+        entries_max=tuple(entries[table.name] for table in request.tables),
         places=stages.extracting_queue + stages.training_queue + SPARE_PLACES,
-        device=name_of(settings.device[0]),
+        device=name_of(request.device[0]),
         layout=name_of(settings.strategy.layout),
         policy=None if settings.policy is None else name_of(settings.policy),
         tiers=tuple(map(name_of, settings.strategy.tiers)),
         engine=name_of(settings.engine),
         io_depth=settings.engine_settings.depth,
         block_bytes=settings.engine_settings.block_bytes,
-        gap_bytes=settings.gap_bytes_max,
+        gap_bytes=request.disk.gap_bytes,
         extractors=stages.extractors,
         sweep=stages.sweep,
     )

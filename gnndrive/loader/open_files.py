@@ -43,7 +43,7 @@ class OpenFiles:
         self.layouts: dict[str, Layout] = {}
         with contextlib.ExitStack() as undo:
             self.adjacency = Adjacency(
-                edges, settings.plan.topology, settings.gap_bytes_max, indices
+                edges, settings.plan.topology, settings.request.disk.gap_bytes, indices
             )
             undo.callback(self.adjacency.close)
             self.fetches = any(topology.fetches for topology in self.adjacency.topologies)
@@ -61,12 +61,12 @@ class OpenFiles:
     def _open_layouts(self, store: Store, settings: RuntimeSettings) -> None:
         source = settings.scheme.source
         kind: type[Layout] = find("layouts", settings.strategy.layout)
-        for table in settings.tables:
+        for table in settings.request.tables:
             self.layouts[table.name] = kind.make(
                 LayoutContext(
                     table.file,
                     settings.engine_settings.block_bytes,
-                    settings.gap_bytes_max,
+                    settings.request.disk.gap_bytes,
                     store=store,
                     derived=None if source is None else source.file(table.name),
                 )

@@ -100,8 +100,10 @@ class Runtime:
                 self._files = OpenFiles(store, settings, indices, elsewhere)
                 undo.callback(self._files.close)
                 self.attributes = self._files.attributes
-            kind: type[Device] = find("devices", settings.device[0])
-            self.device = kind.make(DeviceContext(self.array_pool.empty, settings.device[1]))
+            kind: type[Device] = find("devices", settings.request.device[0])
+            self.device = kind.make(
+                DeviceContext(self.array_pool.empty, settings.request.device[1])
+            )
             undo.callback(self.device.close)
             self._workers = workers or ThreadWorkers(
                 settings.stages.samplers + 2, settings.worker_init

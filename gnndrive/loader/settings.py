@@ -9,17 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from gnndrive.buffer.policies.base import WINDOW
 from gnndrive.buffer.policy_classes import policy_classes
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.sampling.samplers.base import Bounds
-from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.row_classes import Classes
 from gnndrive.strategies.base import PLAIN, Scheme, Strategy
 
@@ -30,17 +26,12 @@ class RuntimeSettings:
 
     Attributes:
         strategy: names the layout and the tiers.
-        tables: the arrays that go through the feature buffer.
         plan: how much memory is used for what, and where the adjacency lives.
         policy: the policy plug-in, by name or as a class; None: slots leave the feature buffer in
             the order of their release, which is enough if it holds all rows.
         stages: numbers of tasks, and bounds of the queues.
         engine: the engine plug-in, by name or as a class, or "auto".
         engine_settings: the engine's depth and staging.
-        device: the device plug-in, by name or as a class, and the torch.device, or None for the
-            host.
-        gap_bytes_max: rows with at most this many bytes between them on disk are read in one
-            request.
         request: what the plan was made from.
         scheme: how the loader loads by the strategy.
         worker_init: called in each worker thread with its number; None: nothing is called.
@@ -52,14 +43,11 @@ class RuntimeSettings:
     """
 
     strategy: Strategy
-    tables: tuple[FeatureTable, ...]
     plan: Plan
     policy: Any
     stages: Stages
     engine: Any
     engine_settings: EngineSettings
-    device: tuple[Any, torch.device | None]
-    gap_bytes_max: int
     request: PlanRequest
     scheme: Scheme = PLAIN
     worker_init: Callable[[int], object] | None = None
@@ -76,24 +64,8 @@ class RuntimeSettings:
     def foresees(self, name: str) -> bool:
         """Whether it is known of batches that are sampled ahead when the rows of a table are needed
         next: those of nodes."""
-        of_nodes = {table.name for table in self.tables if not table.of_edges}
+        of_nodes = {table.name for table in self.request.tables if not table.of_edges}
         return self.request.ahead is not None and name in of_nodes
-
-
-def with_plan(
-    policy: Any, sweep: int | None, settings: RuntimeSettings, planner: Planner, plan: Plan
-) -> RuntimeSettings:
-    """The settings with a plan; `policy` and `sweep` are those that the user named, or None."""
-    counts, whole = planner.stages, plan.holds_everything
-    stages = replace(
-        settings.stages, samplers=counts.samplers, extracting_queue=counts.extracting_queue,
-        training_queue=counts.training_queue, sweep=sweep or 1 if whole else sweep,
-    )  # fmt: skip
-    return replace(
-        settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,
-        # A shared buffer has one plan: a larger batch is extracted if the buffer holds it.
-        limits=None if settings.request.shared else planner.limits,
-    )  # fmt: skip
 
 
 def with_classes(settings: RuntimeSettings, elsewhere: bool) -> RuntimeSettings:
@@ -114,6 +86,6 @@ def with_classes(settings: RuntimeSettings, elsewhere: bool) -> RuntimeSettings:
     if elsewhere or not settings.scheme.whole_graph:
         return replace(settings, classes={})
     short = {table.name for table in settings.plan.tables if table.slots < table.rows}
-    leaving = [table for table in settings.tables if table.name in short]
+    leaving = [table for table in settings.request.tables if table.name in short]
     classes = policy_classes(settings.policy, settings.request.store, leaving)
     return replace(settings, classes=classes)

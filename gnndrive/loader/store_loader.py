@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -43,12 +43,14 @@ from gnndrive.loader.intervals import Intervals, OnStats
 from gnndrive.loader.iterator import BatchIterator, in_thread
 from gnndrive.loader.ranks import Ranks, check_same, ranks_of_group
 from gnndrive.loader.runtime import Runtime
-from gnndrive.loader.sampling_choice import checked_sampling
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.strategy_choice import choose, compare
 from gnndrive.loader.tracing import open_timeline
 from gnndrive.pipeline.timeline import Timeline
+from gnndrive.plan.choice import loading_of
+from gnndrive.plan.costs import Loading
 from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
 from gnndrive.plan.strategy_costs import Comparison
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
@@ -133,7 +135,6 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         self.__dict__.update(checked_own(own))
         self.tuning = checked_tuning(self.tuning, kwargs.get("num_workers"))
         self._strategy = find_strategy(self.strategy)
-        checked_sampling(self.__dict__, self._strategy, self.replace, subgraphs is not None)
         self._device = checked_device(self.device, self.device_memory)
         self._user_samples = any(
             kwargs.get(name) is not None for name in ("sampler", "batch_sampler")
@@ -157,7 +158,9 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         self._collate = Collate(
             data, self.transform, self.pin_memory, dtype, self.custom_cls, self.attrs
         )
-        self._scheme = self._strategy.open(self._bare())
+        bare = self._bare()
+        _ = bare.sampling  # checks it
+        self._scheme = self._strategy.open(bare)
 
     # ---- planning, counting, closing ----
 
@@ -642,3 +645,41 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+class RanksPlan(NamedTuple):
+    """A loader's planner, and what a step costs by.
+
+    Attributes:
+        loading: what a step costs by; None: the loader's batches cannot be drawn, such as those
+            that were drawn before, or its strategy is a baseline.
+        strategy: the loader's; the chosen one if it was to be chosen.
+    """
+
+    planner: Planner
+    loading: Loading | None
+    strategy: Strategy
+
+
+def plan_for_ranks(loader: StoreLoader, ranks: int, shared: bool) -> RanksPlan:
+    """Plan a loader as it is for `ranks` ranks on this host, for `gnndrive plan`; a loader that
+    runs plans for the ranks that there are. May draw batches.
+
+    Args:
+        loader: its `memory=` and `buffer=` are for all of them.
+        ranks: how many there are.
+        shared: whether they share one feature buffer.
+
+    Raises:
+        ConfigError: an argument cannot work, or the memory is too little.
+        StoreError, ReadError: the graph is damaged or cannot be read.
+    """
+    assembly = loader._chosen_assembly()
+    request = replace(assembly.request(), ranks=ranks, shared=shared)
+    if (for_plan := assembly.drawing()) is not None:
+        request = for_plan.drawn_for(request)
+    planner = assembly.scheme.planner(request)
+    drawing = None if assembly.strategy.baseline else assembly.drawing(for_plan=False)
+    drawn = None if drawing is None else drawing.drawn(request)
+    loading = None if drawn is None else loading_of(request, planner, drawn)
+    return RanksPlan(planner, loading, assembly.strategy)

@@ -177,7 +177,9 @@ class _MappedBuffers:
         strategy, store = settings.strategy, settings.request.store
         assert isinstance(strategy, PyGPlus)
         self.settings, self.empty = settings, empty
-        self._tables: dict[str, FeatureTable] = {each.name: each for each in settings.tables}
+        self._tables: dict[str, FeatureTable] = {
+            each.name: each for each in settings.request.tables
+        }
         self.row_bytes = {name: each.file.row_bytes for name, each in self._tables.items()}
         ways = strategy.ways
         self._maps = {

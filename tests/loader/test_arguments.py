@@ -276,7 +276,7 @@ def test_the_gap_follows_the_calibration(data, tmp_path):
 
     def gap_of(**options):
         loader = NeighborLoader(store, [2], batch_size=4, **moved(options))
-        return loader._assembly().settings().gap_bytes_max
+        return loader._assembly().request().disk.gap_bytes
 
     assert gap_of() == 8192
     disk = disk_identity(store.path)

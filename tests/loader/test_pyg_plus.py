@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gnndrive import ClosedError, ConfigError
-from gnndrive.loader.planning import plan_for_ranks
+from gnndrive.loader.store_loader import plan_for_ranks
 from gnndrive.strategies.pyg_plus import PyGPlus, _MappedBuffers
 from tests import forked
 from tests.loader.batches import assert_all_same, check

@@ -62,7 +62,7 @@ def test_gnndrive_as_published(make):
     assert table.slots == min(4 * table.batch_rows_max, NODES)
     settings = loader._assembly().settings()
     assert (settings.policy, settings.stages) == ("lru", Stages(4, 4, 6, 4, False, 1))
-    assert (settings.gap_bytes_max, settings.plan.topology.name) == (0, "mmap")
+    assert (settings.request.disk.gap_bytes, settings.plan.topology.name) == (0, "mmap")
     with pytest.raises(
         ConfigError, match="any order: give another strategy than gnndrive:paper=True"
     ):

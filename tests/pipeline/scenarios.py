@@ -229,11 +229,10 @@ def pool_of(simulation: Simulation) -> BufferPool:
     if scenario.places:
         held = replace(held, residents=scenario.residents, places=scenario.places, place_rows=most)
     disk = Strategy(name="disk", policy="lru")
-    request: Any = SimpleNamespace(ahead=None)  # nothing is planned again
+    request: Any = SimpleNamespace(ahead=None, tables=(), device=(scenario.device, None))
     settings = RuntimeSettings(
-        strategy=disk, tables=(), plan=Plan((), (held,), None), policy="lru",
-        stages=scenario.stages, engine="simulated", engine_settings=EngineSettings(),
-        device=(scenario.device, None), gap_bytes_max=0, request=request,
+        strategy=disk, plan=Plan((), (held,), None), policy="lru", stages=scenario.stages,
+        engine="simulated", engine_settings=EngineSettings(), request=request,
     )  # fmt: skip
     store: Any = None  # the policy does not use it
     layouts = {"x": simulation.layout}

@@ -30,7 +30,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
-from gnndrive.loader.planning import plan_for_ranks
+from gnndrive.loader.store_loader import plan_for_ranks
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.scale import Cluster, layouts

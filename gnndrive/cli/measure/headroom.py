@@ -25,7 +25,7 @@ from gnndrive.cli.measure.verdict import Headroom
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.loader.neighbor_loader import NeighborLoader
-from gnndrive.loader.planning import plan_for_ranks
+from gnndrive.loader.store_loader import plan_for_ranks
 from gnndrive.plan.costs import DISK, Loading, step_seconds
 from gnndrive.plan.plan import Plan
 from gnndrive.sampling.graph import graph_sizes

@@ -29,7 +29,6 @@ from gnndrive.common.memory import available_memory, format_size, least_text, pa
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.sampling_choice import drawn_text
 from gnndrive.plan.choice import default_stages
 from gnndrive.plan.planner import StageCounts
 from gnndrive.plan.request import PlanRequest, planner_of
@@ -56,7 +55,7 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
     return PackSettings(
         assembly.inputs.identity, assembly.batch_size, bool(assembly.drop_last), assembly.shuffle,
         assembly.fanout, bool(assembly.replace),
-        drawn_text(assembly.sampling, assembly.subgraphs), seed, epochs, **placing,
+        assembly.drawn_text, seed, epochs, **placing,
     )  # fmt: skip
 
 
