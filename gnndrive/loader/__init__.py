@@ -4,22 +4,22 @@ In the order in which a loader uses the modules, from its arguments to the batch
 
 - `neighbor_loader`: `NeighborLoader` and `LinkNeighborLoader`, the public classes.
 - `arguments`: checks of their arguments; the names and defaults of gnndrive's own arguments.
-- `seed_nodes`, `seed_edges`: checks of the arguments that say what the seeds are.
+- `seeds`: checks of the arguments that say what the seeds are.
 - `store_loader`: `StoreLoader`, the base class of both: planning, iterating, resuming, closing.
 - `ranks`: `Ranks`, which rank this process is and who deals batches to the ranks.
 - `epoch_state`: `EpochState`, how far an epoch has come, and its form in `state_dict`.
 - `assembly`: `Assembly` makes schedule, sampler, plan and settings; `drawing` draws batches for it.
 - `epoch_assembly`: `EpochAssembly` makes an epoch's inputs and batches.
 - `settings`: `RuntimeSettings`, what the assembly decides and the runtime is made from.
-- `runtime`: `Runtime` owns threads, engine, adjacency and buffers, and starts epochs.
-- `open_files`: `OpenFiles`, what a runtime reads.
+- `runtime`: `Runtime` owns threads, files, engine and buffers, starts epochs, and counts.
 - `buffer_pool`: `BufferPool` lends each running epoch a feature buffer.
-- `statistics` makes `stats()`; `intervals`: `Intervals` calls the user's `on_stats`; `tracing`
-  opens the timeline of `trace=` and adds counters to it.
+- `sharing`: what a host service has for a loader in its place, or for several ranks.
+- `tracing` opens the timeline of `trace=` and adds counters to it.
 - `strategy_choice` predicts what strategies cost, and chooses one for "auto".
-- `lightning`: `LightningNodeData` and `LightningLinkData`; `store_datamodule` is their base class.
+- `lightning`: `LightningNodeData` and `LightningLinkData`.
 - `imbalanced_sampler`: `ImbalancedSampler`, for the loaders' `sampler=`.
-- `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue.
+- `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue, and
+  calls the user's `on_stats` between them.
 
 A new argument goes into the signatures in `neighbor_loader`, `OWN_ARGUMENTS` in `arguments`, and
 from there through `Assembly` into `RuntimeSettings` or `PlanRequest`. A new schedule, sampler,

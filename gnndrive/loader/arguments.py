@@ -6,11 +6,13 @@ ConfigError with what to give instead. A new argument of gnndrive's goes into `O
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
 from operator import index
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch_geometric.sampler import NumNeighbors
@@ -19,12 +21,13 @@ from gnndrive.buffer.devices import choose as choose_device
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.common.plugins import find
-from gnndrive.loader.intervals import check_on_stats
 from gnndrive.loader.ranks import checked_ranks
 from gnndrive.loader.tracing import check_trace
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import refuse_strategy_arguments
+
+OnStats: TypeAlias = Callable[[dict[str, float]], object]
 
 PYG_ARGUMENTS = (
     "input_nodes",
@@ -331,6 +334,26 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
             raise ConfigError(f"sweep={sweep!r}: give a number of batches, or 'auto'")
         checked["sweep"] = positive(sweep=sweep)
     return Tuning(**given | checked)
+
+
+def check_on_stats(own: Mapping[str, Any]) -> None:
+    """Check `on_stats=` and `stats_interval=`.
+
+    Args:
+        own: the values of `OWN_ARGUMENTS`.
+
+    Raises:
+        ConfigError: they are no function and no positive number.
+    """
+    on_stats, interval = own["on_stats"], own["stats_interval"]
+    if on_stats is not None and not callable(on_stats):
+        raise ConfigError(
+            f"on_stats={on_stats!r}: give a function that takes a dict, such as "
+            "on_stats=print, or None"
+        )
+    number = isinstance(interval, Real) and not isinstance(interval, bool)
+    if not number or not 0 < float(interval) < math.inf:
+        raise ConfigError(f"stats_interval={interval!r}: give a positive number of seconds")
 
 
 def checked_own(given: dict[str, Any]) -> dict[str, Any]:

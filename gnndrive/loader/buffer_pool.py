@@ -1,8 +1,11 @@
-"""`BufferPool`: lends each running epoch a feature buffer.
+"""`Buffers`: where a runtime's epochs get their feature buffers from; `BufferPool` makes them.
 
-`Runtime` owns it and calls it in the loop thread. One buffer is kept, with its rows: the only live
-iterator uses it, epoch after epoch. A second live iterator gets a buffer of its own, because two
-iterators in one user's thread must never wait for each other's slots (rule 12).
+`HostBuffers` (`sharing.py`) lends the one that the host service has for all ranks; a scheme may
+bring what stands in their place (`Scheme.buffers`). `Runtime` calls them in the loop thread.
+
+A `BufferPool` keeps one buffer, with its rows: the only live iterator uses it, epoch after epoch. A
+second live iterator gets a buffer of its own, because two iterators in one user's thread must never
+wait for each other's slots (rule 12).
 """
 
 from __future__ import annotations
@@ -35,7 +38,61 @@ from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.store.reader import Store
 
 
-class BufferPool:
+class Buffers:
+    """Lends each running epoch a feature buffer. Here is what one does that has nothing to wait
+    for and nothing to free.
+
+    Attributes:
+        settings: the runtime's settings.
+        facts: what `stats()` says of them beside counters: "engine", what reads the rows.
+    """
+
+    settings: RuntimeSettings
+    facts: Mapping[str, float | str]
+
+    def take(self) -> BatchBuffer:
+        """Lend an epoch a buffer.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        raise NotImplementedError
+
+    def give(self, buffer: BatchBuffer) -> None:
+        """Take a buffer back from an epoch that has ended."""
+
+    async def grow(self) -> None:
+        """After a warm-up, use all memory of the device that training leaves."""
+
+    async def replace_plan(self, settings: RuntimeSettings) -> None:
+        """Have the next `take` lend a buffer by other settings; none may be lent."""
+        self.settings = settings
+
+    def stats(self) -> Counter[str]:
+        """Counters since the start."""
+        raise NotImplementedError
+
+    async def late_reason(self) -> str:
+        """Why a batch may be late, as far as it is known; "": it is made slowly."""
+        return ""
+
+    def retire(self) -> None:
+        """Stop admitting batches to the buffers that are lent, because they will be closed."""
+
+    async def drain(self) -> None:
+        """Wait until no read into a buffer is under way."""
+
+    async def closed(self) -> None:
+        """Wait until the buffers that were given back and are not kept are freed."""
+
+    async def close_tiers(self) -> None:
+        """After `drain`, and before engine and layouts are closed: free what the tiers hold."""
+
+    async def close(self) -> None:
+        """Free the buffers, none of which may be lent."""
+
+
+class BufferPool(Buffers):
     """Makes feature buffers, lends them to epochs, and closes them.
 
     Args:
@@ -46,11 +103,6 @@ class BufferPool:
         device: has the memory for slots.
         empty: allocates short-lived arrays of the slot tables, as `numpy.empty` does.
         copies: see `FetchQueue`.
-
-    Attributes:
-        settings: the runtime's settings; `grow` replaces them after a warm-up, `replace_plan` after
-            a batch that was larger than planned.
-        facts: see `Buffers.facts`.
     """
 
     def __init__(
@@ -117,7 +169,7 @@ class BufferPool:
         self.settings = replace(settings, after_warm_up=None)
 
     async def replace_plan(self, settings: RuntimeSettings) -> None:
-        """Have the next `take` make a buffer by other settings. No buffer may be lent."""
+        """See `Buffers.replace_plan`."""
         await self.close()
         self.settings = settings
 
@@ -129,12 +181,8 @@ class BufferPool:
                 stats.update(buffer.stats())
         return stats
 
-    async def late_reason(self) -> str:
-        """See `Buffers.late_reason`; a batch is late because it is made slowly."""
-        return ""
-
     def retire(self) -> None:
-        """Stop admitting batches to the buffers that are lent; see `FeatureBuffer.retire`."""
+        """See `FeatureBuffer.retire`."""
         for buffer in self._lent:
             buffer.retire()
 
@@ -145,13 +193,12 @@ class BufferPool:
             await self._kept.drain()
 
     async def closed(self) -> None:
-        """Wait until the buffers that were given back and are not kept are freed."""
+        """See `Buffers.closed`."""
         if self._closing:
             await asyncio.wait(self._closing)
 
     async def close_tiers(self) -> None:
-        """After `drain`, and before the engine and the layouts are closed: free what the tiers of
-        the kept buffer hold."""
+        """See `Buffers.close_tiers`."""
         if self._kept is not None:
             await self._kept.close_tiers()
 

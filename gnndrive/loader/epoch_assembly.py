@@ -16,8 +16,7 @@ from typing import Any
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.plan_change import APART
-from gnndrive.loader.runtime import Runtime
+from gnndrive.loader.runtime import APART, Runtime
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.epoch import EpochInputs, Feed
@@ -97,7 +96,7 @@ class EpochAssembly:
             batches: the seeds that it has not drawn.
 
         Raises:
-            ConfigError: see `PlanChange.changing`.
+            ConfigError: see `Runtime.changing_plan`.
         """
         following = before.feed.following
         assert following is not None

@@ -14,7 +14,7 @@ import torch
 from torch_geometric.loader import ImbalancedSampler as PyGImbalancedSampler
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.loader.seed_nodes import checked_input_nodes
+from gnndrive.loader.seeds import checked_input_nodes
 from gnndrive.store.reader import Store
 
 _MULTINOMIAL_MAX = 1 << 24  # torch draws among no more

@@ -12,7 +12,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -20,15 +20,16 @@ from typing import Any
 from gnndrive.common.errors import BatchTooLarge, ClosedError, LateError
 from gnndrive.common.records import Seeds
 from gnndrive.host.remote_buffer import RemoteBuffer
+from gnndrive.loader.arguments import OnStats
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
-from gnndrive.loader.intervals import Intervals
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
 from gnndrive.pipeline.run import EpochRun
+from gnndrive.pipeline.stage_times import Snapshot, StageTimes
 from gnndrive.sampling.schedules.base import Window
 
 GAVE_WAY = (
@@ -40,9 +41,59 @@ WENT_ON = (
     "ended here: leave an epoch on all ranks after the same batch, close its iterator first, or "
     "give the loader host_service=False"
 )
+COUNTED = ("batches", "bytes_read", "requests", "rows_hit", "rows_loaded")
+"""The counters of `loader.stats()` whose increase `on_stats` gets."""
 _of_ranks: list[weakref.ref[BatchIterator]] = []
 """Iterators whose epochs take turns with other ranks."""
 WARM_UP = 3  # batches, after which training has used as much device memory as it will use
+
+
+class Intervals:
+    """The intervals of one loader, whose iterators may run in several threads.
+
+    Args:
+        read: returns `loader.stats()`.
+        times: what the loader's epochs report to.
+        on_stats: the user's function.
+        interval_s: the seconds after which it is called again.
+    """
+
+    def __init__(
+        self, read: Callable[[], Mapping[str, Any]], times: StageTimes, on_stats: OnStats,
+        interval_s: float,
+    ) -> None:  # fmt: skip
+        self._read, self._times = read, times
+        self._on_stats, self._interval_s = on_stats, interval_s
+        self._lock = threading.RLock()
+        self._counted, self._snapshot = self._now()
+
+    def tell(self, ended: bool = False) -> None:
+        """Call `on_stats` if an interval has passed, or the epoch has `ended`. What it raises is
+        the caller's."""
+        with self._lock:
+            passed_s = (self._times.clock() - self._snapshot.at_ns) / 1e9
+            if passed_s < self._interval_s and not ended:
+                return
+            stats = self._since_last()
+        self._on_stats(stats)
+
+    def _now(self) -> tuple[dict[str, float], Snapshot]:
+        read = self._read()
+        names = (*COUNTED, "elapsed_s")
+        return {name: float(read[name]) for name in names}, self._times.snapshot()
+
+    def _since_last(self) -> dict[str, float]:
+        (before, earlier), (now, snapshot) = (self._counted, self._snapshot), self._now()
+        self._counted, self._snapshot = now, snapshot
+        interval_s = max(snapshot.at_ns - earlier.at_ns, 1) / 1e9
+        counted = {name: now[name] - before[name] for name in COUNTED}
+        return {
+            "elapsed_s": now["elapsed_s"],
+            "interval_s": interval_s,
+            **counted,
+            "batches_per_s": counted["batches"] / interval_s,
+            **snapshot.since(earlier),
+        }
 
 
 class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):

@@ -21,15 +21,14 @@ from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
     PYG_LINK_ARGUMENTS,
+    OnStats,
     Tuning,
     checked_neighbors,
     is_plain,
     refuse_old_names,
     refuse_own,
 )
-from gnndrive.loader.intervals import OnStats
-from gnndrive.loader.seed_edges import checked_input_edges, checked_negatives
-from gnndrive.loader.seed_nodes import checked_input_nodes
+from gnndrive.loader.seeds import checked_input_edges, checked_input_nodes, checked_negatives
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
+from gnndrive.buffer.policy_classes import policy_classes
 from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi
@@ -27,13 +29,10 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import Seeds
 from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
-from gnndrive.loader.buffer_pool import BufferPool
-from gnndrive.loader.buffers import Buffers
-from gnndrive.loader.host_service import HostService
-from gnndrive.loader.open_files import OpenFiles
-from gnndrive.loader.plan_change import LARGER, PlanChange
-from gnndrive.loader.settings import RuntimeSettings, with_classes
-from gnndrive.loader.statistics import component_stats, loader_stats, stage_stats
+from gnndrive.disk.layouts.base import Layout, LayoutContext
+from gnndrive.loader.buffer_pool import BufferPool, Buffers
+from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.sharing import HostService
 from gnndrive.loader.tracing import TraceCounters
 from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.counters import Counters
@@ -41,10 +40,23 @@ from gnndrive.pipeline.epoch import Epoch, EpochInputs
 from gnndrive.pipeline.leases import NoBuffer
 from gnndrive.pipeline.run import EpochRun, run_epoch
 from gnndrive.pipeline.timeline import Timeline
-from gnndrive.pipeline.workers import ThreadWorkers, Workers
+from gnndrive.pipeline.workers import ThreadWorkers
+from gnndrive.pyg.attributes import Attributes
+from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
+
+LARGER = (
+    "a batch is larger than the plan counts, and another iterator of this loader is running, so "
+    "the plan cannot change: close the other iterator, or begin the epoch again, which counts "
+    "batches of this size from its start"
+)
+APART = (
+    "with phases='apart' batches are sampled in the feature buffer's place, and another iterator "
+    "of this loader is running: close the other iterator, or give phases='overlapped', without "
+    "paper=True"
+)
 
 
 class Runtime:
@@ -54,13 +66,13 @@ class Runtime:
     Args:
         store: the store to load from.
         settings: see `RuntimeSettings`.
-        workers: run blocking work; None: threads.
         host: what the ranks of this host share; None: nothing. `close` closes it.
         timeline: records events; None: there is none. `close` closes it.
 
     Attributes:
         counters: what all epochs counted together.
         array_pool: memory of batches' arrays.
+        adjacency: the topologies.
         attributes: reads the attributes that no table of the feature buffer holds.
         device: where the feature buffer and batches live.
         larger_batch: the seeds, the sampler's key and the size (None: unknown) of a batch that is
@@ -69,12 +81,11 @@ class Runtime:
         loop_thread: the thread in which epochs run.
         engine: reads the rows of the tables; None: the host service does, or what
             the scheme has in place of feature buffers.
-        timeline: the same.
     """
 
     def __init__(
-        self, store: Store, settings: RuntimeSettings, workers: Workers | None = None,
-        host: HostService | None = None, timeline: Timeline | None = None,
+        self, store: Store, settings: RuntimeSettings, host: HostService | None = None,
+        timeline: Timeline | None = None,
     ) -> None:  # fmt: skip
         self.counters = Counters()
         self.started = perf_counter()
@@ -85,46 +96,86 @@ class Runtime:
         self._freeing: asyncio.Task[None] | None = None
         self._host, self.shares_buffer = host, host is not None and host.has_buffer
         self._closing, self._ended = threading.Lock(), False
+        self._change_ended: asyncio.Event | None = None  # of the last change of the plan
+        self._changing: int | None = None  # the thread that changes the plan
         self.timeline, self._trace_counters = timeline, None
+        self._files = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             if timeline is not None:
                 undo.callback(timeline.close)
             if host is not None:
                 undo.callback(host.close)
             with interruptible():
-                settings = with_classes(settings, self.shares_buffer)
+                settings = self._with_classes(settings)
             with store.unchanged():
-                graph = None if host is None else host.graph
-                indices = {} if graph is None else graph.indices
-                elsewhere = self.shares_buffer or settings.scheme.buffers is not None
-                self._files = OpenFiles(store, settings, indices, elsewhere)
                 undo.callback(self._files.close)
-                self.attributes = self._files.attributes
-            kind: type[Device] = find("devices", settings.request.device[0])
-            self.device = kind.make(
-                DeviceContext(self.array_pool.empty, settings.request.device[1])
-            )
+                self._open_files(store, settings)
+            plugin, where = settings.request.device
+            kind: type[Device] = find("devices", plugin)
+            self.device = kind.make(DeviceContext(self.array_pool.empty, where))
             undo.callback(self.device.close)
-            self._workers = workers or ThreadWorkers(
-                settings.stages.samplers + 2, settings.worker_init
-            )
+            self._workers = ThreadWorkers(settings.stages.samplers + 2, settings.worker_init)
             undo.callback(self._workers.close)
             self.loop_thread = LoopThread()
             undo.callback(self.loop_thread.close)
             self.engine: Engine | None = None
             self._buffers = self.loop_thread.call(self._start_buffers(store, settings))
-            self._change = PlanChange(self.loop_thread, self._buffers)
             if timeline is not None:
                 self._trace_counters = TraceCounters(timeline, self.engine, self._epochs)
             undo.pop_all()
         # Until it is closed, other loaders of this process count what this one will use.
         self._claim = claim(settings.plan.total_bytes)
 
+    def _with_classes(self, settings: RuntimeSettings) -> RuntimeSettings:
+        """The settings with the classes of the rows that the policy ranks. The first time for a
+        store this reads its graph, so the event loop must not call it; and before the feature
+        buffer is made, because the plan does not count what it takes meanwhile.
+
+        Tables of edges have no classes, and neither have tables whose rows all fit, because none of
+        them ever leaves.
+
+        Raises:
+            StoreError: see `policy_classes`.
+        """
+        if self.shares_buffer or not settings.scheme.whole_graph:  # the service ranks its rows
+            return replace(settings, classes={})
+        request = settings.request
+        short = {table.name for table in settings.plan.tables if table.slots < table.rows}
+        leaving = [table for table in request.tables if table.name in short]
+        return replace(settings, classes=policy_classes(settings.policy, request.store, leaving))
+
+    def _open_files(self, store: Store, settings: RuntimeSettings) -> None:
+        """Open the adjacency, the attributes that no table holds, and the layouts of the tables,
+        unless the service or what the scheme has in place of feature buffers reads their rows."""
+        scheme, plan, request = settings.scheme, settings.plan, settings.request
+        graph, gap_bytes = None if self._host is None else self._host.graph, request.disk.gap_bytes
+        edges = store.all_edges() if scheme.whole_graph else ()
+        indices = {} if graph is None else graph.indices
+        self.adjacency = Adjacency(edges, plan.topology, gap_bytes, indices)
+        self._files.callback(self.adjacency.close)
+        self._fetches = any(topology.fetches for topology in self.adjacency.topologies)
+        fetched = {name: self.adjacency.layout(store.table(name)) for name in plan.fetched}
+        self.attributes = Attributes(store, fetched, self.adjacency.read)
+        self._files.callback(self.attributes.close)
+        self._layouts: dict[str, Layout] = {}
+        if self.shares_buffer or scheme.buffers is not None:
+            return
+        kind: type[Layout] = find("layouts", settings.strategy.layout)
+        block_bytes, source = settings.engine_settings.block_bytes, scheme.source
+        with contextlib.nullcontext() if source is None else source.unchanged():
+            for table in request.tables:
+                derived = None if source is None else source.file(table.name)
+                layout = kind.make(
+                    LayoutContext(table.file, block_bytes, gap_bytes, store=store, derived=derived)
+                )
+                self._layouts[table.name] = layout
+                self._files.callback(layout.close)
+
     def _samples_per_round(self) -> int:
         """The number of samples that fetch adjacency together; 1 if the topology reads nothing. It
         is about half of the extracting queue, so that the other half is extracted meanwhile."""
         stages = self.settings.stages
-        if not self._files.fetches:
+        if not self._fetches:
             return 1
         return min(stages.samplers, stages.extracting_queue // 2 + 1)
 
@@ -134,16 +185,16 @@ class Runtime:
         # Adjacency reads go first: a sample needs several short reads, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
         if self._host is not None and self.shares_buffer:
-            self._files.adjacency.start(kind, own)
+            self.adjacency.start(kind, own)
             return await self._host.buffers(settings, empty)
         if settings.scheme.buffers is not None:
-            self._files.adjacency.start(kind, own)
+            self.adjacency.start(kind, own)
             buffers: Buffers = settings.scheme.buffers(settings, empty)
             return buffers
         engine = kind.make(own)
-        layouts, copies = self._files.layouts, self.timeline
+        layouts, copies = self._layouts, self.timeline
         try:
-            self._files.adjacency.start(kind, own)
+            self.adjacency.start(kind, own)
             pool = BufferPool(settings, store, layouts, engine, self.device, empty, copies)
         except BaseException:
             await engine.aclose()
@@ -159,7 +210,8 @@ class Runtime:
                 changing the plan.
         """
         self.loop_thread.guard.check()
-        if self.loop_thread.inside or self._workers.inside or self._change.inside:
+        changing = self._changing == threading.get_ident()
+        if self.loop_thread.inside or self._workers.inside or changing:
             raise ConfigError(INSIDE)
 
     # ---- epochs ----
@@ -186,7 +238,7 @@ class Runtime:
             apart = not inputs.feed.extracts
             epoch = Epoch(
                 inputs,
-                self._files.adjacency.topologies,
+                self.adjacency.topologies,
                 NoBuffer() if apart else self._buffers.take(),
                 self._workers,
                 self.settings.stages,
@@ -224,8 +276,8 @@ class Runtime:
             Whether no epoch is running.
         """
         await self._wait_for_abandoned_epochs()
-        while self._change.under_way:
-            await self._change.settled()
+        while self._change_ended is not None and not self._change_ended.is_set():
+            await self._settled(self._change_ended)
             await self._wait_for_abandoned_epochs()
         return not self._tasks
 
@@ -300,13 +352,40 @@ class Runtime:
 
     @contextlib.contextmanager
     def changing_plan(self, busy: str = LARGER) -> Iterator[None]:
-        """Free the feature buffer and spare memory, because the plan is to change, or batches
-        are to be sampled apart; no epoch begins within the `with` block. See
-        `PlanChange.changing`."""
+        """Free the feature buffer and spare memory, because the plan is to change, or batches are
+        to be sampled apart. No epoch begins within the `with` block: it would be lent a buffer of
+        the old plan, which is freed.
+
+        Args:
+            busy: the message of the error if an epoch is running.
+
+        Raises:
+            ConfigError: another epoch is running, which uses memory by the present plan.
+            ClosedError: the runtime was closed.
+        """
         self.check_caller()
-        with self._change.changing(self._idle, busy):
+        ended = asyncio.Event()
+        try:
+            self.loop_thread.call(self._begin_change(ended, busy))
+            self._changing = threading.get_ident()
             self.array_pool.trim()
             yield
+        finally:
+            if self._changing == threading.get_ident():
+                self._changing = None
+            self.loop_thread.call_soon(ended.set)
+
+    async def _begin_change(self, ended: asyncio.Event, busy: str) -> None:
+        if not await self._idle():
+            raise ConfigError(busy)
+        self._change_ended = ended
+        await self._buffers.drain()
+        if not ended.is_set():  # else Ctrl-C has ended the change meanwhile
+            await self._buffers.close()
+
+    async def _settled(self, change_ended: asyncio.Event) -> None:
+        """Wait until the change of the plan that is under way has ended."""
+        await change_ended.wait()
 
     def use(self, settings: RuntimeSettings) -> None:
         """Run the next epochs by other settings; call it within `changing_plan`.
@@ -314,35 +393,75 @@ class Runtime:
         Raises:
             ClosedError: the runtime was closed.
         """
-        settings = with_classes(settings, self.shares_buffer)
-        self.loop_thread.call(self._buffers.replace_plan(settings))
+        self.loop_thread.call(self._buffers.replace_plan(self._with_classes(settings)))
 
     @property
     def topologies(self) -> Sequence[Topology]:
         """The adjacency, one for each edge type; blocks if it has to be read again."""
         self.load_graph()
-        return self._files.adjacency.topologies
+        return self.adjacency.topologies
 
     def load_graph(self) -> None:
         """Have the adjacency in memory; blocks. See `Adjacency.load`."""
-        self._files.adjacency.load()
+        self.adjacency.load()
 
     def free_graph(self) -> None:
         """Free the adjacency, which no sampler uses now; see `Adjacency.free`."""
-        self._files.adjacency.free()
+        self.adjacency.free()
 
     # ---- numbers ----
 
     def stats(self) -> dict[str, float | str]:
-        """Counters since the start; see `NeighborLoader.stats`."""
-        parts = self._buffers, self.engine, self._files.adjacency
-        buffers, topology = component_stats(self.loop_thread, *parts)
-        stages = stage_stats(self._epochs())
-        elapsed_s = perf_counter() - self.started
-        return loader_stats(
-            self.counters, buffers, topology, stages, self.settings.plan, elapsed_s,
-            self._buffers.facts,
-        )  # fmt: skip
+        """Counters since the start; see `StoreLoader.stats`."""
+        counters, (buffers, topology) = self.counters, self._component_counters()
+        epochs, plan = self._epochs(), self.settings.plan
+        return {
+            "batches": counters.batches,
+            "rows": counters.rows,
+            "edges": counters.edges,
+            "rows_hit": buffers["hits"] + buffers["repeats"],
+            "rows_waited": buffers["waits"],
+            "rows_loaded": buffers["loads"],
+            "evictions": buffers["evictions"],
+            "rows_taken_back": buffers["served"],
+            "requests": buffers["requests"],
+            "bytes_read": buffers["bytes"],
+            "bytes_wanted": counters.bytes_wanted,
+            "retries": buffers["retries"],
+            **topology,
+            "samples": counters.samples,
+            "sample_s": counters.sample_s,
+            "extract_s": counters.extract_s,
+            "gather_s": counters.gather_s,
+            **counters.times.wait_seconds(),
+            "windows": counters.windows,
+            "window_load_s": counters.window_load_s,
+            "window_wait_s": counters.window_wait_s,
+            "elapsed_s": perf_counter() - self.started,
+            "sampling": sum(e.extracting.under_way - len(e.extracting) for e in epochs),
+            "extracting": sum(e.training.under_way - len(e.training) for e in epochs),
+            "training": sum(len(e.training) for e in epochs),
+            "buffer_slots": plan.slots,
+            "buffer_bytes": plan.buffer_bytes,
+            **self._buffers.facts,
+        }
+
+    def _component_counters(self) -> tuple[Counter[str], dict[str, float | str]]:
+        """The counters of the buffers and their engine, and those of the adjacency."""
+
+        def read() -> tuple[Counter[str], dict[str, float | str]]:
+            counted = self._buffers.stats()
+            if self.engine is not None:
+                counted.update(self.engine.stats())
+            return counted, self.adjacency.stats()
+
+        async def read_in_loop() -> tuple[Counter[str], dict[str, float | str]]:
+            return read()
+
+        if not self.loop_thread.inside:  # a user's sampler may call this there
+            with contextlib.suppress(ClosedError):
+                return self.loop_thread.call(read_in_loop())
+        return read()
 
     def _epochs(self) -> list[Epoch]:
         return [run.epoch for run in list(self._tasks)]

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnndrive.buffer.policies.base import WINDOW
-from gnndrive.buffer.policy_classes import policy_classes
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.plan import Plan
@@ -39,7 +38,7 @@ class RuntimeSettings:
             None: the plan counts the most that the fanout allows.
         after_warm_up: makes the settings that follow a warm-up, from the bytes of device memory
             that loading may use then; None: these settings are not for a warm-up.
-        classes: the classes of the rows of tables, by the tables' names; see `with_classes`.
+        classes: the classes of the rows of tables, by the tables' names; see `Runtime`.
     """
 
     strategy: Strategy
@@ -66,26 +65,3 @@ class RuntimeSettings:
         next: those of nodes."""
         of_nodes = {table.name for table in self.request.tables if not table.of_edges}
         return self.request.ahead is not None and name in of_nodes
-
-
-def with_classes(settings: RuntimeSettings, elsewhere: bool) -> RuntimeSettings:
-    """The settings with the classes of the rows that the policy ranks. The first time for a store
-    this reads its graph, so the event loop must not call it; and before the feature buffer is made,
-    because the plan does not count what it takes meanwhile.
-
-    Tables of edges have no classes, and neither have tables whose rows all fit, because none of
-    them ever leaves.
-
-    Args:
-        settings: the settings.
-        elsewhere: whether another process has the feature buffer, and ranks its rows.
-
-    Raises:
-        StoreError: see `policy_classes`.
-    """
-    if elsewhere or not settings.scheme.whole_graph:
-        return replace(settings, classes={})
-    short = {table.name for table in settings.plan.tables if table.slots < table.rows}
-    leaving = [table for table in settings.request.tables if table.name in short]
-    classes = policy_classes(settings.policy, settings.request.store, leaving)
-    return replace(settings, classes=classes)

@@ -1,25 +1,67 @@
-"""`Sharing`: what a host service has for a loader, which `Assembly` decides before it plans.
+"""What a host service has for a loader, and how the loader uses it.
 
 The service is one that the ranks of a host start together, or one that the user has started for
 several loaders (`gnndrive serve`). It can have the graph for all of them, that is index pointers,
 labels and a resident adjacency. It can have a feature buffer, which the ranks of one loader share,
 if that lies in host memory and batches come in order.
+
+1. `what_service_has` decides this before `Assembly` plans.
+2. `join_host_service`: at its first epoch, `StoreLoader` has all ranks tell each other where they
+   run and what they need. The first rank of each host starts a service (`host/`), and all ranks of
+   that host connect to it. If the store was opened through a service that the user has started,
+   they connect to that one, and so does a loader without other ranks. Whatever goes wrong on one
+   rank is an error on all of them, because the others would wait for it.
+3. `HostService` and `HostBuffers` are what `Runtime` gets of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import mmap
+import os
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.buffer.devices.base import Device, DeviceContext
+from gnndrive.common.array_pool import Allocate
+from gnndrive.common.errors import ConfigError, GNNDriveError, HostServiceError
 from gnndrive.common.plugins import find, name_of, names
+from gnndrive.common.shared_memory import SharedMemory
+from gnndrive.host.arena import Arena
+from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connect import service_of
+from gnndrive.host.connection import Connection
+from gnndrive.host.hello import Hello
 from gnndrive.host.inquiry import ask
-from gnndrive.loader.ranks import Ranks
+from gnndrive.host.names import is_named
+from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
+from gnndrive.host.start import SEPARATE, Listener, host_identity
+from gnndrive.loader.buffer_pool import Buffers
+from gnndrive.loader.ranks import Ranks, check_same
+from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.plan.plan import Served
+from gnndrive.plan.request import batch_entries_max
+from gnndrive.pyg.shared_store import AttachedArrays, attach
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import Strategy
+
+GIVEN = (
+    "host_service", "strategy", "policy", "device", "attrs", "in_order", "engine", "io_depth",
+    "gap", "extractors",
+)  # fmt: skip
+"""The loader's arguments that decide what its ranks share, beside `memory=` and `buffer=`."""
+
+PLAIN = (str, int, type(None))  # the others may not be picklable
+CHOSEN = ("slots", "batch_rows_max", "places", "sweep", "policy")  # by the plan
+SPARE_PLACES = 4  # batches that are being gathered, or that the service gives back
+ANSWER_S = 1.0  # how long the service is asked why a batch is late
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +127,342 @@ def is_known(kind: str, plugin: Any) -> bool:
     """Whether a plug-in is gnndrive's, so that another process finds it by its name."""
     name = name_of(plugin)
     return name in names(kind) and find(kind, name) is find(kind, plugin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What ranks tell each other.
+
+    Attributes:
+        host: where the rank runs, see `host_identity`.
+        arguments: arguments for all ranks of a host, by name.
+        topology, buffer: see `Hello`.
+        given: the values of `GIVEN`.
+    """
+
+    host: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    topology: str = ""
+    buffer: Mapping[str, Any] | None = None
+
+    @property
+    def needs(self) -> dict[str, Any]:
+        """What has to be the same on all ranks of a host, by what it is called in an error. What a
+        plan has chosen may differ: each rank measures how long sampling takes, and may find other
+        memory free. There the first rank's choice counts."""
+        buffer = {name: value for name, value in (self.buffer or {}).items() if name not in CHOSEN}
+        shared = {"whether the ranks of a host share a buffer": self.buffer is not None}
+        return {**shared, **self.arguments, **buffer}
+
+
+def _check_needs(told: Sequence[_Told], ranks: Sequence[int]) -> None:
+    """Check that the ranks of a host need the same.
+
+    Raises:
+        ConfigError: they do not; the message names the arguments that differ, or what follows from
+            others, such as the memory that is free.
+    """
+    if any(each.needs != told[0].needs for each in told):
+        check_same([each.given for each in told], ranks)
+        check_same([each.needs for each in told], ranks)
+
+
+def join_host_service(
+    ranks: Ranks, store: Store, given: Mapping[str, Any],
+    make_settings: Callable[[], RuntimeSettings],
+) -> tuple[RuntimeSettings, HostService | None]:  # fmt: skip
+    """Make a loader's settings, and have its ranks of this host join a service, if they use one.
+
+    A collective call: each rank that the loader deals to has to make it.
+
+    Args:
+        ranks: which rank this is.
+        store: what the loader loads from.
+        given: the values of `GIVEN`.
+        make_settings: makes the settings; may raise.
+
+    Raises:
+        ConfigError: a rank cannot start, or the ranks differ in what they need.
+        StoreError: the service cannot read the store.
+        HostServiceError: the service that the store was opened through has ended.
+    """
+    settings, told, buffer, topology = None, _Told(), None, ""
+    error: Exception | None = None
+    try:
+        settings = make_settings()
+        request = settings.request
+        arguments = {"memory": request.memory, "buffer": request.buffer}
+        buffer, topology = buffer_settings(store, settings), shared_topology(settings)
+        needed = None if buffer is None else buffer.to_json()
+        named = {
+            name: value if isinstance(value, PLAIN) else repr(value)
+            for name, value in given.items()
+        }
+        told = _Told(host_identity(), named, arguments, topology, needed)
+    except Exception as caught:
+        error = caught
+    everyone = ranks.all_or_none("starting a loader", told, error)
+    assert settings is not None
+    check_same([each.arguments for each in everyone])
+    hosts: dict[str, list[int]] = {}
+    for rank, each in enumerate(everyone):
+        hosts.setdefault(each.host, []).append(rank)
+    for local in hosts.values():  # all hosts, because what follows needs the ranks of all of them
+        _check_needs([everyone[rank] for rank in local], local)
+    local = hosts[told.host]
+    if all(each.buffer is None and not each.topology for each in everyone):
+        return settings, None
+    if buffer is not None:
+        buffer = BufferSettings.from_json(everyone[local[0]].buffer)
+    rank = 0 if ranks.group is None else ranks.rank
+    program = os.path.basename(next(iter(sys.argv), "")) or "python"
+    share = settings.plan.share_bytes
+    hello = Hello(store.identity, "", rank, tuple(local), buffer, topology, share, program)
+    return settings, _come_together(ranks, store, hello)
+
+
+def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | None:
+    """Connect to the service that the store was opened through; without one, start a service on
+    each host that has several ranks, and connect to it.
+
+    The first rank of a host is the service's client before it starts it, so that the service ends
+    if that rank dies. No rank goes on before all of them are welcome, so a rank that dies or is
+    refused meanwhile is an error on all of them.
+
+    Raises:
+        ConfigError, StoreError: see `join_host_service`.
+        HostServiceError: the service that the store was opened through has ended.
+    """
+    address, group, first = service_of(store) or "", secrets.token_hex(16), hello.ranks[0]
+    error: Exception | None = None
+    connection: Connection | None = None
+    service: HostService | None = None
+    with ExitStack() as undo:
+
+        def connect() -> Connection:
+            made = Connection(address, replace(hello, group=group))
+            undo.callback(made.close)
+            return made
+
+        try:
+            if hello.rank == first and address:
+                connection = connect()
+            elif hello.rank == first and len(hello.ranks) > 1:
+                with Listener() as listener:
+                    address = listener.address
+                    connection = connect()
+                    listener.start_service(store.path)
+        except Exception as caught:
+            error = _why_not(caught, address)
+        address, group = ranks.all_or_none("starting a service", [address, group], error)[first]
+        try:
+            if address:
+                service = HostService(connection or connect(), hello, store)
+        except Exception as caught:
+            error = _why_not(caught, address)
+        ranks.all_or_none("joining a service", None, error)
+        undo.pop_all()
+    return service
+
+
+def _why_not(error: Exception, address: str) -> Exception:
+    """The error for a rank that cannot share, with the remedy."""
+    if isinstance(error, HostServiceError) and is_named(address):
+        return error
+    if isinstance(error, HostServiceError | MemoryError):
+        return ConfigError(f"the ranks of this host cannot share: {error}; {SEPARATE}")
+    return error
+
+
+def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings | None:
+    """What a loader needs of a feature buffer in a service; None: it has none there."""
+    request, stages = settings.request, settings.stages
+    if not request.shared:
+        return None
+    entries = batch_entries_max(request)
+    return BufferSettings(
+        tables=tuple(table.name for table in request.tables),
+        files=tuple(table.file_in(store.path) for table in request.tables),
+        row_bytes=tuple(table.file.row_bytes for table in request.tables),
+        slots=tuple(plan.slots for plan in settings.plan.tables),
+        batch_rows_max=tuple(plan.batch_rows_max for plan in settings.plan.tables),
+        entries_max=tuple(entries[table.name] for table in request.tables),
+        places=stages.extracting_queue + stages.training_queue + SPARE_PLACES,
+        device=name_of(request.device[0]),
+        layout=name_of(settings.strategy.layout),
+        policy=None if settings.policy is None else name_of(settings.policy),
+        tiers=tuple(map(name_of, settings.strategy.tiers)),
+        engine=name_of(settings.engine),
+        io_depth=settings.engine_settings.depth,
+        block_bytes=settings.engine_settings.block_bytes,
+        gap_bytes=request.disk.gap_bytes,
+        extractors=stages.extractors,
+        sweep=stages.sweep,
+    )
+
+
+def shared_topology(settings: RuntimeSettings) -> str:
+    """The topology whose arrays a service shares with a loader, by its name; "": none."""
+    topology = settings.plan.topology
+    return topology.name if settings.request.shared_graph else ""
+
+
+class HostService:
+    """A rank's part of what the ranks of its host share; waits for the service's welcome.
+
+    Args:
+        connection: to the service; this object closes it, also if it cannot be made.
+        hello: what this rank asks for.
+        store: the store; it uses the shared index pointers from now on.
+
+    Attributes:
+        graph: the graph's arrays that the service shares; None: none.
+
+    Raises:
+        ConfigError, StoreError: what the service shares cannot be used.
+        HostServiceError: it has ended.
+    """
+
+    def __init__(self, connection: Connection, hello: Hello, store: Store) -> None:
+        self._connection, self._hello, self._store = connection, hello, store
+        self.graph: AttachedArrays | None = None
+        try:
+            connection.wait()
+            welcome = connection.welcome
+            if hello.topology:
+                fds = [self._connection.take_fd() for _ in range(welcome.memories)]
+                self.graph = attach(store, welcome.graph, fds)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def has_buffer(self) -> bool:
+        """Whether the ranks share a feature buffer."""
+        return self._hello.buffer is not None
+
+    async def buffers(self, settings: RuntimeSettings, empty: Allocate) -> Buffers:
+        """Attach the shared feature buffer, in the loop thread."""
+        assert self._hello.buffer is not None
+        buffers = HostBuffers(self._store, settings, self._hello, self._connection, empty)
+        await buffers.start()
+        return buffers
+
+    def close(self) -> None:
+        """Close the connection at once, and use the graph no more; the shared buffer closes it
+        before, with a goodbye."""
+        self._connection.close()
+        self.graph = None
+
+
+class HostBuffers(Buffers):
+    """The service's feature buffer, for one epoch at a time, in the memory that came with the
+    service's welcome.
+
+    Args:
+        store: has the tables.
+        settings: the runtime's settings.
+        hello: what the service was asked for, a feature buffer in any case.
+        connection: to the service; this object closes it.
+        empty: allocates the tensors that rows are gathered into.
+
+    Attributes:
+        settings: the runtime's settings, with the service's numbers of slots.
+        facts: see `Buffers.facts`.
+
+    Raises:
+        ConfigError: the memory cannot be mapped.
+        HostServiceError: the service sent less than it should.
+    """
+
+    def __init__(
+        self, store: Store, settings: RuntimeSettings, hello: Hello, connection: Connection,
+        empty: Allocate,
+    ) -> None:  # fmt: skip
+        self._connection, self._lent, self._rank = connection, False, hello.rank
+        self.facts = {"engine": "host service"}
+        assert hello.buffer is not None
+        plans = [
+            replace(plan, slots=slots)
+            for plan, slots in zip(settings.plan.tables, connection.welcome.slots, strict=True)
+        ]
+        self.settings = replace(settings, plan=replace(settings.plan, tables=tuple(plans)))
+        with ExitStack() as undo:
+            tables: dict[str, RemoteTable] = {}
+            kind: type[Device] = find("devices", settings.request.device[0])
+            for plan in plans:
+                slots, row_bytes = max(plan.slots, 1), plan.row_bytes
+                shared_slots = SharedMemory.attach(
+                    connection.take_fd(), slots * row_bytes, huge=True
+                )
+                undo.callback(shared_slots.close)
+                context = DeviceContext(empty, map=partial(_map_of, shared_slots))
+                memory = kind.make(context).allocate(slots, row_bytes)
+                undo.callback(memory.close)
+                tables[plan.name] = RemoteTable(row_bytes, memory)
+            shape = hello.buffer.arena_shape(store)
+            arena = SharedMemory.attach(connection.take_fd(), shape.nbytes, writable=True)
+            undo.callback(arena.close)
+            self._buffer = RemoteBuffer(tables, Arena(shape, arena.array), connection.send)
+            self._memory = undo.pop_all()
+
+    async def start(self) -> None:
+        """From now on the loop thread gets the service's messages."""
+        await self._connection.start(self._buffer.receive, self._buffer.fail)
+
+    def take(self) -> BatchBuffer:
+        """See `Buffers.take`.
+
+        Raises:
+            ConfigError: another iterator has it.
+        """
+        if self._lent:
+            raise ConfigError(
+                "the host service has one feature buffer for this loader, which another iterator "
+                "uses: close that one first, or give the loader host_service=False"
+            )
+        self._lent = True
+        self._buffer.begin_epoch()
+        return self._buffer
+
+    def give(self, buffer: BatchBuffer) -> None:
+        """See `Buffers.give`; the other ranks do not wait for this one any more."""
+        assert buffer is self._buffer
+        self._lent = False
+        self._buffer.end_epoch()
+
+    async def replace_plan(self, settings: RuntimeSettings) -> None:
+        """See `Buffers.replace_plan`; the plan of a shared buffer never changes."""
+        raise NotImplementedError("a shared feature buffer has one plan")
+
+    def stats(self) -> Counter[str]:
+        """See `Buffers.stats`; of all ranks of this host together, with requests and bytes."""
+        return self._buffer.stats()
+
+    async def late_reason(self) -> str:
+        """See `Buffers.late_reason`."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                rank = await self._buffer.awaited()
+        except TimeoutError:
+            return "the host service does not answer; it may be stopped, or short of memory"
+        except GNNDriveError:
+            return ""
+        if rank in (-1, self._rank):
+            return ""
+        return (
+            f"rank {rank} has not taken its turn; it may be stopped or slow, or take batches of "
+            "another loader, which all ranks have to do in the same order"
+        )
+
+    async def close(self) -> None:
+        """See `Buffers.close`; the rank leaves its group."""
+        assert not self._lent, "its memory is in use"
+        await self._connection.aclose()
+        self._buffer.close()
+        self._memory.close()
+
+
+def _map_of(memory: SharedMemory, nbytes: int) -> mmap.mmap:
+    return memory.map

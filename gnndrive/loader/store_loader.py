@@ -28,6 +28,7 @@ from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, INSIDE
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
+    OnStats,
     Tuning,
     checked_device,
     checked_feature_dtype,
@@ -38,12 +39,11 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import VERSION, EpochState, from_state_dict, to_state_dict
-from gnndrive.loader.host_service import GIVEN, join_host_service
-from gnndrive.loader.intervals import Intervals, OnStats
-from gnndrive.loader.iterator import BatchIterator, in_thread
+from gnndrive.loader.iterator import BatchIterator, Intervals, in_thread
 from gnndrive.loader.ranks import Ranks, check_same, ranks_of_group
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.sharing import GIVEN, join_host_service
 from gnndrive.loader.strategy_choice import choose, compare
 from gnndrive.loader.tracing import open_timeline
 from gnndrive.pipeline.timeline import Timeline

@@ -81,7 +81,7 @@ class Scheme:
             adjacency or samples of its own.
         tables: the names of the tables that go through the feature buffer; None: all.
         sweep: the most batches that are read together; None: the loader's argument says it.
-        buffers: makes what lends rows to epochs (`gnndrive.loader.buffers.Buffers`) from the
+        buffers: makes what lends rows to epochs (`gnndrive.loader.buffer_pool.Buffers`) from the
             runtime's settings and a function that allocates arrays; then nothing is read by the
             loader's engine. None: feature buffers do.
         warms_up: whether a small buffer can serve the first batches on a GPU.

@@ -24,8 +24,8 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import Int64Array, TopologyChoice
 from gnndrive.loader.arguments import OWN_ARGUMENTS, flat, positive
 from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.buffer_pool import Buffers
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.plan.choice import default_stages, fitting
 from gnndrive.plan.plan import Budget, Plan, TablePlan
 from gnndrive.plan.planner import Planner
@@ -160,7 +160,7 @@ class _NoSlots(RowSlots):
 # ---- the rows
 
 
-class _MappedBuffers:
+class _MappedBuffers(Buffers):
     """The rows of all tables, in memory maps, and the threads that gather them; see `Buffers`.
     Every epoch has the same maps, which stay when the plan changes.
 
@@ -253,7 +253,7 @@ class _MappedBuffers:
     # ---- what the runtime calls
 
     @property
-    def facts(self) -> dict[str, float | str]:
+    def facts(self) -> dict[str, float | str]:  # type: ignore[override]
         (threads, advice), tried = self.way, self.tried
         said = f"by {threads} threads, {advice}"
         if tried:
@@ -264,22 +264,8 @@ class _MappedBuffers:
     def take(self) -> _MappedBuffer:
         return _MappedBuffer(self)
 
-    def give(self, buffer: BatchBuffer) -> None:
-        pass
-
-    async def grow(self) -> None:
-        pass
-
-    drain = closed = close = grow  # an epoch ends after its gathers
-
-    async def replace_plan(self, settings: RuntimeSettings) -> None:
-        self.settings = settings
-
     def stats(self) -> Counter[str]:
         return Counter(self.counted)
-
-    async def late_reason(self) -> str:
-        return ""  # a batch is late because its rows are read slowly
 
     def retire(self) -> None:
         self.stopped = True  # a gather that is under way ends soon

@@ -1,5 +1,6 @@
 """Batches larger than the plan counts: the loader plans again, within `memory=`."""
 
+import asyncio
 import json
 import random
 import shutil
@@ -22,7 +23,6 @@ from gnndrive.common.memory import parse_size
 from gnndrive.loader import drawing
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.epoch_assembly import EpochAssembly
-from gnndrive.loader.plan_change import PlanChange
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.plan import choice, drawn
@@ -298,15 +298,15 @@ def test_an_iterator_that_begins_while_the_plan_changes_waits(make, expected, mo
     """Else its buffer would be freed while it is lent."""
     loader = make(memory=2 * (least(make) + ROOM))
     waits, begun, threads = threading.Event(), list[Any](), list[threading.Thread]()
-    settled, measure, close = PlanChange.settled, EpochAssembly._measure, BufferPool._close_buffer
+    settled, measure, close = Runtime._settled, EpochAssembly._measure, BufferPool._close_buffer
 
     def begin() -> None:
         begun.append(iter(loader))
         waits.set()
 
-    async def noted(self: PlanChange) -> None:
+    async def noted(self: Runtime, change_ended: asyncio.Event) -> None:
         waits.set()
-        await settled(self)
+        await settled(self, change_ended)
 
     def measured(self: EpochAssembly, *given: Any) -> Any:
         if not threads:
@@ -319,7 +319,7 @@ def test_an_iterator_that_begins_while_the_plan_changes_waits(make, expected, mo
         assert buffer not in self._lent
         return close(self, buffer)
 
-    monkeypatch.setattr(PlanChange, "settled", noted)
+    monkeypatch.setattr(Runtime, "_settled", noted)
     monkeypatch.setattr(EpochAssembly, "_measure", measured)
     monkeypatch.setattr(BufferPool, "_close_buffer", closed)
     batches = iter(loader)

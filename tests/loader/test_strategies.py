@@ -264,7 +264,7 @@ def test_the_graph_is_read_once_a_superbatch(make, monkeypatch, superbatch, part
     monkeypatch.setattr(Runtime, "load_graph", lambda self: loads.append(self) or load(self))
     monkeypatch.setattr(BufferPool, "_make", made)
     loader = make(strategy="ginex", phases="apart", superbatch=superbatch, **COMMON)
-    left = [loader._runtime._files.adjacency.topologies for _ in loader]
+    left = [loader._runtime.adjacency.topologies for _ in loader]
     assert (left, len(loads)) == ([[]] * 25, parts)
 
 

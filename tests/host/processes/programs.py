@@ -41,7 +41,7 @@ from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection
 from gnndrive.host.inquiry import ask
 from gnndrive.host.start import Listener
-from gnndrive.loader import host_service
+from gnndrive.loader import sharing
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from tests.forked import Program
@@ -274,7 +274,7 @@ def differing(
         other = of_last if rank.number == rank.world - 1 else usual
         with (
             loader(**{"store": store, name: other}) as made,
-            patch.object(host_service, "host_identity", lambda: here),
+            patch.object(sharing, "host_identity", lambda: here),
         ):
             found.append(error_of(partial(iter, made)))
             assert not made.stats(), "nothing was started"
@@ -522,7 +522,7 @@ def crossed(rank: Rank, store: str) -> str:
 
 
 POINTS: Mapping[str, tuple[Any, str]] = {
-    "start": (Listener, "start_service"), "plan": (host_service, "buffer_settings"),
+    "start": (Listener, "start_service"), "plan": (sharing, "buffer_settings"),
     "connect": (Connection, "__init__"), "welcome": (Connection, "wait"),
     "use": (Runtime, "__init__"),
 }  # fmt: skip

@@ -201,7 +201,7 @@ def test_topologies_take_turns(make):
     """Fetches are planned for one at a time, whatever edge type a sampler is at."""
     loader = make(topology="direct")
     next(iter(loader))
-    topologies = loader._runtime._files.adjacency.topologies
+    topologies = loader._runtime.adjacency.topologies
     assert len({id(topology._lock) for topology in topologies}) == 1
 
 

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader, Tuning
-from gnndrive.loader import host_service
+from gnndrive.loader import sharing
 from gnndrive.loader.ranks import resolve_ranks
 from tests import forked
 from tests.given import moved
@@ -96,7 +96,7 @@ def ranks_at_different_points_are_an_error(process: Process) -> None:
     with process.loader(ranks=True) as loader:
         if last:
             with (
-                patch.object(host_service, "buffer_settings", side_effect=KeyboardInterrupt),
+                patch.object(sharing, "buffer_settings", side_effect=KeyboardInterrupt),
                 pytest.raises(KeyboardInterrupt),
             ):
                 iter(loader)

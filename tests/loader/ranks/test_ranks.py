@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader
-from gnndrive.loader import host_service
+from gnndrive.loader import sharing
+from gnndrive.loader.lightning import InTrainer
 from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
-from gnndrive.loader.store_datamodule import InTrainer
 from gnndrive.sampling.dealing import steps_left
 from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same
@@ -125,14 +125,14 @@ def test_a_difference_names_its_ranks() -> None:
 
 def test_what_ranks_cannot_share_is_named_by_an_argument_or_else_by_what_follows_from_it() -> None:
     def told(**more: Any) -> Any:
-        return host_service._Told(**({"buffer": {"places": 4, "io_depth": 8}} | more))
+        return sharing._Told(**({"buffer": {"places": 4, "io_depth": 8}} | more))
 
     other = {"buffer": {"places": 5, "io_depth": 9}}
-    host_service._check_needs([told(), told(buffer={"places": 5, "io_depth": 8})], [3, 4])
+    sharing._check_needs([told(), told(buffer={"places": 5, "io_depth": 8})], [3, 4])
     with pytest.raises(ConfigError, match=r"differ in: gap is None on rank 3 and 1 on rank 4\. "):
-        host_service._check_needs([told(), told(**other, given={"gap": 1})], [3, 4])
+        sharing._check_needs([told(), told(**other, given={"gap": 1})], [3, 4])
     with pytest.raises(ConfigError, match=r"differ in: io_depth is 8 on rank 3 and 9 on rank 4"):
-        host_service._check_needs([told(), told(**other, given={})], [3, 4])
+        sharing._check_needs([told(), told(**other, given={})], [3, 4])
 
 
 SIZE, BATCHES, EPOCHS = 37, 11, 2
