@@ -75,14 +75,13 @@ class InTrainer(StoreLoader):
 
 
 class StoreDataModule:
-    """What both datamodules do if their data is a store.
-
-    The attributes of the inputs are PyG's: `input_train_nodes`, `input_val_time`, and so on.
-    """
+    """What both datamodules do if their data is a store. The attributes of the inputs are PyG's:
+    `input_train_nodes`, `input_val_time`, and so on."""
 
     _from_store = False
     _parts: Mapping[str, Store] = MappingProxyType({})  # stores of stages that differ from `data`
     _kind: str  # "nodes" or "edges"
+    _role: str  # the name of the argument that is a sampler
     data: Any
     trainer: Any
     kwargs: dict[str, Any]
@@ -91,53 +90,33 @@ class StoreDataModule:
     train_shuffle: bool
     loader: str
 
-    def _open_memory(
-        self, base: type, data: Any, kwargs: dict[str, Any], role: str, **arguments: Any
-    ) -> None:
-        """Do what PyG's class does, with gnndrive's sampler where PyG would need pyg-lib.
-
-        Args:
-            base: PyG's class.
-            data: data in memory.
-            kwargs: the arguments of sampler and loaders together.
-            role: the name of the argument that is a sampler.
-            arguments: the other arguments of PyG's class.
-        """
-        refuse_old_names(kwargs, kwargs.get("strategy"))
+    def _open_memory(self, data: Any, kwargs: dict[str, Any], **arguments: Any) -> None:
+        """Do what PyG's class does with its own arguments and those of sampler and loaders, with
+        gnndrive's sampler where PyG would need pyg-lib."""
         own = {name: kwargs.pop(name, default) for name, default in OWN_ARGUMENTS.items()}
         refuse_own(data, own)
-        loader = arguments["loader"]
-        if arguments[role] is not None or loader not in ("neighbor", "link_neighbor"):
-            base.__init__(self, data, **arguments, **kwargs)  # type: ignore[misc]
+        loader, names = arguments["loader"], inspect.signature(NeighborSampler).parameters
+        if arguments[self._role] is not None or loader not in ("neighbor", "link_neighbor"):
+            super().__init__(data, **arguments, **kwargs)  # type: ignore[call-arg]
             return
-        names = inspect.signature(NeighborSampler).parameters
         sampling = {name: value for name, value in kwargs.items() if name in names}
         sampling.setdefault("share_memory", kwargs.get("num_workers", 0) > 0)
-        arguments[role] = NeighborSampler(data, **sampling)
+        arguments[self._role] = NeighborSampler(data, **sampling)
         loading = {name: value for name, value in kwargs.items() if name not in names}
-        base.__init__(self, data, **arguments, **loading)  # type: ignore[misc]
+        super().__init__(data, **arguments, **loading)  # type: ignore[call-arg]
         self.loader, self.kwargs = loader, kwargs | self.kwargs
 
-    def _open_store(
-        self,
-        store: Store,
-        inputs: dict[str, Any],
-        loader: str,
-        sampler: Any,
-        eval_loader_kwargs: dict[str, Any] | None,
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Set the attributes that PyG's classes set.
-
-        Args:
-            store: the store.
-            inputs: the inputs of all stages by their arguments' names.
-            loader: the argument of that name.
-            sampler: the sampler that the user gave, or None.
-            eval_loader_kwargs: the argument of that name.
-            kwargs: arguments of the loaders.
-        """
+    def _open(
+        self, data: Any, inputs: dict[str, Any], sampler: Any, loader: str,
+        eval_loader_kwargs: dict[str, Any] | None, kwargs: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """What `__init__` of both does, with the inputs of all stages by their arguments' names. On
+        a store it sets the attributes that PyG's classes set."""
         refuse_old_names(kwargs, kwargs.get("strategy"))
+        if not isinstance(data, Store):
+            role = {self._role: sampler, "eval_loader_kwargs": eval_loader_kwargs}
+            self._open_memory(data, kwargs, loader=loader, **role, **inputs)
+            return
         if loader not in ("neighbor", "link_neighbor", "custom"):
             raise ConfigError(
                 f'loader={loader!r} does not work on a store: give loader="neighbor", which '
@@ -153,7 +132,7 @@ class StoreDataModule:
         val, test = (inputs[self._input(stage)] for stage in ("val", "test"))
         LightningDataModule.__init__(self, val is not None, test is not None, **kwargs)
         ids = {self._input(stage, "id"): None for stage in STAGES}
-        self.__dict__.update(inputs | ids, data=store, loader=loader, _from_store=True)
+        self.__dict__.update(inputs | ids, data=data, loader=loader, _from_store=True)
         given = dict(eval_loader_kwargs or {})
         self.loader_kwargs = dict(self.kwargs)
         self.eval_loader_kwargs = self.loader_kwargs | given
@@ -185,7 +164,6 @@ class StoreDataModule:
         return f"input_{stage}_{what or self._kind}"
 
     def _make(self, stage: str) -> StoreLoader:
-        """A loader for a stage: "train", "val", "test" or "pred"."""
         arguments = dict(self.loader_kwargs if stage == "train" else self.eval_loader_kwargs)
         if (input_id := getattr(self, self._input(stage, "id"))) is not None:
             arguments["input_id"] = input_id
@@ -214,7 +192,6 @@ class StoreDataModule:
         raise NotImplementedError
 
     def _store(self, stage: str) -> Store:
-        """The store of a stage."""
         store: Store = self._parts.get(stage, self.data)
         return store
 
@@ -269,16 +246,8 @@ def _none_left(assembly: Assembly, done: int, seed: int | None, epoch: int) -> b
 
 
 def _divide(name: str, total: Any, for_val: Any) -> tuple[int | None, int | None]:
-    """Bytes for training and for validation, which run side by side.
-
-    Args:
-        name: "memory" or "device_memory".
-        total: the argument of that name, or None.
-        for_val: validation's in `eval_loader_kwargs`, or None.
-
-    Raises:
-        ConfigError: nothing is left for training.
-    """
+    """Bytes for training and for validation, which run side by side: of `total`, the argument of
+    that name, and validation's in `eval_loader_kwargs`; None: not given."""
     val = None if for_val is None else parse_size(for_val, name)
     if total is None:
         return None, val
@@ -327,36 +296,24 @@ class LightningNodeData(StoreDataModule, PyGNodeData):  # type: ignore[misc]
         ModuleNotFoundError: neither pytorch_lightning nor lightning is installed.
     """
 
-    _kind = "nodes"
+    _kind, _role = "nodes", "node_sampler"
 
     def __init__(
-        self,
-        data: Any,
-        input_train_nodes: Any = None,
-        input_train_time: Any = None,
-        input_val_nodes: Any = None,
-        input_val_time: Any = None,
-        input_test_nodes: Any = None,
-        input_test_time: Any = None,
-        input_pred_nodes: Any = None,
-        input_pred_time: Any = None,
-        loader: str = "neighbor",
-        node_sampler: Any = None,
-        eval_loader_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+        self, data: Any,
+        input_train_nodes: Any = None, input_train_time: Any = None,
+        input_val_nodes: Any = None, input_val_time: Any = None,
+        input_test_nodes: Any = None, input_test_time: Any = None,
+        input_pred_nodes: Any = None, input_pred_time: Any = None,
+        loader: str = "neighbor", node_sampler: Any = None,
+        eval_loader_kwargs: dict[str, Any] | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         given = dict(locals())
         inputs = {name: given[name] for name in given if name.startswith("input_")}
-        if not isinstance(data := connected_if_named(data), Store):
-            self._open_memory(
-                PyGNodeData, data, kwargs, "node_sampler", node_sampler=node_sampler, loader=loader,
-                eval_loader_kwargs=eval_loader_kwargs, **inputs,
-            )  # fmt: skip
-            return
-        for stage in STAGES:
-            if inputs[self._input(stage)] is None:
-                inputs[self._input(stage)] = _split(data, stage)
-        self._open_store(data, inputs, loader, node_sampler, eval_loader_kwargs, kwargs)
+        if isinstance(data := connected_if_named(data), Store):
+            for stage in STAGES:
+                if inputs[self._input(stage)] is None:
+                    inputs[self._input(stage)] = _split(data, stage)
+        self._open(data, inputs, node_sampler, loader, eval_loader_kwargs, kwargs)
 
     def _loader(self, stage: str, **arguments: Any) -> StoreLoader:
         nodes, time = (getattr(self, self._input(stage, what)) for what in ("nodes", "time"))
@@ -383,28 +340,17 @@ class LightningLinkData(StoreDataModule, PyGLinkData):  # type: ignore[misc]
         ConfigError, ModuleNotFoundError: as for `LightningNodeData`.
     """
 
-    _kind = "edges"
+    _kind, _role = "edges", "link_sampler"
 
     def __init__(
-        self,
-        data: Any,
-        input_train_edges: Any = None,
-        input_train_labels: Any = None,
-        input_train_time: Any = None,
-        input_val_edges: Any = None,
-        input_val_labels: Any = None,
-        input_val_time: Any = None,
-        input_test_edges: Any = None,
-        input_test_labels: Any = None,
-        input_test_time: Any = None,
-        input_pred_edges: Any = None,
-        input_pred_labels: Any = None,
-        input_pred_time: Any = None,
-        loader: str = "neighbor",
-        link_sampler: Any = None,
-        eval_loader_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+        self, data: Any,
+        input_train_edges: Any = None, input_train_labels: Any = None, input_train_time: Any = None,
+        input_val_edges: Any = None, input_val_labels: Any = None, input_val_time: Any = None,
+        input_test_edges: Any = None, input_test_labels: Any = None, input_test_time: Any = None,
+        input_pred_edges: Any = None, input_pred_labels: Any = None, input_pred_time: Any = None,
+        loader: str = "neighbor", link_sampler: Any = None,
+        eval_loader_kwargs: dict[str, Any] | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         given = dict(locals())
         inputs = {name: given[name] for name in given if name.startswith("input_")}
         if isinstance(data, LinkSplit):
@@ -414,33 +360,22 @@ class LightningLinkData(StoreDataModule, PyGLinkData):  # type: ignore[misc]
                     inputs[self._input(stage)] = _labelled_edges(part, stage)
                     inputs[self._input(stage, "labels")] = part.edge_label
             data = data.train
-        if not isinstance(data := connected_if_named(data), Store):
-            self._open_memory(
-                PyGLinkData, data, kwargs, "link_sampler", link_sampler=link_sampler, loader=loader,
-                eval_loader_kwargs=eval_loader_kwargs, **inputs,
-            )  # fmt: skip
-            return
-        self._open_store(data, inputs, loader, link_sampler, eval_loader_kwargs, kwargs)
+        self._open(
+            connected_if_named(data), inputs, link_sampler, loader, eval_loader_kwargs, kwargs
+        )
 
     def _loader(self, stage: str, **arguments: Any) -> StoreLoader:
         edges, labels, time = (
             getattr(self, self._input(stage, what)) for what in ("edges", "labels", "time")
         )
         return _LinkNeighborLoader(
-            self._store(stage),
-            edge_label_index=edges,
-            edge_label=labels,
-            edge_label_time=time,
+            self._store(stage), edge_label_index=edges, edge_label=labels, edge_label_time=time,
             **arguments,
-        )
+        )  # fmt: skip
 
 
 def _labelled_edges(part: PartStore, stage: str) -> Any:
-    """The labelled edges of a part, as `edge_label_index` of a loader.
-
-    Raises:
-        ConfigError: several edge types have labels.
-    """
+    """The labelled edges of a part, as `edge_label_index` of a loader."""
     types = part.labelled_types
     if len(types) > 1:
         raise ConfigError(
@@ -451,11 +386,7 @@ def _labelled_edges(part: PartStore, stage: str) -> Any:
 
 
 def _split(store: Store, stage: str) -> Any:
-    """A store's split for a stage, as `input_nodes`; None if there is none.
-
-    Raises:
-        ConfigError: several node types have one.
-    """
+    """A store's split for a stage, as `input_nodes`; None if there is none."""
     for name in (stage, "valid") if stage == "val" else (stage,):
         found = [nodes for nodes in store.all_nodes() if name in nodes.split_names]
         if len(found) > 1:
