@@ -30,51 +30,31 @@ from gnndrive.strategies.base import refuse_strategy_arguments
 OnStats: TypeAlias = Callable[[dict[str, float]], object]
 
 PYG_ARGUMENTS = (
-    "input_nodes",
-    "input_time",
-    "subgraph_type",
-    "disjoint",
-    "temporal_strategy",
-    "time_attr",
-    "weight_attr",
-    "transform_sampler_output",
-    "is_sorted",
-    "filter_per_worker",
-    "neighbor_sampler",
-    "directed",
-)
+    "input_nodes", "input_time", "subgraph_type", "disjoint", "temporal_strategy", "time_attr",
+    "weight_attr", "transform_sampler_output", "is_sorted", "filter_per_worker",
+    "neighbor_sampler", "directed",
+)  # fmt: skip
 """PyG's arguments that a loader keeps as attributes, unchanged."""
 
 PYG_LINK_ARGUMENTS = (
-    "edge_label_index",
-    "edge_label",
-    "edge_label_time",
-    "neg_sampling_ratio",
-    *PYG_ARGUMENTS[2:],
-)
+    "edge_label_index", "edge_label", "edge_label_time", "neg_sampling_ratio", *PYG_ARGUMENTS[2:],
+)  # fmt: skip
 """The same for a link loader."""
-
-PLAIN_SAMPLING = {
-    "input_time": None,
-    "subgraph_type": "directional",
-    "disjoint": False,
-    "time_attr": None,
-    "weight_attr": None,
-    "transform_sampler_output": None,
-    "neighbor_sampler": None,
-    "directed": True,
-}
-"""The values with which the `uniform` sampler is used; with others, it is `SubgraphSampler`."""
 
 
 def is_plain(arguments: Mapping[str, Any]) -> bool:
-    """Whether PyG's arguments have the values of `PLAIN_SAMPLING`."""
-    for name, plain in PLAIN_SAMPLING.items():
-        value = arguments.get(name, plain)
-        value = getattr(value, "value", value)  # of an enumeration, such as SubgraphType
-        if value is not plain if plain is None else value != plain:
-            return False
-    return True
+    """Whether PyG's arguments ask for plain neighbour sampling, which the `uniform` sampler does;
+    with others, it is `SubgraphSampler`."""
+    not_given = (
+        "input_time", "time_attr", "weight_attr", "transform_sampler_output", "neighbor_sampler",
+    )  # fmt: skip
+    kind = arguments["subgraph_type"]
+    return (
+        all(arguments[name] is None for name in not_given)
+        and getattr(kind, "value", kind) == "directional"  # the value of PyG's SubgraphType
+        and not arguments["disjoint"]
+        and arguments["directed"]
+    )
 
 
 def whole(**argument: Any) -> int:
@@ -95,18 +75,8 @@ def positive(**argument: int) -> int:
 
 
 def checked_device(device: Any, memory: str | int | None) -> tuple[Any, torch.device | None]:
-    """Check `device=`.
-
-    Args:
-        device: the user's argument.
-        memory: the argument `device_memory=`.
-
-    Returns:
-        The device plug-in, by name or as a class, and the torch.device, or None for the host.
-
-    Raises:
-        ConfigError: there is no such device, or `memory` is given and the device is the host.
-    """
+    """Check `device=` and `device_memory=`; returns the device plug-in, by name or as a class, and
+    the torch.device, or None for the host."""
     plugin, where = choose_device(device)
     if memory is not None and find("devices", plugin).free_bytes(where) is None:
         raise ConfigError("device_memory= is for a GPU: give memory= or buffer= for the host")
@@ -114,11 +84,7 @@ def checked_device(device: Any, memory: str | int | None) -> tuple[Any, torch.de
 
 
 def checked_feature_dtype(dtype: Any) -> torch.dtype | None:
-    """The torch dtype in which features are delivered; None: the dtype of the store.
-
-    Raises:
-        ConfigError: `dtype` is not a floating dtype, or the name of one.
-    """
+    """Check `feature_dtype=`, a floating dtype or its name; None: the dtype of the store."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         raise ConfigError(f"feature_dtype={dtype!r}: give a floating dtype, such as 'float32'")
@@ -126,17 +92,10 @@ def checked_feature_dtype(dtype: Any) -> torch.dtype | None:
 
 
 def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
-    """Check `num_neighbors=`; returns a list, or a dict of one list for each edge type.
-
-    Raises:
-        ConfigError: a number is not a whole number of at least -1, the lists have several lengths,
-            or an edge type is missing or unknown.
-    """
+    """Check `num_neighbors=`; returns a list, or a dict of one list for each edge type."""
     if isinstance(num_neighbors, NumNeighbors):
         types = store.edge_types if store.is_hetero else None
-        num_neighbors = num_neighbors.get_values(
-            types
-        )  # includes its default for types that it does not list
+        num_neighbors = num_neighbors.get_values(types)  # with its default for types not listed
     if not isinstance(num_neighbors, Mapping):
         return checked_fanout(num_neighbors)
     if not store.is_hetero:
@@ -211,22 +170,11 @@ TUNING = tuple(each.name for each in fields(Tuning))
 """The names of its arguments."""
 
 OWN_ARGUMENTS = {
-    "memory": None,
-    "buffer": None,
-    "device": "cpu",
-    "device_memory": None,
-    "feature_dtype": None,
-    "attrs": None,
-    "strategy": "gnndrive",
-    "sampling": "neighbor",
-    "seed": None,
-    "ranks": None,
-    "host_service": "auto",
-    "trace": None,
-    "on_stats": None,
-    "stats_interval": 10.0,
+    "memory": None, "buffer": None, "device": "cpu", "device_memory": None, "feature_dtype": None,
+    "attrs": None, "strategy": "gnndrive", "sampling": "neighbor", "seed": None, "ranks": None,
+    "host_service": "auto", "trace": None, "on_stats": None, "stats_interval": 10.0,
     "tuning": None,
-}
+}  # fmt: skip
 """gnndrive's own arguments, beside PyG's and torch's, with their defaults. A loader has an
 attribute of the same name for each."""
 
@@ -237,21 +185,9 @@ STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 """Arguments of `Tuning` that are whole numbers, or "auto": the plan's choice."""
 
 
-def given_size(own: Mapping[str, Any], name: str) -> int | None:
-    """The bytes of a size among gnndrive's own arguments; None: it is not given."""
-    return None if own[name] is None else parse_size(own[name], name)
-
-
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
-    """Refuse gnndrive's own arguments for data in memory, and a path in the place of data.
-
-    Args:
-        data: the user's data, which is not a store.
-        given: the values of `OWN_ARGUMENTS`.
-
-    Raises:
-        ConfigError: one of them is not at its default, or `data` is a path.
-    """
+    """Refuse values of `OWN_ARGUMENTS` other than the defaults, for data that is not a store; and a
+    path in the place of data."""
     if isinstance(data, str | os.PathLike):
         raise ConfigError(
             f"data={os.fspath(data)!r}: a loader takes an open store: give "
@@ -268,14 +204,7 @@ def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
 
 def refuse_old_names(given: Mapping[str, Any], named: Any) -> None:
     """Refuse arguments that belong to a strategy, to `tuning=` or to `sampling=`, where they are
-    given beside these.
-
-    Args:
-        given: the arguments that a loader does not have.
-        named: the loader's `strategy=`.
-
-    Raises:
-        ConfigError: there is one; the message says the form that works.
+    given beside these. The message says the form that works; `named` is the loader's `strategy=`.
     """
     refuse_strategy_arguments(given, named)
     for name, value in given.items():
@@ -303,15 +232,8 @@ def preset(own: Mapping[str, Any], **values: Any) -> dict[str, Any]:
 
 
 def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
-    """Check `tuning=`; whole numbers as int.
-
-    Args:
-        tuning: the user's argument.
-        num_workers: torch's argument: a positive one replaces `samplers`.
-
-    Raises:
-        ConfigError: it is no `Tuning`, or one of its values cannot work.
-    """
+    """Check `tuning=`; whole numbers as int. A positive `num_workers`, torch's argument, replaces
+    `samplers`."""
     if not isinstance(tuning, Tuning | None):
         raise ConfigError(f"tuning={tuning!r}: give gnndrive.Tuning(…)")
     given = vars(tuning or Tuning()) | ({"samplers": num_workers} if num_workers else {})
@@ -336,16 +258,14 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     return Tuning(**given | checked)
 
 
-def check_on_stats(own: Mapping[str, Any]) -> None:
-    """Check `on_stats=` and `stats_interval=`.
-
-    Args:
-        own: the values of `OWN_ARGUMENTS`.
-
-    Raises:
-        ConfigError: they are no function and no positive number.
-    """
-    on_stats, interval = own["on_stats"], own["stats_interval"]
+def checked_own(given: dict[str, Any]) -> dict[str, Any]:
+    """Check the values of `OWN_ARGUMENTS`, except `device`, `feature_dtype`, `strategy`, `sampling`
+    and `tuning`; whole numbers as int."""
+    for name in ("memory", "buffer", "device_memory"):
+        if given[name] is not None:
+            parse_size(given[name], name)
+    checked_ranks(given["ranks"])
+    on_stats, interval = given["on_stats"], given["stats_interval"]
     if on_stats is not None and not callable(on_stats):
         raise ConfigError(
             f"on_stats={on_stats!r}: give a function that takes a dict, such as "
@@ -354,26 +274,6 @@ def check_on_stats(own: Mapping[str, Any]) -> None:
     number = isinstance(interval, Real) and not isinstance(interval, bool)
     if not number or not 0 < float(interval) < math.inf:
         raise ConfigError(f"stats_interval={interval!r}: give a positive number of seconds")
-
-
-def checked_own(given: dict[str, Any]) -> dict[str, Any]:
-    """Check gnndrive's own arguments, except `device`, `feature_dtype`, `strategy`, `sampling` and
-    `tuning`.
-
-    Args:
-        given: the values of `OWN_ARGUMENTS`.
-
-    Returns:
-        The values, whole numbers as int.
-
-    Raises:
-        ConfigError: one of them cannot work.
-    """
-    for name in ("memory", "buffer", "device_memory"):
-        if given[name] is not None:
-            parse_size(given[name], name)
-    checked_ranks(given["ranks"])
-    check_on_stats(given)
     check_trace(given)
     service = given["host_service"]
     if service != "auto" and not isinstance(service, bool):

@@ -16,10 +16,10 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
+from gnndrive.common.memory import parse_size
 from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
-from gnndrive.loader.arguments import STAGE_COUNTS, given_size
 from gnndrive.loader.drawing import Drawing
 from gnndrive.loader.ranks import Ranks, resolve_ranks, sampler_ranks
 from gnndrive.loader.settings import RuntimeSettings
@@ -53,26 +53,18 @@ from gnndrive.strategies.base import PLAIN, Scheme, Strategy, batches_of
 
 @dataclass(frozen=True)
 class Assembly:
-    """A loader's checked arguments, and what is made from them.
+    """A loader's checked arguments, and what is made from them. What plans or draws raises
+    ConfigError if arguments cannot work, StoreError or ReadError if the graph is damaged or cannot
+    be read.
 
     Attributes:
-        store: the graph.
-        strategy: names the plug-ins.
         inputs: the nodes or edges that seeds are drawn from.
         subgraphs: how to sample in PyG's own form, for loader arguments that need more than plain
             neighbour sampling; a sampler class for plain sampling only then returns the subgraph
             sampler from `make`. None: the arguments need no more.
-        collate: joins samples with features and attributes.
-        num_neighbors, replace: see `NeighborLoader`.
-        batch_size, shuffle, drop_last: torch's arguments.
         batch_sampler: the user's, or the one that torch made from the user's sampler; None: the
             strategy's schedule draws the seeds.
-        in_order: whether batches are delivered by index.
-        worker_init: called in each worker thread with its number; None: nothing is called.
-        device: the device plug-in, and the torch.device, or None for the host.
-        seed: see `NeighborLoader`.
         own: the values of `arguments.OWN_ARGUMENTS`, and those of `tuning=` beside them.
-        scheme: how the loader loads by the strategy.
         asked: the same without what the strategy has set (`Strategy.preset`); None: this one.
     """
 
@@ -109,11 +101,7 @@ class Assembly:
 
     @property
     def ranks(self) -> Ranks:
-        """Which rank this process is now.
-
-        Raises:
-            ConfigError: see `resolve_ranks`.
-        """
+        """Which rank this process is now; see `resolve_ranks`."""
         return resolve_ranks(self.own["ranks"], self.batch_sampler)
 
     # ---- what an epoch that goes on depends on
@@ -157,11 +145,7 @@ class Assembly:
     def steps(self, done: int = 0, seed: int | None = None, number: int = 0) -> int:
         """How many batches this rank yields in an epoch of which `done` are done, as `EpochState`
         counts them; `seed` and `number` are the epoch's, if ranks have windows of their own.
-
-        Raises:
-            TypeError: the user's batch sampler has no length.
-            ConfigError: see `resolve_ranks`.
-        """
+        TypeError if the user's batch sampler has no length."""
         schedule, per_step = self.schedule(seed or 0), self.ranks.per_step
         if schedule.deals:
             return max(schedule.length(number) - done // per_step, 0)
@@ -170,14 +154,8 @@ class Assembly:
     def batches(
         self, ranks: Ranks, seed: int, number: int, done: int
     ) -> Iterator[tuple[Window, Seeds]]:
-        """The seeds of this rank's batches of an epoch, each with its window.
-
-        Args:
-            ranks: which rank this is.
-            seed: the epoch's.
-            number: the epoch's number.
-            done: how many batches are done, as `EpochState` counts them.
-        """
+        """The seeds of this rank's batches of epoch `number` with `seed`, each with its window, of
+        which `done` are done, as `EpochState` counts them."""
         schedule = self.schedule(seed)
         windows = schedule.windows(number)
         if schedule.deals or ranks.per_step == 1:
@@ -185,13 +163,10 @@ class Assembly:
             return number_batches(windows, done // ranks.per_step, drawn_by)
         return deal(windows, len(schedule), done, ranks.rank, ranks.world, self.drop_last)
 
-    def windows_left(
-        self, ranks: Ranks, seed: int, number: int, done: int
-    ) -> Callable[[int], Iterator[Window]]:
-        """Takes how many of the same batches were yielded meanwhile, and yields the windows that
-        have batches left, each with the number of these."""
-        done //= ranks.per_step
-        return lambda yielded: skip(self.schedule(seed).windows(number), done + yielded)
+    def windows_left(self, seed: int, number: int, done: int, yielded: int) -> Iterator[Window]:
+        """The windows that have batches left, each with the number of these, once this rank has
+        yielded so many more than the steps that are done."""
+        return skip(self.schedule(seed).windows(number), done + yielded)
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
@@ -213,12 +188,8 @@ class Assembly:
 
     @property
     def sampling(self) -> Sampling:
-        """How neighbours are drawn.
-
-        Raises:
-            ConfigError: there is no such sampling, or the strategy's sampler or the loader's other
-                arguments cannot have it.
-        """
+        """How neighbours are drawn; ConfigError if the strategy's sampler or the loader's other
+        arguments cannot have it."""
         sampling, sampler = sampling_of(self.own["sampling"]), self.strategy.sampler
         sampling.check(self.replace)
         if not sampling.shares:
@@ -249,11 +220,7 @@ class Assembly:
         return self.scheme.planner(self.request()).plan()
 
     def settings(self) -> RuntimeSettings:
-        """Decide what the loader's runtime is made from.
-
-        Raises:
-            ConfigError: an argument cannot work.
-        """
+        """Decide what the loader's runtime is made from."""
         request = self.request()
         planner, own = self.scheme.planner(request), self.own
         plan, planned = planner.plan(), partial(_planned, *self._if_whole)
@@ -280,17 +247,9 @@ class Assembly:
         return replace(first, after_warm_up=after_warm_up)
 
     def settings_for_larger(self, before: RuntimeSettings, size: Bounds | None) -> RuntimeSettings:
-        """Decide the settings that follow, in the same runtime, after a batch that was larger than
-        planned.
-
-        Args:
-            before: the settings in use.
-            size: the batch's size; None: unknown. Then the plan counts the most that the fanout
-                allows, and nothing is kept for later loaders.
-
-        Raises:
-            ConfigError: a batch of that size does not fit into `memory=`.
-        """
+        """Decide the settings that follow those `before`, in the same runtime, after a batch that
+        was larger than planned. If its size is unknown (None), the plan counts the most that the
+        fanout allows, and nothing is kept for later loaders."""
         drawing = self.drawing()
         assert drawing is not None, "the plan before counts batches that were drawn"
         if size is None:
@@ -315,17 +274,23 @@ class Assembly:
     def _if_whole(self) -> tuple[Any, int | None]:
         """The policy and the sweep that the user named. If the buffer holds all rows, only these
         are used, because none ever leaves it, and nothing is read after the first epoch."""
-        return None if self.own["policy"] == "auto" else self.own["policy"], self._sweep
+        return self._tuned("policy"), self._sweep
 
     @property
     def _sweep(self) -> int | None:
-        if self.scheme.sweep is not None:
-            return self.scheme.sweep
-        return None if self.own["sweep"] == "auto" else int(self.own["sweep"])
+        own: int | None = self._tuned("sweep")
+        return own if self.scheme.sweep is None else self.scheme.sweep
 
     @property
     def _policy(self) -> Any:
-        return self.strategy.policy if self.own["policy"] == "auto" else self.own["policy"]
+        return self._tuned("policy") or self.strategy.policy
+
+    def _tuned(self, name: str) -> Any:
+        """The user's value of an argument of `Tuning`; None: it is "auto"."""
+        return None if self.own[name] == "auto" else self.own[name]
+
+    def _size(self, name: str) -> int | None:
+        return None if self.own[name] is None else parse_size(self.own[name], name)
 
     @property
     def engine_settings(self) -> EngineSettings:
@@ -340,16 +305,11 @@ class Assembly:
 
     def request(self) -> PlanRequest:
         """What this loader's plan depends on; may draw batches. A budget that is too small for the
-        plan is not refused here.
-
-        Raises:
-            ConfigError: an argument cannot work.
-            StoreError, ReadError: the graph is damaged or cannot be read.
-        """
+        plan is not refused here."""
         own, types, subgraphs = self.own, self.store.info.types, self.subgraphs
         counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
-        asked = own["topology"] != "auto"
-        topologies = (own["topology"],) if asked else self.strategy.topologies
+        asked = self._tuned("topology")
+        topologies = self.strategy.topologies if asked is None else (asked,)
         sharing = what_service_has(
             self.store, self.ranks, own["host_service"], self.strategy, self.scheme.not_shared,
             topologies, own["engine"], self._policy, self.device, self.in_order,
@@ -359,9 +319,6 @@ class Assembly:
         degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
         bounds = sampler.bounds(self.seeds_max, counts, types.edges, degrees)
-        counts_of: dict[str, Any] = {
-            name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS
-        }
         request = PlanRequest(
             store=self.collate.store,
             tables=tuple(self.collate.tables),
@@ -377,9 +334,9 @@ class Assembly:
                 if subgraphs is None
                 else subgraphs.candidate_bytes
             ),
-            memory=given_size(own, "memory"),
-            buffer=given_size(own, "buffer"),
-            device_memory=given_size(own, "device_memory"),
+            memory=self._size("memory"),
+            buffer=self._size("buffer"),
+            device_memory=self._size("device_memory"),
             topologies=Topologies(
                 topologies,
                 graph_sizes(self.collate.store),
@@ -399,7 +356,9 @@ class Assembly:
             shared=sharing.buffer,
             shared_graph=sharing.graph,
             served=sharing.served,
-            **counts_of,
+            samplers=self._tuned("samplers"),
+            extracting_queue=self._tuned("extracting_queue"),
+            training_queue=self._tuned("training_queue"),
         )
         drawing = self.drawing()
         return request if drawing is None else drawing.drawn_for(request)
@@ -411,10 +370,7 @@ class Assembly:
         The plan counts that most if the loader could not plan again in the middle of an epoch: with
         in_order=False the number of batches that were delivered does not say which are left, and a
         GPU's buffer is not made again. A user's sampler, and batches of varying numbers of seeds,
-        are not drawn either.
-
-        Args:
-            for_plan: whether the plan counts the batches.
+        are not drawn either. Without `for_plan`, the plan does not count the batches.
         """
         plugin, where = self.device
         own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None

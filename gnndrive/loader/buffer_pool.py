@@ -43,7 +43,6 @@ class Buffers:
     for and nothing to free.
 
     Attributes:
-        settings: the runtime's settings.
         facts: what `stats()` says of them beside counters: "engine", what reads the rows.
     """
 
@@ -51,11 +50,7 @@ class Buffers:
     facts: Mapping[str, float | str]
 
     def take(self) -> BatchBuffer:
-        """Lend an epoch a buffer.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Lend an epoch a buffer; ConfigError if there is none."""
         raise NotImplementedError
 
     def give(self, buffer: BatchBuffer) -> None:
@@ -93,17 +88,8 @@ class Buffers:
 
 
 class BufferPool(Buffers):
-    """Makes feature buffers, lends them to epochs, and closes them.
-
-    Args:
-        settings: the runtime's settings.
-        store: the store that has the tables.
-        layouts: the tables' layouts, by the tables' names.
-        engine: reads rows.
-        device: has the memory for slots.
-        empty: allocates short-lived arrays of the slot tables, as `numpy.empty` does.
-        copies: see `FetchQueue`.
-    """
+    """Makes feature buffers, lends them to epochs, and closes them. `empty` allocates short-lived
+    arrays of the slot tables, as `numpy.empty` does; for `copies` see `FetchQueue`."""
 
     def __init__(
         self, settings: RuntimeSettings, store: Store, layouts: Mapping[str, Layout],
@@ -119,7 +105,7 @@ class BufferPool(Buffers):
         self._closed_stats: Counter[str] = Counter()  # the sum over closed buffers
 
     def take(self) -> FeatureBuffer:
-        """Lend an epoch a buffer: the kept one, or another if the kept one is lent.
+        """The kept buffer, or another if that is lent.
 
         Raises:
             ConfigError: the device has no memory for the kept buffer, or another buffer does not
@@ -138,8 +124,7 @@ class BufferPool(Buffers):
         return buffer
 
     def give(self, buffer: BatchBuffer) -> None:
-        """Take a buffer back from an epoch that has ended; `closed` waits until it is freed if it
-        is not kept."""
+        """See `Buffers.give`; `closed` waits until the buffer is freed if it is not kept."""
         assert isinstance(buffer, FeatureBuffer), "this pool lends no others"
         self._lent.remove(buffer)
         if buffer is not self._kept:
@@ -224,7 +209,6 @@ class BufferPool(Buffers):
         return task
 
     def _make(self, plans: Sequence[TablePlan]) -> FeatureBuffer:
-        """Make a buffer with a slot table for each of `plans`."""
         tables: dict[str, RowTable] = {}
         try:
             for plan in plans:
@@ -238,7 +222,6 @@ class BufferPool(Buffers):
         return buffer
 
     def _make_table(self, plan: TablePlan) -> RowTable:
-        """Make a table, with the memory of its slots and the tiers below it."""
         slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it
         policy = None
         if self.settings.policy is not None and not plan.places:
@@ -251,7 +234,13 @@ class BufferPool(Buffers):
         try:
             if plan.evicted:
                 evicted = memory.evicted(plan.evicted)
-            tier = self._make_tiers(plan, evicted)
+            # The strategy's chain of tiers, of which this is the highest.
+            context = TierContext(
+                self._layouts[plan.name], self._engine, None, plan.rows, plan.row_bytes,
+                (plan.residents, plan.residents + plan.kept), evicted, plan.name,
+            )  # fmt: skip
+            scheme, tiers = self.settings.scheme, self.settings.strategy.tiers
+            tier = make_chain(tiers, scheme.tier_context(context))
             if plan.places:
                 return PlaceTable(
                     plan.rows, plan.residents, plan.places, plan.place_rows, plan.row_bytes,
@@ -271,16 +260,7 @@ class BufferPool(Buffers):
             memory.close()
             raise
 
-    def _make_tiers(self, plan: TablePlan, evicted: EvictedRows | None) -> Tier:
-        """Make the strategy's chain of tiers from the lowest up, and return the highest."""
-        layout, kept = self._layouts[plan.name], (plan.residents, plan.residents + plan.kept)
-        context = TierContext(
-            layout, self._engine, None, plan.rows, plan.row_bytes, kept, evicted, plan.name
-        )
-        return make_chain(self.settings.strategy.tiers, self.settings.scheme.tier_context(context))
-
 
 async def _close_table(tier: Tier, memory: SlotMemory) -> None:
-    """Free what a table has that was not used."""
     await tier.aclose()
     memory.close()

@@ -11,15 +11,18 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.epoch_state import EpochState
+from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import APART, Runtime
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.epoch import EpochInputs, Feed
+from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import References
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
@@ -32,56 +35,52 @@ from gnndrive.strategies.base import FeedContext
 class EpochAssembly:
     """Makes one epoch's inputs and batches; see `pipeline.epoch.BatchAssembly`.
 
-    Args:
-        assembly: the loader's assembly.
-        runtime: has the attributes, the array pool and the device.
-        number: the epoch's number if the user gave `seed` or the scheme is numbered, else 0.
-        seed: the user's, or the one drawn for this epoch, as `Ranks.drawing_seed` returns it. A
-            batch's random draws depend on `seed`, `number` and the batch's own number.
-        windows: see `Assembly.windows_left`.
-        end: how many batches the iterator yields in all; None: it is not known.
+    The epoch begins at `state`. A batch's random draws depend on `seed`, which the user gave or
+    which was drawn for this epoch; on the epoch's number, if the user gave `seed` or the scheme is
+    numbered; and on the batch's own number. `batches` has the seeds of those that are left.
     """
 
     def __init__(
-        self, assembly: Assembly, runtime: Runtime, number: int, seed: int,
-        windows: Callable[[int], Iterator[Window]] = lambda yielded: iter(()),
-        end: int | None = None,
-    ) -> None:  # fmt: skip
+        self, assembly: Assembly, runtime: Runtime, ranks: Ranks, state: EpochState, seed: int
+    ) -> None:
         self._assembly, self._collate = assembly, assembly.collate
         self._pool, self._attributes = runtime.array_pool, runtime.attributes
-        self._device = runtime.device
-        self._number, self._seed = number, seed
+        self.runtime, self.ranks, self._seed = runtime, ranks, ranks.drawing_seed(seed)
         self._files = {table.name: table.file for table in self._collate.tables}
-        self._runtime, self._windows, self._end = runtime, windows, end
+        numbered = assembly.seed is not None or assembly.scheme.numbered
+        self._number = state.epoch if numbered else 0
+        self.batches = assembly.batches(ranks, seed, self._number, state.batches)
+        if assembly.batch_sampler is not None:
+            # torch's samplers draw from the global generator at their first batch. Here, in the
+            # user's thread, that happens before the user's next draw; in the loop thread, it could
+            # happen before or after it.
+            self.batches = chain(list(islice(self.batches, 1)), self.batches)
+        steps = state.batches // ranks.per_step
+        self._windows = partial(assembly.windows_left, seed, self._number, steps)
+        self._end: int | None = None  # how many batches the iterator yields in all, if known
+        with contextlib.suppress(TypeError):  # a batch sampler without a length
+            self._end = assembly.steps(state.batches, seed, self._number)
 
     def inputs(self, batches: Iterator[tuple[Window, Seeds]], first: int) -> EpochInputs:
-        """Make what the pipeline needs to run the epoch from batch `first` on.
-
-        Args:
-            batches: the seeds of the batches from `first` on, each with its window.
-            first: the index of the first batch; not 0 after a warm-up or a change of the plan.
-        """
-        larger, self._limits = self._runtime.larger_batch, self._runtime.settings.limits
+        """Make what the pipeline needs to run the epoch from batch `first` on, which is not 0 after
+        a warm-up or a change of the plan; `batches` are its seeds from there on."""
+        larger, self._limits = self.runtime.larger_batch, self.runtime.settings.limits
         if larger is not None:
             # If it does not fit, or another epoch is running, that is an error at such a batch.
             with contextlib.suppress(ConfigError):
                 self._plan_for(*larger)
-        self._limits = self._runtime.settings.limits
-        feed = self._feed(first)
+        self._limits = self.runtime.settings.limits
+        runtime, settings = self.runtime, self.runtime.settings
+        context = FeedContext(
+            partial(self._windows, first), settings.request, settings.plan, settings.policy,
+            self._pool.empty, runtime.adjacency.load, runtime.adjacency.free, self._end,
+        )  # fmt: skip
+        feed = self._assembly.scheme.feed(context)
         inputs = EpochInputs(self._number, self._seed, batches, self._sampler(), self, feed, first)
         if feed.extracts:
             return inputs
-        with self._runtime.changing_plan(APART):
+        with self.runtime.changing_plan(APART):
             return inputs
-
-    def _feed(self, first: int) -> Feed:
-        runtime = self._runtime
-        settings = runtime.settings
-        context = FeedContext(
-            partial(self._windows, first), settings.request, settings.plan, settings.policy,
-            self._pool.empty, runtime.load_graph, runtime.free_graph, self._end,
-        )  # fmt: skip
-        return self._assembly.scheme.feed(context)
 
     def _sampler(self) -> Sampler:
         return self._assembly.sampler(self._pool.empty, self._limits)
@@ -89,15 +88,7 @@ class EpochAssembly:
     def next_part(
         self, before: EpochInputs, batches: Iterator[tuple[Window, Seeds]]
     ) -> EpochInputs:
-        """The part that follows `before`; see `Feed.following`.
-
-        Args:
-            before: the part that has ended.
-            batches: the seeds that it has not drawn.
-
-        Raises:
-            ConfigError: see `Runtime.changing_plan`.
-        """
+        """The part that follows `before`, which has not drawn `batches`; see `Feed.following`."""
         following = before.feed.following
         assert following is not None
         if isinstance(following, int):
@@ -109,12 +100,8 @@ class EpochAssembly:
         self._collate.prepare()
 
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
-        """See `Collate.rows_of`; the rows of a replayed batch are those of its own file, and a
-        sample may say where the rows of a table lie.
-
-        Raises:
-            BatchTooLarge: the sample is larger than the plan counts.
-        """
+        """See `Collate.rows_of` and `check_sample`; the rows of a replayed batch are those of its
+        own file, and a sample may say where the rows of a table lie."""
         if sample.replayed is not None:
             return sample.replayed.rows
         self.check_sample(sample)
@@ -128,24 +115,16 @@ class EpochAssembly:
             check_size(sample, self._limits)
 
     def plan_again(self, seeds: Seeds, size: Bounds | None) -> None:
-        """Have the runtime plan for a batch that is larger than its plan counts; blocks.
-
-        Args:
-            seeds: the batch's seeds.
-            size: its size; None: unknown, because sampling it was given up.
-
-        Raises:
-            ConfigError: the batch does not fit into `memory=`, another iterator is running, or the
-                sampler gave the batch up although it is no larger than planned.
-            StoreError, ReadError: sampling it failed.
-        """
+        """Have the runtime plan for a batch that is larger than its plan counts; blocks. Its `size`
+        is None if sampling it was given up. ConfigError if it does not fit into `memory=`, another
+        iterator is running, or the sampler gave it up although it is no larger than planned."""
         self._plan_for(seeds, batch_key(self._seed, self._number, seeds.number), size)
 
     def _plan_for(self, seeds: Seeds, key: int, size: Bounds | None) -> None:
         # If this is refused because another epoch is running, a later one begins with it.
-        self._runtime.larger_batch = seeds, key, size
-        with self._runtime.changing_plan():
-            self._runtime.larger_batch, before = None, self._runtime.settings
+        self.runtime.larger_batch = seeds, key, size
+        with self.runtime.changing_plan():
+            self.runtime.larger_batch, before = None, self.runtime.settings
             if before.limits is not self._limits:
                 return  # another iterator has changed the plan meanwhile, so it is tried first
             size = size or self._measure(seeds, key, before)
@@ -155,7 +134,7 @@ class EpochAssembly:
                     "the sampler refused a batch that is no larger than its limits: correct the "
                     "sampler"
                 )
-            self._runtime.use(settings)
+            self.runtime.use(settings)
 
     def _measure(self, seeds: Seeds, key: int, before: RuntimeSettings) -> Bounds | None:
         """Sample a batch in the memory that the feature buffer has left, and return its size; None:
@@ -163,10 +142,12 @@ class EpochAssembly:
         limits, room = doubled(before.request.planned), before.plan.between_epochs_bytes
         if before.plan.sampling_bytes:
             room -= before.plan.topology.nbytes  # it is read into the feature buffer's place
+        adjacency = self.runtime.adjacency
         while scratch_bytes(limits) <= room:
             try:
                 sampler = self._assembly.sampler(limits=limits)
-                sample = sampler.sample(seeds, key, self._runtime.topologies)
+                adjacency.load()
+                sample = sampler.sample(seeds, key, adjacency.topologies)
             except BatchTooLarge:
                 limits = doubled(limits)
                 continue
@@ -184,19 +165,12 @@ class EpochAssembly:
         }
         gathered()
         memory = self._pool.references(each.data_ptr() for each in rows.values())
-        numbers = _edge_numbers(item.sample, item.rows)
+        sample, numbers = item.sample, dict[str, Int64Array]()
+        if sample.replayed is None:  # else all are places in a file, not node ids or edge numbers
+            given = sample.rows or {}
+            numbers = {name: each for name, each in item.rows.items() if name not in given}
         batch = self._collate(
-            item.seeds, item.sample, numbers, rows, self._attributes, self._pool.empty,
-            self._device,
+            item.seeds, sample, numbers, rows, self._attributes, self._pool.empty,
+            self.runtime.device,
         )  # fmt: skip
         return batch, memory
-
-
-def _edge_numbers(
-    sample: Sample | Subgraph, rows: Mapping[str, Int64Array]
-) -> Mapping[str, Int64Array]:
-    """The rows that are node ids or edge numbers; others are places in a file."""
-    if sample.replayed is not None:
-        return {}
-    given = sample.rows or {}
-    return {name: numbers for name, numbers in rows.items() if name not in given}

@@ -1,10 +1,8 @@
 """`EpochState`: how far an epoch has come, and its form as a dict that JSON can hold.
 
-`StoreLoader.state_dict` and `load_state_dict` use it, so that another process can continue an
-epoch. As in torchdata's StatefulDataLoader, the state counts the batches that were yielded, without
-those in the queues, so it belongs with the state of the model that was trained on them. Because a
-batch depends only on the seed, the epoch and its index, the state is a few numbers, and batches
-that are skipped are neither sampled nor read.
+The state counts the batches that were yielded, without those in the queues. Because a batch depends
+only on the seed, the epoch and its index, the state is a few numbers, and batches that are skipped
+are neither sampled nor read.
 """
 
 from __future__ import annotations
@@ -28,11 +26,9 @@ class EpochState:
     """How far an epoch has come.
 
     Attributes:
-        epoch: the epoch's number, from 0.
         seed: the seed that the epoch's batches depend on, beside its number; None: not drawn yet.
         batches: the number of batches that were yielded, by all ranks together if the loader deals
             to them, else by this one.
-        finished: whether the epoch has no more batches.
         sampler_epoch: the attribute `epoch` of the user's sampler, such as a DistributedSampler;
             None: the sampler has none.
     """
@@ -55,11 +51,8 @@ def to_state_dict(state: EpochState, assembly: Assembly) -> dict[str, Any]:
 
 
 def from_state_dict(state: Any, assembly: Assembly) -> EpochState:
-    """Make the epoch state from what the user gave to `load_state_dict`.
-
-    Raises:
-        ConfigError: `state` is no state, or is from a loader of another store or other settings.
-    """
+    """Make the epoch state from what the user gave to `load_state_dict`; ConfigError if it is from
+    a loader of another store or other settings."""
     settings = assembly.batch_settings
     version = state.get("version") if isinstance(state, Mapping) else None
     if version not in (VERSION, _SAME_FOR_ONE):
@@ -99,13 +92,7 @@ def from_state_dict(state: Any, assembly: Assembly) -> EpochState:
 
 
 def _check_ranks(version: int, was: Any, assembly: Assembly) -> None:
-    """Refuse the state of an epoch that ranks would not go on with as it was begun.
-
-    Raises:
-        ConfigError: a sampler or a schedule of windows deals the rest of the epoch to another
-            number of ranks, or an earlier version of gnndrive gave this rank the same neighbours as
-            others.
-    """
+    """Refuse the state of an epoch that ranks would not go on with as it was begun."""
     now = assembly.dealt_to
     if assembly.scheme.deals and was != now:
         raise ConfigError(
@@ -113,7 +100,10 @@ def _check_ranks(version: int, was: Any, assembly: Assembly) -> None:
             f"{now or 1} now, so it would repeat some seeds and leave out others: resume with "
             "as many ranks, or start the epoch again"
         )
-    if version == _SAME_FOR_ONE and _draws_apart(assembly):
+    batches = assembly.batch_sampler
+    # A loader with ranks= and no sampler draws together, and may be asked before there is a group.
+    may_draw_apart = assembly.own["ranks"] is None or batches is not None
+    if version == _SAME_FOR_ONE and may_draw_apart and resolve_ranks(None, batches).draws_apart:
         raise ConfigError(
             "the state is from a version of gnndrive in which all ranks drew the same neighbours: "
             "start the epoch again"
@@ -125,11 +115,3 @@ def _check_ranks(version: int, was: Any, assembly: Assembly) -> None:
             "as many ranks, or start the epoch again; the epoch of a loader with ranks=True and no "
             "sampler goes on with any number of ranks"
         )
-
-
-def _draws_apart(assembly: Assembly) -> bool:
-    """See `Ranks.draws_apart`; a loader with `ranks=` may be asked before there is a group."""
-    batches = assembly.batch_sampler
-    if assembly.own["ranks"] is not None and batches is None:
-        return False
-    return resolve_ranks(None, batches).draws_apart

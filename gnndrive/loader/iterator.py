@@ -12,7 +12,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -26,10 +26,9 @@ from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.batch_times import EpochTimes
-from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
 from gnndrive.pipeline.run import EpochRun
-from gnndrive.pipeline.stage_times import Snapshot, StageTimes
+from gnndrive.pipeline.stage_times import Snapshot
 from gnndrive.sampling.schedules.base import Window
 
 GAVE_WAY = (
@@ -49,20 +48,11 @@ WARM_UP = 3  # batches, after which training has used as much device memory as i
 
 
 class Intervals:
-    """The intervals of one loader, whose iterators may run in several threads.
+    """The intervals of one loader, whose iterators may run in several threads. Calls `on_stats`
+    again after `interval_s` seconds."""
 
-    Args:
-        read: returns `loader.stats()`.
-        times: what the loader's epochs report to.
-        on_stats: the user's function.
-        interval_s: the seconds after which it is called again.
-    """
-
-    def __init__(
-        self, read: Callable[[], Mapping[str, Any]], times: StageTimes, on_stats: OnStats,
-        interval_s: float,
-    ) -> None:  # fmt: skip
-        self._read, self._times = read, times
+    def __init__(self, runtime: Runtime, on_stats: OnStats, interval_s: float) -> None:
+        self._read, self._times = runtime.stats, runtime.counters.times
         self._on_stats, self._interval_s = on_stats, interval_s
         self._lock = threading.RLock()
         self._counted, self._snapshot = self._now()
@@ -74,26 +64,24 @@ class Intervals:
             passed_s = (self._times.clock() - self._snapshot.at_ns) / 1e9
             if passed_s < self._interval_s and not ended:
                 return
-            stats = self._since_last()
-        self._on_stats(stats)
+            (before, earlier), (now, snapshot) = (self._counted, self._snapshot), self._now()
+            self._counted, self._snapshot = now, snapshot
+        interval_s = max(snapshot.at_ns - earlier.at_ns, 1) / 1e9
+        counted = {name: now[name] - before[name] for name in COUNTED}
+        self._on_stats(
+            {
+                "elapsed_s": now["elapsed_s"],
+                "interval_s": interval_s,
+                **counted,
+                "batches_per_s": counted["batches"] / interval_s,
+                **snapshot.since(earlier),
+            }
+        )
 
     def _now(self) -> tuple[dict[str, float], Snapshot]:
         read = self._read()
-        names = (*COUNTED, "elapsed_s")
-        return {name: float(read[name]) for name in names}, self._times.snapshot()
-
-    def _since_last(self) -> dict[str, float]:
-        (before, earlier), (now, snapshot) = (self._counted, self._snapshot), self._now()
-        self._counted, self._snapshot = now, snapshot
-        interval_s = max(snapshot.at_ns - earlier.at_ns, 1) / 1e9
-        counted = {name: now[name] - before[name] for name in COUNTED}
-        return {
-            "elapsed_s": now["elapsed_s"],
-            "interval_s": interval_s,
-            **counted,
-            "batches_per_s": counted["batches"] / interval_s,
-            **snapshot.since(earlier),
-        }
+        counted = {name: float(read[name]) for name in (*COUNTED, "elapsed_s")}
+        return counted, self._times.snapshot()
 
 
 class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):
@@ -101,9 +89,6 @@ class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):
 
     At the end of a part, the pipeline has drawn seeds of batches that it has not delivered.
     `replay` yields these seeds again, then the others; `forget` drops those of delivered batches.
-
-    Args:
-        batches: the seeds of each batch, with its window.
     """
 
     def __init__(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
@@ -145,30 +130,19 @@ class BatchIterator(Iterator[Any]):
     """One epoch's batches, for `for` and `async for`. Closing or dropping it ends the epoch.
 
     Args:
-        loader: the loader, which stays alive as long as this iterator.
-        runtime: runs the epoch.
-        assembly: makes the epoch's inputs, once for each part that the epoch is run in.
-        batches: the seeds of each batch, with its window.
         state: how far the epoch has come; this iterator counts the batches that it yields in it.
-        ranks: which rank this is.
         timeout: seconds to wait for a batch before LateError is raised; 0: no limit, or that of the
             process group if ranks share a buffer.
         intervals: called between batches, and at the end of the epoch; None: no `on_stats=`.
     """
 
     def __init__(
-        self,
-        loader: object,
-        runtime: Runtime,
-        assembly: EpochAssembly,
-        batches: Iterator[tuple[Window, Seeds]],
-        state: EpochState,
-        ranks: Ranks,
-        timeout: float = 0,
-        intervals: Intervals | None = None,
-    ) -> None:
+        self, loader: object, assembly: EpochAssembly, state: EpochState, timeout: float,
+        intervals: Intervals | None,
+    ) -> None:  # fmt: skip
         # In `for batch in NeighborLoader(…)` this is the only reference to the loader.
         self._loader = loader
+        runtime, ranks = assembly.runtime, assembly.ranks
         self._runtime, self._assembly, self._state = runtime, assembly, state
         # A rank whose turn does not come is an error, as it is in a collective call.
         limit = ranks.timeout_s if runtime.shares_buffer else None
@@ -182,17 +156,14 @@ class BatchIterator(Iterator[Any]):
         self._between_parts: asyncio.Future[None] | None = None
         self._user = threading.get_ident()
         self._shared: RemoteBuffer | None = None  # the feature buffer, if ranks share it
-        self._start(batches)
+        self._start(assembly.batches)
 
     def _start(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
         """Start the epoch, or the rest of it, whose seeds are `batches`."""
         several = self._warm_up_end is not None or self._runtime.settings.limits is not None
         self._replayable = ReplayableSeeds(batches) if several else None
         self._rest = self._replayable or batches
-        self._begin(self._assembly.inputs(self._rest, self._yielded))
-
-    def _begin(self, inputs: EpochInputs) -> None:
-        """Start a part of the epoch."""
+        inputs = self._assembly.inputs(self._rest, self._yielded)
         self._runtime.begin(inputs, self._times, self._own)
 
     def _own(self, run: EpochRun) -> None:
@@ -211,10 +182,7 @@ class BatchIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        self._runtime.check_caller()
-        self._tell()
-        self._ask()
-        under_way = not self._closed
+        under_way = self._ask()
         try:
             return self._next()
         except StopIteration:
@@ -222,12 +190,15 @@ class BatchIterator(Iterator[Any]):
                 self._tell(ended=True)
             raise
 
-    def _ask(self) -> None:
-        """The user asks for a batch, in this thread."""
+    def _ask(self) -> bool:
+        """The user asks for a batch, in this thread; tells whether the epoch is under way."""
+        self._runtime.check_caller()
+        self._tell()
         self._user = threading.get_ident()
         shared = self._shared
         if shared is not None and shared.ask_for(self._yielded, self._ranks.history.exchanges):
             self._runtime.loop_thread.call_soon(shared.say_passed)
+        return not self._closed
 
     def _tell(self, ended: bool = False) -> None:
         """Call the user's `on_stats`, if it is time."""
@@ -273,12 +244,15 @@ class BatchIterator(Iterator[Any]):
         with self._epoch_lock:
             if self._closed:
                 return
-            self._finalizer.detach()
-            self._runtime.end(self._run)
-            self._begin(self._assembly.next_part(self._run.epoch.inputs, self._rest))
+            self._end_part()
+            inputs = self._assembly.next_part(self._run.epoch.inputs, self._rest)
+            self._runtime.begin(inputs, self._times, self._own)
+
+    def _end_part(self) -> None:
+        self._finalizer.detach()
+        self._runtime.end(self._run)
 
     def _explained(self, error: LateError) -> LateError:
-        """The error with the reason, if that is known."""
         reason = self._runtime.late_reason()
         return LateError(f"{error} ({reason})") if reason else error
 
@@ -299,27 +273,20 @@ class BatchIterator(Iterator[Any]):
             ended = self._closed or self._output.ended
             if replayable is None or ended or not self._runtime.runs_only(self._run):
                 return
-            self._finalizer.detach()
-            self._runtime.end(self._run)
-            self._discard_recorded()
+            self._end_part()
+            self._run.epoch.inputs.feed.discard()
             self._runtime.grow()
             self._start(replayable.replay(self._yielded))
 
     def _plan_again(self, error: BatchTooLarge) -> None:
         """Run the rest of the epoch by a new plan, because the next batch is larger than the plan
-        counts. The epoch has ended before that batch, so all batches before it are delivered.
-
-        Raises:
-            ConfigError: the batch does not fit into `memory=`, or another iterator is running, so
-                that the plan cannot change.
-        """
+        counts. The epoch has ended before that batch, so all batches before it are delivered."""
         with self._epoch_lock:
             if self._closed:
                 return
             assert self._replayable is not None
-            self._finalizer.detach()
-            self._runtime.end(self._run)
-            self._discard_recorded()
+            self._end_part()
+            self._run.epoch.inputs.feed.discard()
             batches = self._replayable.replay(self._yielded)
             first = next(batches)
             self._assembly.plan_again(first[1], error.size)
@@ -329,10 +296,7 @@ class BatchIterator(Iterator[Any]):
         return self
 
     async def __anext__(self) -> Any:
-        self._runtime.check_caller()
-        self._tell()
-        self._ask()
-        under_way = not self._closed
+        under_way = self._ask()
         try:
             return await self._anext()
         except StopAsyncIteration:
@@ -393,10 +357,6 @@ class BatchIterator(Iterator[Any]):
             self._state.finished = True
         self.close()
 
-    def _discard_recorded(self) -> None:
-        """Free what was kept for a part of the epoch that has ended or will not begin."""
-        self._run.epoch.inputs.feed.discard()
-
     @classmethod
     def leave_all(cls, ranks: Ranks) -> None:
         """This thread is about to wait for the other ranks in an exchange; until then it asks none
@@ -423,15 +383,12 @@ class BatchIterator(Iterator[Any]):
             self._finalizer.detach()
 
     def close(self) -> None:
-        """End the epoch and wait until all its reads and tasks have ended; idempotent.
-
-        Raises:
-            ConfigError: this is a forked child, or a thread of the loader itself.
-        """
+        """End the epoch and wait until all its reads and tasks have ended; idempotent. ConfigError
+        in a forked child, and in a thread of the loader itself."""
         self._runtime.check_caller()
         with self._epoch_lock:
             self._closed = True
             self._runtime.end(self._run)
             self._times.end()
-            self._discard_recorded()
+            self._run.epoch.inputs.feed.discard()  # else it is kept for a following part
             self._finalizer.detach()  # Ctrl-C that arrives while a finalizer runs may be lost

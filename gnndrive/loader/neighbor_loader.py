@@ -125,23 +125,12 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        data: Any,
-        num_neighbors: Any,
-        input_nodes: Any = None,
-        input_time: Any = None,
-        replace: bool = False,
-        subgraph_type: str = "directional",
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        transform_sampler_output: Callable[[Any], Any] | None = None,
-        is_sorted: bool = False,
-        filter_per_worker: bool | None = None,
-        neighbor_sampler: Any = None,
-        directed: bool = True,
+        self, data: Any, num_neighbors: Any, input_nodes: Any = None, input_time: Any = None,
+        replace: bool = False, subgraph_type: str = "directional", disjoint: bool = False,
+        temporal_strategy: str = "uniform", time_attr: str | None = None,
+        weight_attr: str | None = None, transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None, is_sorted: bool = False,
+        filter_per_worker: bool | None = None, neighbor_sampler: Any = None, directed: bool = True,
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
@@ -151,11 +140,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        refuse_old_names(kwargs, strategy)
-        own = {name: arguments[name] for name in OWN_ARGUMENTS}
-        if not isinstance(data := connected_if_named(data), Store):
-            refuse_own(data, own)
-            self.__dict__.update(own)
+        data, own = _checked(self, arguments)
+        if not isinstance(data, Store):
             PyGNeighborLoader.__init__(
                 self, data, num_neighbors, input_nodes, input_time,
                 time_attr=time_attr, transform=transform, filter_per_worker=filter_per_worker,
@@ -207,26 +193,14 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
     """
 
     def __init__(
-        self,
-        data: Any,
-        num_neighbors: Any,
-        edge_label_index: Any = None,
-        edge_label: torch.Tensor | None = None,
-        edge_label_time: torch.Tensor | None = None,
-        replace: bool = False,
-        subgraph_type: str = "directional",
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        neg_sampling: Any = None,
-        neg_sampling_ratio: float | None = None,
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        transform_sampler_output: Callable[[Any], Any] | None = None,
-        is_sorted: bool = False,
-        filter_per_worker: bool | None = None,
-        neighbor_sampler: Any = None,
-        directed: bool = True,
+        self, data: Any, num_neighbors: Any, edge_label_index: Any = None,
+        edge_label: torch.Tensor | None = None, edge_label_time: torch.Tensor | None = None,
+        replace: bool = False, subgraph_type: str = "directional", disjoint: bool = False,
+        temporal_strategy: str = "uniform", neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None, time_attr: str | None = None,
+        weight_attr: str | None = None, transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None, is_sorted: bool = False,
+        filter_per_worker: bool | None = None, neighbor_sampler: Any = None, directed: bool = True,
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
@@ -236,12 +210,9 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        refuse_old_names(kwargs, strategy)
-        own = {name: arguments[name] for name in OWN_ARGUMENTS}
+        data, own = _checked(self, arguments)
         seed_edges = edge_label_index, edge_label, edge_label_time
-        if not isinstance(data := connected_if_named(data), Store):
-            refuse_own(data, own)
-            self.__dict__.update(own)
+        if not isinstance(data, Store):
             PyGLinkNeighborLoader.__init__(
                 self, data, num_neighbors, *seed_edges,
                 neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
@@ -260,6 +231,16 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         self.link_sampler = neighbor_sampler or _default_sampler(data, arguments)
         subgraphs = SubgraphSampling(self.link_sampler, transform_sampler_output, self.neg_sampling)
         self._open_store(data, inputs, subgraphs, own, kwargs)
+
+
+def _checked(loader: StoreLoader, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The data, and the values of `OWN_ARGUMENTS`, which are the defaults for data in memory."""
+    refuse_old_names(arguments["kwargs"], arguments["strategy"])
+    own = {name: arguments[name] for name in OWN_ARGUMENTS}
+    if not isinstance(data := connected_if_named(arguments["data"]), Store):
+        refuse_own(data, own)
+        loader.__dict__.update(own)
+    return data, own
 
 
 def _default_sampler(data: Any, arguments: dict[str, Any]) -> NeighborSampler:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -23,7 +23,7 @@ from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.host_memory import claim, release
 from gnndrive.common.interrupts import interruptible
-from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread, close_from_finalizer
+from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread
 from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Seeds
@@ -44,7 +44,6 @@ from gnndrive.pipeline.workers import ThreadWorkers
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.samplers.base import Bounds
-from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 
 LARGER = (
@@ -64,23 +63,15 @@ class Runtime:
     `deferred_interrupts`, until something owns it.
 
     Args:
-        store: the store to load from.
-        settings: see `RuntimeSettings`.
         host: what the ranks of this host share; None: nothing. `close` closes it.
         timeline: records events; None: there is none. `close` closes it.
 
     Attributes:
-        counters: what all epochs counted together.
-        array_pool: memory of batches' arrays.
-        adjacency: the topologies.
         attributes: reads the attributes that no table of the feature buffer holds.
-        device: where the feature buffer and batches live.
         larger_batch: the seeds, the sampler's key and the size (None: unknown) of a batch that is
             larger than planned, for which the plan could not change yet; None: there is none.
-        shares_buffer: whether the host service has the feature buffer.
-        loop_thread: the thread in which epochs run.
-        engine: reads the rows of the tables; None: the host service does, or what
-            the scheme has in place of feature buffers.
+        engine: reads the rows of the tables; None: the host service does, or what the scheme has in
+            place of feature buffers.
     """
 
     def __init__(
@@ -133,9 +124,6 @@ class Runtime:
 
         Tables of edges have no classes, and neither have tables whose rows all fit, because none of
         them ever leaves.
-
-        Raises:
-            StoreError: see `policy_classes`.
         """
         if self.shares_buffer or not settings.scheme.whole_graph:  # the service ranks its rows
             return replace(settings, classes={})
@@ -171,31 +159,22 @@ class Runtime:
                 self._layouts[table.name] = layout
                 self._files.callback(layout.close)
 
-    def _samples_per_round(self) -> int:
-        """The number of samples that fetch adjacency together; 1 if the topology reads nothing. It
-        is about half of the extracting queue, so that the other half is extracted meanwhile."""
-        stages = self.settings.stages
-        if not self._fetches:
-            return 1
-        return min(stages.samplers, stages.extracting_queue // 2 + 1)
-
     async def _start_buffers(self, store: Store, settings: RuntimeSettings) -> Buffers:
         """Start the engines of the rows and of the adjacency, and make the feature buffers."""
-        kind, empty = choose(settings.engine), self.array_pool.empty
+        kind, empty, scheme = choose(settings.engine), self.array_pool.empty, settings.scheme
         # Adjacency reads go first: a sample needs several short reads, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
+        self.adjacency.start(kind, own)
         if self._host is not None and self.shares_buffer:
-            self.adjacency.start(kind, own)
             return await self._host.buffers(settings, empty)
-        if settings.scheme.buffers is not None:
-            self.adjacency.start(kind, own)
-            buffers: Buffers = settings.scheme.buffers(settings, empty)
+        if scheme.buffers is not None:
+            buffers: Buffers = scheme.buffers(settings, empty)
             return buffers
         engine = kind.make(own)
-        layouts, copies = self._layouts, self.timeline
         try:
-            self.adjacency.start(kind, own)
-            pool = BufferPool(settings, store, layouts, engine, self.device, empty, copies)
+            pool = BufferPool(
+                settings, store, self._layouts, engine, self.device, empty, self.timeline
+            )
         except BaseException:
             await engine.aclose()
             raise
@@ -203,12 +182,8 @@ class Runtime:
         return pool
 
     def check_caller(self) -> None:
-        """Refuse a caller that would wait for a thread that waits for it, or does not exist.
-
-        Raises:
-            ConfigError: this is a forked child, one of this runtime's own threads, or one that is
-                changing the plan.
-        """
+        """Raise ConfigError in a thread that would wait for one that waits for it, or does not
+        exist: in a forked child, in this runtime's own threads, in one that changes the plan."""
         self.loop_thread.guard.check()
         changing = self._changing == threading.get_ident()
         if self.loop_thread.inside or self._workers.inside or changing:
@@ -222,32 +197,27 @@ class Runtime:
         """Start an epoch, or a part of it, whose batches arrive in its output queue.
 
         Args:
-            inputs: what it loads.
             times: gets the times of its batches.
             own: gets the epoch as it begins, in the loop thread, also if the calling thread was
                 interrupted (Ctrl-C) meanwhile; it has to see to it that the epoch ends.
-
-        Raises:
-            ConfigError: see `BufferPool.take` and `check_caller`.
-            ClosedError: the runtime was closed.
         """
         self.check_caller()
 
         async def start() -> None:
             await self._idle()
-            apart = not inputs.feed.extracts
-            epoch = Epoch(
-                inputs,
-                self.adjacency.topologies,
-                NoBuffer() if apart else self._buffers.take(),
-                self._workers,
-                self.settings.stages,
-                self.counters,
-                self._samples_per_round(),
-                times=times,
-            )
-            run = EpochRun(epoch)
-            task = asyncio.get_running_loop().create_task(run_epoch(epoch))
+            buffer = self._buffers.take() if inputs.feed.extracts else NoBuffer()
+            stages, together = self.settings.stages, 1
+            if self._fetches:
+                # Samples that fetch adjacency together are about half of the extracting queue, so
+                # that the other half is extracted meanwhile.
+                together = min(stages.samplers, stages.extracting_queue // 2 + 1)
+            run = EpochRun(
+                Epoch(
+                    inputs, self.adjacency.topologies, buffer, self._workers, stages,
+                    self.counters, together, times=times,
+                )
+            )  # fmt: skip
+            task = asyncio.get_running_loop().create_task(run_epoch(run.epoch))
             self._tasks[run] = task
             task.add_done_callback(partial(self._on_end, run))
             own(run)
@@ -257,11 +227,8 @@ class Runtime:
         self.loop_thread.call(start())
 
     async def _wait_for_abandoned_epochs(self) -> None:
-        """Wait for the end of epochs whose iterators were dropped, so that their buffers are free.
-
-        Raises:
-            ClosedError: the runtime was closed, perhaps meanwhile.
-        """
+        """Wait for the end of epochs whose iterators were dropped, so that their buffers are free;
+        raises ClosedError if the runtime was closed, perhaps meanwhile."""
         for run, task in list(self._tasks.items()):
             if run.epoch.output.ended:
                 await asyncio.wait([task])
@@ -270,11 +237,8 @@ class Runtime:
             raise ClosedError(CLOSED)
 
     async def _idle(self) -> bool:
-        """Wait until the plan does not change, and as `_wait_for_abandoned_epochs` does.
-
-        Returns:
-            Whether no epoch is running.
-        """
+        """Wait until the plan does not change, and as `_wait_for_abandoned_epochs` does; tells
+        whether no epoch is running."""
         await self._wait_for_abandoned_epochs()
         while self._change_ended is not None and not self._change_ended.is_set():
             await self._settled(self._change_ended)
@@ -318,11 +282,7 @@ class Runtime:
 
     def end(self, run: EpochRun, error: Exception | None = None) -> None:
         """End an epoch and wait until all its reads and tasks have ended; its iterator then raises
-        `error`, if any.
-
-        Raises:
-            ConfigError: see `check_caller`.
-        """
+        `error`, if any."""
         self.check_caller()
         self.loop_thread.call_soon(partial(self.stop, run, error))
         run.ended.wait()
@@ -343,26 +303,15 @@ class Runtime:
         return list(self._tasks) == [run]
 
     def grow(self) -> None:
-        """Replace the small feature buffer of a warm-up by a larger one; see `BufferPool.grow`.
-
-        Raises:
-            ClosedError: the runtime was closed.
-        """
+        """Replace the small feature buffer of a warm-up by a larger one; see `BufferPool.grow`."""
         self.loop_thread.call(self._buffers.grow())
 
     @contextlib.contextmanager
     def changing_plan(self, busy: str = LARGER) -> Iterator[None]:
         """Free the feature buffer and spare memory, because the plan is to change, or batches are
         to be sampled apart. No epoch begins within the `with` block: it would be lent a buffer of
-        the old plan, which is freed.
-
-        Args:
-            busy: the message of the error if an epoch is running.
-
-        Raises:
-            ConfigError: another epoch is running, which uses memory by the present plan.
-            ClosedError: the runtime was closed.
-        """
+        the old plan, which is freed. ConfigError(busy) if another epoch is running, which uses
+        memory by the present plan."""
         self.check_caller()
         ended = asyncio.Event()
         try:
@@ -388,26 +337,8 @@ class Runtime:
         await change_ended.wait()
 
     def use(self, settings: RuntimeSettings) -> None:
-        """Run the next epochs by other settings; call it within `changing_plan`.
-
-        Raises:
-            ClosedError: the runtime was closed.
-        """
+        """Run the next epochs by other settings; call it within `changing_plan`."""
         self.loop_thread.call(self._buffers.replace_plan(self._with_classes(settings)))
-
-    @property
-    def topologies(self) -> Sequence[Topology]:
-        """The adjacency, one for each edge type; blocks if it has to be read again."""
-        self.load_graph()
-        return self.adjacency.topologies
-
-    def load_graph(self) -> None:
-        """Have the adjacency in memory; blocks. See `Adjacency.load`."""
-        self.adjacency.load()
-
-    def free_graph(self) -> None:
-        """Free the adjacency, which no sampler uses now; see `Adjacency.free`."""
-        self.adjacency.free()
 
     # ---- numbers ----
 
@@ -473,11 +404,7 @@ class Runtime:
     # ---- closing ----
 
     def close(self) -> None:
-        """End all epochs, wait for all reads to end, free everything; idempotent (rule 13).
-
-        Raises:
-            ConfigError: see `check_caller`.
-        """
+        """End all epochs, wait for all reads to end, free everything; idempotent (rule 13)."""
         self.check_caller()
         with self._closing:
             try:
@@ -489,10 +416,6 @@ class Runtime:
                 self._end_threads()
                 raise
             self._end_threads()  # not after a KeyboardInterrupt: the next `close` waits again
-
-    def close_from_finalizer(self) -> None:
-        """`close` for a finalizer."""
-        close_from_finalizer(self.close, self.loop_thread.guard)
 
     async def _free_once(self) -> None:
         # A separate task, so that a second `close`, after one that was interrupted, waits for the

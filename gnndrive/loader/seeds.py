@@ -1,11 +1,12 @@
 """Checks of the arguments that say what a loader's seeds are, and how negative edges are drawn.
 
-The ends of seed edges are looked up batch by batch, by `GivenEnds` or `StoredEnds`.
+The ends of seed edges are looked up batch by batch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,27 +23,16 @@ from gnndrive.store.mapped_rows import pick_rows
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
 
+Ends: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Source, target and number of seed edges, each int64 [n]."""
+
 
 def checked_input_nodes(
     store: Store, nodes: Any, time: Any = None, input_id: Any = None
 ) -> InputNodes:
-    """Check `input_nodes=`, `input_time=` and `input_id=`.
-
-    Args:
-        store: the store that has the nodes.
-        nodes: ids, a mask or None for all nodes; of a heterogeneous store a node type, or a pair
-            (node type, ids, mask or None).
-        time: a whole number for each input node, or None.
-        input_id: a whole number for each input node, or None.
-
-    Returns:
-        The input nodes. As in PyG, their `input_id` is the given one, else the node's id if `nodes`
-        is a mask, else the position among the input nodes.
-
-    Raises:
-        ConfigError: an argument has another form, `nodes` is a mask as integers, or an id is out of
-            range.
-    """
+    """Check `input_nodes=`, `input_time=` and `input_id=`; see `NeighborLoader`. As in PyG, the
+    nodes' `input_id` is the given one, else the node's id if `nodes` is a mask, else the position
+    among the input nodes."""
     type, nodes = _node_type(store, nodes)
     refuse_sparse(input_nodes=nodes, input_time=time)
     nodes, by_position = _node_ids(nodes, store.nodes(type).num_nodes)
@@ -60,11 +50,7 @@ def checked_input_nodes(
 
 
 def checked_input_id(input_id: Any, count: int) -> torch.Tensor | None:
-    """Check `input_id=`, a whole number for each of `count` inputs; int64 [count], or None.
-
-    Raises:
-        ConfigError: it has another shape or dtype.
-    """
+    """Check `input_id=`, a whole number for each of `count` inputs; int64 [count], or None."""
     if input_id is None:
         return None
     ids = torch.as_tensor(input_id)
@@ -130,11 +116,7 @@ def _node_ids(nodes: Any, num_nodes: int) -> tuple[torch.Tensor | None, bool]:
 def checked_negatives(
     neg_sampling: Any, ratio: float | None, label: torch.Tensor | None
 ) -> NegativeSampling | None:
-    """Check `neg_sampling=` and `neg_sampling_ratio=`; returns None for no negative edges.
-
-    Raises:
-        ConfigError: PyG refuses the mode or the amount, or `label` is given for triplets.
-    """
+    """Check `neg_sampling=` and `neg_sampling_ratio=`; returns None for no negative edges."""
     try:
         if ratio is not None and ratio != 0.0:
             neg_sampling = NegativeSampling("binary", ratio)
@@ -153,32 +135,12 @@ def checked_negatives(
 
 
 def checked_input_edges(
-    store: Store,
-    edges: Any,
-    label: torch.Tensor | None,
-    time: torch.Tensor | None,
-    negatives: NegativeSampling | None,
-    input_id: Any = None,
-) -> InputEdges:
-    """Check `edge_label_index=`, `edge_label=`, `edge_label_time=` and `input_id=`.
-
-    Args:
-        store: the store that has the graph.
-        edges: integers [2, edges], or None for all edges of the graph; of a heterogeneous store an
-            edge type, or a pair (edge type, edges). A type may be short: (source, target).
-        label: the labels of the edges [edges], or None.
-        time: the times of the edges, integers [edges], or None.
-        negatives: how negative edges are drawn, or None. Their label is 0, so labels that contain
-            0 are increased by 1, as in PyG.
-        input_id: a whole number for each edge, or None.
-
-    Returns:
-        The seed edges.
-
-    Raises:
-        ConfigError: an argument has another shape or dtype, an id is out of range, or there is no
-            such edge type.
-    """
+    store: Store, edges: Any, label: torch.Tensor | None, time: torch.Tensor | None,
+    negatives: NegativeSampling | None, input_id: Any,
+) -> InputEdges:  # fmt: skip
+    """Check `edge_label_index=`, `edge_label=`, `edge_label_time=` and `input_id=`; see
+    `LinkNeighborLoader`. The label of negative edges is 0, so labels that contain 0 are increased
+    by 1, as in PyG."""
     type, edges = _edge_type(store, edges)
     refuse_sparse(edge_label_index=edges, edge_label=label, edge_label_time=time)
     graph = store.edges(type)
@@ -202,8 +164,9 @@ def checked_input_edges(
         time = time.to("cpu", torch.int64)
     ids = checked_input_id(input_id, count)
     if edges is None:
-        return InputEdges(count, StoredEnds(graph), "all", label, time, type=type, input_id=ids)
-    ends = GivenEnds(edges)
+        every = partial(_stored_ends, graph)
+        return InputEdges(count, every, "all", label, time, type=type, input_id=ids)
+    ends = partial(_given_ends, edges)
     return InputEdges(count, ends, digest(edges), label, time, edges.nbytes, type, ids)
 
 
@@ -239,32 +202,21 @@ def _checked_edges(edges: torch.Tensor, graph: StoredEdges) -> torch.Tensor:
     return edges
 
 
-class GivenEnds:
-    """Ends of the seed edges that the user gave, int64 [2, edges]."""
-
-    def __init__(self, edges: torch.Tensor) -> None:
-        self._edges = edges
-
-    def __call__(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Source, target and position of the seed edges at `position`, each int64 [n]."""
-        return self._edges[0, position], self._edges[1, position], position
+def _given_ends(edges: torch.Tensor, position: torch.Tensor) -> Ends:
+    """Source, target and position of the seed edges [2, edges] of the user at `position`."""
+    return edges[0, position], edges[1, position], position
 
 
-class StoredEnds:
-    """Ends of the graph's own edges, read from the memory-mapped adjacency."""
-
-    def __init__(self, graph: StoredEdges) -> None:
-        self._graph = graph
-
-    def __call__(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Source, target and original number of the edges at CSC positions, each int64 [n]."""
-        at, graph = position.numpy(), self._graph
-        source = _picked(graph.indices_file, graph.indices, at)
-        target = np.searchsorted(graph.index_pointers, at, side="right") - 1
-        number = position
-        if graph.edge_id_file is not None and graph.edge_id is not None:
-            number = _picked(graph.edge_id_file, graph.edge_id, at)
-        return source, torch.from_numpy(target), number
+def _stored_ends(graph: StoredEdges, position: torch.Tensor) -> Ends:
+    """Source, target and original number of the graph's own edges at CSC positions, read from the
+    memory-mapped adjacency."""
+    at = position.numpy()
+    source = _picked(graph.indices_file, graph.indices, at)
+    target = np.searchsorted(graph.index_pointers, at, side="right") - 1
+    number = position
+    if graph.edge_id_file is not None and graph.edge_id is not None:
+        number = _picked(graph.edge_id_file, graph.edge_id, at)
+    return source, torch.from_numpy(target), number
 
 
 def _picked(file: TableFile, mapped: npt.NDArray[Any], at: Int64Array) -> torch.Tensor:

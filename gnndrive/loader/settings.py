@@ -24,21 +24,15 @@ class RuntimeSettings:
     """What a runtime is made from.
 
     Attributes:
-        strategy: names the layout and the tiers.
-        plan: how much memory is used for what, and where the adjacency lives.
         policy: the policy plug-in, by name or as a class; None: slots leave the feature buffer in
             the order of their release, which is enough if it holds all rows.
-        stages: numbers of tasks, and bounds of the queues.
         engine: the engine plug-in, by name or as a class, or "auto".
-        engine_settings: the engine's depth and staging.
-        request: what the plan was made from.
-        scheme: how the loader loads by the strategy.
         worker_init: called in each worker thread with its number; None: nothing is called.
         limits: the largest batch that the plan counts; a larger one makes the loader plan again.
             None: the plan counts the most that the fanout allows.
         after_warm_up: makes the settings that follow a warm-up, from the bytes of device memory
             that loading may use then; None: these settings are not for a warm-up.
-        classes: the classes of the rows of tables, by the tables' names; see `Runtime`.
+        classes: the classes of the rows of tables, by their names.
     """
 
     strategy: Strategy

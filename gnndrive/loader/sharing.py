@@ -3,15 +3,14 @@
 The service is one that the ranks of a host start together, or one that the user has started for
 several loaders (`gnndrive serve`). It can have the graph for all of them, that is index pointers,
 labels and a resident adjacency. It can have a feature buffer, which the ranks of one loader share,
-if that lies in host memory and batches come in order.
+if that lies in host memory and batches come in order. `what_service_has` decides this before
+`Assembly` plans.
 
-1. `what_service_has` decides this before `Assembly` plans.
-2. `join_host_service`: at its first epoch, `StoreLoader` has all ranks tell each other where they
-   run and what they need. The first rank of each host starts a service (`host/`), and all ranks of
-   that host connect to it. If the store was opened through a service that the user has started,
-   they connect to that one, and so does a loader without other ranks. Whatever goes wrong on one
-   rank is an error on all of them, because the others would wait for it.
-3. `HostService` and `HostBuffers` are what `Runtime` gets of it.
+At its first epoch, `StoreLoader` has all ranks tell each other where they run and what they need.
+The first rank of each host starts a service (`host/`), and all ranks of that host connect to it. If
+the store was opened through a service that the user has started, they connect to that one, and so
+does a loader without other ranks. Whatever goes wrong on one rank is an error on all of them,
+because the others would wait for it. `Runtime` gets a `HostService`, with `HostBuffers`.
 """
 
 from __future__ import annotations
@@ -66,13 +65,8 @@ ANSWER_S = 1.0  # how long the service is asked why a batch is late
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What a host service has for a loader.
-
-    Attributes:
-        buffer: the feature buffer.
-        graph: index pointers, labels and a resident adjacency.
-        served: what a service that the user has started has left; None: the loader uses none.
-    """
+    """Whether a host service has the feature buffer of a loader, and its graph; and what a service
+    that the user has started has left (None: the loader uses none)."""
 
     buffer: bool = False
     graph: bool = False
@@ -83,20 +77,12 @@ def what_service_has(
     store: Store, ranks: Ranks, wanted: bool | str, strategy: Strategy, not_shared: str,
     topologies: Sequence[Any], engine: Any, policy: Any, device: tuple[Any, Any], in_order: bool,
 ) -> Sharing:  # fmt: skip
-    """Decide what a host service has for a loader, or for its ranks of this host.
-
-    Args:
-        store: what the loader loads from; opened through a service, or from its folder.
-        ranks: which rank this is, of how many.
-        wanted: the loader's `host_service=`.
-        not_shared: see `Scheme`.
-        strategy, engine, policy, device, in_order: see `Assembly`.
-        topologies: those that the plan may choose.
+    """Decide what a host service has for a loader, or for its ranks of this host. `wanted` is the
+    loader's `host_service=`; the plan may choose among `topologies`.
 
     Raises:
         ConfigError: a service is wanted (`host_service=True`) and cannot have anything.
-        HostServiceError: the service that the store was opened through has ended, or does not
-            answer.
+        HostServiceError: the store's service has ended, or does not answer.
     """
     service, why_not = service_of(store), ""
     if service is not None and ranks.group is None and ranks.on_host > 1:
@@ -114,16 +100,16 @@ def what_service_has(
     parts = [("layouts", strategy.layout), ("policies", policy), ("devices", device[0])]
     parts += [("tiers", tier) for tier in strategy.tiers]
     parts += [] if engine == "auto" else [("engines", engine)]
-    known = all(is_known(kind, part) for kind, part in parts)
+    known = all(_is_known(kind, part) for kind, part in parts)
     buffer = known and in_order and find("devices", device[0]).shares_slots
-    graph = all(is_known("topologies", each) for each in topologies)
+    graph = all(_is_known("topologies", each) for each in topologies)
     if service is None or not (buffer or graph):
         return Sharing(buffer, graph)
     report = ask(service)
     return Sharing(buffer, graph, Served(report.left, frozenset(report.graphs)))
 
 
-def is_known(kind: str, plugin: Any) -> bool:
+def _is_known(kind: str, plugin: Any) -> bool:
     """Whether a plug-in is gnndrive's, so that another process finds it by its name."""
     name = name_of(plugin)
     return name in names(kind) and find(kind, name) is find(kind, plugin)
@@ -131,14 +117,8 @@ def is_known(kind: str, plugin: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What ranks tell each other.
-
-    Attributes:
-        host: where the rank runs, see `host_identity`.
-        arguments: arguments for all ranks of a host, by name.
-        topology, buffer: see `Hello`.
-        given: the values of `GIVEN`.
-    """
+    """What ranks tell each other: where they run (see `host_identity`), the values of `GIVEN`, the
+    arguments that are for all ranks of a host, and what they ask for (see `Hello`)."""
 
     host: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -157,35 +137,26 @@ class _Told:
 
 
 def _check_needs(told: Sequence[_Told], ranks: Sequence[int]) -> None:
-    """Check that the ranks of a host need the same.
-
-    Raises:
-        ConfigError: they do not; the message names the arguments that differ, or what follows from
-            others, such as the memory that is free.
-    """
+    """Raise ConfigError unless the ranks of a host need the same. The message names the arguments
+    that differ, or what follows from others, such as the memory that is free."""
     if any(each.needs != told[0].needs for each in told):
         check_same([each.given for each in told], ranks)
         check_same([each.needs for each in told], ranks)
 
 
 def join_host_service(
-    ranks: Ranks, store: Store, given: Mapping[str, Any],
+    ranks: Ranks, store: Store, own: Mapping[str, Any],
     make_settings: Callable[[], RuntimeSettings],
 ) -> tuple[RuntimeSettings, HostService | None]:  # fmt: skip
     """Make a loader's settings, and have its ranks of this host join a service, if they use one.
 
-    A collective call: each rank that the loader deals to has to make it.
-
-    Args:
-        ranks: which rank this is.
-        store: what the loader loads from.
-        given: the values of `GIVEN`.
-        make_settings: makes the settings; may raise.
+    A collective call: each rank that the loader deals to has to make it. Of the loader's `own`
+    arguments it takes those of `GIVEN`; `make_settings` may raise.
 
     Raises:
         ConfigError: a rank cannot start, or the ranks differ in what they need.
         StoreError: the service cannot read the store.
-        HostServiceError: the service that the store was opened through has ended.
+        HostServiceError: the store's service has ended.
     """
     settings, told, buffer, topology = None, _Told(), None, ""
     error: Exception | None = None
@@ -193,13 +164,15 @@ def join_host_service(
         settings = make_settings()
         request = settings.request
         arguments = {"memory": request.memory, "buffer": request.buffer}
-        buffer, topology = buffer_settings(store, settings), shared_topology(settings)
+        buffer = buffer_settings(store, settings)
+        topology = settings.plan.topology.name if request.shared_graph else ""
         needed = None if buffer is None else buffer.to_json()
-        named = {
+        values = {name: own.get(name) for name in GIVEN}
+        given = {
             name: value if isinstance(value, PLAIN) else repr(value)
-            for name, value in given.items()
+            for name, value in values.items()
         }
-        told = _Told(host_identity(), named, arguments, topology, needed)
+        told = _Told(host_identity(), given, arguments, topology, needed)
     except Exception as caught:
         error = caught
     everyone = ranks.all_or_none("starting a loader", told, error)
@@ -224,16 +197,9 @@ def join_host_service(
 
 def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | None:
     """Connect to the service that the store was opened through; without one, start a service on
-    each host that has several ranks, and connect to it.
-
-    The first rank of a host is the service's client before it starts it, so that the service ends
-    if that rank dies. No rank goes on before all of them are welcome, so a rank that dies or is
-    refused meanwhile is an error on all of them.
-
-    Raises:
-        ConfigError, StoreError: see `join_host_service`.
-        HostServiceError: the service that the store was opened through has ended.
-    """
+    each host that has several ranks, and connect to it. The first rank of a host is the service's
+    client before it starts it, so that the service ends if that rank dies. No rank goes on before
+    all of them are welcome, so a rank that dies or is refused meanwhile is an error on all."""
     address, group, first = service_of(store) or "", secrets.token_hex(16), hello.ranks[0]
     error: Exception | None = None
     connection: Connection | None = None
@@ -302,31 +268,18 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
     )
 
 
-def shared_topology(settings: RuntimeSettings) -> str:
-    """The topology whose arrays a service shares with a loader, by its name; "": none."""
-    topology = settings.plan.topology
-    return topology.name if settings.request.shared_graph else ""
-
-
 class HostService:
-    """A rank's part of what the ranks of its host share; waits for the service's welcome.
-
-    Args:
-        connection: to the service; this object closes it, also if it cannot be made.
-        hello: what this rank asks for.
-        store: the store; it uses the shared index pointers from now on.
+    """A rank's part of what the ranks of its host share; waits for the service's welcome. It closes
+    the connection, also if it cannot be made. The store uses the shared index pointers from now on.
 
     Attributes:
         graph: the graph's arrays that the service shares; None: none.
-
-    Raises:
-        ConfigError, StoreError: what the service shares cannot be used.
-        HostServiceError: it has ended.
     """
 
     def __init__(self, connection: Connection, hello: Hello, store: Store) -> None:
         self._connection, self._hello, self._store = connection, hello, store
         self.graph: AttachedArrays | None = None
+        self.has_buffer = hello.buffer is not None
         try:
             connection.wait()
             welcome = connection.welcome
@@ -337,16 +290,11 @@ class HostService:
             self.close()
             raise
 
-    @property
-    def has_buffer(self) -> bool:
-        """Whether the ranks share a feature buffer."""
-        return self._hello.buffer is not None
-
     async def buffers(self, settings: RuntimeSettings, empty: Allocate) -> Buffers:
-        """Attach the shared feature buffer, in the loop thread."""
-        assert self._hello.buffer is not None
+        """Attach the shared feature buffer, in the loop thread, which gets the service's messages
+        from now on."""
         buffers = HostBuffers(self._store, settings, self._hello, self._connection, empty)
-        await buffers.start()
+        await self._connection.start(buffers.buffer.receive, buffers.buffer.fail)
         return buffers
 
     def close(self) -> None:
@@ -358,23 +306,7 @@ class HostService:
 
 class HostBuffers(Buffers):
     """The service's feature buffer, for one epoch at a time, in the memory that came with the
-    service's welcome.
-
-    Args:
-        store: has the tables.
-        settings: the runtime's settings.
-        hello: what the service was asked for, a feature buffer in any case.
-        connection: to the service; this object closes it.
-        empty: allocates the tensors that rows are gathered into.
-
-    Attributes:
-        settings: the runtime's settings, with the service's numbers of slots.
-        facts: see `Buffers.facts`.
-
-    Raises:
-        ConfigError: the memory cannot be mapped.
-        HostServiceError: the service sent less than it should.
-    """
+    service's welcome. The settings get the service's numbers of slots. Closes the connection."""
 
     def __init__(
         self, store: Store, settings: RuntimeSettings, hello: Hello, connection: Connection,
@@ -404,33 +336,25 @@ class HostBuffers(Buffers):
             shape = hello.buffer.arena_shape(store)
             arena = SharedMemory.attach(connection.take_fd(), shape.nbytes, writable=True)
             undo.callback(arena.close)
-            self._buffer = RemoteBuffer(tables, Arena(shape, arena.array), connection.send)
+            self.buffer = RemoteBuffer(tables, Arena(shape, arena.array), connection.send)
             self._memory = undo.pop_all()
 
-    async def start(self) -> None:
-        """From now on the loop thread gets the service's messages."""
-        await self._connection.start(self._buffer.receive, self._buffer.fail)
-
     def take(self) -> BatchBuffer:
-        """See `Buffers.take`.
-
-        Raises:
-            ConfigError: another iterator has it.
-        """
+        """See `Buffers.take`."""
         if self._lent:
             raise ConfigError(
                 "the host service has one feature buffer for this loader, which another iterator "
                 "uses: close that one first, or give the loader host_service=False"
             )
         self._lent = True
-        self._buffer.begin_epoch()
-        return self._buffer
+        self.buffer.begin_epoch()
+        return self.buffer
 
     def give(self, buffer: BatchBuffer) -> None:
         """See `Buffers.give`; the other ranks do not wait for this one any more."""
-        assert buffer is self._buffer
+        assert buffer is self.buffer
         self._lent = False
-        self._buffer.end_epoch()
+        self.buffer.end_epoch()
 
     async def replace_plan(self, settings: RuntimeSettings) -> None:
         """See `Buffers.replace_plan`; the plan of a shared buffer never changes."""
@@ -438,13 +362,13 @@ class HostBuffers(Buffers):
 
     def stats(self) -> Counter[str]:
         """See `Buffers.stats`; of all ranks of this host together, with requests and bytes."""
-        return self._buffer.stats()
+        return self.buffer.stats()
 
     async def late_reason(self) -> str:
         """See `Buffers.late_reason`."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                rank = await self._buffer.awaited()
+                rank = await self.buffer.awaited()
         except TimeoutError:
             return "the host service does not answer; it may be stopped, or short of memory"
         except GNNDriveError:
@@ -460,7 +384,7 @@ class HostBuffers(Buffers):
         """See `Buffers.close`; the rank leaves its group."""
         assert not self._lent, "its memory is in use"
         await self._connection.aclose()
-        self._buffer.close()
+        self.buffer.close()
         self._memory.close()
 
 

@@ -10,13 +10,11 @@ When not to use it: the features fit in memory. Then PyG's own loader has less t
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import chain, islice
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -25,7 +23,7 @@ from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.interrupts import deferred_interrupts, interruptible
 from gnndrive.common.limits import named_limit
-from gnndrive.common.loop_thread import CLOSED, INSIDE
+from gnndrive.common.loop_thread import CLOSED, INSIDE, close_from_finalizer
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     OnStats,
@@ -43,7 +41,7 @@ from gnndrive.loader.iterator import BatchIterator, Intervals, in_thread
 from gnndrive.loader.ranks import Ranks, check_same, ranks_of_group
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.loader.sharing import GIVEN, join_host_service
+from gnndrive.loader.sharing import join_host_service
 from gnndrive.loader.strategy_choice import choose, compare
 from gnndrive.loader.tracing import open_timeline
 from gnndrive.pipeline.timeline import Timeline
@@ -56,7 +54,6 @@ from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.graph import mapped
-from gnndrive.sampling.labor import Labor
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.reader import Store
@@ -77,17 +74,9 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     replace: bool
     transform: Callable[[Any], Any] | None
     filter_per_worker: bool | None
-    memory: str | int | None
-    buffer: str | int | None
-    device: Any
-    device_memory: str | int | None
-    feature_dtype: str | torch.dtype | None
-    attrs: Sequence[str] | None
-    strategy: str | Strategy
-    sampling: str | Labor
+    memory: str | int | None  # this and other names of `OWN_ARGUMENTS`
     seed: int | None
     ranks: Any
-    host_service: bool | str
     trace: Any
     on_stats: OnStats | None
     stats_interval: float
@@ -119,44 +108,33 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         self, data: Store, inputs: InputNodes | InputEdges, subgraphs: SubgraphSampling | None,
         own: dict[str, Any], kwargs: dict[str, Any],
     ) -> None:  # fmt: skip
-        """Called by `__init__` of the public loaders if the data is a store.
-
-        Args:
-            data: the store.
-            inputs: the nodes or edges that seeds are drawn from.
-            subgraphs: see `Assembly`.
-            own: the values of `OWN_ARGUMENTS`.
-            kwargs: torch's arguments.
-        """
+        """Called by `__init__` of the public loaders if the data is a store; `own` has the values
+        of `OWN_ARGUMENTS`, `kwargs` those of torch's arguments."""
         self._from_store, self._inputs, self._subgraphs = True, inputs, subgraphs
         self.data, self.epoch = data, 0
         self._start_lock, self._beginning = ForkLock(), set()
         check_sampling(self.__dict__)
         self.__dict__.update(checked_own(own))
-        self.tuning = checked_tuning(self.tuning, kwargs.get("num_workers"))
-        self._strategy = find_strategy(self.strategy)
-        self._device = checked_device(self.device, self.device_memory)
-        self._user_samples = any(
-            kwargs.get(name) is not None for name in ("sampler", "batch_sampler")
-        )
+        self.tuning = checked_tuning(own["tuning"], kwargs.get("num_workers"))
+        self._strategy = find_strategy(own["strategy"])
+        self._device = checked_device(own["device"], own["device_memory"])
+        samplers = kwargs.get("sampler"), kwargs.get("batch_sampler")
+        self._user_samples = any(each is not None for each in samplers)
         self._shuffle = bool(kwargs.get("shuffle"))
-        self.input_id, self.custom_cls = (
-            kwargs.pop("input_id", None),
-            kwargs.pop("custom_cls", None),
-        )
-        for name in ("dataset", "collate_fn"):
-            kwargs.pop(name, None)
+        self.input_id = kwargs.pop("input_id", None)
+        self.custom_cls = kwargs.pop("custom_cls", None)
+        given = {name: kwargs[name] for name in kwargs if name not in ("dataset", "collate_fn")}
         positions: Any = range(len(inputs))
-        torch.utils.data.DataLoader.__init__(self, positions, **kwargs)
+        torch.utils.data.DataLoader.__init__(self, positions, **given)
         # torch's default hides the method, and giving torch the method would make a cycle.
         del self.__dict__["collate_fn"]
         if self.batch_sampler is None:
             raise NotImplementedError(
                 "batch_size=None is not built for stores: give a number of seeds"
             )
-        dtype = checked_feature_dtype(self.feature_dtype)
+        dtype = checked_feature_dtype(own["feature_dtype"])
         self._collate = Collate(
-            data, self.transform, self.pin_memory, dtype, self.custom_cls, self.attrs
+            data, self.transform, self.pin_memory, dtype, self.custom_cls, own["attrs"]
         )
         bare = self._bare()
         _ = bare.sampling  # checks it
@@ -294,11 +272,8 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
 
         Raises:
             TypeError: the user's batch sampler has no length.
-            ConfigError: see `resolve_ranks`.
         """
-        if not self._from_store:
-            return super().__len__()
-        return self._assembly().steps(seed=self.seed)
+        return self._assembly().steps(seed=self.seed) if self._from_store else super().__len__()
 
     def __iter__(self) -> Any:
         """Start an epoch and iterate over its batches. Several iterators may live at once; each has
@@ -335,41 +310,18 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
         state.seed = seed
         state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)
-        numbered = self.seed is not None or assembly.scheme.numbered
-        number = state.epoch if numbered else 0
-        done = state.batches
-        remaining = assembly.batches(ranks, seed, number, done)
-        if assembly.batch_sampler is not None:
-            # torch's samplers draw from the global generator at their first batch. Here, in the
-            # user's thread, that happens before the user's next draw; in the loop thread, it could
-            # happen before or after it.
-            remaining = chain(list(islice(remaining, 1)), remaining)
-        windows = assembly.windows_left(ranks, seed, number, done)
-        end = None
-        with contextlib.suppress(TypeError):  # a batch sampler without a length
-            end = assembly.steps(done, seed, number)
-        epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed), windows, end)
+        epoch = EpochAssembly(assembly, runtime, ranks, state, seed)
         if self._intervals is None and self.on_stats is not None:  # which iterators share
-            self._intervals = Intervals(
-                runtime.stats, runtime.counters.times, self.on_stats, float(self.stats_interval)
-            )
-        iterator = BatchIterator(
-            self, runtime, epoch, remaining, state, ranks, self.timeout, self._intervals
-        )
+            self._intervals = Intervals(runtime, self.on_stats, float(self.stats_interval))
+        iterator = BatchIterator(self, epoch, state, self.timeout, self._intervals)
         self._newest = weakref.ref(iterator)
         return iterator
 
     def _agreed_seed(self, state: EpochState) -> tuple[Ranks, int]:
         """Which rank this is, and the seed of an epoch that begins: the state's, or one that is
         drawn. It is the same on all ranks that the loader deals to. A rank whose epoch cannot begin
-        tells the others, because they would wait for it.
-
-        Raises:
-            ConfigError: something that batches depend on differs among these ranks, or the epoch of
-                another rank cannot begin.
-            ClosedError: the loader was closed.
-            StoreError: see `NeighborLoader`.
-        """
+        tells the others, because they would wait for it; and so it is an error on all of them if
+        something that batches depend on differs."""
         told, seed, first = dict[str, Any](), 0, self._runtime is None
         error: Exception | None = None
         try:
@@ -403,13 +355,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
     def _start_runtime(self, ranks: Ranks) -> Runtime:
-        """The runtime; made at the first call, which the ranks that share something make together.
-
-        Raises:
-            ClosedError: the loader was closed.
-            ConfigError: see `Runtime.check_caller`.
-        """
-
+        """The runtime; made at the first call, by the ranks that share something together."""
         timeline: Timeline | None = None
 
         def make_settings() -> RuntimeSettings:
@@ -427,10 +373,10 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
             if self._closed and self._runtime is not None:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
-                own = flat(vars(self))
-                given = {name: own.get(name) for name in GIVEN}
                 try:
-                    settings, host = join_host_service(ranks, self.data, given, make_settings)
+                    settings, host = join_host_service(
+                        ranks, self.data, flat(vars(self)), make_settings
+                    )
                 except BaseException:
                     if timeline is not None:
                         timeline.close()
@@ -442,25 +388,19 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
                     runtime.close()
                     raise ClosedError(CLOSED)
                 self._runtime = runtime
-                self._finalizer = weakref.finalize(self, runtime.close_from_finalizer)
+                self._finalizer = weakref.finalize(
+                    self, close_from_finalizer, runtime.close, runtime.loop_thread.guard
+                )
             return self._runtime
 
     # ---- the arguments ----
 
-    def _choose_strategy(self) -> None:
-        """With `strategy="auto"`, choose a strategy, unless one was chosen before.
-
-        Raises:
-            ConfigError, StoreError, ReadError: see `choose`.
-        """
+    def _chosen_assembly(self) -> Assembly:
+        """The assembly, with the strategy that "auto" chooses, unless it was chosen before."""
         with self._start_lock:  # an epoch may begin in another thread
             if self._strategy.name == "auto" and self._runtime is None:
                 self._strategy, self._why = choose(self._assembly())
                 self._scheme = self._strategy.open(self._bare())
-
-    def _chosen_assembly(self) -> Assembly:
-        """The assembly, with the strategy that "auto" chooses."""
-        self._choose_strategy()
         return self._assembly()
 
     def _assembly(self, bare: Assembly | None = None) -> Assembly:
@@ -479,23 +419,15 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         """The assembly of the arguments as they are now, without a scheme."""
         self._collate = self._collate.current(self._runtime is not None)
         assembly = Assembly(
-            store=self.data,
-            strategy=self._strategy,
-            inputs=self._inputs,
-            subgraphs=self._subgraphs,
-            collate=self._collate,
-            num_neighbors=self.num_neighbors,
-            replace=self.replace,
-            batch_size=self.batch_size,
-            shuffle=self._shuffle,
+            store=self.data, strategy=self._strategy, inputs=self._inputs,
+            subgraphs=self._subgraphs, collate=self._collate, num_neighbors=self.num_neighbors,
+            replace=self.replace, batch_size=self.batch_size, shuffle=self._shuffle,
             drop_last=self.drop_last,
             batch_sampler=self.batch_sampler if self._user_samples else None,
             in_order=getattr(self, "in_order", True),  # torch has it from 2.6 on
-            worker_init=self.worker_init_fn,
-            device=self._device,
-            seed=self.seed,
+            worker_init=self.worker_init_fn, device=self._device, seed=self.seed,
             own=flat({name: getattr(self, name) for name in OWN_ARGUMENTS}),
-        )
+        )  # fmt: skip
         chosen: Assembly = self._strategy.preset(assembly)
         return replace(chosen, asked=assembly)
 
@@ -643,18 +575,10 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         self.__dict__.update(state)
         self._start_lock, self._beginning = ForkLock(), set()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
 
 class RanksPlan(NamedTuple):
-    """A loader's planner, and what a step costs by.
-
-    Attributes:
-        loading: what a step costs by; None: the loader's batches cannot be drawn, such as those
-            that were drawn before, or its strategy is a baseline.
-        strategy: the loader's; the chosen one if it was to be chosen.
-    """
+    """A loader's planner and its strategy, chosen if it was to be; and what a step costs by. None:
+    the loader's batches cannot be drawn, or its strategy is a baseline."""
 
     planner: Planner
     loading: Loading | None
@@ -663,17 +587,8 @@ class RanksPlan(NamedTuple):
 
 def plan_for_ranks(loader: StoreLoader, ranks: int, shared: bool) -> RanksPlan:
     """Plan a loader as it is for `ranks` ranks on this host, for `gnndrive plan`; a loader that
-    runs plans for the ranks that there are. May draw batches.
-
-    Args:
-        loader: its `memory=` and `buffer=` are for all of them.
-        ranks: how many there are.
-        shared: whether they share one feature buffer.
-
-    Raises:
-        ConfigError: an argument cannot work, or the memory is too little.
-        StoreError, ReadError: the graph is damaged or cannot be read.
-    """
+    runs plans for the ranks that there are. Its `memory=` and `buffer=` are for all of them; they
+    may have one `shared` feature buffer. May draw batches."""
     assembly = loader._chosen_assembly()
     request = replace(assembly.request(), ranks=ranks, shared=shared)
     if (for_plan := assembly.drawing()) is not None:

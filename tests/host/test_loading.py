@@ -93,7 +93,7 @@ def test_the_graph_is_there_once(serve, load):
         assert item(each.plan(), "index pointers").host_bytes == 0
         assert item(each.plan(), "labels").host_bytes == 0
     assert item(loaders[0].plan(), "topology").host_bytes == 0
-    assert loaders[0]._runtime.topologies[0].in_memory is not None
+    assert loaders[0]._runtime.adjacency.topologies[0].in_memory is not None
     assert one.index_pointers.base is not None
 
 

@@ -209,7 +209,7 @@ def test_auto_takes_the_cheapest_that_changes_no_batch(make, short, costs, chose
     cheap = StrategyCost("diskgnn", {"disk": 1e-9}, 10, 0.9, same_batches=False)
     monkeypatch.setattr("gnndrive.strategies.diskgnn.unpacked_cost", lambda *args: cheap)
     loader = make(**short, strategy="auto")
-    loader._choose_strategy()
+    loader._chosen_assembly()
     assert loader._strategy is STRATEGIES[chosen]
     if costs:
         why = f"because a batch costs about {duration(costs[chosen])}, bound by disk"
