@@ -16,10 +16,9 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `sharing`: what a host service has for a loader in its place, or for several ranks.
 - `tracing` opens the timeline of `trace=` and adds counters to it.
 - `strategy_choice` predicts what strategies cost, and chooses one for "auto".
-- `lightning`: `LightningNodeData` and `LightningLinkData`.
-- `imbalanced_sampler`: `ImbalancedSampler`, for the loaders' `sampler=`.
-- `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue, and
-  calls the user's `on_stats` between them.
+- `iterator`: `BatchIterator`, what `iter(loader)` returns; calls the user's `on_stats`, too.
+
+`lightning` has `LightningNodeData` and `LightningLinkData`, `imbalanced_sampler` a sampler.
 
 A new argument goes into the signatures in `neighbor_loader`, `OWN_ARGUMENTS` in `arguments`, and
 from there through `Assembly` into `RuntimeSettings` or `PlanRequest`. A new schedule, sampler,

@@ -51,17 +51,14 @@ def reporting(progress: Progress) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How a loader's batches are drawn.
+    """How a loader's batches are drawn. Drawing raises StoreError or ReadError if the graph is
+    damaged or cannot be read.
 
     Attributes:
-        store: the graph.
         settings: a text that identifies the batches, beside the store.
-        inputs: the input nodes or edges.
-        size: the number of seeds of a batch.
         schedule: an epoch's; None: the user's sampler draws seeds, which it must not do for a plan.
         spread: whether to take batches from the whole epoch instead of its first ones.
-        sampler: makes a sampler with limits.
-        rows_of: takes a sample, and returns the rows that it needs of each table.
+        rows_of: returns the rows that a sample needs of each table.
     """
 
     store: Store
@@ -74,13 +71,8 @@ class Drawing:
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
 
     def drawn_for(self, request: PlanRequest) -> PlanRequest:
-        """The request with what is known of the batches; draws some if nothing is known.
-
-        Nothing is drawn without a budget, or if the feature buffer holds all rows anyway.
-
-        Raises:
-            StoreError, ReadError: the graph is damaged or cannot be read.
-        """
+        """The request with what is known of the batches; draws some if nothing is known, but not
+        without a budget, or if the feature buffer holds all rows anyway."""
         if request.memory is None or holds_everything(request):
             return request
         drawn = self.drawn(request)
@@ -88,11 +80,7 @@ class Drawing:
 
     def drawn(self, request: PlanRequest) -> DrawnBatches | None:
         """What is known of the batches; draws some if nothing is known. None: there is no batch, or
-        not even its sample fits into memory.
-
-        Raises:
-            StoreError, ReadError: the graph is damaged or cannot be read.
-        """
+        not even its sample fits into memory."""
         (key, settings), rows = self._entry(request), _row_counts(request)
         drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, rows)
         if drawn is None:
@@ -108,11 +96,7 @@ class Drawing:
 
     def traces(self, request: PlanRequest) -> dict[str, SampledTrace]:
         """The traces of the tables, which are drawn unless they are kept beside the store; empty:
-        there is no batch, or not even its sample fits into memory. Takes up to ten seconds.
-
-        Raises:
-            StoreError, ReadError: the graph is damaged or cannot be read.
-        """
+        there is no batch, or not even its sample fits into memory. Takes up to ten seconds."""
         tables = _row_counts(request)
         keys = {name: entry_key(self.store, f"{self.settings}\n{name}") for name in tables}
         found: dict[str, SampledTrace] = {}

@@ -70,11 +70,7 @@ class ImbalancedSampler(PyGImbalancedSampler):  # type: ignore[misc]
 
 
 def _labels(store: Store, input_nodes: Any) -> torch.Tensor:
-    """The classes of the input nodes, int64 [input nodes].
-
-    Raises:
-        ConfigError: as for `ImbalancedSampler`.
-    """
+    """The classes of the input nodes, int64 [input nodes]."""
     inputs = checked_input_nodes(store, input_nodes)
     nodes = store.nodes(inputs.type)
     if "y" not in nodes.row_names:

@@ -8,9 +8,6 @@ script may make its loaders before `init_process_group`. Three may deal:
 - a sampler that has `num_replicas` and `rank`, such as torch's DistributedSampler, which Lightning
   puts into loaders;
 - the user, who gives each rank input nodes of its own: then there is a group and no `ranks=`.
-
-When not to use it: for facts about the host, such as the number of processes on it; those are in
-`common/host_memory.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ _histories: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary(
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a rank tells the others; see `Ranks.all_or_none`."""
+    """What a rank tells the others."""
 
     purpose: str
     told: Any
@@ -56,13 +53,10 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among the ranks that train together.
+    """This process among the `world` ranks that train together.
 
     Attributes:
-        rank: this process's, from 0.
-        world: how many there are.
-        dealt_by: who decides which batches a rank loads; see the module. With one rank it has no
-            meaning.
+        dealt_by: who decides which batches a rank loads; with one rank it has no meaning.
         group: the torch.distributed process group that `ranks=` says; None: there is one rank, or
             `ranks=` is not given, and nothing is exchanged.
     """
@@ -102,34 +96,22 @@ class Ranks:
             return TIMEOUT_S
 
     def number(self, place: int, deals: bool = False) -> int:
-        """The number that the random draws of a batch depend on, if the loader does not deal.
-
-        Args:
-            place: the batch's place among those of this rank.
-            deals: whether the schedule deals for the loader.
-        """
+        """The number that the random draws of a batch depend on, if the loader does not deal; from
+        its place among those of this rank, and whether the schedule `deals` for the loader."""
         apart = self.dealt_by == "sampler" or (deals and self.dealt_by == "loader")
         return place * self.world + self.rank if apart else place
 
     def drawing_seed(self, seed: int) -> int:
-        """The seed that the random draws of batches depend on.
-
-        It is the epoch's, except on all ranks but the first one of a user who deals: their batches
-        have the same numbers on all ranks, so that with one seed a node would draw the same
-        neighbours on all of them.
-        """
+        """The seed that the random draws of batches depend on. It is the epoch's, except on all
+        ranks but the first one of a user who deals: their batches have the same numbers on all
+        ranks, so that with one seed a node would draw the same neighbours on all of them."""
         apart = self.dealt_by == "user" and self.rank > 0
         return batch_key(seed, self.rank, 0) if apart else seed
 
     def exchange(self, told: T) -> list[T]:
-        """Tell all ranks of the group an object, and return those of all ranks, by rank.
-
-        A collective call: each rank of the group has to make it. Without a group, the list has one
-        element.
-
-        Args:
-            told: an object that can be pickled.
-        """
+        """Tell all ranks of the group an object, and return those of all ranks, by rank. A
+        collective call: each rank of the group has to make it. Without a group, the list has one
+        element."""
         if self.group is None:
             return [told]
         everyone: list[Any] = [None] * self.world
@@ -147,16 +129,11 @@ class Ranks:
         """Tell all ranks of the group an object, or that this one has failed, and return those of
         all ranks, by rank.
 
-        A collective call, also for a rank that has failed: the others would wait for it until the
-        group's timeout, which is half an hour by default.
-
-        Args:
-            purpose: what the exchange is for, as an error says it.
-            told: this rank's object, which can be pickled.
-            error: why this rank has failed; None: it has not.
+        A collective call, also for a rank that has failed (`error`, which is raised): the others
+        would wait for it until the group's timeout, which is half an hour by default. Errors name
+        the `purpose`.
 
         Raises:
-            Exception: `error`.
             ConfigError: another rank has failed, or exchanges something else.
         """
         everyone = self.exchange(_Told(purpose, told, None if error is None else str(error)))
@@ -176,12 +153,8 @@ class Ranks:
 
 
 def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
-    """Find out which rank this process is now.
-
-    Args:
-        argument: the loader's `ranks=`, as `checked_ranks` returns it.
-        batch_sampler: the user's batch sampler, or the one that torch made from the user's sampler;
-            None: the user gave neither.
+    """Find out which rank this process is now, by the loader's `ranks=` and the user's batch
+    sampler, or the one that torch made from the user's sampler.
 
     Raises:
         ConfigError: `ranks=` is given with a sampler that does not split; or it is True, the
@@ -189,7 +162,7 @@ def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
     """
     split = sampler_ranks(batch_sampler)
     if split is not None:
-        return Ranks(*split, "sampler", None if argument is None else _group(argument, split))
+        return Ranks(*split, "sampler", _group(argument, split))
     if argument is not None and batch_sampler is not None:
         raise ConfigError(
             f"ranks={argument!r} deals the batches that the loader draws, and sampler= or "
@@ -227,31 +200,21 @@ def ranks_of_group(argument: Any) -> Ranks:
 
 def _group(argument: Any, split: tuple[int, int]) -> Any:
     """The process group that `ranks=` says, for a sampler that splits by (rank, number of ranks);
-    None: there is none yet, or no other rank.
-
-    Raises:
-        ConfigError: the sampler splits by other ranks than those of the group.
-    """
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
+    None: there is none yet, or no other rank."""
+    found = ranks_of_group(argument)
+    if found.dealt_by == "user":  # there is no group
         return None
-    group = distributed.group.WORLD if argument is True else argument
-    found = distributed.get_rank(group), distributed.get_world_size(group)
-    if found != split:
+    if (found.rank, found.world) != split:
         raise ConfigError(
-            f"ranks= says rank {found[0]} of {found[1]}, and the sampler rank {split[0]} of "
-            f"{split[1]}: give the sampler num_replicas={found[1]} and rank={found[0]}, or leave "
-            "ranks= out"
+            f"ranks= says rank {found.rank} of {found.world}, and the sampler rank {split[0]} of "
+            f"{split[1]}: give the sampler num_replicas={found.world} and rank={found.rank}, or "
+            "leave ranks= out"
         )
-    return group if split[1] > 1 else None
+    return found.group
 
 
 def checked_ranks(argument: Any) -> Any:
-    """Check the loader's argument `ranks=`, without asking which rank this process is.
-
-    Raises:
-        ConfigError: it is neither None nor True nor a process group that has this process.
-    """
+    """Check the loader's argument `ranks=`, without asking which rank this process is."""
     distributed = torch.distributed
     kinds = (distributed.ProcessGroup,) if distributed.is_available() else ()
     if argument is None or argument is True or isinstance(argument, kinds):
@@ -273,15 +236,7 @@ def sampler_ranks(batch_sampler: Any) -> tuple[int, int] | None:
 
 
 def check_same(told: Sequence[Mapping[str, Any]], ranks: Sequence[int] | None = None) -> None:
-    """Check that ranks told the same.
-
-    Args:
-        told: values by name, of each rank.
-        ranks: which ranks these are; None: all.
-
-    Raises:
-        ConfigError: a value differs; the message names it and the ranks.
-    """
+    """Raise ConfigError, naming values and ranks, unless these ranks (None: all) told the same."""
     differing = []
     for name in dict.fromkeys(name for each in told for name in each):
         values = [repr(each.get(name)) for each in told]
@@ -296,7 +251,6 @@ def check_same(told: Sequence[Mapping[str, Any]], ranks: Sequence[int] | None = 
 
 
 def _by_rank(values: Sequence[str], ranks: Sequence[int] | None = None) -> str:
-    """Which values are those of which ranks."""
     found: dict[str, list[str]] = {}
     for rank, value in zip(ranks or range(len(values)), values, strict=True):
         found.setdefault(value, []).append(str(rank))

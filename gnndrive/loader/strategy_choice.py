@@ -4,8 +4,6 @@
 costs (`plan/strategy_costs.py`). `choose` takes the cheapest that changes nothing about the
 batches. Strategies with batches of their own are listed with their gain and, if something has to be
 prepared, the command that does; a loader takes them only if the user names one.
-
-When not to use it: for data in memory.
 """
 
 from __future__ import annotations
@@ -39,17 +37,8 @@ MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smal
 def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Comparison | None:
     """Predict what a batch of a loader costs with each strategy; None: its batches cannot be drawn,
     such as those of a user's sampler, or its strategy is a baseline. Takes some ten seconds the
-    first time for a store and settings, then less than one.
-
-    Args:
-        assembly: the loader's.
-        all: whether to predict all strategies, and not the loader's own alone.
-        curve: whether to add the miss-ratio curve, and what more memory gives.
-
-    Raises:
-        ConfigError: the plan of the loader's own strategy does not fit.
-        StoreError, ReadError: the graph is damaged or cannot be read.
-    """
+    first time for a store and settings, then less than one. Predicts all strategies or the loader's
+    own alone, and may add the miss-ratio curve, and what more memory gives."""
     try:
         return _compared(assembly, all, curve)
     finally:  # loading begins next, and no plan counts what drawing and simulating have freed
@@ -58,17 +47,15 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
 
 def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
     own = assembly.strategy
-    whole = assembly  # from which batches are drawn, with all tables in the feature buffer
-    if not own.whole_graph:
-        whole = _with(assembly, _default())
+    # From which batches are drawn, with all tables in the feature buffer.
+    whole = assembly if own.whole_graph else _with(assembly, _default())
     drawing = whole.drawing(for_plan=False)
     if drawing is None or assembly.ranks.on_host > 1 or own.baseline:
         return None
     request = whole.request()
-    drawn = drawing.drawn(request)
-    traces = {} if drawn is None else drawing.traces(request)
-    if drawn is None:
+    if (drawn := drawing.drawn(request)) is None:
         return None
+    traces = drawing.traces(request)
     types: dict[str, NodeKey] = {
         table.name: table.type  # type: ignore[misc]
         for table in whole.collate.tables
@@ -97,12 +84,7 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
 
 
 def choose(assembly: Assembly) -> tuple[Strategy, str]:
-    """Choose the strategy of a loader with `strategy="auto"`, and say why.
-
-    Raises:
-        ConfigError: no strategy can run with these arguments.
-        StoreError, ReadError: the graph is damaged or cannot be read.
-    """
+    """Choose the strategy of a loader with `strategy="auto"`, and say why."""
     default = _default()
     if assembly.ranks.world > 1:
         return default, "because ranks must have the same strategy"

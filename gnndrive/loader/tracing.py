@@ -25,14 +25,7 @@ ENDINGS = (".json", ".json.gz")
 
 
 def check_trace(own: Mapping[str, Any]) -> None:
-    """Check `trace=`.
-
-    Args:
-        own: the values of `OWN_ARGUMENTS`.
-
-    Raises:
-        ConfigError: it is no path that ends in one of `ENDINGS`.
-    """
+    """Check that `trace=`, one of `OWN_ARGUMENTS`, is a path that ends in one of `ENDINGS`."""
     trace = own["trace"]
     if trace is None or isinstance(trace, Timeline):
         return
@@ -53,11 +46,7 @@ def named_apart(trace: Any, word: str) -> Any:
 
 
 def open_timeline(trace: Any, ranks: Ranks) -> Timeline | None:
-    """The timeline of `trace=`; None: none is written.
-
-    Raises:
-        ConfigError: see `Timeline`.
-    """
+    """The timeline of `trace=`; None: none is written."""
     if trace is None:
         return None
     if isinstance(trace, Timeline):
@@ -68,14 +57,8 @@ def open_timeline(trace: Any, ranks: Ranks) -> Timeline | None:
 
 
 class TraceCounters:
-    """Adds counters to a timeline, as long as an epoch runs. Its methods run in the loop thread.
-
-    Args:
-        timeline: gets the counters; a value is added when it has changed.
-        engine: reads the rows; None: the host service does.
-        epochs: returns the running epochs.
-        call_later: calls a function some seconds later, as an event loop's method does.
-    """
+    """Adds counters to a timeline when they have changed, as long as one of `epochs` runs. Its
+    methods run in the loop thread. There is no engine if the host service reads the rows."""
 
     def __init__(
         self, timeline: Timeline, engine: Engine | None, epochs: Callable[[], Iterable[Epoch]],
