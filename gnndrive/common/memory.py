@@ -53,6 +53,11 @@ def size_or_none(size: str | int | float, name: str) -> int:
     return parse_size(size, name)
 
 
+def given_size(size: str | int | float | None, name: str) -> int | None:
+    """Bytes of a size; None: it is not given. See `parse_size`."""
+    return None if size is None else parse_size(size, name)
+
+
 def parse_block_size(size: str | int, name: str) -> int:
     """Bytes in `size` as fio writes them, each prefix a power of 1,024: "512", "4k", "64k", "1m".
 

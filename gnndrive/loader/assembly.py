@@ -16,7 +16,7 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import given_size
 from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
@@ -290,7 +290,7 @@ class Assembly:
         return None if self.own[name] == "auto" else self.own[name]
 
     def _size(self, name: str) -> int | None:
-        return None if self.own[name] is None else parse_size(self.own[name], name)
+        return given_size(self.own[name], name)
 
     @property
     def engine_settings(self) -> EngineSettings:

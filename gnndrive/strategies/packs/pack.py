@@ -12,8 +12,8 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.malloc import return_free_memory
-from gnndrive.common.memory import size_or_none
-from gnndrive.loader.arguments import given_size, positive, whole
+from gnndrive.common.memory import given_size, size_or_none
+from gnndrive.loader.arguments import positive, whole
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.store.format import Progress
@@ -90,13 +90,12 @@ def pack(
     if input_nodes is not None:
         given["input_nodes"] = input_nodes
     training = _assembly(opened, num_neighbors, {**given, "memory": memory})
-    sizes = {"memory": memory, "disk": disk, "packing_memory": packing_memory}
     settings = pack_settings(
-        training, seed, epochs, order=order, segment=segment, memory=given_size(sizes, "memory"),
-        disk=given_size(sizes, "disk"),
+        training, seed, epochs, order=order, segment=segment, memory=given_size(memory, "memory"),
+        disk=given_size(disk, "disk"),
         device_memory=size_or_none(device_memory or 0, "device_memory"),
     )  # fmt: skip
-    room, request = given_size(sizes, "packing_memory"), training.request()
+    room, request = given_size(packing_memory, "packing_memory"), training.request()
     try:
         return write_pack(
             opened, pack_path(opened, settings) if out is None else Path(out), settings,
