@@ -86,39 +86,30 @@ class BatchAssembly(Protocol):
         ...
 
 
-class Feed(Protocol):
+class Feed:
     """How the seeds of a part of an epoch become samples in the extracting queue.
 
-    `pipeline/sample.py` has the usual one. A feed that samples apart from extraction divides an
-    epoch into parts.
+    `SampledFeed` (`sample.py`) is the usual one, and the base class of others. A feed that samples
+    apart from extraction divides an epoch into parts.
 
     Attributes:
         extracts: whether the part's batches are extracted; if not, they are only sampled.
         combines: whether samples that were drawn in one combined fetch arrive together.
     """
 
-    extracts: bool
-    combines: bool
+    extracts = True
+    combines = True
 
     @property
     def following(self) -> Feed | int | None:
         """What follows a part whose batches have ended: a feed for the same batches, the index of
-        the first batch of another part, or None."""
-        ...
+        the first batch of another part, or None, because the epoch has one part."""
+        return None
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """The coroutines of `run_epoch` that stand before the extract stage, and what they need
         beside it."""
-        ...
-
-    def drawn(self, window: Window, seeds: Seeds) -> None:
-        """Note that a batch of a window was drawn."""
-        ...
-
-    def sampled(self, sampled: Sampled) -> None:
-        """Note that a batch was sampled, before it enters the extracting queue. What this raises is
-        the error of the batch."""
-        ...
+        raise NotImplementedError
 
     async def topologies(self, index: int) -> Sequence[Topology]:
         """The adjacency that a batch is sampled from, once that can begin.
@@ -126,23 +117,27 @@ class Feed(Protocol):
         Raises:
             StoreError, ReadError: it could not be loaded.
         """
-        ...
+        raise NotImplementedError
+
+    def drawn(self, window: Window, seeds: Seeds) -> None:
+        """Note that a batch of a window was drawn."""
+
+    def sampled(self, sampled: Sampled) -> None:
+        """Note that a batch was sampled, before it enters the extracting queue. What this raises is
+        the error of the batch."""
 
     def released(self, index: int) -> None:
         """Note that the slots of a batch were released."""
-        ...
 
     def stop(self) -> None:
-        """Make workers that this feed waits for end soon; any thread may call this."""
-        ...
+        """Make workers that this feed waits for end soon; any thread may call this. The sampler is
+        stopped by itself."""
 
     def close(self) -> None:
         """Free what the stages held, after they have ended."""
-        ...
 
     def discard(self) -> None:
         """Free what is kept for a following part, because there will be none; idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

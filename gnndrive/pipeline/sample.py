@@ -23,22 +23,13 @@ from gnndrive.pipeline.epoch import Epoch, Feed
 from gnndrive.pipeline.workers import carried
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import batch_key
-from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 
 
-class SampledFeed:
-    """Batches are sampled from the whole graph as they are drawn; base class of other feeds. See
-    `epoch.Feed`."""
+class SampledFeed(Feed):
+    """Batches are sampled from the whole graph as they are drawn."""
 
-    extracts = True
-    combines = True
     _topologies: Sequence[Topology] = ()
-
-    @property
-    def following(self) -> Feed | int | None:
-        """See `Feed`: the epoch has one part."""
-        return None
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`."""
@@ -46,27 +37,9 @@ class SampledFeed:
         tasks = epoch.stages.samplers // epoch.combined
         return [sample_stage(epoch, epoch.combined) for _ in range(tasks)]
 
-    def drawn(self, window: Window, seeds: Seeds) -> None:
-        """See `Feed.drawn`; nothing depends on it."""
-
-    def sampled(self, sampled: Sampled) -> None:
-        """See `Feed.sampled`; nothing depends on it."""
-
     async def topologies(self, index: int) -> Sequence[Topology]:
         """See `Feed.topologies`."""
         return self._topologies
-
-    def released(self, index: int) -> None:
-        """See `Feed.released`; nothing depends on it."""
-
-    def stop(self) -> None:
-        """See `Feed.stop`; the sampler is stopped by itself."""
-
-    def close(self) -> None:
-        """See `Feed.close`; nothing is held."""
-
-    def discard(self) -> None:
-        """See `Feed.discard`; nothing is kept."""
 
 
 @dataclass(frozen=True, slots=True)
