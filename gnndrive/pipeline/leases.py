@@ -13,8 +13,6 @@ import torch
 
 from gnndrive.common.records import Codes, Int64Array, NextUses
 
-NOT_THERE = "no batch is extracted while batches are sampled apart"
-
 
 class BatchLease(Protocol):
     """Holds the slots of one batch's rows until `release`; see `buffer.lease.Lease`."""
@@ -110,41 +108,11 @@ class ForeseeingBuffer(Protocol):
 
 
 class NoBuffer:
-    """Stands for the feature buffer while batches are sampled apart: no batch is extracted."""
-
-    missing_share = 1.0
-    valid_when_granted = False
-    loading = False
-
-    def row_bytes(self, table: str) -> int:
-        """See `BatchBuffer.row_bytes`."""
-        raise AssertionError(NOT_THERE)
-
-    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """See `BatchBuffer.announce`."""
-        raise AssertionError(NOT_THERE)
-
-    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """See `BatchBuffer.withdraw`."""
-        raise AssertionError(NOT_THERE)
-
-    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
-        """See `BatchBuffer.fits_together`."""
-        raise AssertionError(NOT_THERE)
-
-    def join(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> Sequence[Any]:
-        """See `BatchBuffer.join`."""
-        raise AssertionError(NOT_THERE)
-
-    async def granted(self, ticket: Any) -> BatchLease:
-        """See `BatchBuffer.granted`."""
-        raise AssertionError(NOT_THERE)
-
-    def leave(self, ticket: Any) -> None:
-        """See `BatchBuffer.leave`."""
-
-    def fail(self, error: BaseException) -> None:
-        """See `BatchBuffer.fail`."""
+    """Stands for the feature buffer while batches are sampled apart, so that none is extracted, and
+    behind an epoch that has ended; `run_epoch` drains it."""
 
     async def drain(self) -> None:
         """See `BatchBuffer.drain`."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name}: no batch is extracted while batches are sampled apart")
