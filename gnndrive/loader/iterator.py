@@ -25,10 +25,9 @@ from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
-from gnndrive.pipeline.batch_times import EpochTimes
+from gnndrive.pipeline.batch_times import EpochTimes, Snapshot
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
 from gnndrive.pipeline.run import EpochRun
-from gnndrive.pipeline.stage_times import Snapshot
 from gnndrive.sampling.schedules.base import Window
 
 GAVE_WAY = (
@@ -147,8 +146,8 @@ class BatchIterator(Iterator[Any]):
         # A rank whose turn does not come is an error, as it is in a collective call.
         limit = ranks.timeout_s if runtime.shares_buffer else None
         self._ranks, self._timeout = ranks, timeout or limit
-        lane = None if runtime.timeline is None else runtime.timeline.lane(state.epoch)
-        self._times, self._intervals = EpochTimes(runtime.counters.times, lane), intervals
+        self._times = EpochTimes(runtime.counters.times, runtime.timeline, state.epoch)
+        self._intervals = intervals
         self._yielded = 0  # batches, by this iterator
         self._epoch_lock, self._closed = threading.Lock(), False
         # How many batches are yielded in a warm-up; None: there is none, or it has ended.

@@ -12,8 +12,8 @@ batches from the epoch's `OutputQueue`. A batch goes through the modules in this
 4. `release.py` waits for the gather's fence and releases the lease's slots.
 
 `epoch.py` holds what the stages share; `run.py` starts them and cleans up behind them.
-The stages mark each batch's record (`batch_times.py`), from which `stage_times.py` makes statistics
-and `timeline.py` a trace.
+The stages mark each batch's record, from which `batch_times.py` makes statistics and `timeline.py`
+a trace.
 
 docs/architecture.md lists the protocol's rules 1 to 14; tests/pipeline/test_rules.py proves each.
 """

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from gnndrive.pipeline.stage_times import StageTimes
+from gnndrive.pipeline.batch_times import StageTimes
 
 WINDOWS_TIMED = 256
 

@@ -16,12 +16,11 @@ from typing import Any, Protocol
 
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Extracted, Failed, Gathered, Sampled
-from gnndrive.pipeline.batch_times import EpochTimes
+from gnndrive.pipeline.batch_times import EpochTimes, StageTimes
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.pipeline.output_queue import OutputQueue, References
-from gnndrive.pipeline.stage_times import StageTimes
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.schedules.base import Window

@@ -1,9 +1,9 @@
 """`Timeline`: what every batch did when, as Chrome trace events for Perfetto.
 
-`loader/tracing.py` makes one if `trace=` is given. The stages know nothing of it: an iterator's
-`EpochTimes` hands finished records to a `Lane`, `loader/tracing.py` adds counters, and the fetch
-queue reports copies to a device. They only append to a list; a thread of the timeline makes text
-of it, compresses and writes it.
+`loader/tracing.py` makes one if `trace=` is given. An iterator's `EpochTimes` (`batch_times.py`)
+adds what its batches did, `loader/tracing.py` adds counters, and the fetch queue reports copies to
+a device. They only append to a list; a thread of the timeline makes text of it, compresses and
+writes it (`TraceFile`).
 
 A stage in which batches overlap is a track of asynchronous events, a worker thread that samples and
 the user's thread are tracks of their own. Times are in microseconds since the base that
@@ -13,26 +13,30 @@ torch.profiler's traces count from, so that both can lie in one picture. When no
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
+import os
+import sys
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter_ns, time_ns
 from typing import Any
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.limits import named_limit
-from gnndrive.pipeline.batch_times import SAMPLED, SAMPLING, TAKEN, BatchTimes
-from gnndrive.pipeline.stage_times import STAGES
-from gnndrive.pipeline.trace_file import TraceFile
 
 PID_BASE = 10_000_000  # no process has such a number, and torch's traces use those of processes
 EVENTS_MAX = 1 << 18  # that wait to be written; more are dropped
 EVENTS_AT_ONCE = 1 << 8  # that one write makes text of; a batch, one of them, is about 16 in JSON
 WRITE_EVERY_S = 1.0
 _BASE_SPAN_S = 7_889_238  # a quarter of a year: torch's traces count from a multiple of it
-_USER_TID, _WORKER_TID = 1, 1_000
-_SAMPLE = STAGES.index("sample")
+_LEVEL = 1  # of compression: a quarter of the time of the default, for a fifth more bytes
+_writing: set[str] = set()
+_writing_lock = threading.Lock()
 
 
 def trace_base_ns(unix_ns: int) -> int:
@@ -46,22 +50,19 @@ class Timeline:
     Args:
         path: the file; see `TraceFile`.
         rank: this process's number among those that train together.
+
+    Attributes:
         clock: returns nanoseconds, as that of `StageTimes`.
-        unix: returns nanoseconds since 1970.
-        write: whether a thread writes the events; else only `flush` and `close` do.
 
     Raises:
         ConfigError: the file cannot be written, or no thread can be started.
     """
 
-    def __init__(
-        self, path: Path, rank: int = 0, clock: Callable[[], int] = perf_counter_ns,
-        unix: Callable[[], int] = time_ns, write: bool = True,
-    ) -> None:  # fmt: skip
-        self.clock, self._users, self._lock = clock, 1, threading.RLock()
-        now = unix()
-        self._zero = now - trace_base_ns(now) - clock()  # to be added to times of the clock
-        self._events: deque[Any] = deque()
+    def __init__(self, path: Path, rank: int = 0) -> None:
+        self.clock, self._users, self._lock = perf_counter_ns, 1, threading.RLock()
+        now = time_ns()
+        self._zero = now - trace_base_ns(now) - self.clock()  # to be added to times of the clock
+        self._events: deque[Iterable[str]] = deque()
         self._dropped, self._number = 0, 0
         self._lanes: set[int] = set()
         self._named: set[int] = set()
@@ -71,26 +72,24 @@ class Timeline:
             self._metadata("process_name", name=f"gnndrive rank {rank}"),
             self._metadata("trace_base", baseTimeNanoseconds=trace_base_ns(now)),
         ])  # fmt: skip
-        self._thread: threading.Thread | None = None
-        if not write:
-            return
         self._thread = threading.Thread(target=self._run, name="gnndrive-trace", daemon=True)
         try:
             with named_limit():
                 self._thread.start()
         except BaseException:
-            self._thread = None
-            self.close()
+            self._closing.set()
+            self._file.close()
             raise
 
     # ---- adding events ----
 
-    def lane(self, epoch: int) -> Lane:
-        """The tracks of a new iterator, which are those of one that has ended if there are such."""
+    def enter(self) -> int:
+        """The number of the tracks of a new iterator, which are those of one that has left if there
+        are such."""
         with self._lock:
-            number = next(each for each in range(len(self._lanes) + 1) if each not in self._lanes)
-            self._lanes.add(number)
-        return Lane(self, number, epoch)
+            lane = next(each for each in range(len(self._lanes) + 1) if each not in self._lanes)
+            self._lanes.add(lane)
+        return lane
 
     def leave(self, lane: int) -> None:
         """Another iterator may have the tracks."""
@@ -99,21 +98,21 @@ class Timeline:
 
     def counter(self, at: int, name: str, value: float) -> None:
         """The value of a counter from time `at` on."""
-        self.add((_counter_text, at, name, value))
+        self.add(self._event("C", name, at, args={"value": value}))
 
     def copied(self, row_bytes: int, rows: int, begin: int) -> None:
         """So many rows were copied to the device, from `begin` until now."""
-        self.add((_copy_text, row_bytes, rows, begin, self.clock()))
+        args = f'{{"rows": {rows}, "bytes": {rows * row_bytes}}}'
+        self.add(self.span("copy to the device", begin, self.clock(), args))
 
-    def add(self, event: tuple[Any, ...]) -> None:
-        """Add an event: a function that yields its texts, and what it is called with after the
-        timeline."""
+    def add(self, texts: Iterable[str]) -> None:
+        """Add events; they are made, in JSON, in the timeline's thread."""
         if self._closing.is_set():
             return
         if len(self._events) >= EVENTS_MAX:
             self._dropped += 1
         else:
-            self._events.append(event)
+            self._events.append(texts)
 
     # ---- writing ----
 
@@ -133,14 +132,13 @@ class Timeline:
 
     def _texts(self, count: int) -> Iterator[str]:
         for _ in range(count):
-            make, *arguments = self._events.popleft()
-            yield from make(self, *arguments)
+            yield from self._events.popleft()
 
     def _dropped_text(self) -> Iterator[str]:
         dropped, self._dropped = self._dropped, 0
         if dropped:
             name = f"{dropped} events were dropped, because they came faster than they were written"
-            yield self.text("i", name, self.clock(), s="p")
+            yield from self._event("i", name, self.clock(), s="p")
 
     def share(self) -> Timeline:
         """The same timeline for another loader; it is closed when both have closed it."""
@@ -156,8 +154,7 @@ class Timeline:
             if self._users:
                 return
         self._closing.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         try:
             self.flush()
         finally:
@@ -165,15 +162,6 @@ class Timeline:
                 self._file.close()
 
     # ---- JSON ----
-
-    def text(self, phase: str, name: str, at: int, tid: int = 0, **fields: Any) -> str:
-        """An event in JSON; `at` is a time of the clock."""
-        event = {"ph": phase, "name": name, "cat": "gnndrive", "pid": self._pid, "tid": tid}
-        return json.dumps(event | {"ts": self.micros(at)} | fields)
-
-    def micros(self, at: int) -> float:
-        """A time of the clock in microseconds since the base."""
-        return (at + self._zero) / 1_000
 
     def span(self, name: str, begin: int, end: int, args: str) -> Iterator[str]:
         """Two events: a span on a track with others of its name, which may overlap it.
@@ -187,7 +175,7 @@ class Timeline:
         # Formatted by hand, because most events are of this kind.
         head = f'"name": "{name}", "cat": "gnndrive", "pid": {self._pid}, "tid": 0'
         number = f'"id2": {{"local": "{self._number:#x}"}}'
-        begin_us, end_us = self.micros(begin), self.micros(end)
+        begin_us, end_us = self._micros(begin), self._micros(end)
         yield f'{{"ph": "b", {head}, "ts": {begin_us:.3f}, {number}, "args": {args}}}'
         yield f'{{"ph": "e", {head}, "ts": {end_us:.3f}, {number}}}'
 
@@ -199,58 +187,101 @@ class Timeline:
             self._named.add(tid)
             yield self._metadata("thread_name", tid, name=thread)
         head = f'"name": "{name}", "cat": "gnndrive", "pid": {self._pid}, "tid": {tid}'
-        times = f'"ts": {self.micros(begin):.3f}, "dur": {(end - begin) / 1_000:.3f}'
+        times = f'"ts": {self._micros(begin):.3f}, "dur": {(end - begin) / 1_000:.3f}'
         yield f'{{"ph": "X", {head}, {times}, "args": {args}}}'
+
+    def _event(self, phase: str, name: str, at: int, **fields: Any) -> Iterator[str]:
+        event = {"ph": phase, "name": name, "cat": "gnndrive", "pid": self._pid, "tid": 0}
+        yield json.dumps(event | {"ts": self._micros(at)} | fields)
 
     def _metadata(self, what: str, tid: int = 0, **args: Any) -> str:
         return json.dumps({"ph": "M", "name": what, "pid": self._pid, "tid": tid, "args": args})
 
+    def _micros(self, at: int) -> float:
+        """A time of the clock in microseconds since the base."""
+        return (at + self._zero) / 1_000
 
-class Lane:
-    """The tracks of one iterator; see `batch_times.BatchEvents`.
+
+class TraceFile:
+    """A file of Chrome trace events, one JSON array, that can be read at any moment: viewers need
+    no closing bracket, and a compressed file is a row of gzip members, so what a killed process has
+    written so far opens. It replaces an earlier file. One thread at a time may call its methods.
 
     Args:
-        timeline: has them.
-        number: which tracks; those of the first iterator have no number in their names.
-        epoch: the epoch's number.
+        path: the file; compressed if its name ends with ".gz".
+
+    Attributes:
+        failed: whether writing has failed; then nothing more is written.
+
+    Raises:
+        ConfigError: it cannot be written, or another loader of this process is writing it.
     """
 
-    def __init__(self, timeline: Timeline, number: int, epoch: int) -> None:
-        self._timeline, self.number, self._epoch, self._ended = timeline, number, epoch, False
+    def __init__(self, path: Path) -> None:
+        self.path, self.failed = path, False
+        self._key = os.path.realpath(path)
+        with _writing_lock:
+            if self._key in _writing:
+                raise ConfigError(
+                    f"trace={str(path)!r} is being written by another loader: close that one "
+                    "first, or give each loader a file of its own"
+                )
+            _writing.add(self._key)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._fd = os.open(path, flags, 0o666)
+        except (OSError, ValueError) as error:
+            self._forget()
+            raise ConfigError(
+                f"trace={str(path)!r} cannot be written ({error}): give a file in a folder that "
+                "is there and that you may write to"
+            ) from error
+        self._compressed, self._end, self._empty = path.name.endswith(".gz"), 0, True
+        self._closed = False
 
-    def batch(self, times: BatchTimes, end: int) -> None:
-        """See `BatchEvents.batch`."""
-        self._timeline.add((_batch_texts, self.number, self._epoch, times, end))
+    def write(self, events: Iterable[str]) -> None:
+        """Append events, each in JSON. If the disk is full, this warns and gives up."""
+        text = ",\n".join(events)
+        if text:
+            self._append(("[\n" if self._empty else ",\n") + text)
 
-    def end(self) -> None:
-        """See `BatchEvents.end`."""
-        if not self._ended:
-            self._ended = True
-            self._timeline.leave(self.number)
+    def close(self) -> None:
+        """Close the array and the file; idempotent."""
+        if self._closed:
+            return
+        try:
+            self._append("[]\n" if self._empty else "\n]\n")
+        finally:
+            self._closed = self.failed = True
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._forget()
 
+    def _append(self, text: str) -> None:
+        if self.failed:
+            return
+        self._empty = False
+        content = text.encode()
+        if self._compressed:
+            content = gzip.compress(content, _LEVEL)
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(self._fd, left) :]
+            self._end += len(content)
+        except OSError as error:
+            self.failed = True
+            with contextlib.suppress(OSError):  # what was written before can be read
+                os.ftruncate(self._fd, self._end)
+            text = (
+                f"trace={str(self.path)!r}: {error.strerror}: the timeline ends here, and loading "
+                "goes on; give trace= a file on a disk with room"
+            )
+            try:
+                warnings.warn(text, stacklevel=1)
+            except Warning as warning:  # all warnings are errors, but loading goes on
+                print(warning, file=sys.stderr)
 
-def _batch_texts(
-    timeline: Timeline, lane: int, epoch: int, times: BatchTimes, end: int
-) -> Iterator[str]:
-    """A batch's events."""
-    suffix = f" #{lane + 1}" if lane else ""
-    marks, args = times.marks, json.dumps({"batch": times.index, "epoch": epoch})
-    for stage in range(TAKEN):
-        if stage != _SAMPLE:
-            yield from timeline.span(STAGES[stage] + suffix, marks[stage], marks[stage + 1], args)
-    worker = _WORKER_TID + int("0" + "".join(filter(str.isdigit, times.worker)))
-    span = marks[SAMPLING], marks[SAMPLED]
-    yield from timeline.slice("sample", worker, times.worker or "sampler", *span, args)
-    user = _USER_TID + lane, "your steps" + suffix
-    yield from timeline.slice("step", *user, marks[TAKEN], end, args)
-
-
-def _counter_text(timeline: Timeline, at: int, name: str, value: float) -> Iterator[str]:
-    yield timeline.text("C", name, at, args={"value": value})
-
-
-def _copy_text(
-    timeline: Timeline, row_bytes: int, rows: int, begin: int, end: int
-) -> Iterator[str]:
-    args = json.dumps({"rows": rows, "bytes": rows * row_bytes})
-    yield from timeline.span("copy to the device", begin, end, args)
+    def _forget(self) -> None:
+        with _writing_lock:
+            _writing.discard(self._key)

@@ -13,9 +13,8 @@ import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.tracing import TraceCounters, named_apart, open_timeline
-from gnndrive.pipeline.stage_times import CAUSES, STAGES
-from gnndrive.pipeline.timeline import PID_BASE, Timeline
-from gnndrive.pipeline.trace_file import _writing
+from gnndrive.pipeline.batch_times import CAUSES, STAGES
+from gnndrive.pipeline.timeline import PID_BASE, Timeline, _writing
 from tests.given import moved
 from tests.loader.conftest import NODES
 from tests.loader.diskgnn.conftest import ARGUMENTS as PACKED
@@ -200,7 +199,7 @@ def test_each_rank_has_a_file_and_a_process_of_its_own(path):
 
 def test_counters_stop_with_the_epoch(make, path):
     ticks: list[Callable[[], None]] = []
-    loader, timeline = make(), Timeline(path, write=False)
+    loader, timeline = make(), Timeline(path)
     batches = iter(loader)
     next(batches)
     running = list(loader._runtime._epochs())

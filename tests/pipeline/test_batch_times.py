@@ -9,29 +9,28 @@ from unittest.mock import Mock
 
 import pytest
 
+from gnndrive.pipeline import batch_times
 from gnndrive.pipeline.batch_times import (
     ASKED,
+    CAUSES,
     DRAWN,
     GRANTED,
     JOINED,
     PUT,
+    READ,
     READY,
     SAMPLED,
     SAMPLING,
+    STAGES,
     TAKEN,
     BatchTimes,
     EpochTimes,
-    split_wait,
-)  # fmt: skip
-from gnndrive.pipeline.stage_times import (
-    CAUSES,
-    READ,
-    STAGES,
     Histogram,
     StageTimes,
     bucket_of,
     middle_of,
-)
+    split_wait,
+)  # fmt: skip
 
 
 class Ticking:
@@ -43,17 +42,6 @@ class Ticking:
     def __call__(self) -> int:
         self.now += self._random.randrange(1, 1_000)
         return self.now
-
-
-class Kept:
-    """Takes the place of a timeline, and keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, list[int], int]] = []
-        self.end = Mock()
-
-    def batch(self, times: BatchTimes, end: int) -> None:
-        self.batches.append((times.index, [*times.marks[: times.reached + 1]], end))
 
 
 def record(*marks: int, more: Sequence[int] = ()) -> BatchTimes:
@@ -178,15 +166,29 @@ def test_the_parts_of_any_wait_add_up(seeds):
 # ---- an iterator's records
 
 
-def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked_for():
-    clock, kept = Ticking(), Kept()
-    times = EpochTimes(StageTimes(clock), kept)
+Kept = list[tuple[int, list[int], int]]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    """The index and marks of each batch of a timeline, and when its step ended."""
+    batches: Kept = []
+
+    def keep(_: Any, lane: int, epoch: int, times: BatchTimes, end: int) -> None:
+        batches.append((times.index, times.marks[: times.reached + 1], end))
+
+    monkeypatch.setattr(batch_times, "_events", keep)
+    return batches
+
+
+def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked_for(kept):
+    times = EpochTimes(StageTimes(Ticking()), Mock())
     one = take_one(times)
     assert [each.count for each in times.stages.histograms] == [1] * TAKEN + [0]
-    assert not kept.batches
+    assert not kept
     asked = times.asked()
     assert [each.count for each in times.stages.histograms] == [1] * len(STAGES)
-    assert kept.batches == [(0, one.marks, asked)]
+    assert kept == [(0, one.marks, asked)]
     assert one.marks[ASKED] == asked
 
 
@@ -209,16 +211,15 @@ def test_seeds_that_are_drawn_again_begin_a_new_record():
     assert sum(times.stages.present) == 1
 
 
-def test_the_end_gives_up_what_is_left_and_ends_the_users_step():
-    kept = Kept()
-    times = EpochTimes(StageTimes(Ticking()), kept)
+def test_the_end_gives_up_what_is_left_and_ends_the_users_step(kept):
+    times = EpochTimes(StageTimes(Ticking()), Mock())
     left = times.begin(1)
     left.mark(JOINED)
     take_one(times)
     times.end()
     times.end()
     assert times.stages.present == [0] * len(STAGES)
-    ((index, marks, end),) = kept.batches
+    ((index, marks, end),) = kept
     assert (index, len(marks)) == (0, ASKED)
     assert end > marks[TAKEN]
     times.waited(times.stages.clock())
@@ -270,7 +271,7 @@ def test_occupancies_and_waits_of_an_interval():
     clock.now += 500
     times.move(SAMPLED, JOINED)
     clock.now += 250
-    times.count(STAGES.index("gather"), 7_000)
+    times.histograms[STAGES.index("gather")].add(7_000)
     times.add_waits([1_000, 200, 30, 4])
     since = times.snapshot().since(start)
     assert since["extracting_queue"] == 1.5  # one all the time, another for half of it

@@ -2,8 +2,8 @@
 
 import errno
 import os
+import threading
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,9 +11,7 @@ import pytest
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.pipeline import timeline as timelines
-from gnndrive.pipeline import trace_file
-from gnndrive.pipeline.batch_times import EpochTimes
-from gnndrive.pipeline.stage_times import StageTimes
+from gnndrive.pipeline.batch_times import EpochTimes, StageTimes
 from gnndrive.pipeline.timeline import PID_BASE, Timeline, trace_base_ns
 from tests.pipeline.test_batch_times import Ticking, take_one
 from tests.pipeline.traces import check, check_batches, read, read_unfinished
@@ -22,14 +20,17 @@ UNIX_NS = 1_795_541_045_469_226_437
 BASE_NS = 1_790_857_026_000_000_000  # what torch 2.13 wrote then
 
 
-def timeline_at(path: Path, rank: int = 0) -> Timeline:
-    """A timeline whose clock began at `UNIX_NS`; only the test writes."""
-    return Timeline(path, rank, Ticking(), lambda: UNIX_NS, write=False)
+@pytest.fixture(autouse=True)
+def from_unix_ns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock began at `UNIX_NS`; only the test writes."""
+    monkeypatch.setattr(timelines, "time_ns", lambda: UNIX_NS)
+    monkeypatch.setattr(timelines, "perf_counter_ns", Ticking())
+    monkeypatch.setattr(timelines, "WRITE_EVERY_S", threading.TIMEOUT_MAX)
 
 
 def run_batches(timeline: Timeline, count: int, epoch: int = 0) -> EpochTimes:
     """An iterator that takes some batches."""
-    times = EpochTimes(StageTimes(timeline.clock), timeline.lane(epoch))
+    times = EpochTimes(StageTimes(timeline.clock), timeline, epoch)
     for index in range(count):
         times.asked()
         take_one(times, index).worker = f"gnndrive-worker-{index % 3}"
@@ -37,7 +38,7 @@ def run_batches(timeline: Timeline, count: int, epoch: int = 0) -> EpochTimes:
 
 
 def test_iterators_at_once_have_tracks_of_their_own(tmp_path):
-    timeline = timeline_at(tmp_path / "trace.json")
+    timeline = Timeline(tmp_path / "trace.json")
     one, other = run_batches(timeline, 2), run_batches(timeline, 3, epoch=1)
     one.end()
     one.end()
@@ -52,7 +53,7 @@ def test_iterators_at_once_have_tracks_of_their_own(tmp_path):
 
 def test_times_are_those_of_torchs_traces(tmp_path):
     assert trace_base_ns(UNIX_NS) == BASE_NS
-    timeline = timeline_at(tmp_path / "trace.json")
+    timeline = Timeline(tmp_path / "trace.json")
     first = timeline.clock()
     timeline.counter(first, "one", 1)
     timeline.close()
@@ -68,7 +69,7 @@ def test_times_are_those_of_torchs_traces(tmp_path):
 def test_what_was_written_can_be_read_before_the_end(tmp_path, name):
     """As it is left by a process that was killed."""
     path = tmp_path / name
-    timeline = timeline_at(path)
+    timeline = Timeline(path)
     times = run_batches(timeline, 3)
     timeline.flush()
     assert len(check_batches(read_unfinished(path))) == 2
@@ -111,7 +112,7 @@ def test_a_full_disk_ends_the_timeline_with_one_warning(
 ):
     """No thread ends because warnings are errors: they are printed."""
     path = tmp_path / name
-    timeline = timeline_at(path)
+    timeline = Timeline(path)
     run_batches(timeline, 2).end()
     timeline.flush()
     left, write = [written, 0], os.write
@@ -121,7 +122,7 @@ def test_a_full_disk_ends_the_timeline_with_one_warning(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(fd, content[:room])
 
-    monkeypatch.setattr(trace_file.os, "write", full)
+    monkeypatch.setattr(timelines.os, "write", full)
     run_batches(timeline, 5, epoch=1).end()
     says = "No space left on device: the timeline ends here"
     with nullcontext() if as_errors else pytest.warns(UserWarning, match=says):
@@ -137,7 +138,7 @@ def test_a_full_disk_ends_the_timeline_with_one_warning(
 
 def test_events_that_are_not_written_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(timelines, "EVENTS_MAX", 10)
-    timeline = timeline_at(tmp_path / "trace.json")
+    timeline = Timeline(tmp_path / "trace.json")
     for value in range(25):
         timeline.counter(timeline.clock(), "one", value)
     assert len(timeline._events) == 10
@@ -153,11 +154,11 @@ def test_events_that_are_not_written_are_bounded(tmp_path, monkeypatch):
 @pytest.mark.parametrize("count", [3, 10])
 def test_events_that_had_to_wait_are_written_a_few_at_a_time(tmp_path, monkeypatch, count):
     monkeypatch.setattr(timelines, "EVENTS_AT_ONCE", 3)
-    timeline = timeline_at(tmp_path / "trace.json")
+    timeline = Timeline(tmp_path / "trace.json")
     run_batches(timeline, count).end()
     writes = Mock(wraps=os.write)
     with monkeypatch.context() as patch:
-        patch.setattr(trace_file.os, "write", writes)
+        patch.setattr(timelines.os, "write", writes)
         timeline.flush()
     written = [bytes(call.args[1]).count(b'"name": "step"') for call in writes.call_args_list]
     assert written == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
@@ -168,27 +169,27 @@ def test_events_that_had_to_wait_are_written_a_few_at_a_time(tmp_path, monkeypat
 def test_a_file_that_cannot_be_written_is_refused(tmp_path):
     for path in (tmp_path / "none" / "trace.json", tmp_path):
         with pytest.raises(ConfigError, match=r"trace='.*cannot be written .*give a file in a"):
-            timeline_at(path)
-    timeline_at(tmp_path / "trace.json").close()
+            Timeline(path)
+    Timeline(tmp_path / "trace.json").close()
 
 
 def test_a_file_is_written_by_one_timeline_at_a_time(tmp_path):
     path = tmp_path / "trace.json"
     link = tmp_path / "link.json"
     link.symlink_to(path)
-    timeline = timeline_at(path)
+    timeline = Timeline(path)
     for same in (path, link):
         with pytest.raises(ConfigError, match=r"is being written by another loader: close that"):
-            timeline_at(same)
+            Timeline(same)
     timeline.close()
-    run_batches(again := timeline_at(path), 1).end()
+    run_batches(again := Timeline(path), 1).end()
     again.close()
     assert len(check_batches(read(path))) == 1, "a file is replaced"
 
 
 def test_a_shared_timeline_is_closed_by_the_last_loader(tmp_path):
     path = tmp_path / "trace.json"
-    timeline = timeline_at(path, rank=3)
+    timeline = Timeline(path, rank=3)
     other = timeline.share()
     timeline.close()
     run_batches(other, 1).end()
@@ -200,7 +201,7 @@ def test_a_shared_timeline_is_closed_by_the_last_loader(tmp_path):
 
 def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path):
     path = tmp_path / "trace.json"
-    timeline = timeline_at(path)
+    timeline = Timeline(path)
     run_batches(timeline, 2).end()
     thread: Any = Mock()
     thread.join.side_effect = [KeyboardInterrupt, None, None]
@@ -211,13 +212,13 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path):
     timeline.close()
     assert thread.join.call_count == 3
     assert len(check_batches(read(path))) == 2
-    timeline_at(path).close()  # the path is free
+    Timeline(path).close()  # the path is free
 
 
 @pytest.mark.parametrize("written", [0, 1])
 def test_an_interrupt_while_the_end_is_written_frees_the_file(tmp_path, monkeypatch, written):
     path, write = tmp_path / "trace.json", os.write
-    timeline = timeline_at(path)
+    timeline = Timeline(path)
     run_batches(timeline, 2).end()
     left = [write] * written
 
@@ -226,11 +227,11 @@ def test_an_interrupt_while_the_end_is_written_frees_the_file(tmp_path, monkeypa
             raise KeyboardInterrupt
         return left.pop()(fd, content)
 
-    monkeypatch.setattr(trace_file.os, "write", interrupted)
+    monkeypatch.setattr(timelines.os, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         timeline.close()
     monkeypatch.undo()
     size = path.stat().st_size
     timeline.close()
     assert path.stat().st_size == size, "nothing is written to a number that may be another file's"
-    timeline_at(path).close()
+    Timeline(path).close()

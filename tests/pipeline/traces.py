@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gnndrive.pipeline.stage_times import STAGES
+from gnndrive.pipeline.batch_times import STAGES
 
 Event = dict[str, Any]
 US = 0.01  # times are rounded to nanoseconds
