@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gnndrive.pipeline.finalizer_event import c_only_call
+from gnndrive.pipeline.output_queue import c_only_call
 
 _raise = ctypes.CDLL(None)["raise"]
 # Python handles signals at the end of these.

@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import repeat
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeAlias
 
 from gnndrive.common.errors import LateError
 from gnndrive.pipeline.batch_times import PUT, TAKEN, BatchTimes
-from gnndrive.pipeline.finalizer_event import on_finalized
 
 References: TypeAlias = tuple[weakref.ref[Any], ...]
 
 SIGNAL_S = 1.0  # a signal that arrives just before the thread begins to wait is heard after it
 LATE = "DataLoader timed out after {} seconds: give timeout= more, or ask for the batch again"
+_libc = ctypes.PyDLL(None)
 
 
 class OutputEnded(Exception):
@@ -38,15 +42,11 @@ class OutputQueue:
     """Hands finished batches from the pipeline to the user's thread. Any thread may call `put`;
     `room` is awaited in the pipeline's event loop.
 
-    Args:
-        capacity: the most batches that are ready at the same time.
-
     Attributes:
         taken: the times of the batch that was taken last; None: they are not recorded.
     """
 
-    def __init__(self, capacity: int = 1) -> None:
-        self._capacity = capacity
+    def __init__(self) -> None:
         # Re-entrant: a garbage collection while it is held may finalize this queue's iterator.
         self._lock = threading.RLock()
         # Users who wait. Not a Condition: Ctrl-C within its `wait` may leave its lock released, and
@@ -58,7 +58,7 @@ class OutputQueue:
         self._previous: References = ()  # to the batch before it
         self._ended = False
         self._error: BaseException | None = None
-        self._listeners: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._listeners: list[asyncio.Future[None]] = []
 
     # ---- the pipeline's side ----
 
@@ -66,7 +66,7 @@ class OutputQueue:
         """Wait until another batch may be made."""
         while True:
             with self._lock:
-                full = len(self._ready) >= self._capacity
+                full = bool(self._ready)
                 held = [] if full else [each for each in self._previous if each() is not None]
                 if not full and not held:
                     return
@@ -184,18 +184,17 @@ class OutputQueue:
         return has_next
 
     def _new_listener(self) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        listener: asyncio.Future[None] = loop.create_future()
-        self._listeners.append((loop, listener))
+        listener: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listeners.append(listener)
         return listener
 
     def _notify(self) -> None:
         while self._waiting:
             self._waiting.pop().put(None)
         listeners, self._listeners = self._listeners, []
-        for loop, listener in listeners:
+        for listener in listeners:
             with contextlib.suppress(RuntimeError):  # the listener's loop is closed
-                loop.call_soon_threadsafe(_wake, listener)
+                listener.get_loop().call_soon_threadsafe(_wake, listener)
 
 
 def _references(batch: Any) -> References:
@@ -208,3 +207,52 @@ def _references(batch: Any) -> References:
 def _wake(listener: asyncio.Future[None]) -> None:
     if not listener.done():
         listener.set_result(None)
+
+
+# ---- when the user has dropped a batch
+
+
+def c_only_call(function: Callable[..., Any], *arguments: Any) -> Callable[[object], object]:
+    """A callable that ignores its own argument and calls `function(*arguments)`; runs no Python
+    code if `function` is a C function. (`next` takes the argument as its default.)"""
+    return partial(next, map(function, *map(repeat, arguments)))
+
+
+@contextlib.contextmanager
+def on_finalized(
+    targets: Iterable[weakref.ref[Any]], callback: Callable[[], object]
+) -> Iterator[None]:
+    """Within the context, `callback` is called in the running event loop when one of the objects of
+    `targets` is finalized, or at once if one already was; it may be called more than once.
+
+    The callback of a weak reference runs where the object is finalized, mostly in the user's
+    thread, between two lines of the training loop. If it were a Python function, a Ctrl-C that came
+    just before would be raised in it, because Python handles signals when a Python function begins;
+    an exception in such a callback is printed and dropped, so the training loop would go on. A
+    callback in C does not handle signals. So it is C's `eventfd_write`, and the event loop reads
+    the event descriptor.
+
+    `ctypes.PyDLL` keeps the GIL, so the descriptor cannot be closed during the write. But when an
+    object is finalized, Python first collects all of its weak references and then calls their
+    callbacks one after another, and one of these may close the descriptor. A write may therefore
+    come after the close; `fd_number` is -1 by then, so the write fails harmlessly.
+    """
+    loop = asyncio.get_running_loop()
+    event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    fd_number = ctypes.c_int(event_fd)
+    write_event = c_only_call(_libc.eventfd_write, fd_number, ctypes.c_uint64(1))
+    references: list[weakref.ref[Any]] = []
+    try:
+        loop.add_reader(event_fd, callback)
+        for reference in targets:
+            target = reference()
+            if target is None:
+                callback()
+            else:
+                references.append(weakref.ref(target, write_event))
+            del target
+        yield
+    finally:
+        loop.remove_reader(event_fd)
+        fd_number.value = -1  # before another file may get this number
+        os.close(event_fd)

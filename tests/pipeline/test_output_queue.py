@@ -11,8 +11,7 @@ import pytest
 
 from gnndrive.common.errors import LateError
 from gnndrive.pipeline import output_queue
-from gnndrive.pipeline.finalizer_event import on_finalized
-from gnndrive.pipeline.output_queue import SIGNAL_S, OutputEnded, OutputQueue
+from gnndrive.pipeline.output_queue import SIGNAL_S, OutputEnded, OutputQueue, on_finalized
 from tests.interrupted import drop_and_interrupt, interrupted
 from tests.pipeline.tight import in_virtual_loop
 
@@ -25,14 +24,12 @@ async def turns(count: int = 5) -> None:
 # ---- in one loop
 
 
-@pytest.mark.parametrize("capacity", [1, 5])
 @in_virtual_loop
-async def test_there_is_room_up_to_the_capacity(capacity):
+async def test_there_is_room_for_one_batch():
     """A wait for room that is cancelled loses none."""
-    output = OutputQueue(capacity)
-    for number in range(capacity):
-        await output.room()
-        output.put(number)
+    output = OutputQueue()
+    await output.room()
+    output.put(0)
     cancelled, waiting = (asyncio.ensure_future(output.room()) for _ in range(2))
     await turns()
     assert not waiting.done()
@@ -43,7 +40,7 @@ async def test_there_is_room_up_to_the_capacity(capacity):
 
 @in_virtual_loop
 async def test_two_waiting_users_get_one_batch_each():
-    output = OutputQueue(2)
+    output = OutputQueue()
     waiting = [asyncio.ensure_future(output.aget()) for _ in range(3)]
     await turns()
     output.put(0)
@@ -219,7 +216,7 @@ async def test_abandoning_drops_ready_and_later_batches():
 @pytest.mark.parametrize(("threads", "loops"), [(1, 0), (0, 1), (2, 2)])
 def test_threads_and_loops_get_every_batch_once(threads, loops):
     """A single user gets them in order."""
-    output, count = OutputQueue(1 + threads), 300
+    output, count = OutputQueue(), 300
     got: list[int] = []
 
     def take() -> None:
