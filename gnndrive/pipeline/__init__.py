@@ -8,8 +8,8 @@ batches from the epoch's `OutputQueue`. A batch goes through the modules in this
 2. `extract.py` takes it, joins the feature buffer's admission queue, waits for the lease and its
    rows and puts an `Extracted` into the training queue;
 3. `train.py` gathers the rows in a worker thread, puts the batch into the output queue and the
-   lease into the releasing queue;
-4. `release.py` waits for the gather's fence and releases the lease's slots.
+   lease into the releasing queue; the release stage, there too, waits for the gather's fence and
+   releases the lease's slots.
 
 `epoch.py` holds what the stages share; `run.py` starts them and cleans up behind them.
 The stages mark each batch's record, from which `batch_times.py` makes statistics and `timeline.py`

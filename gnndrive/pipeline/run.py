@@ -16,8 +16,7 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.extract import extract_stage
-from gnndrive.pipeline.release import release_stage
-from gnndrive.pipeline.train import EpochFailed, train_stage
+from gnndrive.pipeline.train import EpochFailed, release_stage, train_stage
 
 
 class EpochRun:

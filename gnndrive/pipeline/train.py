@@ -1,10 +1,11 @@
-"""The train stage: gathers batches and puts them into the output queue (GNNDrive §4.1).
+"""The train stage, which gathers batches and puts them into the output queue, and the release
+stage, which gives their slots back (GNNDrive §4.1).
 
-Training itself happens in the user's thread. `run_epoch` starts one task of this stage. As soon as
-the output queue has room, the task has a worker thread gather a batch's rows, so one batch is ready
-while the user computes on the one before. As soon as the rows are gathered the lease goes to the
-release stage, because the next batches may need the slots; meanwhile the same worker thread makes
-the rest of the batch and puts it into the output queue.
+Training itself happens in the user's thread. `run_epoch` starts one task of each stage. As soon as
+the output queue has room, the train stage has a worker thread gather a batch's rows, so one batch
+is ready while the user computes on the one before. As soon as the rows are gathered the lease goes
+to the release stage, because the next batches may need the slots; meanwhile the same worker thread
+makes the rest of the batch and puts it into the output queue.
 """
 
 from __future__ import annotations
@@ -69,3 +70,20 @@ def _put_lease_once(epoch: Epoch, number: int, gathered: Gathered) -> Callable[[
             epoch.releasing.put(number, held.pop())
 
     return put_lease
+
+
+async def release_stage(epoch: Epoch) -> None:
+    """Release lease after lease once their gather's fence has passed, until training ends. Only
+    then may other rows take the slots, because a device may still be copying them (rule 9)."""
+    while True:
+        try:
+            await epoch.releasing.arrival()
+        except ChannelEnded:
+            return
+        # Taken only after the fence: if this task is cancelled before, run_epoch finds the lease in
+        # the queue and releases it.
+        (batch,) = epoch.releasing.peek(1)
+        await batch.lease.gathered()
+        epoch.releasing.take_now()
+        batch.lease.release()
+        epoch.inputs.feed.released(batch.index)
