@@ -1,7 +1,7 @@
 """The sample stage: tasks draw seeds in order and sample them in worker threads (GNNDrive §4.1).
 
 `SampledFeed` starts the tasks; the samples go to the extract stage. If samplers read the adjacency
-from disk on demand, one task draws `together` samples at once, and their samplers join one
+from disk on demand, one task draws several samples at once, and their samplers join one
 `CombinedFetch`, so that what they need is read in one pass. Otherwise each sampler is a task of its
 own. Other feeds (`epoch.Feed`) sample with the same functions.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -35,7 +35,7 @@ class SampledFeed(Feed):
         """See `Feed.stages`."""
         self._topologies = epoch.topologies
         tasks = epoch.stages.samplers // epoch.combined
-        return [sample_stage(epoch, epoch.combined) for _ in range(tasks)]
+        return [sample_stage(epoch) for _ in range(tasks)]
 
     async def topologies(self, index: int) -> Sequence[Topology]:
         """See `Feed.topologies`."""
@@ -44,19 +44,10 @@ class SampledFeed(Feed):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What sampling a batch takes.
-
-    Attributes:
-        epoch: the epoch.
-        topologies: the adjacency to sample from.
-        seeds: the batch's seeds.
-        combined: the combined fetch that it is part of.
-        participant: its part in it.
-        times: the batch's.
-    """
+    """What sampling a batch takes: its epoch and seeds, the combined fetch that it is part of, its
+    part in that, and its record."""
 
     epoch: Epoch
-    topologies: Sequence[Topology]
     seeds: Seeds
     combined: CombinedFetch[Any]
     participant: Participant
@@ -65,10 +56,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Seeds that were drawn together.
+    """Seeds that were drawn together, of each batch in order.
 
     Attributes:
-        seeds: of each batch, in order.
         error: what the schedule, or a sampler that the user wrote, raised for the next batch.
         ended: whether the schedule yields no more.
     """
@@ -78,20 +68,15 @@ class Drawn:
     ended: bool
 
 
-async def sample_stage(epoch: Epoch, together: int) -> None:
-    """Sample batches until the schedule ends.
-
-    Args:
-        epoch: the epoch to sample for.
-        together: samples of one combined fetch, at most the extracting queue's bound.
-    """
+async def sample_stage(epoch: Epoch) -> None:
+    """Sample batches, `epoch.combined` at a time, until the schedule ends."""
     while True:
         try:
-            await epoch.extracting.reserve(together)
+            await epoch.extracting.reserve(epoch.combined)
         except ChannelEnded:
             return
         # Without an await between the two, so that batches are drawn in the order of their places.
-        drawn = draw_seeds(epoch, together)
+        drawn = draw_seeds(epoch, epoch.combined)
         if drawn.error is not None:
             epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, drawn.error))
             epoch.seeds_drawn += 1
@@ -103,14 +88,13 @@ async def sample_stage(epoch: Epoch, together: int) -> None:
 def draw_seeds(epoch: Epoch, most: int) -> Drawn:
     """Draw the seeds of up to `most` batches."""
     drawn: list[Seeds] = []
-    error: Exception | None = None
     while len(drawn) < most:
         try:
-            window, seeds = next(epoch.inputs.batches, (None, None))
+            window, seeds = next(epoch.inputs.batches)
+        except StopIteration:
+            return Drawn(drawn, None, True)
         except BaseException as raised:
-            window, seeds, error = None, None, carried(raised)
-        if window is None or seeds is None:
-            return Drawn(drawn, error, True)
+            return Drawn(drawn, carried(raised), True)
         epoch.inputs.feed.drawn(window, seeds)
         epoch.seeds_drawn += 1
         drawn.append(seeds)
@@ -127,7 +111,7 @@ async def sample_together(
     participants of the oldest one always run at the same time.
 
     Args:
-        epoch: the epoch.
+        epoch: their epoch.
         drawn: the seeds of each batch.
         each: samples one of them, in a worker; its first await is that of the worker, or all of
             them wait for the same before it.
@@ -137,8 +121,7 @@ async def sample_together(
     async with asyncio.TaskGroup() as group:
         for seeds, participant in zip(drawn, participants, strict=True):
             times = epoch.times.begin(seeds.index)
-            sampling = Sampling(epoch, epoch.topologies, seeds, combined, participant, times)
-            task = group.create_task(each(sampling))
+            task = group.create_task(each(Sampling(epoch, seeds, combined, participant, times)))
             task.add_done_callback(participant.leave)  # also if the task never began
 
 
@@ -147,10 +130,9 @@ async def _sample_and_put(sampling: Sampling) -> None:
     epoch, seeds = sampling.epoch, sampling.seeds
     try:
         topologies = await epoch.inputs.feed.topologies(seeds.index)
-        if topologies is not sampling.topologies:  # they were waited for
-            sampling = replace(sampling, topologies=topologies)
+        if topologies is not epoch.topologies:  # they were waited for
             sampling.times.waited_for_disk(sampling.times.marks[DRAWN])
-        sampled, seconds = await epoch.workers.run(_sample, sampling)
+        sampled, seconds = await epoch.workers.run(_sample, sampling, topologies)
         epoch.inputs.feed.sampled(sampled)
     except Exception as error:
         epoch.extracting.put(seeds.index, Failed(seeds.index, error))
@@ -161,23 +143,23 @@ async def _sample_and_put(sampling: Sampling) -> None:
         epoch.extracting.put(seeds.index, sampled)
 
 
-def _sample(sampling: Sampling) -> tuple[Sampled, float]:
+def _sample(sampling: Sampling, topologies: Sequence[Topology]) -> tuple[Sampled, float]:
     """In a worker thread: return the sampled batch and the seconds that it took."""
     started, seeds, times = perf_counter(), sampling.seeds, sampling.times
-    sample = sample_seeds(sampling)
+    sample = sample_seeds(sampling, topologies)
     seeds = seeds if sample.replayed is None else sample.replayed.seeds
     rows = sampling.epoch.inputs.assembly.rows_of(sample)
     times.sampled(from_disk=sample.replayed is not None)
     return Sampled(seeds, sample, rows, times), perf_counter() - started
 
 
-def sample_seeds(sampling: Sampling) -> Sample | Subgraph:
+def sample_seeds(sampling: Sampling, topologies: Sequence[Topology]) -> Sample | Subgraph:
     """In a worker thread: sample a batch and leave the combined fetch."""
     inputs, seeds = sampling.epoch.inputs, sampling.seeds
     sampling.times.mark(SAMPLING)
     sampling.times.worker = threading.current_thread().name
     key = batch_key(inputs.seed, inputs.number, seeds.number)
-    grouped = [topology.in_group(sampling.combined) for topology in sampling.topologies]
+    grouped = [topology.in_group(sampling.combined) for topology in topologies]
     try:
         return inputs.sampler.sample(seeds, key, grouped)
     finally:

@@ -308,7 +308,7 @@ async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | No
 def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool, float]:
     """In a worker thread: sample a batch and record it; whether it is in the file, and seconds."""
     started = perf_counter()
-    sample = sample_seeds(sampling)
+    sample = sample_seeds(sampling, sampling.epoch.topologies)
     assert isinstance(sample, Sample), "samples in PyG's own form are refused before"
     assert superbatch.trace is not None
     sampling.epoch.inputs.assembly.check_sample(sample)
