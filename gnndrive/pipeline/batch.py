@@ -30,20 +30,15 @@ class Sampled:
     times: BatchTimes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Extracted:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted(Sampled):
     """An item of the training queue: every row is in the feature buffer and valid.
 
     Attributes:
-        seeds, sample, rows, times: see `Sampled`.
         lease: holds the rows' slots until the release stage releases it.
     """
 
-    seeds: Seeds
-    sample: Sample | Subgraph
-    rows: Mapping[str, Int64Array]
     lease: BatchLease
-    times: BatchTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

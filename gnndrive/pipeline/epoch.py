@@ -58,7 +58,6 @@ class BatchAssembly(Protocol):
     def prepare(self) -> None:
         """Load what the first batch needs beside its rows, while it is being sampled. Must not
         raise. The epoch does not end before this returns."""
-        ...
 
     def check_sample(self, sample: Sample | Subgraph) -> None:
         """Check the size of a sample that is kept before its rows are asked for.
@@ -66,11 +65,9 @@ class BatchAssembly(Protocol):
         Raises:
             BatchTooLarge: it is larger than the plan counts.
         """
-        ...
 
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
         """Table name → ids of the rows that a sample needs, int64 [n]."""
-        ...
 
     def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
         """Make the user's batch.
@@ -82,7 +79,6 @@ class BatchAssembly(Protocol):
         Returns:
             The batch, and weak references to what holds its rows' memory; see `OutputQueue.put`.
         """
-        ...
 
 
 class Feed:

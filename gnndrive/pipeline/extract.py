@@ -32,42 +32,21 @@ FEW_MISSING = 0.1  # below this share of missing rows, reading is not the bottle
 
 
 class Extracting(Protocol):
-    """What the stage needs of an `Epoch`; the host service has it for several ranks."""
+    """What the stage needs of an `Epoch`, see there; the host service has it for several ranks."""
+
+    training: Channel[Extracted | Failed]
+    stages: Stages
+    counters: Counters
+    together: int
+    picking: asyncio.Lock
 
     @property
     def extracting(self) -> Source[Sampled | Failed]:
         """Where samples are taken from."""
-        ...
-
-    @property
-    def training(self) -> Channel[Extracted | Failed]:
-        """Where extracted batches are put."""
-        ...
 
     @property
     def buffer(self) -> BatchBuffer:
         """Admits the batches."""
-        ...
-
-    @property
-    def stages(self) -> Stages:
-        """How many tasks there are, and how many batches a sweep may have."""
-        ...
-
-    @property
-    def counters(self) -> Counters:
-        """Counts the seconds of extraction."""
-        ...
-
-    @property
-    def together(self) -> int:
-        """Samples that arrive together, see `Epoch`."""
-        ...
-
-    @property
-    def picking(self) -> asyncio.Lock:
-        """Held by the task that chooses the next samples."""
-        ...
 
 
 async def extract_stage(epoch: Extracting) -> None:
@@ -142,11 +121,12 @@ def _join_admission_queue(
     epoch: Extracting, items: list[Sampled | Failed]
 ) -> deque[tuple[Sampled, Any]]:
     """Join the admission queue with a sweep; put failed batches into the training queue."""
-    sampled = [item for item in items if isinstance(item, Sampled)]
+    sampled: list[Sampled] = []
     for item in items:
         if isinstance(item, Failed):
             epoch.training.put(item.index, item)
-    for item in sampled:
+            continue
+        sampled.append(item)
         if item.times is not None:
             item.times.mark(JOINED)
     tickets = epoch.buffer.join([_rows_needed(item) for item in sampled])
@@ -186,6 +166,6 @@ async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
     else:
         if item.times is not None:
             item.times.mark(READY)
-        extracted = Extracted(item.seeds, item.sample, item.rows, lease, item.times)
+        extracted = Extracted(item.seeds, item.sample, item.rows, item.times, lease=lease)
         epoch.training.put(index, extracted)
     epoch.counters.extract_s += perf_counter() - started

@@ -19,19 +19,15 @@ class BatchLease(Protocol):
 
     async def ready(self) -> None:
         """Wait until every row is valid; raises the error of a row that could not be read."""
-        ...
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """Copy the table's rows into a new tensor [n, *row_shape]; blocks, in a worker thread."""
-        ...
 
     async def gathered(self) -> None:
         """Wait until the copies of `gather` have ended; only then call `release` (rule 9)."""
-        ...
 
     def release(self) -> None:
         """Give the slots back, once."""
-        ...
 
 
 class BatchBuffer(Protocol):
@@ -47,44 +43,34 @@ class BatchBuffer(Protocol):
 
     def row_bytes(self, table: str) -> int:
         """Bytes of a row of a table."""
-        ...
 
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Announce that batch `index` will need `rows`."""
-        ...
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Take back the announcement of a batch that will not join."""
-        ...
 
     def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
         """Whether these batches can be extracted together, in one sweep."""
-        ...
 
     def join(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> Sequence[Any]:
         """Join the admission queue with the batches of a sweep; a ticket for each."""
-        ...
 
     async def granted(self, ticket: Any) -> BatchLease:
         """Wait for the batch's lease; cancelling this gives up the batch (rule 10)."""
-        ...
 
     def leave(self, ticket: Any) -> None:
         """Give up a place in the admission queue, or the lease that it has got."""
-        ...
 
     @property
     def loading(self) -> bool:
         """Whether reads are under way."""
-        ...
 
     def fail(self, error: BaseException) -> None:
         """Break the buffer: every waiting batch gets the error, and every later one."""
-        ...
 
     async def drain(self) -> None:
         """Wait until no read is under way."""
-        ...
 
 
 @runtime_checkable
@@ -96,15 +82,12 @@ class ForeseeingBuffer(Protocol):
         uses: Mapping[str, NextUses] | None = None,
     ) -> None:  # fmt: skip
         """Announce a batch with the next uses of its rows."""
-        ...
 
     def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
         """See `buffer.table_group.TableGroup.foresee`."""
-        ...
 
     def stats(self) -> Mapping[str, int]:
         """Counters of rows; "loads": rows that were missing."""
-        ...
 
 
 class NoBuffer:

@@ -85,7 +85,8 @@ def drop_windows(patch: Patch) -> None:
         lease = await epoch.buffer.granted(ticket)
         await lease.ready()
         await room(epoch.training)
-        epoch.training.put(item.seeds.index, Extracted(item.seeds, item.sample, item.rows, lease))
+        extracted = Extracted(item.seeds, item.sample, item.rows, lease=lease)
+        epoch.training.put(item.seeds.index, extracted)
 
     async def alone(epoch: Epoch) -> int:
         await epoch.extracting.arrival()
