@@ -26,10 +26,8 @@ from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.error_text import error_text
 from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.turns import Turns
-from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel
-from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages
 from gnndrive.pipeline.extract import extract_stage
 
 _NO_NODES: Int64Array = np.empty(0, np.int64)

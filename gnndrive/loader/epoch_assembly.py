@@ -21,8 +21,7 @@ from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import APART, Runtime
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.epoch import EpochInputs
+from gnndrive.pipeline.epoch import EpochInputs, Extracted
 from gnndrive.pipeline.output_queue import References
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes

@@ -1,30 +1,68 @@
-"""What the stages of one epoch share: channels, feature buffer, workers, counters.
-
-`Runtime.begin` makes an `Epoch` for each iterator and gives it to `run_epoch`. A batch goes through
-it like this: `sample_stage` reserves a place in `extracting`, draws seeds, samples them in a worker
-thread and puts the sample; `extract_stage` takes samples in order, joins the admission queue in the
-same step and waits until each row is valid; `train_stage` gathers the rows and puts the batch into
-`output`; `release_stage` releases the slots.
+"""What the stages of an epoch share: the records that they pass on, their numbers and bounds, what
+they call of the loader and of a feed, what they count, and the channels between them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
-from gnndrive.pipeline.batch import Extracted, Failed, Gathered, Sampled
-from gnndrive.pipeline.batch_times import EpochTimes, StageTimes
+from gnndrive.pipeline.batch_times import BatchTimes, EpochTimes, StageTimes
 from gnndrive.pipeline.channel import Channel
-from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.leases import BatchBuffer
+from gnndrive.pipeline.leases import BatchBuffer, BatchLease
 from gnndrive.pipeline.output_queue import OutputQueue, References
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
+
+WINDOWS_TIMED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """An item of the extracting queue: a sample whose rows are yet to be extracted.
+
+    Attributes:
+        rows: table name → ids of the rows that the batch needs, int64 [n].
+        times: when it went from stage to stage; None: it is not recorded.
+    """
+
+    seeds: Seeds
+    sample: Sample | Subgraph
+    rows: Mapping[str, Int64Array]
+    times: BatchTimes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted(Sampled):
+    """An item of the training queue: every row is in the feature buffer and valid, and the lease
+    holds their slots until the release stage releases it."""
+
+    lease: BatchLease
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """An item of the releasing queue: a batch whose rows are being copied out of their slots. It
+    does not keep the sample alive."""
+
+    index: int
+    lease: BatchLease
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A batch that could not be made. Both queues pass it on in its place, so that the user gets
+    the error after all earlier batches (rule 14)."""
+
+    index: int
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +182,7 @@ class EpochInputs:
         seed: the user's, or the one drawn for this epoch. With `number` and a batch's index it
             determines the batch's random draws.
         batches: the schedule's batches in order, each with its window.
-        sampler: makes samples; stopped when the epoch ends.
-        assembly: makes batches of samples and their rows.
         first: the index of the first batch, when an epoch is resumed.
-        feed: samples the batches.
     """
 
     number: int
@@ -166,22 +201,59 @@ class EpochInputs:
 
 
 @dataclass(eq=False)
+class Counters:
+    """What the stages of a loader's epochs count, cheap enough to be always on; times are summed
+    over tasks that run side by side. Counts of reads, slots and sampling are kept where they
+    happen.
+
+    Attributes:
+        batches, rows, edges: put into output queues; rows and edges are nodes and edges of samples.
+        bytes_wanted: bytes of those batches' rows.
+        samples: batches sampled, including those that the user did not take.
+        sample_s: seconds in samplers, with their waits for the disk and for the other samplers of
+            a combined fetch.
+        extract_s: seconds from a ticket's turn to its last valid row.
+        gather_s: seconds in which worker threads made batches.
+        windows: windows that were loaded, if a schedule's windows need something in memory.
+        window_load_s: seconds that loading them took.
+        window_wait_s: seconds in which no window was open.
+        window_seconds: of each of the last windows whose batches were all released, the seconds
+            that loading it took, and those from then on, or from the end of the window before, to
+            its last release.
+        lock: held to change `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
+            worker threads of several epochs count these. All others are counted in the loop thread.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    edges: int = 0
+    bytes_wanted: int = 0
+    samples: int = 0
+    sample_s: float = 0.0
+    extract_s: float = 0.0
+    gather_s: float = 0.0
+    windows: int = 0
+    window_load_s: float = 0.0
+    window_wait_s: float = 0.0
+    window_seconds: deque[tuple[float, float]] = field(
+        default_factory=lambda: deque(maxlen=WINDOWS_TIMED)
+    )
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    times: StageTimes = field(default_factory=StageTimes)
+
+
+@dataclass(eq=False)
 class Epoch:
     """Everything that the stages of one epoch share.
 
     Attributes:
-        inputs: what it loads.
         topologies: the adjacency, one for each edge type.
         buffer: the feature buffer, which no other epoch uses while this one runs (rule 12).
         workers: threads for sampling and gathering.
-        stages: how many tasks, and how far ahead.
-        counters: what happened so far.
         combined: samples that share a combined fetch, at most the extracting queue's bound; 1: each
             sampler works by itself.
         together: samples that arrive together in the extracting queue.
-        output: finished batches.
-        times: when its batches went from stage to stage; an iterator's epoch may have several
-            parts, which share it.
+        times: the records of its batches; the parts of an iterator's epoch share it.
         seeds_drawn: the index of the next batch whose seeds are drawn.
         extracting, training, releasing: the queues between the stages.
         picking: held by the extractor that chooses the next samples.

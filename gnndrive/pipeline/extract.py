@@ -20,11 +20,9 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from gnndrive.common.records import Int64Array
-from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.batch_times import GRANTED, JOINED, READY, BatchTimes
 from gnndrive.pipeline.channel import Channel, ChannelEnded, Source, change_of
-from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages
 from gnndrive.pipeline.leases import BatchBuffer
 
 SWEEP_MAX = 8

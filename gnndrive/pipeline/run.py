@@ -13,8 +13,7 @@ import threading
 from functools import partial
 
 from gnndrive.common.errors import ClosedError
-from gnndrive.pipeline.batch import Extracted, Sampled
-from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch, Extracted, Sampled
 from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.train import EpochFailed, release_stage, train_stage
 

@@ -16,10 +16,9 @@ from time import perf_counter
 from typing import Any
 
 from gnndrive.common.records import Sample, Seeds, Subgraph
-from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.batch_times import DRAWN, SAMPLING, BatchTimes
 from gnndrive.pipeline.channel import ChannelEnded
-from gnndrive.pipeline.epoch import Epoch, Feed
+from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled
 from gnndrive.pipeline.workers import carried
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import batch_key

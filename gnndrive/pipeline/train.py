@@ -15,10 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from gnndrive.pipeline.batch import Extracted, Failed, Gathered
 from gnndrive.pipeline.batch_times import GATHERING
 from gnndrive.pipeline.channel import ChannelEnded
-from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch, Extracted, Failed, Gathered
 
 
 class EpochFailed(Exception):

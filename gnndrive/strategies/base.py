@@ -25,8 +25,7 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
 from gnndrive.disk.tiers.base import TierContext
-from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Feed
+from gnndrive.pipeline.epoch import Counters, Feed
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.choice import make_planner, plan_again
 from gnndrive.plan.plan import Elastic, Plan

@@ -23,8 +23,7 @@ from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Message, ProtocolError
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
-from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Epoch, EpochInputs
+from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs
 from gnndrive.pipeline.output_queue import OutputEnded
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.sample import SampledFeed

@@ -44,10 +44,8 @@ from gnndrive.disk.engines.simulated import Simulated
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
-from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.batch_times import EpochTimes
-from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
+from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs, Extracted, Stages
 from gnndrive.pipeline.output_queue import OutputEnded, References
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.sample import SampledFeed

@@ -27,9 +27,8 @@ from gnndrive.host.turns import Turns
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
 from gnndrive.pipeline import run as epoch_run
-from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded, change_of
-from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch, Extracted, Failed, Sampled
 from gnndrive.strategies.windows.feed import WindowFeed, _Held
 
 Patch = pytest.MonkeyPatch

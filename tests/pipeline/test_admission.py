@@ -19,7 +19,7 @@ from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.records import Int32Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
-from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.epoch import Extracted
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation, told_rows
 from tests.pipeline.conftest import DEVICES

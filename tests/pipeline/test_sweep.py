@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from gnndrive.pipeline import extract
-from gnndrive.pipeline.batch import Failed
 from gnndrive.pipeline.channel import Channel
-from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.epoch import Failed, Stages
 from tests.pipeline.tight import in_virtual_loop
 
 

@@ -37,7 +37,7 @@ from gnndrive.disk.layouts.base import LayoutContext
 from gnndrive.disk.tiers._copied import spread_rows
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.loader.assembly import Assembly
-from gnndrive.pipeline.batch import Sampled
+from gnndrive.pipeline.epoch import Sampled
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.costs import DISK, NET
 from gnndrive.plan.plan import TablePlan

@@ -29,8 +29,7 @@ from gnndrive.buffer.foreseen import add_later
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Codes, NextUses, Sample
-from gnndrive.pipeline.batch import Failed, Sampled
-from gnndrive.pipeline.epoch import Epoch, Feed
+from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled
 from gnndrive.pipeline.leases import ForeseeingBuffer
 from gnndrive.pipeline.sample import (
     SampledFeed,

@@ -26,8 +26,7 @@ from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.loader.arguments import positive
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.ranks import Ranks
-from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Feed
+from gnndrive.pipeline.epoch import Counters, Feed
 from gnndrive.plan import costs
 from gnndrive.plan.choice import fitting
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
