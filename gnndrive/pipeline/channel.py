@@ -6,18 +6,16 @@ waits (rule 2). Items leave in index order, or, if the channel is not `ordered`,
 which they were put. In an ordered channel the places that are reserved and not yet taken are a
 window of indices that starts at the oldest batch not taken.
 
-`Epoch` makes three of them: the extracting queue, the training queue and the releasing queue. All
-methods are called in one event loop; between threads use `OutputQueue`.
+All methods are called in one event loop; between threads use `OutputQueue`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from operator import itemgetter
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -93,13 +91,10 @@ class Channel(Source[Item]):
 
     def __init__(self, bound: int | None, ordered: bool = True, first: int = 0) -> None:
         super().__init__()
-        self.bound = bound
-        self.ordered = ordered
-        self.reserved = first
-        self.taken = first
-        # A heap, by index if ordered, else by the number of the `put`.
-        self._items: list[tuple[int, Item]] = []
-        self._arrivals = 0
+        self.bound, self.ordered = bound, ordered
+        self.reserved = self.taken = self._arrived = first
+        # By index if ordered, else in the order of `put`; the next one is that of `taken`.
+        self._items: dict[int, Item] = {}
         self._total: int | None = None
 
     def __len__(self) -> int:
@@ -111,11 +106,8 @@ class Channel(Source[Item]):
         """See `Source.under_way`."""
         return self.reserved - self.taken
 
-    async def reserve(self, count: int = 1) -> int:
+    async def reserve(self, count: int = 1) -> None:
         """Wait until `count` places are free, then reserve all of them in one step.
-
-        Returns:
-            How many places were reserved before.
 
         Raises:
             ChannelEnded: `end` was called.
@@ -125,25 +117,23 @@ class Channel(Source[Item]):
             await change_of(self)
         if self._total is not None:
             raise ChannelEnded
-        return self.reserve_now(count)
+        self.reserve_now(count)
 
     @property
     def room(self) -> int:
         """See `Source.room`."""
         return sys.maxsize if self.bound is None else self.bound - self.under_way
 
-    def reserve_now(self, count: int = 1) -> int:
+    def reserve_now(self, count: int) -> None:
         """Reserve `count` places, which must be free; see `reserve`."""
         assert self.room >= count
         self.reserved += count
-        return self.reserved - count
 
     def put(self, index: int, item: Item) -> None:
         """Put the item of batch `index`; never waits. A place was reserved for it before, except in
         the releasing queue, which has no bound."""
-        rank = index if self.ordered else self._arrivals
-        self._arrivals += 1
-        heapq.heappush(self._items, (rank, item))
+        self._items[index if self.ordered else self._arrived] = item
+        self._arrived += 1
         self._wake_waiters()
 
     def end(self, total: int) -> None:
@@ -164,7 +154,7 @@ class Channel(Source[Item]):
 
     async def arrival(self) -> None:
         """See `Source.arrival`."""
-        while not self._ready():
+        while self.taken not in self._items:
             if self._total is not None and self.taken >= self._total:
                 raise ChannelEnded
             await change_of(self)
@@ -176,31 +166,21 @@ class Channel(Source[Item]):
 
     def peek(self, most: int) -> list[Item]:
         """See `Source.peek`."""
-        found: list[Item] = []
-        for rank, item in heapq.nsmallest(most, self._items, key=itemgetter(0)):
-            if self.ordered and rank != self.taken + len(found):
-                break
-            found.append(item)
-        return found
+        next_ones = range(self.taken, self.taken + most)
+        return [self._items[each] for each in takewhile(self._items.__contains__, next_ones)]
 
     def take_now(self, count: int = 1) -> list[Item]:
         """See `Source.take_now`."""
-        taken: list[Item] = []
-        for _ in range(count):
-            assert self._ready()
-            self.taken += 1
-            taken.append(heapq.heappop(self._items)[1])
+        taken = [self._items.pop(self.taken + number) for number in range(count)]
+        self.taken += count
         self._wake_waiters()
         return taken
 
     def drain(self) -> list[Item]:
         """Remove and return the items that were put and not taken, after all stages have ended."""
-        items = [item for _, item in self._items]
+        items = list(self._items.values())
         self._items.clear()
         return items
-
-    def _ready(self) -> bool:
-        return bool(self._items) and (not self.ordered or self._items[0][0] == self.taken)
 
 
 async def change_of(*channels: Source[Any]) -> None:

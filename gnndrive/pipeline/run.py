@@ -1,9 +1,8 @@
 """Runs an epoch: its feed and the other three stages, in one task group.
 
-`Runtime.begin` starts `run_epoch` as a task in the loop thread. The epoch ends in one of three
-ways: the schedule ends, a batch fails at its turn, or the task is cancelled because the iterator or
-the loader is closed. In each of them every lease is released and every read has ended before the
-feature buffer is given to another epoch (rule 13).
+The epoch ends in one of three ways: the schedule ends, a batch fails at its turn, or the task is
+cancelled because the iterator or the loader is closed. In each of them every lease is released and
+every read has ended before the feature buffer is given to another epoch (rule 13).
 """
 
 from __future__ import annotations

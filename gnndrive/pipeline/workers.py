@@ -1,8 +1,5 @@
-"""Worker threads, in which blocking work runs: samples, gathers, and making batches.
-
-The stages call `Workers.run`; the loader's runtime makes one `ThreadWorkers` and closes it. The end
-of a function is always waited for, also when its caller is cancelled.
-"""
+"""Worker threads, in which blocking work runs: samples, gathers, and making batches. The end of a
+function is always waited for, also when its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def carried(error: BaseException) -> Exception:
 
 
 class Workers(ABC):
-    """Runs blocking functions for an event loop."""
+    """Runs blocking functions for an event loop; in simulations there are no threads."""
 
     @abstractmethod
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:

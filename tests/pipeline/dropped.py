@@ -67,14 +67,13 @@ def drop_ticket_in_the_same_step(patch: Patch) -> None:
 def drop_windows(patch: Patch) -> None:
     """2: places are taken when work is finished, so a full queue refuses the oldest batch."""
 
-    def reserve_now(channel: Channel[Any], count: int = 1) -> int:
+    def reserve_now(channel: Channel[Any], count: int) -> None:
         channel.reserved += count
-        return channel.reserved - count
 
-    async def reserve(channel: Channel[Any], count: int = 1) -> int:
+    async def reserve(channel: Channel[Any], count: int = 1) -> None:
         if channel._total is not None:
             raise ChannelEnded
-        return reserve_now(channel, count)
+        reserve_now(channel, count)
 
     async def room(channel: Channel[Any]) -> None:
         while channel.bound is not None and len(channel) >= channel.bound:
@@ -339,16 +338,15 @@ def drop_drain_before_free(patch: Patch) -> None:
 
 def drop_errors_in_turn(patch: Patch) -> None:
     """14: an error reaches the user as soon as it is known."""
-    put, ready = Channel.put, Channel._ready
+    put = Channel.put
 
     def put_first(channel: Channel[Any], index: int, item: Any) -> None:
-        put(channel, index - 1000 if isinstance(item, Failed) else index, item)
-
-    def at_once(channel: Channel[Any]) -> bool:
-        return ready(channel) or (len(channel) > 0 and channel._items[0][0] < 0)
+        first = channel.taken if isinstance(item, Failed) else index
+        if first != index and first in channel._items:
+            put(channel, index, channel._items.pop(first))
+        put(channel, first, item)
 
     patch.setattr(Channel, "put", put_first)
-    patch.setattr(Channel, "_ready", at_once)
 
 
 def drop_turns_of_ranks(patch: Patch) -> None:

@@ -22,26 +22,27 @@ async def test_items_leave_in_index_order_or_as_they_come(ordered):
 @in_virtual_loop
 async def test_the_window_counts_from_the_oldest_not_taken():
     channel: Channel[int] = Channel(2)
-    assert [await channel.reserve(), await channel.reserve()] == [0, 1]
+    await channel.reserve(2)
     third = asyncio.ensure_future(channel.reserve())
     channel.put(1, 1)  # the younger is finished, the oldest is not: no room
     await asyncio.sleep(0)
     assert not third.done()
     channel.put(0, 0)
     assert await channel.take() == 0
-    assert await third == 2
+    await third
 
 
 @in_virtual_loop
 async def test_several_places_are_taken_in_one_step_or_none():
     channel: Channel[int] = Channel(4)
-    assert await channel.reserve(3) == 0
+    await channel.reserve(3)
     several = asyncio.ensure_future(channel.reserve(2))
     await asyncio.sleep(0)
     assert (several.done(), channel.under_way) == (False, 3)
     channel.put(0, 0)
     assert await channel.take() == 0
-    assert (await several, channel.under_way) == (3, 4)
+    await several
+    assert channel.under_way == 4
     ended = asyncio.ensure_future(channel.reserve(2))
     channel.end(4)
     with pytest.raises(ChannelEnded):
