@@ -7,11 +7,11 @@ The feature buffer is this process's own (`buffer/feature_buffer.py`), or the ho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 
-from gnndrive.common.records import Codes, Int64Array, NextUses
+from gnndrive.common.records import Int64Array
 
 
 class BatchLease(Protocol):
@@ -71,23 +71,6 @@ class BatchBuffer(Protocol):
 
     async def drain(self) -> None:
         """Wait until no read is under way."""
-
-
-@runtime_checkable
-class ForeseeingBuffer(Protocol):
-    """What a feed that samples ahead calls of a feature buffer besides."""
-
-    def announce(
-        self, index: int, rows: Mapping[str, Int64Array],
-        uses: Mapping[str, NextUses] | None = None,
-    ) -> None:  # fmt: skip
-        """Announce a batch with the next uses of its rows."""
-
-    def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
-        """See `buffer.table_group.TableGroup.foresee`."""
-
-    def stats(self) -> Mapping[str, int]:
-        """Counters of rows; "loads": rows that were missing."""
 
 
 class NoBuffer:

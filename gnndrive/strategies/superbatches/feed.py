@@ -25,12 +25,12 @@ from itertools import count, islice
 from time import perf_counter
 from typing import Any, Protocol
 
+from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.foreseen import add_later
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Codes, NextUses, Sample
 from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled
-from gnndrive.pipeline.leases import ForeseeingBuffer
 from gnndrive.pipeline.sample import (
     SampledFeed,
     Sampling,
@@ -157,7 +157,7 @@ class AheadFeed(SampledFeed):
 
     def _foresee(self, epoch: Epoch, superbatch: Superbatch) -> None:
         """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
-        assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
+        assert isinstance(epoch.buffer, FeatureBuffer), "the host service foresees nothing"
         self._later = self._source.next_uses()
         epoch.buffer.foresee(superbatch.first, superbatch.end, self._later)
 
@@ -193,7 +193,7 @@ class AheadFeed(SampledFeed):
     async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
         """Read a sample and put it, or the error, into the extracting queue."""
         buffer, trace, known = epoch.buffer, superbatch.trace, self._later
-        assert isinstance(buffer, ForeseeingBuffer)
+        assert isinstance(buffer, FeatureBuffer)
         assert trace is not None
         try:
             sampled, of_nodes = await epoch.workers.run(_read, epoch, trace, index, known)
@@ -319,13 +319,13 @@ def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool,
 def loads_of(epoch: Epoch) -> tuple[int, int]:
     """How many batches of the loader were delivered, and rows loaded into the epoch's buffer."""
     buffer = epoch.buffer
-    loads = buffer.stats()["loads"] if isinstance(buffer, ForeseeingBuffer) else 0
+    loads = buffer.stats()["loads"] if isinstance(buffer, FeatureBuffer) else 0
     return epoch.counters.batches, loads
 
 
 def _forget_next_uses(epoch: Epoch) -> None:
     """Rows in the buffer are keyed by the batches of another epoch."""
-    assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
+    assert isinstance(epoch.buffer, FeatureBuffer), "the host service foresees nothing"
     epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
 
 
