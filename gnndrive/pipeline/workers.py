@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.limits import named_limit
@@ -32,10 +31,9 @@ def carried(error: BaseException) -> Exception:
     return wrapped
 
 
-class Workers(ABC):
+class Workers(Protocol):
     """Runs blocking functions for an event loop; in simulations there are no threads."""
 
-    @abstractmethod
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call `function(*arguments)` and return its result. When cancelled, it waits until the
         function has returned, and then raises CancelledError.
@@ -44,17 +42,8 @@ class Workers(ABC):
         before it ends.
         """
 
-    @abstractmethod
-    def close(self) -> None:
-        """Wait for the functions that run and end the threads."""
 
-    @property
-    def inside(self) -> bool:
-        """Whether the calling thread is one of the threads that run functions."""
-        return False
-
-
-class ThreadWorkers(Workers):
+class ThreadWorkers:
     """A pool of daemon threads.
 
     concurrent.futures joins its threads before any exit handler runs, so a Ctrl-C would wait for
@@ -123,11 +112,11 @@ class ThreadWorkers(Workers):
 
     @property
     def inside(self) -> bool:
-        """See `Workers.inside`."""
+        """Whether the calling thread is one of the threads that run functions."""
         return threading.current_thread() in self._threads
 
     def close(self) -> None:
-        """See `Workers.close`."""
+        """Wait for the functions that run and end the threads."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

@@ -49,7 +49,6 @@ from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs, Extracted, Sta
 from gnndrive.pipeline.output_queue import OutputEnded, References
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.sample import SampledFeed
-from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import Window
@@ -76,7 +75,7 @@ def write_told_rows(path: Path, count: int, row_bytes: int) -> TableFile:
     return TableFile(str(path), 0, count, row_bytes, "uint8", (row_bytes,))
 
 
-class InlineWorkers(Workers):
+class InlineWorkers:
     """Runs functions in the event loop's thread, after a random number of turns of the loop.
 
     Args:
@@ -93,9 +92,6 @@ class InlineWorkers(Workers):
         for _ in range(self._random.randint(0, self._turns_max)):
             await asyncio.sleep(0)
         return function(*arguments)
-
-    def close(self) -> None:
-        """Does nothing, because there are no threads."""
 
 
 class RandomSampler(Sampler):
