@@ -25,10 +25,10 @@ from gnndrive.pipeline.run import run_epoch
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.strategies import Strategy
-from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_ranks import simulate_ranks
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
 from gnndrive.testing.simulation import Delivered, RandomSampler, Scenario, Simulation, simulate
+from tests.pipeline.tight import in_virtual_loop
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SLOW = Faults(short=0.1, delay_turns_max=6)
@@ -96,22 +96,19 @@ def narrow_queues_end_well(rows: TableFile, seed: int, **given: Any) -> None:
     epoch_ends_well(rows, seed, slots=48, stages=Stages(4, 4, 2, 2), **given)
 
 
-def failing_epoch_ends(rows: TableFile, seed: int, **given: Any) -> None:
+@in_virtual_loop
+async def failing_epoch_ends(rows: TableFile, seed: int, **given: Any) -> None:
     bad = set(range(64, 72))  # the rows of bytes 4,096 … 4,608
     faults = replace(SLOW, eio_offsets=((4096, 4608),))
     scenario = Scenario(rows, batches=8, slots=64, faults=faults, **given)
-
-    async def main() -> None:
-        simulation = Simulation(scenario, seed)
-        delivered, error = await run_one(simulation)
-        nodes = {node for batch in delivered for node in batch.node.tolist()}
-        assert not nodes & bad, "a failed row was delivered"
-        expected = next((i for i, each in expected_nodes(scenario, seed) if bad & set(each)), 8)
-        assert len(delivered) == expected, "a batch was lost"
-        assert isinstance(error, OSError) is (expected < 8)
-        await simulation.close()
-
-    run(main())
+    simulation = Simulation(scenario, seed)
+    delivered, error = await run_one(simulation)
+    nodes = {node for batch in delivered for node in batch.node.tolist()}
+    assert not nodes & bad, "a failed row was delivered"
+    expected = next((i for i, each in expected_nodes(scenario, seed) if bad & set(each)), 8)
+    assert len(delivered) == expected, "a batch was lost"
+    assert isinstance(error, OSError) is (expected < 8)
+    await simulation.close()
 
 
 def expected_nodes(scenario: Scenario, seed: int, number: int = 0) -> list[tuple[int, list[int]]]:
@@ -123,27 +120,26 @@ def expected_nodes(scenario: Scenario, seed: int, number: int = 0) -> list[tuple
     ]
 
 
-def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24, **given: Any) -> None:
+@in_virtual_loop
+async def cancelled_leases_come_back(
+    rows: TableFile, seed: int, slots: int = 24, **given: Any
+) -> None:
     """Leases of overlapping rows, each row a read of its own; one is cancelled after some turns."""
+    simulation = Simulation(Scenario(rows, slots=slots, depth=4, faults=SLOW, **given), seed)
 
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=slots, depth=4, faults=SLOW, **given), seed)
+    async def use(start: int) -> None:
+        ids = (start + 2 * np.arange(16, dtype=np.int64)) % 200
+        await lease_once(simulation, {"x": ids})
 
-        async def use(start: int) -> None:
-            ids = (start + 2 * np.arange(16, dtype=np.int64)) % 200
-            await lease_once(simulation, {"x": ids})
-
-        users = [asyncio.ensure_future(use(start)) for start in (0, 16, 33, 6)]
-        for _ in range(seed % TURNS):
-            await asyncio.sleep(0)
-        users[seed % 3].cancel()
-        await asyncio.wait(users)
-        for number, user in enumerate(users):
-            if number != seed % 3:
-                user.result()
-        await simulation.close()
-
-    run(main())
+    users = [asyncio.ensure_future(use(start)) for start in (0, 16, 33, 6)]
+    for _ in range(seed % TURNS):
+        await asyncio.sleep(0)
+    users[seed % 3].cancel()
+    await asyncio.wait(users)
+    for number, user in enumerate(users):
+        if number != seed % 3:
+            user.result()
+    await simulation.close()
 
 
 def cancelled_leases_among_many_slots(rows: TableFile, seed: int, **given: Any) -> None:
@@ -151,22 +147,19 @@ def cancelled_leases_among_many_slots(rows: TableFile, seed: int, **given: Any) 
     cancelled_leases_come_back(rows, seed, slots=100, **given)
 
 
-def leases_share_staging(rows: TableFile, seed: int) -> None:
+@in_virtual_loop
+async def leases_share_staging(rows: TableFile, seed: int) -> None:
     """There are fewer portions of staging than each lease needs. As many leases as there are
     portions have slots; as many others wait for slots."""
+    device = SimulatedCuda.name
+    simulation = Simulation(Scenario(rows, slots=72, part_rows=100, device=device), seed)
+    assert isinstance(simulation.device, SimulatedCuda)
+    portions = simulation.device.portions  # 2, 3 or 4
+    simulation.table.memory.landing_rows_max = 3
 
-    async def main() -> None:
-        device = SimulatedCuda.name
-        simulation = Simulation(Scenario(rows, slots=72, part_rows=100, device=device), seed)
-        assert isinstance(simulation.device, SimulatedCuda)
-        portions = simulation.device.portions  # 2, 3 or 4
-        simulation.table.memory.landing_rows_max = 3
-
-        parts = np.split(np.arange(144, dtype=np.int64), 2 * portions)
-        await asyncio.gather(*(lease_once(simulation, {"x": part}) for part in parts))
-        await simulation.close()
-
-    run(main())
+    parts = np.split(np.arange(144, dtype=np.int64), 2 * portions)
+    await asyncio.gather(*(lease_once(simulation, {"x": part}) for part in parts))
+    await simulation.close()
 
 
 def few_staging_blocks_end_well(rows: TableFile, seed: int, **given: Any) -> None:
@@ -176,49 +169,43 @@ def few_staging_blocks_end_well(rows: TableFile, seed: int, **given: Any) -> Non
     simulate(scenario, seed)
 
 
-def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int, **given: Any) -> None:
+@in_virtual_loop
+async def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int, **given: Any) -> None:
     """A lease is granted by another's release and its task cancelled before it runs again."""
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16, **given), seed)
-        first = await simulation.buffer.lease({"x": np.arange(16)})
-        await first.ready()
-        waiting = asyncio.ensure_future(simulation.buffer.lease({"x": np.arange(50, 66)}))
-        await asyncio.sleep(0)
-        first.release()  # grants it
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        await simulation.close()
-
-    run(main())
+    simulation = Simulation(Scenario(rows, slots=16, **given), seed)
+    first = await simulation.buffer.lease({"x": np.arange(16)})
+    await first.ready()
+    waiting = asyncio.ensure_future(simulation.buffer.lease({"x": np.arange(50, 66)}))
+    await asyncio.sleep(0)
+    first.release()  # grants it
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await simulation.close()
 
 
-def two_epochs_in_one_task(rows: TableFile, seed: int, **given: Any) -> None:
+@in_virtual_loop
+async def two_epochs_in_one_task(rows: TableFile, seed: int, **given: Any) -> None:
     """zip(loader, loader): one user takes batches of two epochs in turn, so the releases of each
     wait for him. The buffers come from a `BufferPool`, as in a loader, and hold one batch."""
-
-    async def main() -> None:
-        scenario = Scenario(rows, batches=8, batch_size=8, extra_max=0, faults=SLOW, **given)
-        simulation = Simulation(scenario, seed)
-        pool = pool_of(simulation)
-        epochs, running = [], []
-        for number in range(2):
-            epoch = simulation.epoch(number)
-            epoch.buffer = pool.take()
-            epochs.append(epoch)
-            running.append(asyncio.ensure_future(run_epoch(epoch)))
-            for _ in range(AHEAD_TURNS):  # until it is as far ahead as it can be
-                await asyncio.sleep(0)
-        for _ in range(scenario.batches):
-            for epoch in epochs:
-                simulation.check(await epoch.output.aget())
-        await asyncio.wait(running)
+    scenario = Scenario(rows, batches=8, batch_size=8, extra_max=0, faults=SLOW, **given)
+    simulation = Simulation(scenario, seed)
+    pool = pool_of(simulation)
+    epochs, running = [], []
+    for number in range(2):
+        epoch = simulation.epoch(number)
+        epoch.buffer = pool.take()
+        epochs.append(epoch)
+        running.append(asyncio.ensure_future(run_epoch(epoch)))
+        for _ in range(AHEAD_TURNS):  # until it is as far ahead as it can be
+            await asyncio.sleep(0)
+    for _ in range(scenario.batches):
         for epoch in epochs:
-            pool.give(epoch.buffer)
-        await pool.close()
-        await simulation.close()
-
-    run(main())
+            simulation.check(await epoch.output.aget())
+    await asyncio.wait(running)
+    for epoch in epochs:
+        pool.give(epoch.buffer)
+    await pool.close()
+    await simulation.close()
 
 
 def pool_of(simulation: Simulation) -> BufferPool:
@@ -239,17 +226,15 @@ def pool_of(simulation: Simulation) -> BufferPool:
     return BufferPool(settings, store, layouts, simulation.engine, simulation.device, np.empty)
 
 
-def closing_waits_for_the_kernel(rows: TableFile, seed: int, **given: Any) -> None:
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, faults=SLOW, **given), seed)
-        lease = await simulation.buffer.lease({"x": np.arange(16)})
-        lease.release()
-        await simulation.buffer.drain()
-        await simulation.buffer.aclose()  # refuses while a read is under way
-        assert not simulation.engine.inflight
-        await simulation.engine.aclose()
-
-    run(main())
+@in_virtual_loop
+async def closing_waits_for_the_kernel(rows: TableFile, seed: int, **given: Any) -> None:
+    simulation = Simulation(Scenario(rows, faults=SLOW, **given), seed)
+    lease = await simulation.buffer.lease({"x": np.arange(16)})
+    lease.release()
+    await simulation.buffer.drain()
+    await simulation.buffer.aclose()  # refuses while a read is under way
+    assert not simulation.engine.inflight
+    await simulation.engine.aclose()
 
 
 def ranks_end_well(rows: TableFile, seed: int, **given: Any) -> None:
@@ -259,20 +244,17 @@ def ranks_end_well(rows: TableFile, seed: int, **given: Any) -> None:
         assert [batch.index for batch in delivered] == list(range(6))
 
 
-def windows_end_well(rows: TableFile, seed: int, **given: Any) -> None:
+@in_virtual_loop
+async def windows_end_well(rows: TableFile, seed: int, **given: Any) -> None:
     """Two epochs in windows; the buffer lacks between 0 and 49 of the slots that they need."""
     chosen: dict[str, Any] = {"few_slots": 7 * seed % 50, "faults": SLOW, **given}
     scenario = WindowedScenario(rows, **chosen)
     wanted = list if scenario.stages.in_order else sorted
-
-    async def main() -> None:
-        simulation = WindowedSimulation(scenario, seed)
-        for number in range(2):
-            delivered, _ = await run_one(simulation, number)
-            assert wanted(batch.index for batch in delivered) == list(range(scenario.batches))
-        await simulation.close()
-
-    run(main())
+    simulation = WindowedSimulation(scenario, seed)
+    for number in range(2):
+        delivered, _ = await run_one(simulation, number)
+        assert wanted(batch.index for batch in delivered) == list(range(scenario.batches))
+    await simulation.close()
 
 
 def windows_in_any_order(rows: TableFile, seed: int) -> None:
@@ -291,26 +273,23 @@ def many_batches(rows: TableFile, seed: int) -> None:
     simulate(replace(scenario, device=SimulatedCuda.name), seed)
 
 
-def broken_off(rows: TableFile, seed: int) -> None:
+@in_virtual_loop
+async def broken_off(rows: TableFile, seed: int) -> None:
     """A batch that was taken from an epoch and is checked in the next one."""
-
-    async def main() -> None:
-        scenario = Scenario(rows, faults=SLOW, batches=6, device=SimulatedCuda.name)
-        simulation = Simulation(scenario, seed)
-        first = simulation.epoch()
-        running = asyncio.ensure_future(run_epoch(first))
-        taken: Delivered = await first.output.aget()
-        running.cancel()
-        await asyncio.wait([running])
-        second = simulation.epoch(1)
-        running = asyncio.ensure_future(run_epoch(second))
-        simulation.check(await second.output.aget())
-        simulation.check(taken)
-        await simulation.consume(second)
-        await running
-        await simulation.close()
-
-    run(main())
+    scenario = Scenario(rows, faults=SLOW, batches=6, device=SimulatedCuda.name)
+    simulation = Simulation(scenario, seed)
+    first = simulation.epoch()
+    running = asyncio.ensure_future(run_epoch(first))
+    taken: Delivered = await first.output.aget()
+    running.cancel()
+    await asyncio.wait([running])
+    second = simulation.epoch(1)
+    running = asyncio.ensure_future(run_epoch(second))
+    simulation.check(await second.output.aget())
+    simulation.check(taken)
+    await simulation.consume(second)
+    await running
+    await simulation.close()
 
 
 class Soonest(Belady):
@@ -341,24 +320,21 @@ def victims_of_few_slots(rows: TableFile, seed: int, rule: str = "victim") -> No
     assert [batch.index for batch in batches] == list(range(10))
 
 
-def victims_back_at_once(rows: TableFile, seed: int, rule: str = "victim") -> None:
+@in_virtual_loop
+async def victims_back_at_once(rows: TableFile, seed: int, rule: str = "victim") -> None:
     """Rows that leave for one lease and are fetched back for the next, which is granted in the same
     turn: what leaves is copied out meanwhile."""
+    more = victims(rule, 64) | {"policy": Soonest(), "part_rows": 100}
+    simulation = Simulation(Scenario(rows, slots=32, faults=SLOW, **more), seed)
+    buffer = simulation.buffer
+    parts = np.split(np.arange(48), 3)
+    order = [0, 1, 2, 0, 1, 2, 0]
+    for index in range(len(order)):
+        buffer.announce(index, {"x": parts[order[index]]})
 
-    async def main() -> None:
-        more = victims(rule, 64) | {"policy": Soonest(), "part_rows": 100}
-        simulation = Simulation(Scenario(rows, slots=32, faults=SLOW, **more), seed)
-        buffer = simulation.buffer
-        parts = np.split(np.arange(48), 3)
-        order = [0, 1, 2, 0, 1, 2, 0]
-        for index in range(len(order)):
-            buffer.announce(index, {"x": parts[order[index]]})
-
-        for first in range(0, len(order), 2):
-            await asyncio.gather(*(
-                lease_once(simulation, {"x": parts[order[index]]}, index)
-                for index in range(len(order))[first : first + 2]
-            ))  # fmt: skip
-        await simulation.close()
-
-    run(main())
+    for first in range(0, len(order), 2):
+        await asyncio.gather(*(
+            lease_once(simulation, {"x": parts[order[index]]}, index)
+            for index in range(len(order))[first : first + 2]
+        ))  # fmt: skip
+    await simulation.close()

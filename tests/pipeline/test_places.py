@@ -16,7 +16,6 @@ from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
-from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import scenarios
 from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one
@@ -71,47 +70,41 @@ async def two_tables(
     await simulation.close()
 
 
-def test_a_batch_has_the_errors_of_its_own_rows(rows):
+@in_virtual_loop
+async def test_a_batch_has_the_errors_of_its_own_rows(rows):
     """A batch without rows of a table has no error of another batch that needs the table."""
     faults = Faults(eio_offsets=((100 * rows.row_bytes, 101 * rows.row_bytes),), delay_turns_max=4)
-
-    async def main() -> None:
-        async with two_tables(rows, faults=faults) as lease:
-            wanted = (ids(0, 30), NONE), (ids(40, 50), ids(96, 104)), (ids(60, 70), NONE)
-            users = [asyncio.ensure_future(lease({"one": a, "two": b})) for a, b in wanted]
-            await asyncio.wait(users)
-            assert isinstance(users[1].exception(), ReadError)
-            users[0].result()
-            users[2].result()
-
-    run(main())
+    async with two_tables(rows, faults=faults) as lease:
+        wanted = (ids(0, 30), NONE), (ids(40, 50), ids(96, 104)), (ids(60, 70), NONE)
+        users = [asyncio.ensure_future(lease({"one": a, "two": b})) for a, b in wanted]
+        await asyncio.wait(users)
+        assert isinstance(users[1].exception(), ReadError)
+        users[0].result()
+        users[2].result()
 
 
 # ---- residents whose fetch is refused
 
 
 @pytest.mark.parametrize("passed", [0, 1, 2])
-def test_residents_whose_fetch_is_refused(rows, passed, monkeypatch):
+@in_virtual_loop
+async def test_residents_whose_fetch_is_refused(rows, passed, monkeypatch):
     """Or that of a batch, which has an error at its turn. The next epoch reads what is missing."""
     monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", 9)
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, batches=4, places=1), 0)
-        await simulation.buffer.drain()
-        table = simulation.table = PlaceTable(
-            200, 60, 2, 16, rows.row_bytes, simulation.device.allocate(92, rows.row_bytes),
-            Refusing(simulation.table.tier, call=passed),
-        )  # fmt: skip
-        simulation.buffer = FeatureBuffer({"x": table})
-        _, error = await run_one(simulation)
-        assert isinstance(error, ReadError | MemoryError)
-        assert "memory" in str(error)
-        assert len((await run_one(simulation, 1))[0]) == 4
-        await simulation.buffer.drain()
-        simulation.buffer.verify()
-        await simulation.engine.aclose()
-
-    run(main())
+    simulation = Simulation(Scenario(rows, batches=4, places=1), 0)
+    await simulation.buffer.drain()
+    table = simulation.table = PlaceTable(
+        200, 60, 2, 16, rows.row_bytes, simulation.device.allocate(92, rows.row_bytes),
+        Refusing(simulation.table.tier, call=passed),
+    )  # fmt: skip
+    simulation.buffer = FeatureBuffer({"x": table})
+    _, error = await run_one(simulation)
+    assert isinstance(error, ReadError | MemoryError)
+    assert "memory" in str(error)
+    assert len((await run_one(simulation, 1))[0]) == 4
+    await simulation.buffer.drain()
+    simulation.buffer.verify()
+    await simulation.engine.aclose()
 
 
 @in_virtual_loop

@@ -80,10 +80,10 @@ def test_a_full_disk_ends_superbatches_early(rows, seeds, shape, room):
 
 
 @pytest.mark.parametrize("scenario", [{}, {"extra_max": 60}])
-def test_no_row_is_read_twice_while_it_is_there(rows, seeds, scenario):
+@in_virtual_loop
+async def test_no_row_is_read_twice_while_it_is_there(rows, seeds, scenario):
     """Several extractors share rows in flight; a later epoch finds the rows of an earlier one."""
-
-    async def main(seed: int) -> None:
+    for seed in seeds(2):
         simulation = Simulation(Scenario(rows, slots=200, batches=8, **scenario), seed)
         batches = [*(await run_one(simulation))[0], *(await run_one(simulation, 1))[0]]
         wanted = {node for batch in batches for node in batch.node.tolist()}
@@ -91,16 +91,13 @@ def test_no_row_is_read_twice_while_it_is_there(rows, seeds, scenario):
         assert (stats["loads"], stats["evictions"]) == (len(wanted), 0)
         await simulation.close()
 
-    for seed in seeds(2):
-        run(main(seed))
-
 
 @pytest.mark.parametrize("residents_at_once", [1 << 18, 9])
-def test_residents_are_read_once(rows, seeds, monkeypatch, residents_at_once):
+@in_virtual_loop
+async def test_residents_are_read_once(rows, seeds, monkeypatch, residents_at_once):
     """Also if the first epochs are left while they are being read."""
     monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", residents_at_once)
-
-    async def main(seed: int) -> None:
+    for seed in seeds(2):
         scenario = Scenario(rows, batches=6, places=2, residents=200, faults=NOISE)
         simulation = Simulation(scenario, seed)
         for number, limit in enumerate((0, 1, None, None)):
@@ -112,14 +109,11 @@ def test_residents_are_read_once(rows, seeds, monkeypatch, residents_at_once):
         assert simulation.table.stats()["loads"] == 0
         await simulation.close()
 
-    for seed in seeds(2):
-        run(main(seed))
 
-
-def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows, seeds):
+@in_virtual_loop
+async def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows, seeds):
     scenario = Scenario(rows, batches=6, slots=6, **PLACES)
-
-    async def main(seed: int) -> None:
+    for seed in seeds(3):
         reference = expected_nodes(scenario, seed)
         turn = next((i for i, nodes in reference if sum(node >= 60 for node in nodes) > 6), None)
         simulation = Simulation(scenario, seed)
@@ -128,9 +122,6 @@ def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows, seeds):
         assert turn is None or "the pack is damaged" in str(error)
         assert isinstance(error, StoreError) is (turn is not None)
         await simulation.close()
-
-    for seed in seeds(3):
-        run(main(seed))
 
 
 def test_too_small_a_buffer_names_the_least_that_works(rows):

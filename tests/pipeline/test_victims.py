@@ -149,7 +149,8 @@ def test_on_the_host_nothing_is_kept(rows, counted):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "behind it"])
-def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, monkeypatch, late):
+@in_virtual_loop
+async def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, monkeypatch, late):
     """Whether it fails when it is begun or later: its places are never used, and slots come
     back."""
 
@@ -162,24 +163,20 @@ def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, monkeypat
         raise RuntimeError("the device is gone")
 
     monkeypatch.setattr(StagedVictims, "copy_out", failing)
-
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
-        buffer, tier = simulation.buffer, tier_of(simulation)
-        first, other = HALVES
-        await take(simulation, first)
-        buffer.announce(3, first)
-        # Without a copy the first lease is refused, and the rows of the second are read.
-        for wanted, refused in ((other, not late), (first, True)):
-            with pytest.raises(RuntimeError, match="is gone") if refused else nullcontext():
-                await take(simulation, wanted)
-        buffer.withdraw(3, first)
-        await buffer.drain()
-        await tier.aclose()
-        assert not tier._copies_out
-        assert not tier._copies_back
-
-    run(main())
+    simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
+    buffer, tier = simulation.buffer, tier_of(simulation)
+    first, other = HALVES
+    await take(simulation, first)
+    buffer.announce(3, first)
+    # Without a copy the first lease is refused, and the rows of the second are read.
+    for wanted, refused in ((other, not late), (first, True)):
+        with pytest.raises(RuntimeError, match="is gone") if refused else nullcontext():
+            await take(simulation, wanted)
+    buffer.withdraw(3, first)
+    await buffer.drain()
+    await tier.aclose()
+    assert not tier._copies_out
+    assert not tier._copies_back
 
 
 @in_virtual_loop

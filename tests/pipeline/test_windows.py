@@ -12,7 +12,6 @@ from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.schedules.base import Window
-from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_windows import (
     SimulatedWindows,
     WindowedScenario,
@@ -21,6 +20,7 @@ from gnndrive.testing.simulated_windows import (
     WindowSampler,
 )  # fmt: skip
 from tests.pipeline.scenarios import NOISE, run_one, windows_end_well
+from tests.pipeline.tight import in_virtual_loop
 from tests.soak import product
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -48,38 +48,34 @@ def test_windows_end_well(rows, seeds, shape, few):
         windows_end_well(rows, seed, **given, faults=faults)
 
 
-def test_rows_are_read_once_and_batches_find_them(rows):
-    async def main() -> dict[str, int]:
-        simulation = WindowedSimulation(WindowedScenario(rows, kept=0), 3)
-        await run_one(simulation)
-        await simulation.close()
-        return dict(simulation.table.stats())
-
-    stats = run(main())
+@in_virtual_loop
+async def test_rows_are_read_once_and_batches_find_them(rows):
+    simulation = WindowedSimulation(WindowedScenario(rows, kept=0), 3)
+    await run_one(simulation)
+    await simulation.close()
+    stats = simulation.table.stats()
     assert stats["loads"] == rows.row_count
     assert stats["evictions"] == rows.row_count - 80
 
 
 @pytest.mark.parametrize("bad", range(5))
-def test_a_graph_that_cannot_be_loaded_fails_its_first_batch(rows, seeds, bad):
-    async def main(seed: int) -> None:
-        simulation = WindowedSimulation(WindowedScenario(rows, bad_window=bad), seed)
+@in_virtual_loop
+async def test_a_graph_that_cannot_be_loaded_fails_its_first_batch(rows, seeds, bad):
+    for seed in seeds(2):
+        simulation = WindowedSimulation(WindowedScenario(rows, bad_window=bad), seed + bad)
         window = list(simulation.windows.windows())[bad]
         delivered, error = await run_one(simulation)
         assert isinstance(error, StoreError)
         assert len(delivered) == window.first
         await simulation.close()
 
-    for seed in seeds(2):
-        run(main(seed + bad))
-
 
 @pytest.mark.parametrize("given", [{}, {"few_slots": 40, "in_chunk": 3}, {"in_chunk": 200}])
-def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(rows, seeds, given):
+@in_virtual_loop
+async def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(rows, seeds, given):
     """And no others: they need the slots of rows that the window could not read."""
     bad, faults = set(range(64, 72)), replace(NOISE, eio_offsets=((4096, 4608),))
-
-    async def main(seed: int) -> None:
+    for seed in seeds(2):
         simulation = WindowedSimulation(WindowedScenario(rows, faults=faults, **given), seed)
         delivered, error = await run_one(simulation)
         assert [batch.index for batch in delivered] == list(range(len(delivered)))
@@ -91,11 +87,9 @@ def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(rows, seeds, g
         assert len(delivered) == next((i for i, nodes in enumerate(needed) if nodes & bad), 20)
         await simulation.close()
 
-    for seed in seeds(2):
-        run(main(seed))
 
-
-def test_the_seconds_of_windows(rows, monkeypatch):
+@in_virtual_loop
+async def test_the_seconds_of_windows(rows, monkeypatch):
     """Of loading each, and of its batches until the next one's can begin."""
     now = 0.0
     monkeypatch.setattr("gnndrive.strategies.windows.feed.perf_counter", lambda: now)
@@ -106,19 +100,15 @@ def test_the_seconds_of_windows(rows, monkeypatch):
             now += 100
             return super().graph(window)
 
-    async def main() -> list[tuple[float, float]]:
-        nonlocal now
-        simulation = WindowedSimulation(WindowedScenario(rows), 3)
-        simulation.windows = Slow(simulation.scenario, 3)
-        epoch = simulation.epoch()
-        running = asyncio.ensure_future(run_epoch(epoch))
-        while await simulation.consume(epoch, 1):
-            now += 1
-        await asyncio.wait([running])
-        await simulation.close()
-        return list(epoch.counters.window_seconds)
-
-    seconds = run(main())
+    simulation = WindowedSimulation(WindowedScenario(rows), 3)
+    simulation.windows = Slow(simulation.scenario, 3)
+    epoch = simulation.epoch()
+    running = asyncio.ensure_future(run_epoch(epoch))
+    while await simulation.consume(epoch, 1):
+        now += 1
+    await asyncio.wait([running])
+    await simulation.close()
+    seconds = list(epoch.counters.window_seconds)
     assert len(seconds) == 5
     assert now == 500 + 20
     assert all(100 <= load_s < 100 + 8 for load_s, _ in seconds)

@@ -26,8 +26,8 @@ def in_virtual_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
     """Decorate a test that runs in a `VirtualLoop`, where a deadlock is an error."""
 
     @functools.wraps(test)
-    def in_loop(**fixtures: Any) -> None:
-        run(test(**fixtures))
+    def in_loop(*given: Any, **fixtures: Any) -> None:
+        run(test(*given, **fixtures))
 
     return in_loop
 
