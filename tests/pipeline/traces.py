@@ -5,12 +5,22 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnndrive.pipeline.batch_times import STAGES
 
 Event = dict[str, Any]
 US = 0.01  # times are rounded to nanoseconds
+
+
+class Span(NamedTuple):
+    """A span of a stage or a copy, on a track: of its own name, or a thread's."""
+
+    stage: str
+    begin: float
+    end: float
+    track: str
+    args: Any
 
 
 def read(path: Path, end: bytes = b"") -> list[Event]:
@@ -26,84 +36,68 @@ def read_unfinished(path: Path) -> list[Event]:
     return read(path, end=b"]")
 
 
-def check(events: list[Event]) -> None:
+def check(events: list[Event]) -> list[Span]:
     """Raise AssertionError unless each event has what its phase needs, each asynchronous begin has
-    its end behind it, and spans of one thread do not overlap."""
+    its end behind it, and spans of one thread do not overlap; returns the spans."""
     open_spans: dict[str, Event] = {}
-    slices: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
-    named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    spans: list[Span] = []
+    threads: dict[tuple[int, int], str] = {}
+    slices: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)
     for event in events:
-        kinds = {"pid": int, "tid": int, "name": str}
-        assert all(isinstance(event[name], kind) for name, kind in kinds.items())
-        phase = event["ph"]
+        if event["name"] == "thread_name":
+            threads[event["pid"], event["tid"]] = event["args"]["name"]
+    for event in events:
+        phase, name, thread = event["ph"], event["name"], (event["pid"], event["tid"])
+        assert all(
+            isinstance(each, kind)
+            for each, kind in zip((*thread, name), (int, int, str), strict=True)
+        )
         assert phase in "MbeXCi"
         if phase == "M":
             continue
         assert isinstance(event["ts"], float)
         assert event["ts"] >= 0
+        stage = name.partition(" #")[0]
         if phase == "b":
             number = event["id2"]["local"]
             assert int(number, 16) > 0
             assert open_spans.setdefault(number, event) is event
         elif phase == "e":
             begin = open_spans.pop(event["id2"]["local"])
-            assert begin["name"] == event["name"]
+            assert begin["name"] == name
             assert begin["ts"] <= event["ts"]
+            spans.append(Span(stage, begin["ts"], event["ts"], name, begin["args"]))
         elif phase == "X":
-            assert (event["pid"], event["tid"]) in named
             assert event["dur"] >= 0
-            slices[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+            end = event["ts"] + event["dur"]
+            spans.append(Span(stage, event["ts"], end, threads[thread], event["args"]))
+            slices[thread].append(spans[-1])
         elif phase == "C":
             assert all(isinstance(value, int | float) for value in event["args"].values())
     assert not open_spans
-    for spans in slices.values():
-        spans.sort()
-        assert all(one[1] <= other[0] + US for one, other in pairwise(spans))
+    for each in slices.values():
+        assert all(one.end <= other.begin + US for one, other in pairwise(sorted(each)))
+    return spans
 
 
-def batches(events: list[Event]) -> dict[tuple[int, int, str], list[tuple[str, float, float]]]:
-    """(epoch, batch, number of the iterator's tracks) → its spans in order: stage, begin, end."""
-    found: defaultdict[tuple[int, int, str], list[tuple[str, float, float]]] = defaultdict(list)
-    begins: dict[str, Event] = {}
-    threads = {
-        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
-    }
-    samples = []
-    for event in events:
-        if event["ph"] == "X" and event["name"] == "sample":
-            samples.append(event)
-            continue
-        if event["ph"] == "b":
-            begins[event["id2"]["local"]] = event
-        if event["ph"] not in "eX" or not event["name"].startswith(STAGES):
-            continue
-        begin = begins[event["id2"]["local"]] if event["ph"] == "e" else event
-        end = event["ts"] + event.get("dur", 0)
-        track = event["name"] if event["ph"] == "e" else threads[event["tid"]]
-        args, lane = begin["args"], track.partition(" #")[2]
-        span = event["name"].partition(" #")[0], begin["ts"], end
-        found[args["epoch"], args["batch"], lane].append(span)
-    for event in samples:  # workers have no tracks of one iterator
-        args, end = event["args"], event["ts"] + event["dur"]
-        for (epoch, batch, _), spans in found.items():
-            waited = next(each for each in spans if each[0] == "sampler_wait")
-            same = (epoch, batch) == (args["epoch"], args["batch"])
-            if same and abs(waited[2] - event["ts"]) < US:
-                spans.append(("sample", event["ts"], end))
-    for spans in found.values():
-        spans.sort(key=lambda span: STAGES.index(span[0]))
-    return found
-
-
-def check_batches(events: list[Event]) -> dict[tuple[int, int, str], Any]:
+def check_batches(events: list[Event]) -> dict[tuple[int, int, str], list[Span]]:
     """Raise AssertionError unless the spans of each batch are those of `STAGES`, touch, and add up
-    to its latency; returns `batches`."""
-    check(events)
-    found = batches(events)
-    for spans in found.values():
-        assert tuple(stage for stage, _, _ in spans) == STAGES
-        for (_, _, end), (_, begin, _) in pairwise(spans):
-            assert abs(end - begin) < US
-        total = sum(end - begin for _, begin, end in spans)
-        assert abs(total - (spans[-1][2] - spans[0][1])) < 1
+    to its latency; returns (epoch, batch, number of the iterator's tracks) → its spans."""
+    found: defaultdict[tuple[int, int, str], list[Span]] = defaultdict(list)
+    stages = [span for span in check(events) if span.stage in STAGES]
+    for span in stages:
+        if span.stage != "sample":  # workers have no tracks of one iterator
+            lane = span.track.partition(" #")[2]
+            found[span.args["epoch"], span.args["batch"], lane].append(span)
+    for (epoch, batch, _), spans in found.items():
+        spans.sort(key=lambda span: STAGES.index(span.stage))
+        spans[1:1] = [
+            each for each in stages
+            if each.stage == "sample" and abs(spans[0].end - each.begin) < US
+            and each.args == {"batch": batch, "epoch": epoch}
+        ]  # fmt: skip
+        assert tuple(span.stage for span in spans) == STAGES
+        assert all(abs(one.end - other.begin) < US for one, other in pairwise(spans))
+        total = sum(span.end - span.begin for span in spans)
+        assert abs(total - (spans[-1].end - spans[0].begin)) < 1
     return found
