@@ -26,8 +26,8 @@ from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.batch_times import EpochTimes, Snapshot
+from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
-from gnndrive.pipeline.run import EpochRun
 from gnndrive.sampling.schedules.base import Window
 
 GAVE_WAY = (
@@ -165,16 +165,16 @@ class BatchIterator(Iterator[Any]):
         inputs = self._assembly.inputs(self._rest, self._yielded)
         self._runtime.begin(inputs, self._times, self._own)
 
-    def _own(self, run: EpochRun) -> None:
+    def _own(self, epoch: Epoch) -> None:
         """In the loop thread: a part of the epoch has begun."""
-        self._run, self._output = run, run.epoch.output
-        self._finalizer = weakref.finalize(self, self._runtime.drop, run)
+        self._epoch, self._output = epoch, epoch.output
+        self._finalizer = weakref.finalize(self, self._runtime.drop, epoch)
         if self._closed:  # meanwhile, because the user's thread was interrupted
-            self._runtime.drop(run)
-        elif isinstance(run.epoch.buffer, RemoteBuffer):
-            self._shared = run.epoch.buffer
+            self._runtime.drop(epoch)
+        elif isinstance(epoch.buffer, RemoteBuffer):
+            self._shared = epoch.buffer
             stop = self._runtime.stop
-            self._shared.on_passed(lambda rank: stop(run, ClosedError(WENT_ON.format(rank))))
+            self._shared.on_passed(lambda rank: stop(epoch, ClosedError(WENT_ON.format(rank))))
             _of_ranks.append(weakref.ref(self, _of_ranks.remove))
 
     def __iter__(self) -> BatchIterator:
@@ -237,19 +237,19 @@ class BatchIterator(Iterator[Any]):
     @property
     def _has_next_part(self) -> bool:
         """Whether another part follows the one whose batches have ended."""
-        return not self._closed and self._run.epoch.inputs.feed.following is not None
+        return not self._closed and self._epoch.inputs.feed.following is not None
 
     def _begin_next_part(self) -> None:
         with self._epoch_lock:
             if self._closed:
                 return
             self._end_part()
-            inputs = self._assembly.next_part(self._run.epoch.inputs, self._rest)
+            inputs = self._assembly.next_part(self._epoch.inputs, self._rest)
             self._runtime.begin(inputs, self._times, self._own)
 
     def _end_part(self) -> None:
         self._finalizer.detach()
-        self._runtime.end(self._run)
+        self._runtime.end(self._epoch)
 
     def _explained(self, error: LateError) -> LateError:
         reason = self._runtime.late_reason()
@@ -270,10 +270,10 @@ class BatchIterator(Iterator[Any]):
         with self._epoch_lock:
             self._warm_up_end, replayable = None, self._replayable
             ended = self._closed or self._output.ended
-            if replayable is None or ended or not self._runtime.runs_only(self._run):
+            if replayable is None or ended or not self._runtime.runs_only(self._epoch):
                 return
             self._end_part()
-            self._run.epoch.inputs.feed.discard()
+            self._epoch.inputs.feed.discard()
             self._runtime.grow()
             self._start(replayable.replay(self._yielded))
 
@@ -285,7 +285,7 @@ class BatchIterator(Iterator[Any]):
                 return
             assert self._replayable is not None
             self._end_part()
-            self._run.epoch.inputs.feed.discard()
+            self._epoch.inputs.feed.discard()
             batches = self._replayable.replay(self._yielded)
             first = next(batches)
             self._assembly.plan_again(first[1], error.size)
@@ -377,7 +377,7 @@ class BatchIterator(Iterator[Any]):
     def give_way(self) -> None:
         """End the epoch because another one needs the buffer that ranks share."""
         with self._epoch_lock:
-            self._runtime.end(self._run, ClosedError(GAVE_WAY))
+            self._runtime.end(self._epoch, ClosedError(GAVE_WAY))
             self._times.end()
             self._finalizer.detach()
 
@@ -387,7 +387,7 @@ class BatchIterator(Iterator[Any]):
         self._runtime.check_caller()
         with self._epoch_lock:
             self._closed = True
-            self._runtime.end(self._run)
+            self._runtime.end(self._epoch)
             self._times.end()
-            self._run.epoch.inputs.feed.discard()  # else it is kept for a following part
+            self._epoch.inputs.feed.discard()  # else it is kept for a following part
             self._finalizer.detach()  # Ctrl-C that arrives while a finalizer runs may be lost

@@ -37,7 +37,7 @@ from gnndrive.loader.tracing import TraceCounters
 from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs
 from gnndrive.pipeline.leases import NoBuffer
-from gnndrive.pipeline.run import EpochRun, run_epoch
+from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.timeline import Timeline
 from gnndrive.pipeline.workers import ThreadWorkers
 from gnndrive.pyg.attributes import Attributes
@@ -82,7 +82,7 @@ class Runtime:
         self.array_pool = ArrayPool()
         self.larger_batch: tuple[Seeds, int, Bounds | None] | None = None
         # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
-        self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
+        self._tasks: dict[Epoch, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
         self._host, self.shares_buffer = host, host is not None and host.has_buffer
         self._closing, self._ended = threading.Lock(), False
@@ -190,9 +190,7 @@ class Runtime:
 
     # ---- epochs ----
 
-    def begin(
-        self, inputs: EpochInputs, times: EpochTimes, own: Callable[[EpochRun], object]
-    ) -> None:
+    def begin(self, inputs: EpochInputs, times: EpochTimes, own: Callable[[Epoch], object]) -> None:
         """Start an epoch, or a part of it, whose batches arrive in its output queue.
 
         Args:
@@ -210,16 +208,14 @@ class Runtime:
                 # Samples that fetch adjacency together are about half of the extracting queue, so
                 # that the other half is extracted meanwhile.
                 together = min(stages.samplers, stages.extracting_queue // 2 + 1)
-            run = EpochRun(
-                Epoch(
-                    inputs, self.adjacency.topologies, buffer, self._workers, stages,
-                    self.counters, together, times=times,
-                )
+            epoch = Epoch(
+                inputs, self.adjacency.topologies, buffer, self._workers, stages, self.counters,
+                together, times=times,
             )  # fmt: skip
-            task = asyncio.get_running_loop().create_task(run_epoch(run.epoch))
-            self._tasks[run] = task
-            task.add_done_callback(partial(self._on_end, run))
-            own(run)
+            task = asyncio.get_running_loop().create_task(run_epoch(epoch))
+            self._tasks[epoch] = task
+            task.add_done_callback(partial(self._on_end, epoch))
+            own(epoch)
             if self._trace_counters is not None:
                 self._trace_counters.start()
 
@@ -228,8 +224,8 @@ class Runtime:
     async def _wait_for_abandoned_epochs(self) -> None:
         """Wait for the end of epochs whose iterators were dropped, so that their buffers are free;
         raises ClosedError if the runtime was closed, perhaps meanwhile."""
-        for run, task in list(self._tasks.items()):
-            if run.epoch.output.ended:
+        for epoch, task in list(self._tasks.items()):
+            if epoch.output.ended:
                 await asyncio.wait([task])
         await self._buffers.closed()
         if self._freeing is not None:
@@ -244,47 +240,47 @@ class Runtime:
             await self._wait_for_abandoned_epochs()
         return not self._tasks
 
-    def stop(self, run: EpochRun, error: Exception | None = None) -> None:
+    def stop(self, epoch: Epoch, error: Exception | None = None) -> None:
         """In the loop thread: have an epoch end soon; its iterator then raises `error`, if any."""
-        ending = run.epoch.output.abandon(error)
-        run.epoch.inputs.stop()
+        ending = epoch.output.abandon(error)
+        epoch.inputs.stop()
         if not ending:  # else the task is ending by itself, and must not be cancelled
-            self._tasks[run].cancel()
+            self._tasks[epoch].cancel()
 
-    def _on_end(self, run: EpochRun, task: asyncio.Task[None]) -> None:
+    def _on_end(self, epoch: Epoch, task: asyncio.Task[None]) -> None:
         """Called when the epoch's task has ended, or was cancelled before its first step."""
-        self._tasks.pop(run, None)
-        run.epoch.output.finish(None)
+        self._tasks.pop(epoch, None)
+        epoch.output.finish(None)
         try:
             # What refers to the epoch still, an iterator or a traceback, shall not keep its memory.
-            buffer, run.epoch.buffer = run.epoch.buffer, NoBuffer()
+            buffer, epoch.buffer = epoch.buffer, NoBuffer()
             if not isinstance(buffer, NoBuffer):
                 self._buffers.give(buffer)
             if not task.cancelled():
                 task.result()  # if ending the epoch failed, the loop's exception handler reports it
         finally:
-            run.ended.set()
+            epoch.ended.set()
 
-    def drop(self, run: EpochRun) -> None:
+    def drop(self, epoch: Epoch) -> None:
         """Have an epoch end, without waiting for it. A finalizer may call this in any thread, also
         in one that the epoch's end waits for."""
         if not self.loop_thread.guard.forked:  # in a forked child there is no loop thread
-            self.loop_thread.call_soon(partial(self._stop_dropped, run))
+            self.loop_thread.call_soon(partial(self._stop_dropped, epoch))
 
-    def _stop_dropped(self, run: EpochRun) -> None:
-        task = self._tasks.get(run)
-        self.stop(run)
+    def _stop_dropped(self, epoch: Epoch) -> None:
+        task = self._tasks.get(epoch)
+        self.stop(epoch)
         if task is None:
-            run.epoch.times.end()
+            epoch.times.end()
         else:  # until then the sample stage may begin batches
-            task.add_done_callback(lambda _: run.epoch.times.end())
+            task.add_done_callback(lambda _: epoch.times.end())
 
-    def end(self, run: EpochRun, error: Exception | None = None) -> None:
+    def end(self, epoch: Epoch, error: Exception | None = None) -> None:
         """End an epoch and wait until all its reads and tasks have ended; its iterator then raises
         `error`, if any."""
         self.check_caller()
-        self.loop_thread.call_soon(partial(self.stop, run, error))
-        run.ended.wait()
+        self.loop_thread.call_soon(partial(self.stop, epoch, error))
+        epoch.ended.wait()
 
     @property
     def settings(self) -> RuntimeSettings:
@@ -297,9 +293,9 @@ class Runtime:
         settings = self.settings
         return settings.after_warm_up is not None and not settings.plan.holds_everything
 
-    def runs_only(self, run: EpochRun) -> bool:
-        """Whether `run` is the only running epoch."""
-        return list(self._tasks) == [run]
+    def runs_only(self, epoch: Epoch) -> bool:
+        """Whether `epoch` is the only running epoch."""
+        return list(self._tasks) == [epoch]
 
     def grow(self) -> None:
         """Replace the small feature buffer of a warm-up by a larger one; see `BufferPool.grow`."""
@@ -394,7 +390,7 @@ class Runtime:
         return read()
 
     def _epochs(self) -> list[Epoch]:
-        return [run.epoch for run in list(self._tasks)]
+        return list(self._tasks)
 
     def late_reason(self) -> str:
         """Why a batch may be late, as far as it is known; "": it is not."""
@@ -425,12 +421,12 @@ class Runtime:
 
     async def _free(self) -> None:
         self._buffers.retire()
-        for run in (runs := list(self._tasks)):
-            self.stop(run, ClosedError("the loader was closed in the middle of this epoch"))
+        for epoch in (epochs := list(self._tasks)):
+            self.stop(epoch, ClosedError("the loader was closed in the middle of this epoch"))
         while self._tasks:
             await asyncio.wait(self._tasks.values())
-        for run in runs:
-            run.epoch.times.end()
+        for epoch in epochs:
+            epoch.times.end()
         release(self._claim)
         try:
             await self._buffers.drain()

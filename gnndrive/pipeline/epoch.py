@@ -257,6 +257,7 @@ class Epoch:
         seeds_drawn: the index of the next batch whose seeds are drawn.
         extracting, training, releasing: the queues between the stages.
         picking: held by the extractor that chooses the next samples.
+        ended: set when `run_epoch` has returned and the buffer is free.
     """
 
     inputs: EpochInputs
@@ -266,7 +267,6 @@ class Epoch:
     stages: Stages
     counters: Counters
     combined: int = 1
-    output: OutputQueue = field(default_factory=OutputQueue)
     times: EpochTimes = field(default_factory=lambda: EpochTimes(StageTimes()))
 
     def __post_init__(self) -> None:
@@ -276,7 +276,7 @@ class Epoch:
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
         self.releasing: Channel[Gathered] = Channel(None)
-        self.picking = asyncio.Lock()
+        self.picking, self.output, self.ended = asyncio.Lock(), OutputQueue(), threading.Event()
 
     def count_batch(self, item: Extracted, gather_s: float) -> None:
         """Count a batch before it is put into `output`; making it took `gather_s` seconds."""

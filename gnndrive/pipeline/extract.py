@@ -1,9 +1,6 @@
 """The extract stage: several tasks, each of which brings batches' rows into the feature buffer
 (GNNDrive §4.2).
 
-`run_epoch` starts the tasks; each takes samples from the extracting queue, joins the feature
-buffer's admission queue for them and puts the extracted batches into the training queue.
-
 A task takes one sample, and with it those samples behind it that are ready and that the buffer can
 hold together: a sweep, whose rows are read in one sorted pass. On a disk whose requests cost as
 much as some ten kilobytes of bandwidth, the rows of one batch already make a pass over a good part

@@ -8,26 +8,12 @@ every read has ended before the feature buffer is given to another epoch (rule 1
 from __future__ import annotations
 
 import asyncio
-import threading
 from functools import partial
 
 from gnndrive.common.errors import ClosedError
 from gnndrive.pipeline.epoch import Epoch, Extracted, Sampled
 from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.train import EpochFailed, release_stage, train_stage
-
-
-class EpochRun:
-    """A running epoch, as its iterator sees it.
-
-    Attributes:
-        epoch: what its stages share; the iterator takes batches from `epoch.output`.
-        ended: set when `run_epoch` has returned and the epoch's buffer is free.
-    """
-
-    def __init__(self, epoch: Epoch) -> None:
-        self.epoch = epoch
-        self.ended = threading.Event()
 
 
 async def run_epoch(epoch: Epoch) -> None:

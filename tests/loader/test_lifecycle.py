@@ -366,7 +366,7 @@ def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(make, mon
     runtime = dropped._runtime
     inside.wait()
     monkeypatch.setattr(asyncio, "wait", closed_meanwhile)
-    runtime.drop(dropped._run)
+    runtime.drop(dropped._epoch)
     with pytest.raises(ClosedError):
         iter(loader)
     assert closing
@@ -385,7 +385,7 @@ def test_as_many_iterators_as_memory_holds(make):
     first.close()
     loader = make(buffer="40KB", memory=alone.plan().total_bytes + 2 * more + 1000, **stages)
     live = [iter(loader) for _ in range(3)]
-    assert len({id(iterator._run.epoch.buffer) for iterator in live}) == 3
+    assert len({id(iterator._epoch.buffer) for iterator in live}) == 3
     with pytest.raises(ConfigError, match="a second live iterator"):
         iter(loader)
     live.pop().close()
