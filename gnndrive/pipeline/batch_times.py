@@ -64,12 +64,8 @@ def middle_of(bucket: int) -> float:
 
 @dataclass
 class Histogram:
-    """Counts times in buckets that grow with the time; at most some 2,000 buckets are in use.
-
-    Attributes:
-        total_ns: the sum of the times that were added.
-        buckets: how many times each bucket has.
-    """
+    """Counts times, whose sum is `total_ns`, in buckets that grow with the time; at most some 2,000
+    buckets are in use."""
 
     total_ns: int = 0
     buckets: Counter[int] = field(default_factory=Counter)
@@ -285,13 +281,8 @@ class BatchTimes:
 
 
 class EpochTimes:
-    """The records of one iterator's batches, in all parts of its epoch.
-
-    Args:
-        stages: what all iterators of the loader report to.
-        timeline: gets what the batches did; None: there is none.
-        epoch: the epoch's number, for the timeline.
-    """
+    """The records of one iterator's batches, in all parts of its epoch. `stages` is what all
+    iterators of the loader report to."""
 
     def __init__(
         self, stages: StageTimes, timeline: Timeline | None = None, epoch: int = 0

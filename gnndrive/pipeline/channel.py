@@ -130,8 +130,8 @@ class Channel(Source[Item]):
         self.reserved += count
 
     def put(self, index: int, item: Item) -> None:
-        """Put the item of batch `index`; never waits. A place was reserved for it before, except in
-        the releasing queue, which has no bound."""
+        """Put the item of batch `index`; never waits. A place was reserved for it before, if the
+        channel has a bound."""
         self._items[index if self.ordered else self._arrived] = item
         self._arrived += 1
         self._wake_waiters()

@@ -132,9 +132,8 @@ def _join_admission_queue(
 
 
 def _mark_grant(times: BatchTimes, ticket: Any, valid: bool) -> None:
-    """Mark the grant when it comes: the task that waits for it may be waiting for another batch of
-    the sweep. If rows are valid when they are granted (`valid`), what was waited for cannot be told
-    apart, and counts as reading."""
+    """Mark the grant when it comes, though the task that waits for it may wait for another batch of
+    the sweep. If rows are `valid` when granted, all that was waited for counts as reading."""
     if valid or ticket.granted.done():
         times.granted_at_once()
     else:

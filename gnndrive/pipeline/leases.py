@@ -1,7 +1,5 @@
-"""What the stages call of a feature buffer and of a batch's lease in it.
-
-The feature buffer is this process's own (`buffer/feature_buffer.py`), or the host service's
-(`host/remote_buffer.py`). Tickets are the buffer's own affair: the stages only pass them back.
+"""What the stages call of a feature buffer, this process's own or the host service's, and of a
+batch's lease in it. Tickets are the buffer's own affair: the stages only pass them back.
 """
 
 from __future__ import annotations

@@ -80,12 +80,9 @@ class OutputQueue:
     def put(self, batch: Any, memory: References = (), times: BatchTimes | None = None) -> None:
         """Add a batch; after the end it is dropped, because no user will take it.
 
-        Args:
-            batch: any object.
-            memory: weak references to what holds its memory, which comes back after the batch is
-                finalized: a moment later, because torch releases the GIL while it frees a tensor,
-                or much later, if the user keeps a tensor.
-            times: the batch's.
+        `memory` refers to what holds the batch's memory, which comes back after the batch is
+        finalized: a moment later, because torch releases the GIL while it frees a tensor, or much
+        later, if the user keeps a tensor.
         """
         with self._lock:
             if not self._ended:
@@ -113,16 +110,11 @@ class OutputQueue:
             self._notify()
 
     def abandon(self, error: BaseException | None = None) -> bool:
-        """Drop the ready batches and end the queue; returns whether it had ended before.
-
-        Args:
-            error: raised by the next `get` if batches are lost by this; None: the queue just ends.
-        """
+        """Drop the ready batches and end the queue; returns whether it had ended before. The next
+        `get` raises `error`, if any, if batches are lost by this."""
         with self._lock:
             before = self._ended
-            if error is None:
-                self._error = None
-            elif self._ready or not before:
+            if error is None or self._ready or not before:
                 self._error = error
             self._ready.clear()
             self._ended = True

@@ -1,9 +1,8 @@
 """The sample stage: tasks draw seeds in order and sample them in worker threads (GNNDrive §4.1).
 
-`SampledFeed` starts the tasks; the samples go to the extract stage. If samplers read the adjacency
-from disk on demand, one task draws several samples at once, and their samplers join one
-`CombinedFetch`, so that what they need is read in one pass. Otherwise each sampler is a task of its
-own. Other feeds (`epoch.Feed`) sample with the same functions.
+If samplers read the adjacency from disk on demand, one task draws several samples at once, and
+their samplers join one `CombinedFetch`, so that what they need is read in one pass. Otherwise each
+sampler is a task of its own. Other feeds (`epoch.Feed`) sample with the same functions.
 """
 
 from __future__ import annotations
@@ -109,11 +108,8 @@ async def sample_together(
     behind the other. A combined fetch waits for all of its participants; in this order the
     participants of the oldest one always run at the same time.
 
-    Args:
-        epoch: their epoch.
-        drawn: the seeds of each batch.
-        each: samples one of them, in a worker; its first await is that of the worker, or all of
-            them wait for the same before it.
+    `each` samples one of them, in a worker; its first await is that of the worker, or all of them
+    wait for the same before it.
     """
     combined: CombinedFetch[Any] = CombinedFetch()
     participants = [combined.join() for _ in drawn]
