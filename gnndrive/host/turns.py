@@ -125,17 +125,6 @@ class Turns(Source[Item]):
         while not self.peek(1):
             await change_of(self)
 
-    @property
-    def room(self) -> int:
-        """See `Source.room`."""
-        return sys.maxsize
-
-    @property
-    def under_way(self) -> int:
-        """See `Source.under_way`; ranks do not say which batches they make."""
-        return 0
-
-    @property
-    def coming(self) -> int:
-        """See `Source.coming`; not known."""
+    def reach(self, together: int) -> int:
+        """See `Source.reach`; ranks do not say which batches they make."""
         return sys.maxsize

@@ -29,30 +29,18 @@ class Source(ABC, Generic[Item]):
     """What a stage takes items from; `change_of` waits for its changes.
 
     Attributes:
-        bound: the most places that are reserved and not yet taken; None: no limit.
         taken: how many items were taken, or in an ordered channel the index of the next one.
     """
 
-    bound: int | None = None
     taken = 0
 
     def __init__(self) -> None:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
-    @property
     @abstractmethod
-    def room(self) -> int:
-        """Free places."""
-
-    @property
-    @abstractmethod
-    def under_way(self) -> int:
-        """Places reserved and not yet taken: items that are being made or were put."""
-
-    @property
-    @abstractmethod
-    def coming(self) -> int:
-        """Items that are yet to be taken; `sys.maxsize` if that is not known."""
+    def reach(self, together: int) -> int:
+        """The most items that can become ready before one is taken, if `together` of them are begun
+        at a time."""
 
     @abstractmethod
     async def arrival(self) -> None:
@@ -103,7 +91,7 @@ class Channel(Source[Item]):
 
     @property
     def under_way(self) -> int:
-        """See `Source.under_way`."""
+        """Places reserved and not yet taken: items that are being made or were put."""
         return self.reserved - self.taken
 
     async def reserve(self, count: int = 1) -> None:
@@ -121,7 +109,7 @@ class Channel(Source[Item]):
 
     @property
     def room(self) -> int:
-        """See `Source.room`."""
+        """Free places."""
         return sys.maxsize if self.bound is None else self.bound - self.under_way
 
     def reserve_now(self, count: int) -> None:
@@ -159,10 +147,11 @@ class Channel(Source[Item]):
                 raise ChannelEnded
             await change_of(self)
 
-    @property
-    def coming(self) -> int:
-        """See `Source.coming`; not known until `end` is called."""
-        return sys.maxsize if self._total is None else self._total - self.taken
+    def reach(self, together: int) -> int:
+        """See `Source.reach`. A combined fetch starts only when there are places for all of its
+        samples; with fewer, no more samples will come."""
+        begun = self.under_way + (self.room if self.room >= together else 0)
+        return begun if self._total is None else min(begun, self._total - self.taken)
 
     def peek(self, most: int) -> list[Item]:
         """See `Source.peek`."""

@@ -80,8 +80,7 @@ async def _next_sweep_size(epoch: Extracting) -> int:
     training, extracting = epoch.training, epoch.extracting
     await extracting.arrival()
     await asyncio.sleep(0)  # so that a gather of rows that have just landed starts before this
-    bounds = (channel.bound or SWEEP_MAX for channel in (training, extracting))
-    most = min(epoch.stages.sweep or SWEEP_MAX, *bounds)
+    most = min(epoch.stages.sweep or SWEEP_MAX, training.bound or SWEEP_MAX)
     held, full = 1, False
     while True:
         ready = extracting.peek(most)
@@ -94,11 +93,7 @@ async def _next_sweep_size(epoch: Extracting) -> int:
                 [_rows_needed(item) for item in ready[: held + 1]]
             )
             held += not full
-        # A combined fetch starts only when there are places for all of its samples; with fewer, no
-        # more samples will come.
-        more = extracting.room if extracting.room >= epoch.together else 0
-        reach = extracting.under_way + more
-        target = held if full else min(most, extracting.coming, reach)
+        target = held if full else min(most, extracting.reach(epoch.together))
         if held >= target and training.room >= held:
             return held
         no_gain = held < target or epoch.buffer.missing_share < FEW_MISSING
