@@ -245,9 +245,10 @@ class BatchTimes:
         self.disk: list[tuple[int, int]] = []
         self.worker = ""
 
-    def mark(self, mark: int) -> None:
-        """The stage before `mark` ends now. Marks that were left out are made at the same time; a
-        mark that comes after a later one is ignored, and so are all after `end`."""
+    def mark(self, mark: int, from_disk: bool = False) -> None:
+        """The stage before `mark` ends now; `from_disk`: the batch waited for the disk in it. Marks
+        that were left out are made at the same time; a mark that comes after a later one is
+        ignored, and so are all after `end`."""
         with self._stages.lock:  # the loop's thread may end the record of a worker's batch
             if self._ended or mark <= self.reached:
                 return
@@ -256,17 +257,8 @@ class BatchTimes:
             for each in range(self.reached + 1, mark + 1):
                 self.marks[each] = now
             self.reached, self._ended = mark, entered is None
-
-    def granted_at_once(self) -> None:
-        """The batch is admitted, and has not waited for slots."""
-        self.mark(GRANTED)
-        self.disk.append((self.marks[JOINED], self.marks[GRANTED]))
-
-    def sampled(self, from_disk: bool) -> None:
-        """The sample is made; `from_disk`: it was read instead of drawn."""
-        self.mark(SAMPLED)
-        if from_disk:
-            self.disk.append((self.marks[SAMPLING], self.marks[SAMPLED]))
+            if from_disk:
+                self.disk.append((self.marks[mark - 1], now))
 
     def waited_for_disk(self, begin: int) -> None:
         """From `begin` until now the batch waited for the disk."""

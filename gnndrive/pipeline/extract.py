@@ -130,7 +130,7 @@ def _mark_grant(times: BatchTimes, ticket: Any, valid: bool) -> None:
     """Mark the grant when it comes, though the task that waits for it may wait for another batch of
     the sweep. If rows are `valid` when granted, all that was waited for counts as reading."""
     if valid or ticket.granted.done():
-        times.granted_at_once()
+        times.mark(GRANTED, from_disk=True)  # its first reads are under way
     else:
         ticket.granted.add_done_callback(lambda granted: times.mark(GRANTED))
 

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from gnndrive.common.records import Sample, Seeds, Subgraph
-from gnndrive.pipeline.batch_times import DRAWN, SAMPLING, BatchTimes
+from gnndrive.pipeline.batch_times import DRAWN, SAMPLED, SAMPLING, BatchTimes
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled
 from gnndrive.pipeline.workers import carried
@@ -144,7 +144,7 @@ def _sample(sampling: Sampling, topologies: Sequence[Topology]) -> tuple[Sampled
     sample = sample_seeds(sampling, topologies)
     seeds = seeds if sample.replayed is None else sample.replayed.seeds
     rows = sampling.epoch.inputs.assembly.rows_of(sample)
-    times.sampled(from_disk=sample.replayed is not None)
+    times.mark(SAMPLED, from_disk=sample.replayed is not None)  # a replayed one was read
     return Sampled(seeds, sample, rows, times), perf_counter() - started
 
 

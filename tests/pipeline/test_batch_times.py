@@ -136,7 +136,7 @@ def test_what_is_read_meanwhile_counts_as_disk():
     found = causes(times, 100, 250, ())
     assert found == {"disk": 8 + 50, "sampling": 100 - 8 - 10, "slots": 10}
     times = record(0, 1, 2, 10, more=(30, 40))
-    times.granted_at_once()  # it has its slots
+    times.mark(GRANTED, from_disk=True)  # it has its slots
     assert causes(times, 10, 35, ()) == {"disk": 25}
 
 

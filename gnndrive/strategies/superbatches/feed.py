@@ -30,6 +30,7 @@ from gnndrive.buffer.foreseen import add_later
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Codes, NextUses, Sample
+from gnndrive.pipeline.batch_times import SAMPLED
 from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled
 from gnndrive.pipeline.sample import (
     SampledFeed,
@@ -312,7 +313,7 @@ def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool,
     assert superbatch.trace is not None
     sampling.epoch.inputs.assembly.check_sample(sample)
     written = superbatch.trace.write(sampling.seeds, sample)
-    sampling.times.sampled(from_disk=False)
+    sampling.times.mark(SAMPLED)
     return written, perf_counter() - started
 
 
