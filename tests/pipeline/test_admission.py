@@ -2,8 +2,8 @@
 comes back, and the next lease works."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from tests.pipeline.conftest import DEVICES
 from tests.pipeline.tight import (
     SLOTS,
     Refusing,
+    buffer_of,
     closing,
     ids,
     in_virtual_loop,
@@ -325,10 +326,7 @@ async def test_a_buffer_that_breaks_meanwhile(rows, monkeypatch):
 # ---- two tables behind one gate
 
 
-@asynccontextmanager
-async def two_tables(
-    rows: TableFile, part_rows: int = 2
-) -> AsyncIterator[tuple[Simulation, FeatureBuffer]]:
+def two_tables(rows: TableFile, part_rows: int = 2) -> AbstractAsyncContextManager[FeatureBuffer]:
     simulation = Simulation(Scenario(rows, slots=SLOTS), seed=0)
     tables = {
         name: SlotTable(
@@ -337,13 +335,7 @@ async def two_tables(
         )
         for name in ("one", "two")
     }  # fmt: skip
-    buffer = FeatureBuffer(tables, part_rows)
-    yield simulation, buffer
-    await buffer.drain()
-    buffer.verify()
-    assert [table.available for table in tables.values()] == [SLOTS, SLOTS]
-    await buffer.aclose()
-    await simulation.close()
+    return buffer_of(simulation, tables, part_rows)
 
 
 @pytest.mark.parametrize(("part_rows", "takes"), [(2, True), (100, False)])
@@ -352,7 +344,7 @@ async def two_tables(
 async def test_a_lease_of_both(rows, part_rows, takes, tight):
     """Without parts it takes no slots until both tables have enough, because two batches could
     wait for each other for ever; in parts it takes the slots that are available."""
-    async with two_tables(rows, part_rows) as (_, buffer):
+    async with two_tables(rows, part_rows) as buffer:
         held = {name: ids(0, 12 if name == tight else 2) for name in ("one", "two")}
         first = await buffer.lease(held)
         wanted = {"one": ids(20, 34), "two": ids(30, 44)}
@@ -380,7 +372,7 @@ async def test_a_lease_of_both(rows, part_rows, takes, tight):
 async def test_memory_that_is_short_for_a_table(rows, monkeypatch, part_rows, owner, what, call):
     """When it is admitted, whole or by parts, or when holds are made behind the last part: what
     both tables hold is released once, and the next batch is admitted."""
-    async with two_tables(rows, part_rows) as (_, buffer):
+    async with two_tables(rows, part_rows) as buffer:
         first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
         await first.ready()
         with monkeypatch.context() as patch:

@@ -1,10 +1,6 @@
 """The pipeline with places for whole batches and rows that never leave the buffer."""
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +10,11 @@ from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.common.errors import ClosedError, ReadError
-from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import scenarios
-from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one
-from tests.pipeline.tight import Refusing, ids, in_virtual_loop
+from tests.pipeline.scenarios import PLACES, lease_once, run_one
+from tests.pipeline.tight import Refusing, buffer_of, ids, in_virtual_loop
 
 RESIDENTS, PLACE_ROWS = 20, 16
 NONE = np.empty(0, np.int64)
@@ -45,38 +40,25 @@ def test_all_ends_well(rows, seeds, monkeypatch, scenario):
 # ---- two tables with places behind one gate
 
 
-@asynccontextmanager
-async def two_tables(
-    rows: TableFile, seed: int = 0, faults: Faults = NOISE
-) -> AsyncIterator[Callable[[dict[str, Int64Array]], Coroutine[Any, Any, None]]]:
-    """What leases from two tables that have places."""
-    simulation = Simulation(Scenario(rows, places=1, faults=faults), seed)
-    slots = RESIDENTS + 2 * PLACE_ROWS
-    tables = {
-        name: PlaceTable(
-            rows.row_count, residents, 2, PLACE_ROWS, rows.row_bytes,
-            Host().allocate(slots, rows.row_bytes), simulation.table.tier,
-        )
-        for name, residents in (("one", RESIDENTS), ("two", 0))
-    }  # fmt: skip
-    buffer = FeatureBuffer(tables)
-    buffer.begin_residents()
-    yield functools.partial(lease_once, simulation, buffer=buffer)
-    await buffer.drain()
-    buffer.verify()
-    assert buffer.idle
-    assert [table.available for table in tables.values()] == [2 * PLACE_ROWS] * 2
-    await buffer.aclose()
-    await simulation.close()
-
-
 @in_virtual_loop
 async def test_a_batch_has_the_errors_of_its_own_rows(rows):
     """A batch without rows of a table has no error of another batch that needs the table."""
     faults = Faults(eio_offsets=((100 * rows.row_bytes, 101 * rows.row_bytes),), delay_turns_max=4)
-    async with two_tables(rows, faults=faults) as lease:
+    simulation = Simulation(Scenario(rows, places=1, faults=faults), 0)
+    tables = {
+        name: PlaceTable(
+            rows.row_count, residents, 2, PLACE_ROWS, rows.row_bytes,
+            Host().allocate(RESIDENTS + 2 * PLACE_ROWS, rows.row_bytes), simulation.table.tier,
+        )
+        for name, residents in (("one", RESIDENTS), ("two", 0))
+    }  # fmt: skip
+    async with buffer_of(simulation, tables) as buffer:
+        buffer.begin_residents()
         wanted = (ids(0, 30), NONE), (ids(40, 50), ids(96, 104)), (ids(60, 70), NONE)
-        users = [asyncio.ensure_future(lease({"one": a, "two": b})) for a, b in wanted]
+        users = [
+            asyncio.ensure_future(lease_once(simulation, {"one": a, "two": b}, buffer=buffer))
+            for a, b in wanted
+        ]
         await asyncio.wait(users)
         assert isinstance(users[1].exception(), ReadError)
         users[0].result()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.lru import LRU
@@ -48,6 +49,22 @@ def simulation_of(
 ) -> AbstractAsyncContextManager[Simulation]:
     scenario = Scenario(rows, slots=slots, part_rows=part_rows, policy=policy or LRU())
     return closing(Simulation(scenario, seed=0))
+
+
+@asynccontextmanager
+async def buffer_of(
+    simulation: Simulation, tables: dict[str, Any], *part_rows: int
+) -> AsyncIterator[FeatureBuffer]:
+    """A buffer of other tables on the simulation's disk; at its end every slot must be there."""
+    buffer = FeatureBuffer(tables, *part_rows)
+    slots = [table.available for table in tables.values()]
+    yield buffer
+    await buffer.drain()
+    buffer.verify()
+    assert buffer.idle
+    assert [table.available for table in tables.values()] == slots
+    await buffer.aclose()
+    await simulation.close()
 
 
 async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:
