@@ -10,19 +10,17 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
 from gnndrive.testing.simulation import Simulation
 from tests.pipeline import tight
-from tests.pipeline.tight import SLOTS, ids, in_virtual_loop
+from tests.pipeline.scenarios import lease_once
+from tests.pipeline.tight import SLOTS, ids, in_virtual_loop, loads
 
 simulation_of = functools.partial(tight.simulation_of, part_rows=4, policy=Belady())
 
 
 async def visit(simulation: Simulation, index: int | None, wanted: Int64Array) -> int:
     """Lease, wait and release; returns how many rows had to be read."""
-    before = simulation.table.stats()["loads"]
-    (ticket,) = simulation.buffer.join([(index, {"x": wanted})])
-    lease = await simulation.buffer.granted(ticket)
-    await lease.ready()
-    lease.release()
-    return simulation.table.stats()["loads"] - before
+    before = loads(simulation)
+    await lease_once(simulation, {"x": wanted}, index)
+    return loads(simulation) - before
 
 
 @in_virtual_loop
@@ -75,8 +73,8 @@ async def test_more_batches_than_the_window_holds(rows):
         for index, wanted in parts.items():
             simulation.buffer.announce(index, {"x": wanted})
         assert simulation.table.announced == 20
-        loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
-        assert sum(loads) == 8 * 11, "Belady's optimum"
+        read = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
+        assert sum(read) == 8 * 11, "Belady's optimum"
 
 
 @pytest.mark.parametrize("announced", [True, False])

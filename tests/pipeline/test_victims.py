@@ -20,7 +20,6 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Int64Array, NextUses, TableFile
 from gnndrive.disk.tiers._victims import Victims
-from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, simulate
 from tests.pipeline.dropped import slow_copies_back
 from tests.pipeline.scenarios import (
@@ -28,12 +27,13 @@ from tests.pipeline.scenarios import (
     SLOW,
     cancelled_leases_come_back,
     failing_epoch_ends,
+    lease_once,
     run_one,
     victims,
     victims_back_at_once,
     victims_of_few_slots,
 )  # fmt: skip
-from tests.pipeline.tight import in_virtual_loop, short_of_memory
+from tests.pipeline.tight import in_virtual_loop, loads, short_of_memory
 
 RULES = pytest.mark.parametrize("rule", ["victim", "victim-queues"])
 
@@ -86,19 +86,16 @@ def test_errors_and_cancellation(rows, seeds, rule):
 
 
 @RULES
-def test_an_epoch_that_is_broken_off_and_the_next(rows, seeds, rule, counted):
+@in_virtual_loop
+async def test_an_epoch_that_is_broken_off_and_the_next(rows, seeds, rule, counted):
     """Batches that were announced never come, and the next epoch's indices begin at 0 again."""
-
-    async def main(seed: int) -> None:
+    for seed in seeds(3):
         scenario = Scenario(rows, slots=32, faults=SLOW, stages=AHEAD, **victims(rule))
         simulation = Simulation(scenario, seed)
         for number, limit in enumerate((seed % 7, 3, None)):
             await run_one(simulation, number, limit)
             simulation.check_idle()
         await simulation.close()
-
-    for seed in seeds(3):
-        run(main(seed))
     assert counted["served"] > 0
 
 
@@ -110,23 +107,15 @@ def tier_of(simulation: Simulation) -> Victims:
     return simulation.table.tier
 
 
-async def take(simulation: Simulation, wanted: dict[str, Int64Array]) -> None:
-    lease = await simulation.buffer.lease(wanted)
-    try:
-        await lease.ready()
-    finally:
-        lease.release()
-
-
 @in_virtual_loop
 async def test_closing_waits_for_copies_out(rows):
     """Of rows that nothing fetches any more; the memory is freed after them (rule 13)."""
     simulation = Simulation(Scenario(rows, slots=16, **victims()), 1)
     buffer, driver, tier = simulation.buffer, simulation.device.driver, tier_of(simulation)
     first, other = HALVES
-    await take(simulation, first)
+    await lease_once(simulation, first)
     buffer.announce(16, first)
-    await take(simulation, other)
+    await lease_once(simulation, other)
     kept: Any = tier._memory
     kept, pinned = kept.rows, driver.pinned_bytes
     buffer.withdraw(16, first)
@@ -166,12 +155,12 @@ async def test_a_copy_that_fails_breaks_the_batches_that_need_its_rows(rows, mon
     simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
     buffer, tier = simulation.buffer, tier_of(simulation)
     first, other = HALVES
-    await take(simulation, first)
+    await lease_once(simulation, first)
     buffer.announce(3, first)
     # Without a copy the first lease is refused, and the rows of the second are read.
     for wanted, refused in ((other, not late), (first, True)):
         with pytest.raises(RuntimeError, match="is gone") if refused else nullcontext():
-            await take(simulation, wanted)
+            await lease_once(simulation, wanted)
     buffer.withdraw(3, first)
     await buffer.drain()
     await tier.aclose()
@@ -184,7 +173,7 @@ async def test_a_copy_that_is_cancelled_from_outside_counts_as_failed(rows):
     simulation = Simulation(Scenario(rows, slots=16, part_rows=100, **victims()), 1)
     buffer, tier = simulation.buffer, tier_of(simulation)
     first, other = HALVES
-    await take(simulation, first)
+    await lease_once(simulation, first)
     buffer.announce(3, first)
     lease = await buffer.lease(other)
     for task in tier._copies_out:
@@ -192,7 +181,7 @@ async def test_a_copy_that_is_cancelled_from_outside_counts_as_failed(rows):
     await lease.ready()
     lease.release()
     with pytest.raises(ClosedError, match="a copy was cancelled"):
-        await take(simulation, first)
+        await lease_once(simulation, first)
     await buffer.drain()
     await tier.aclose()
 
@@ -229,12 +218,9 @@ class Bench:
 
     async def visit(self, rows: Int64Array, index: int | None = None) -> int:
         """Lease, check and release; returns how many rows were read from the disk."""
-        table, tier = self.simulation.table, self.tier
-        before = table.stats()["loads"] - tier.rows_served
-        lease = await self.buffer.granted(self.buffer.join([(index, {"x": rows})])[0])
-        await lease.ready()
-        lease.release()
-        return int(table.stats()["loads"] - tier.rows_served - before)
+        before = loads(self.simulation) - self.tier.rows_served
+        await lease_once(self.simulation, {"x": rows}, index)
+        return loads(self.simulation) - self.tier.rows_served - before
 
     async def next_batch(self, index: int, number: int, code: int) -> int:
         """Visit with a batch whose rows are needed next by the batch with this code."""
