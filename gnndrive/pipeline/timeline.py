@@ -98,7 +98,7 @@ class Timeline:
 
     def counter(self, at: int, name: str, value: float) -> None:
         """The value of a counter from time `at` on."""
-        self.add(self._event("C", name, at, args={"value": value}))
+        self.add([self._text("C", name, at, f'"args": {{"value": {value}}}')])
 
     def copied(self, row_bytes: int, rows: int, begin: int) -> None:
         """So many rows were copied to the device, from `begin` until now."""
@@ -138,7 +138,7 @@ class Timeline:
         dropped, self._dropped = self._dropped, 0
         if dropped:
             name = f"{dropped} events were dropped, because they came faster than they were written"
-            yield from self._event("i", name, self.clock(), s="p")
+            yield self._text("i", name, self.clock(), '"s": "p"')
 
     def share(self) -> Timeline:
         """The same timeline for another loader; it is closed when both have closed it."""
@@ -172,12 +172,9 @@ class Timeline:
             args: what the span says of itself, in JSON.
         """
         self._number += 1
-        # Formatted by hand, because most events are of this kind.
-        head = f'"name": "{name}", "cat": "gnndrive", "pid": {self._pid}, "tid": 0'
         number = f'"id2": {{"local": "{self._number:#x}"}}'
-        begin_us, end_us = self._micros(begin), self._micros(end)
-        yield f'{{"ph": "b", {head}, "ts": {begin_us:.3f}, {number}, "args": {args}}}'
-        yield f'{{"ph": "e", {head}, "ts": {end_us:.3f}, {number}}}'
+        yield self._text("b", name, begin, f'{number}, "args": {args}')
+        yield self._text("e", name, end, number)
 
     def slice(
         self, name: str, tid: int, thread: str, begin: int, end: int, args: str
@@ -186,20 +183,18 @@ class Timeline:
         if tid not in self._named:
             self._named.add(tid)
             yield self._metadata("thread_name", tid, name=thread)
-        head = f'"name": "{name}", "cat": "gnndrive", "pid": {self._pid}, "tid": {tid}'
-        times = f'"ts": {self._micros(begin):.3f}, "dur": {(end - begin) / 1_000:.3f}'
-        yield f'{{"ph": "X", {head}, {times}, "args": {args}}}'
+        fields = f'"dur": {(end - begin) / 1_000:.3f}, "args": {args}'
+        yield self._text("X", name, begin, fields, tid)
 
-    def _event(self, phase: str, name: str, at: int, **fields: Any) -> Iterator[str]:
-        event = {"ph": phase, "name": name, "cat": "gnndrive", "pid": self._pid, "tid": 0}
-        yield json.dumps(event | {"ts": self._micros(at)} | fields)
+    def _text(self, phase: str, name: str, at: int, fields: str, tid: int = 0) -> str:
+        """An event at a time of the clock; formatted by hand, because there are many."""
+        return (
+            f'{{"ph": "{phase}", "name": "{name}", "cat": "gnndrive", "pid": {self._pid}, '
+            f'"tid": {tid}, "ts": {(at + self._zero) / 1_000:.3f}, {fields}}}'
+        )
 
     def _metadata(self, what: str, tid: int = 0, **args: Any) -> str:
         return json.dumps({"ph": "M", "name": what, "pid": self._pid, "tid": tid, "args": args})
-
-    def _micros(self, at: int) -> float:
-        """A time of the clock in microseconds since the base."""
-        return (at + self._zero) / 1_000
 
 
 class TraceFile:
