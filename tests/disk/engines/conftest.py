@@ -1,8 +1,9 @@
 """Fixtures: tables on disk, and memory in which their rows land."""
 
 import mmap
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,58 @@ import pytest
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Landing, Stretch, TableFile
 from gnndrive.disk.engines.base import Engine
+from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.read_job import ReadJob
 
 DATA_OFFSET = 4096
+UNTOUCHED = 0xEE
 
 
 @dataclass
 class Rows:
     """A table on disk, its bytes, and slots to read rows into."""
 
-    table: TableLayout
+    file: TableFile
+    table: Layout
     content: np.ndarray
     memory: np.ndarray
     landing: Landing
 
-    def wrong(self, rows: np.ndarray, slots: np.ndarray) -> int:
+    def locate(self, rows: np.ndarray, slots: np.ndarray | None = None) -> ReadJob:
+        """Plan to read rows into slots; None: each into the slot of its number."""
+        slots = rows.astype(np.int32) if slots is None else slots
+        return self.table.locate(rows, slots, self.landing)
+
+    def wrong(self, rows: Any, slots: Any) -> int:
         """Return how many of `slots` do not hold their row."""
         return int((self.memory[slots] != self.content[rows]).any(axis=1).sum())
+
+    async def ended(
+        self, stretches: AsyncIterable[Stretch], rows: np.ndarray, slots: np.ndarray
+    ) -> tuple[list[int], list[tuple[int, int, int]]]:
+        """Follow stretches to their end: each slot fails or lands, once, and has its row when it is
+        reported. Returns the slots that landed, in that order, and all failures."""
+        row_of = dict(zip(slots.tolist(), rows.tolist(), strict=True))
+        landed, failures = list[int](), list[Any]()
+        async for stretch in stretches:
+            some = stretch.slots.tolist()
+            assert not self.wrong([row_of[slot] for slot in some], some), "a wrong row"
+            landed += some
+            failures += stretch.failures.tolist()
+        assert not self.wrong([row_of[slot] for slot in landed], landed), "written over later"
+        ended = [*landed, *(slot for slot, _, _ in failures)]
+        assert sorted(ended) == sorted(slots.tolist()), "not each slot once"
+        return landed, failures
+
+    async def bring(
+        self, engine: Engine, rows: np.ndarray, slots: np.ndarray | None = None
+    ) -> ReadJob:
+        """Read rows into slots, or each into that of its number; all of them must land."""
+        slots = rows.astype(np.int32) if slots is None else slots
+        job = self.locate(rows, slots)
+        assert not (await self.ended(engine.read(job), rows, slots))[1]
+        return job
 
 
 def slot_memory(slots: int, stride: int) -> np.ndarray:
@@ -39,32 +74,26 @@ def slot_memory(slots: int, stride: int) -> np.ndarray:
 
 
 def make_rows(
-    folder: Path,
-    row_bytes: int,
-    row_count: int,
-    slots: int | None = None,
-    cut_bytes: int = 0,
-    land_direct: bool = True,
-    **table: Any,
-) -> Rows:
-    """A table of random bytes; the file lacks the last `cut_bytes`."""
+    folder: Path, row_bytes: int, row_count: int, slots: int = 0, stride: int = 0,
+    cut_bytes: int = 0, direct: bool = True, **table: Any,
+) -> Rows:  # fmt: skip
+    """A table of random bytes; the file lacks the last `cut_bytes`. Without `slots` there is one
+    for each row, without `stride` they lie side by side; all their bytes are `UNTOUCHED`."""
     content = np.random.default_rng(row_bytes).integers(0, 256, (row_count, row_bytes), np.uint8)
-    path = folder / f"rows_{row_bytes}_{row_count}.bin"
+    path = folder / f"rows{len(list(folder.iterdir()))}"
     whole = bytes(DATA_OFFSET) + content.tobytes()
     path.write_bytes(whole[: len(whole) - cut_bytes])
     file = TableFile(str(path), DATA_OFFSET, row_count, row_bytes, "uint8", (row_bytes,))
-    memory = slot_memory(row_count if slots is None else slots, row_bytes)
+    memory = slot_memory(slots or row_count, stride or row_bytes)
+    memory[:] = UNTOUCHED
     address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
-    landing = Landing(address, row_bytes, land_direct)
-    return Rows(TableLayout(file, **table), content, memory, landing)
+    landing = Landing(address, stride or row_bytes, direct, memory)
+    return Rows(file, TableLayout(file, **table), content, memory[:, :row_bytes], landing)
 
 
 @pytest.fixture
 def rows_of(tmp_path: Path) -> Callable[..., Rows]:
-    def make(row_bytes: int, row_count: int, **options: Any) -> Rows:
-        return make_rows(tmp_path, row_bytes, row_count, **options)
-
-    return make
+    return partial(make_rows, tmp_path)
 
 
 async def drain(engine: Engine, reads: ReadJob) -> tuple[np.ndarray, list[tuple[int, int, int]]]:

@@ -6,13 +6,13 @@ import errno
 import numpy as np
 import pytest
 
-from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.ffi import ffi, lib
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.testing.loop import run
 
 from .conftest import slot_memory
+from .test_planner import plan
 
-SECTOR = 512
 DATA = np.random.default_rng(0).integers(0, 256, 1 << 17, np.uint8)
 AGAIN, WHOLE, BROKEN = lib.GD_AGAIN, lib.GD_WHOLE, lib.GD_BROKEN
 
@@ -20,29 +20,15 @@ AGAIN, WHOLE, BROKEN = lib.GD_AGAIN, lib.GD_WHOLE, lib.GD_BROKEN
 class Machine:
     """Planned reads of rows of `DATA`, row i into slot i, and the staging of one extent."""
 
-    def __init__(self, rows, row_bytes, direct=False, extent_bytes_max=65536):
+    def __init__(self, rows, row_bytes, direct=False):
         self.row_bytes = row_bytes
         self.slots = slot_memory(max(rows) + 1, row_bytes)
-        self.slots[:] = 0xEE
         self.block = ffi.new("uint8_t[]", 65536)
-        geometry = ffi.new(
-            "gd_geometry *",
-            {
-                "row_bytes": row_bytes,
-                "row_count": DATA.size // row_bytes,
-                "sector": SECTOR,
-                "extent_bytes_max": extent_bytes_max,
-                "slots": ffi.from_buffer("uint8_t[]", self.slots),
-                "slot_stride": row_bytes,
-                "land_direct": direct,
-            },
-        )
-        ids = np.array(rows, np.int64)
-        error = ffi.new("int *")
-        slots = ids.astype(np.int32)
-        handle = lib.gd_reads_plan(geometry, pointer(ids), pointer(slots), ids.size, error)
-        assert error[0] == 0
-        self.reads = ffi.gc(handle, lib.gd_reads_free)
+        self.reads, error = plan(
+            rows, rows, ffi.from_buffer("uint8_t[]", self.slots), row_bytes=row_bytes,
+            row_count=DATA.size // row_bytes, slot_stride=row_bytes, land_direct=direct,
+        )  # fmt: skip
+        assert error == 0
 
     def request(self, extent=0):
         """Return (offset, length, address) of the extent's present request."""
@@ -74,11 +60,6 @@ class Machine:
         assert (progress.landed, progress.failed) == (out.landed, out.failed)
         return out
 
-    def stats(self):
-        out = ffi.new("gd_reads_stats *")
-        lib.gd_reads_get_stats(self.reads, out)
-        return out
-
     def right(self):
         """Return whether every landed slot holds its row."""
         size = self.row_bytes
@@ -98,7 +79,8 @@ def test_a_short_read_requests_the_rest_from_a_sector_on():
     assert machine.landed() == []
     assert machine.complete(264) == WHOLE
     assert machine.right()
-    counted = machine.stats()
+    counted = ffi.new("gd_reads_stats *")
+    lib.gd_reads_get_stats(machine.reads, counted)
     assert (counted.requests, counted.bytes, counted.retries) == (3, 1988, 2)
 
 

@@ -15,6 +15,7 @@ from gnndrive.disk.layouts.table import TableLayout
 
 
 def plan(rows, slots=None, slots_at=1 << 20, **geometry):
+    """Plan reads of rows; returns them, or NULL, and the error."""
     options = {
         "row_bytes": 100,
         "row_count": 1000,

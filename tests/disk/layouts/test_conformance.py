@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,13 @@ import pytest
 
 from gnndrive.common import plugins
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.ffi import ffi
 from gnndrive.common.records import EngineSettings, Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.disk.layouts.packed import Packed
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.testing.faults import NOISE
-from tests.disk.engines.conftest import drain, slot_memory
+from tests.disk.engines.conftest import UNTOUCHED, Rows, make_rows
 from tests.second import OneThread, Reversed
 
 # Layouts that the standard context does not make: a function of it gives theirs.
@@ -34,54 +33,25 @@ REPEAT = ("packed",)
 ALL = [*plugins.names("layouts"), Reversed]
 ENGINES = [*plugins.names("engines"), OneThread]
 ROW_BYTES = (1, 12, 132, 512, 4096, 5000)
-DATA_OFFSET = 4096
 EXTENT_BYTES = 4096
 BLOCK_BYTES = 12288  # holds an extent, and a row of 5,000 bytes wherever it lies
-UNTOUCHED = 0xEE
 
 
-@dataclass
-class Table:
-    """Random rows in a file, uint8 [rows, row_bytes]."""
-
-    file: TableFile
-    content: np.ndarray[Any, np.dtype[np.uint8]]
-
-    def layout(self, kind: type[Layout], **more: Any) -> Layout:
-        """A layout of that kind over it."""
-        context = LayoutContext(self.file, EXTENT_BYTES, **more)
-        try:
-            return kind.make(context_of(kind, context))
-        except Exception as error:
-            pytest.fail(
-                f"the layout {kind.name!r} cannot be made from the standard context ({error!r}): "
-                "give it one in CONTEXTS of this test"
-            )
-
-
-def context_of(kind: type[Layout], context: LayoutContext) -> LayoutContext:
+def context_of(kind: type[Layout], file: TableFile, **more: Any) -> LayoutContext:
     """The context that makes a layout of that kind."""
-    return CONTEXTS.get(kind.name, lambda given: given)(context)
+    return CONTEXTS.get(kind.name, lambda given: given)(LayoutContext(file, **more))
 
 
-class Slots:
-    """Memory that rows land in: `count` slots or places, `stride` bytes apart."""
-
-    def __init__(self, count: int, row_bytes: int, stride: int = 0, direct: bool = True) -> None:
-        stride = stride or row_bytes
-        self.rows = slot_memory(count, stride)[:, :row_bytes]
-        self._whole = self.rows.base if self.rows.base is not None else self.rows
-        self._whole[:] = UNTOUCHED
-        address = int(ffi.cast("uintptr_t", ffi.from_buffer(self._whole)))
-        self.landing = Landing(address, stride, direct, self._whole)
-
-
-def make_table(folder: Path, row_bytes: int, rows: int) -> Table:
-    """A table whose rows begin one page into the file."""
-    content = np.random.default_rng(row_bytes).integers(0, 256, (rows, row_bytes), np.uint8)
-    path = folder / f"table{len(list(folder.iterdir()))}"
-    path.write_bytes(bytes(DATA_OFFSET) + content.tobytes())
-    return Table(TableFile(str(path), DATA_OFFSET, rows, row_bytes, "uint8", (row_bytes,)), content)
+def layout_of(kind: type[Layout], rows: Rows, **more: Any) -> Layout:
+    """A layout of that kind over a table, which is the table's from now on."""
+    try:
+        rows.table = kind.make(context_of(kind, rows.file, extent_bytes_max=EXTENT_BYTES, **more))
+    except Exception as error:
+        pytest.fail(
+            f"the layout {kind.name!r} cannot be made from the standard context ({error!r}): "
+            "give it one in CONTEXTS of this test"
+        )
+    return rows.table
 
 
 def run(carry_out: Callable[[Engine], Coroutine[Any, Any, None]], engine: Any = "threads") -> None:
@@ -105,153 +75,127 @@ def wanted(rows: int, count: int, seed: int = 0) -> tuple[Int64Array, Int32Array
     return draw.permutation(rows)[:count], draw.permutation(rows)[:count].astype(np.int32)
 
 
-async def bring(
-    engine: Engine, layout: Layout, slots: Slots, rows: Int64Array, where: Int32Array
-) -> list[tuple[int, int, int]]:
-    """Bring rows to slots; each slot must land or fail once. Returns the failures."""
-    given = rows.copy(), where.copy()
-    landed, failures = await drain(engine, layout.locate(rows, where, slots.landing))
-    assert np.array_equal(rows, given[0]), "the rows were changed"
-    assert np.array_equal(where, given[1]), "the slots were changed"
-    ended = [*landed.tolist(), *(slot for slot, _, _ in failures)]
-    assert sorted(ended) == sorted(where.tolist()), "not each slot once"
-    return failures
-
-
 # ---- the contract
 
 
 def every_byte_lands(kind: type[Layout], folder: Path, engine: Any = "threads") -> None:
     for row_bytes in ROW_BYTES:
-        run(partial(_every_byte_of, kind, make_table(folder, row_bytes, 60)), engine)
+        pages = -(-row_bytes // 4096) * 4096
+        for direct, stride in ((True, row_bytes), (False, row_bytes), (True, pages)):
+            table = make_rows(folder, row_bytes, 60, stride=stride, direct=direct)
+            run(partial(_every_byte_of, layout_of(kind, table), table), engine)
 
 
-async def _every_byte_of(kind: type[Layout], table: Table, engine: Engine) -> None:
-    row_bytes, layout = table.file.row_bytes, table.layout(kind)
-    pages = -(-row_bytes // 4096) * 4096
-    for direct, stride in ((True, row_bytes), (False, row_bytes), (True, pages)):
-        for count in (60, 1, 17):
-            slots = Slots(60, row_bytes, stride, direct)
-            rows, where = wanted(60, count, seed=count)
-            assert not await bring(engine, layout, slots, rows, where)
-            assert np.array_equal(slots.rows[where], table.content[rows]), "a wrong row"
-            rest = np.setdiff1d(np.arange(60), where)
-            assert (slots.rows[rest] == UNTOUCHED).all(), "written beside the slots"
+async def _every_byte_of(layout: Layout, table: Rows, engine: Engine) -> None:
+    for count in (60, 1, 17):
+        table.memory[:] = UNTOUCHED
+        rows, where = wanted(60, count, seed=count)
+        given = rows.copy(), where.copy()
+        await table.bring(engine, rows, where)
+        assert np.array_equal(rows, given[0]), "the rows were changed"
+        assert np.array_equal(where, given[1]), "the slots were changed"
+        rest = np.delete(table.memory, where, axis=0)
+        assert (rest == UNTOUCHED).all(), "written beside the slots"
     layout.close()
 
 
 def rows_land_in_places(kind: type[Layout], folder: Path) -> None:
     """Of staging, where a device has rows land before it copies them."""
-    table = make_table(folder, 200, 300)
+    staging = make_rows(folder, 200, 300, slots=20, direct=False)
+    places = np.arange(20, dtype=np.int32)
+    staging.landing = replace(staging.landing, places=places)
+    layout = layout_of(kind, staging)
 
     async def main(engine: Engine) -> None:
-        layout, staging = table.layout(kind), Slots(20, 200, direct=False)
-        places = np.arange(20, dtype=np.int32)
-        staging.landing = replace(staging.landing, places=places)
         for seed in range(4):
-            rows = wanted(300, 20, seed)[0]
-            assert not await bring(engine, layout, staging, rows, places)
-            assert np.array_equal(staging.rows, table.content[rows]), "a wrong row"
-        layout.close()
+            await staging.bring(engine, wanted(300, 20, seed)[0], places)
 
     run(main)
+    layout.close()
 
 
 def a_row_may_be_repeated_if_said_so(kind: type[Layout], folder: Path) -> None:
     for row_bytes in (8, 4096):
-        table = make_table(folder, row_bytes, 40)
-
-        async def main(engine: Engine, table: Table = table, row_bytes: int = row_bytes) -> None:
-            layout, slots = table.layout(kind, repeats=True), Slots(60, row_bytes)
-            rows = np.concatenate([np.arange(40), np.arange(20)])[::-1].copy()
-            where = np.random.default_rng(0).permutation(60).astype(np.int32)
-            assert not await bring(engine, layout, slots, rows, where)
-            assert np.array_equal(slots.rows[where], table.content[rows]), "a wrong row"
-            layout.close()
-
-        run(main)
+        table = make_rows(folder, row_bytes, 40, slots=60)
+        layout = layout_of(kind, table, repeats=True)
+        rows = np.concatenate([np.arange(40), np.arange(20)])[::-1].copy()
+        where = np.random.default_rng(0).permutation(60).astype(np.int32)
+        run(partial(table.bring, rows=rows, slots=where))
+        layout.close()
 
 
 def what_cannot_be_planned_is_refused(kind: type[Layout], folder: Path) -> None:
-    table, slots = make_table(folder, 100, 30), Slots(30, 100)
-    layout, two = table.layout(kind), np.arange(2, dtype=np.int32)
+    table = make_rows(folder, 100, 30)
+    layout, two = layout_of(kind, table), np.arange(2, dtype=np.int32)
     for bad in (-1, 30, 2**40, -(2**63)):
         with pytest.raises(ValueError, match=rf"row {bad} .*30 rows"):
-            layout.locate(np.array([0, bad]), two, slots.landing)
+            table.locate(np.array([0, bad]), two)
     if kind.name not in REPEAT:
         with pytest.raises(ValueError, match="twice"):
-            layout.locate(np.array([7, 7]), two, slots.landing)
-    layout.locate(np.array([7, 8]), two, slots.landing)  # refusing spoils nothing
+            table.locate(np.array([7, 7]), two)
+    table.locate(np.array([7, 8]), two)  # refusing spoils nothing
     layout.close()
 
 
 def plans_are_as_long_as_they_may_be(kind: type[Layout], folder: Path) -> None:
     """Extents are cut at the limit, rows beside each other share one, and gaps may be bridged."""
-    table, slots = make_table(folder, 128, 4096), Slots(4096, 128)
-    every, where = np.arange(4096), np.arange(4096, dtype=np.int32)
-    layout = table.layout(kind)
-    job = layout.locate(every, where, slots.landing)
+    table, every = make_rows(folder, 128, 4096), np.arange(4096)
+    layout = layout_of(kind, table)
+    job = table.locate(every)
     assert job.nbytes <= job.requests * EXTENT_BYTES, "an extent is longer than it may be"
     assert job.requests <= 2 * 4096 * 128 // EXTENT_BYTES, "rows side by side are read apart"
     layout.close()
-    bridging = table.layout(kind, gap_bytes_max=EXTENT_BYTES)
+    bridging = layout_of(kind, table, gap_bytes_max=EXTENT_BYTES)
     some = every[::16].copy()  # 2,048 bytes apart
-    less = bridging.locate(some, where[: len(some)], slots.landing)
-    assert less.requests <= len(some), "a gap costs requests"
+    assert table.locate(some).requests <= len(some), "a gap costs requests"
     bridging.close()
 
 
 def a_short_file_fails_the_rows_that_it_lacks(kind: type[Layout], folder: Path) -> None:
-    table = make_table(folder, 200, 300)
-    layout, slots = table.layout(kind), Slots(300, 200)
+    table = make_rows(folder, 200, 300)
+    layout = layout_of(kind, table)
     whole = os.path.getsize(layout.path)
     cut = whole - 20_100
     os.truncate(layout.path, cut)
 
     async def main(engine: Engine) -> None:
         rows, where = wanted(300, 300)
-        failures = await bring(engine, layout, slots, rows, where)
-        lost = [slot for slot, _, _ in failures]
-        assert 90 <= len(lost) <= 110, "other rows fail than those that are not there"
+        _, failures = await table.ended(engine.read(table.locate(rows, where)), rows, where)
+        assert 90 <= len(failures) <= 110, "other rows fail than those that are not there"
         for _, error, offset in failures:
             assert error == errno.ENODATA
             assert cut - 200 - 4096 <= offset < whole, "the offset is not the row's"
-        row_of = np.empty(300, np.int64)
-        row_of[where] = rows
-        kept = np.setdiff1d(where, lost)
-        assert np.array_equal(slots.rows[kept], table.content[row_of[kept]]), "a wrong row"
-        layout.close()
 
     run(main)
+    layout.close()
 
 
 def errors_name_the_file(kind: type[Layout], folder: Path) -> None:
-    table, slots = make_table(folder, 64, 10), Slots(10, 64)
-    layout = table.layout(kind)
-    job = layout.locate(np.arange(10), np.arange(10, dtype=np.int32), slots.landing)
+    table = make_rows(folder, 64, 10)
+    layout = layout_of(kind, table)
+    job = table.locate(np.arange(10))
     assert isinstance(job, ReadJob)
     assert job.path == layout.path
     assert Path(layout.path).is_file()
     layout.close()
-    missing = replace(table.file, path=str(folder / "none"))
     with pytest.raises(StoreError, match="none"):
-        kind.make(context_of(kind, LayoutContext(missing)))
+        kind.make(context_of(kind, replace(table.file, path=str(folder / "none"))))
     for wrong in ({"extent_bytes_max": 0}, {"gap_bytes_max": -1}):
         with pytest.raises(ConfigError):
-            kind.make(context_of(kind, LayoutContext(table.file, **wrong)))
+            kind.make(context_of(kind, table.file, **wrong))
 
 
 def closing_is_for_good(kind: type[Layout], folder: Path) -> None:
-    table, slots = make_table(folder, 64, 10), Slots(10, 64)
+    table = make_rows(folder, 64, 10)
+    table.table.close()
     before = set(os.listdir("/proc/self/fd"))
-    layout = table.layout(kind)
+    layout = layout_of(kind, table)
     layout.close()
     layout.close()
     assert set(os.listdir("/proc/self/fd")) <= before, "a file is still open"
     with pytest.raises(ValueError, match="closed"):
-        layout.locate(np.arange(1), np.zeros(1, np.int32), slots.landing)
-    again = table.layout(kind)  # closing took nothing from the table
-    again.close()
+        table.locate(np.arange(1))
+    layout_of(kind, table).close()  # closing took nothing from the table
 
 
 CONTRACT: tuple[Callable[[Any, Path], None], ...] = (
@@ -324,9 +268,9 @@ def test_a_broken_layout_is_found(layout, check, message, tmp_path):
 
 def test_the_packed_layout_needs_a_pack(tmp_path: Path) -> None:
     """And reads its file, not the store's."""
-    table, packed = make_table(tmp_path, 64, 10), make_table(tmp_path, 64, 7)
+    table, packed = (make_rows(tmp_path, 64, rows).file for rows in (10, 7))
     with pytest.raises(ConfigError, match="gnndrive pack"):
-        Packed.make(LayoutContext(table.file))
-    layout = Packed.make(LayoutContext(table.file, derived=packed.file))
-    assert layout.path == packed.file.path
+        Packed.make(LayoutContext(table))
+    layout = Packed.make(LayoutContext(table, derived=packed))
+    assert layout.path == packed.path
     layout.close()

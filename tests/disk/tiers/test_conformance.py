@@ -3,7 +3,7 @@
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,14 @@ import pytest
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common import plugins
 from gnndrive.common.errors import ClosedError
-from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.engines.simulated import Simulated
-from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.faults import NOISE, Faults, simulated
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, told_rows, write_told_rows
-from tests.disk.engines.conftest import slot_memory
+from gnndrive.testing.simulation import Scenario, Simulation, write_told_rows
+from tests.disk.engines.conftest import DATA_OFFSET, UNTOUCHED, make_rows
 from tests.second import Keeping
 
 # Tiers that the standard context, over the disk, does not make: a function of it gives theirs.
@@ -33,7 +31,7 @@ ALL = [*plugins.names("tiers"), Keeping]
 ROWS = 300
 ROW_BYTES = 1024
 SLOTS = 200
-BAD = (20 * ROW_BYTES, 20 * ROW_BYTES + 512)  # half of row 20
+BAD = (DATA_OFFSET + 20 * ROW_BYTES, DATA_OFFSET + 20 * ROW_BYTES + 512)  # half of row 20
 
 
 def made(kind: type[Tier], context: TierContext) -> Tier:
@@ -46,58 +44,31 @@ def made(kind: type[Tier], context: TierContext) -> Tier:
         )
 
 
-@dataclass
-class Asked:
-    """How a fetch ended.
-
-    Attributes:
-        landed: slots, in the order in which they landed.
-        failures: by slot, (errno, offset).
-    """
-
-    landed: list[int] = field(default_factory=list)
-    failures: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-
 class Bench:
-    """A tier over rows on a simulated disk that tell their number, and slots for them; made inside
-    the loop that it runs in."""
+    """A tier over rows on a simulated disk, and slots for them; made inside the loop that it runs
+    in."""
 
     def __init__(
         self, kind: type[Tier], folder: Path, faults: Faults = NOISE, depth: int = 8
     ) -> None:
-        path = folder / "rows"
-        self.file = write_told_rows(path, ROWS, ROW_BYTES)
-        self.layout = TableLayout(self.file, extent_bytes_max=4096)
+        self.rows = make_rows(folder, ROW_BYTES, ROWS, SLOTS, extent_bytes_max=4096)
+        self.layout = self.rows.table
         self.engine = Simulated(simulated(3, faults, depth))
         disk = plugins.find("tiers", "disk")
         below = disk.make(TierContext(self.layout, self.engine, None, ROWS, ROW_BYTES))
         self.tier = made(kind, TierContext(self.layout, self.engine, below, ROWS, ROW_BYTES))
-        self.rows = slot_memory(SLOTS, ROW_BYTES)
-        self.rows[:] = 0xEE
-        address = int(ffi.cast("uintptr_t", ffi.from_buffer(self.rows)))
-        self.landing = Landing(address, ROW_BYTES, True, self.rows)
 
     def fetch(self, rows: Int64Array, slots: Int32Array) -> Fetch:
-        return self.tier.fetch(rows, slots, self.landing)
+        return self.tier.fetch(rows, slots, self.rows.landing)
 
-    async def end(self, fetch: Fetch, rows: Int64Array, slots: Int32Array) -> Asked:
-        """Listen to the end; each slot must land with its row, or fail, once."""
-        asked, row_of = Asked(), dict(zip(slots.tolist(), rows.tolist(), strict=True))
-        async for stretch in fetch:
-            got = stretch.slots.tolist()
-            expected = told_rows(np.array([row_of[slot] for slot in got], np.int64), ROW_BYTES)
-            assert np.array_equal(self.rows[got], expected), "a wrong row"
-            asked.landed += got
-            for slot, error, offset in stretch.failures.tolist():
-                assert slot not in asked.failures, "a slot fails twice"
-                asked.failures[slot] = error, offset
-        ended = [*asked.landed, *asked.failures]
-        assert sorted(ended) == sorted(slots.tolist()), "not each slot once"
-        return asked
+    async def end(
+        self, fetch: Fetch, rows: Int64Array, slots: Int32Array
+    ) -> list[tuple[int, int, int]]:
+        """Listen to the end; returns the failures."""
+        return (await self.rows.ended(fetch, rows, slots))[1]
 
-    async def bring(self, rows: Int64Array, slots: Int32Array) -> Asked:
-        self.rows[slots] = 0xEE
+    async def bring(self, rows: Int64Array, slots: Int32Array) -> list[tuple[int, int, int]]:
+        self.rows.memory[slots] = UNTOUCHED
         return await self.end(self.fetch(rows, slots), rows, slots)
 
     async def close(self) -> None:
@@ -137,9 +108,9 @@ def each_row_lands_once(kind: type[Tier], folder: Path) -> None:
     async def main(bench: Bench) -> None:
         for seed in range(6):
             rows, slots = some((60, 1, 150)[seed % 3], seed)
-            assert not (await bench.bring(rows, slots)).failures
+            assert not await bench.bring(rows, slots)
         none = np.empty(0, np.int64)
-        assert not (await bench.bring(none, none.astype(np.int32))).landed
+        await bench.bring(none, none.astype(np.int32))
 
     on_a_bench(kind, folder, main)
 
@@ -153,16 +124,16 @@ def a_fetch_starts_in_the_call(kind: type[Tier], folder: Path) -> None:
             await bench.bring(*some(150, seed))
 
     async def started(bench: Bench) -> None:
-        bench.rows[:] = 0xEE
+        bench.rows.memory[:] = UNTOUCHED
         bench.engine.paused = True
         rows, slots = some(40, 0)
         fetch = bench.fetch(rows, slots)
         assert bench.engine.inflight, "nothing was started in the call"
         while bench.engine.step():
             pass
-        assert np.array_equal(bench.rows[slots], told_rows(rows, ROW_BYTES)), "it waited"
+        assert not bench.rows.wrong(rows, slots), "it waited"
         bench.engine.paused = False
-        assert not (await bench.end(fetch, rows, slots)).failures
+        assert not await bench.end(fetch, rows, slots)
 
     on_a_bench(kind, folder, main)
 
@@ -174,7 +145,7 @@ def several_fetches_go_on_at_once(kind: type[Tier], folder: Path) -> None:
             parts = [(rows[i::4].copy(), slots[i::4].copy()) for i in range(4)]
             fetches = [bench.fetch(*part) for part in parts]
             for fetch, part in reversed(list(zip(fetches, parts, strict=True))):
-                assert not (await bench.end(fetch, *part)).failures
+                assert not await bench.end(fetch, *part)
 
     on_a_bench(kind, folder, main)
 
@@ -186,7 +157,7 @@ def two_fetches_may_bring_the_same_row(kind: type[Tier], folder: Path) -> None:
         parts = [(rows, slots[:90]), (rows[::-1].copy(), slots[90:])]
         fetches = [bench.fetch(*part) for part in parts]
         for fetch, part in zip(fetches, parts, strict=True):
-            assert not (await bench.end(fetch, *part)).failures
+            assert not await bench.end(fetch, *part)
 
     on_a_bench(kind, folder, main)
 
@@ -198,10 +169,10 @@ def cancelling_fails_what_was_not_started(kind: type[Tier], folder: Path) -> Non
         fetch = bench.fetch(rows, slots)
         fetch.cancel()
         bench.engine.paused = False
-        asked = await bench.end(fetch, rows, slots)
-        assert len(asked.failures) >= 30, "what was not started goes on"
-        assert {error for error, _ in asked.failures.values()} == {errno.ECANCELED}
-        assert not (await bench.bring(rows, slots)).failures, "another fetch is cancelled too"
+        failures = await bench.end(fetch, rows, slots)
+        assert len(failures) >= 30, "what was not started goes on"
+        assert {error for _, error, _ in failures} == {errno.ECANCELED}
+        assert not await bench.bring(rows, slots), "another fetch is cancelled too"
 
     on_a_bench(kind, folder, main, faults=Faults(), depth=4)
 
@@ -212,13 +183,11 @@ def a_bad_sector_fails_the_rows_in_it(kind: type[Tier], folder: Path) -> None:
     async def main(bench: Bench) -> None:
         rows, slots = np.arange(60), np.arange(60, dtype=np.int32)[::-1].copy()
         for _ in range(3):
-            asked = await bench.bring(rows, slots)
-            (slot,) = asked.failures
+            ((slot, error, offset),) = await bench.bring(rows, slots)
             assert rows[slots == slot].tolist() == [20], "another row fails"
-            error, offset = asked.failures[slot]
             assert error == errno.EIO
             assert offset <= BAD[0] < offset + 4096
-            assert (bench.rows[slot] != told_rows(np.array([20]), ROW_BYTES)).any()
+            assert bench.rows.wrong([20], [slot])
 
     on_a_bench(kind, folder, main, faults=Faults(eio_offsets=(BAD,)))
 
@@ -352,16 +321,13 @@ class Stale(Keeping):
     ("tier", "check", "message"),
     [
         (changing(lambda stretch: [stretch, stretch]), each_row_lands_once, "not each slot once"),
-        (
-            changing(lambda stretch: [Stretch(stretch.slots)]),
-            a_bad_sector_fails_the_rows_in_it,
-            "not each slot once",
-        ),
+        (changing(lambda stretch: [Stretch(stretch.slots)]), a_bad_sector_fails_the_rows_in_it,
+         "not each slot once"),
         (changing(all_landed), a_bad_sector_fails_the_rows_in_it, "a wrong row"),
         (Stale, each_row_lands_once, "a wrong row"),
         (Stale, epochs_deliver_every_row, "wrong rows"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_tier_is_found(tier, check, message, tmp_path):
     with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
         check(tier, tmp_path)

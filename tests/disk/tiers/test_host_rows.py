@@ -7,7 +7,7 @@ import errno
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -111,10 +111,14 @@ class Bench:
             landed += slots.tolist()
         assert sorted(landed) == list(range(ROWS))
 
-    async def fill(self) -> None:
+    async def bring_and_wait(self) -> None:
+        """Bring all rows, and wait until the filling that this begins has ended."""
         await self.bring()
         assert self.tier._filling is not None
         await asyncio.wait([self.tier._filling])
+
+    async def fill(self) -> None:
+        await self.bring_and_wait()
         await self.bring()
         assert self.below.asked[-1] == [*range(FIRST), *range(END, ROWS)], "it keeps its rows"
 
@@ -235,9 +239,7 @@ def test_rows_are_brought_in_parts_and_those_that_are_there_only_once(monkeypatc
     async def main() -> None:
         bench = Bench()
         bench.tier._valid[[0, 1, 5, *range(8, 16)]] = True
-        await bench.bring()
-        assert bench.tier._filling is not None
-        await asyncio.wait([bench.tier._filling])
+        await bench.bring_and_wait()
         assert bench.below.asked[1:] == [
             [12, 13, 14, 16, 17], [*range(26, 34)], [*range(34, 40)],
         ]  # fmt: skip
@@ -257,19 +259,12 @@ def test_a_later_fetch_fills_after_an_error(error: Exception) -> None:
         )
         bench = Bench()
         bench.below.errors = [None, error]
-        await bench.bring()
-        assert bench.tier._filling is not None
-        await asyncio.wait([bench.tier._filling])
+        await bench.bring_and_wait()
         assert bench.below.asked[1:] == [[]]
         assert not bench.tier._full
         await bench.fill()
         await bench.tier.aclose()
 
-    _run_and_collect(main())
+    run(main())
+    gc.collect()  # asyncio reports exceptions that no code retrieved
     assert not reported
-
-
-def _run_and_collect(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine, then collect garbage: asyncio reports exceptions that no code retrieved."""
-    run(main)
-    gc.collect()
