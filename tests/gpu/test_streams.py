@@ -14,7 +14,7 @@ from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.common.errors import ConfigError
 from tests.buffer.devices.moving import ROW_BYTES as EVERY_SIZE
 from tests.buffer.devices.moving import shuffled, some_rows
-from tests.buffer.devices.test_drivers import pinned_moves, staged
+from tests.buffer.devices.test_drivers import pinned_moves, slots_with, staged
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +36,7 @@ class Filled:
     def __init__(self, driver: TorchDriver) -> None:
         self.driver = driver
         self.rows, self.fresh = (some_rows(SLOTS, ROW_BYTES, seed) for seed in range(2))
-        self.into = driver.allocate(self.rows.size).view(SLOTS, ROW_BYTES)
+        self.into = slots_with(driver, self.rows)
         self.moves = pinned_moves(driver, EVERY, EVERY)
         self._staging = staged(driver, self.rows), staged(driver, self.fresh)
         for _ in range(2):
@@ -165,11 +165,9 @@ def test_a_second_gpu_is_used_from_any_thread() -> None:
         pytest.skip("there is one GPU")
     driver = TorchDriver(torch.device("cuda", 1))
     rows = some_rows(SLOTS, ROW_BYTES)
-    into = driver.allocate(rows.size).view(SLOTS, ROW_BYTES)
+    into = slots_with(driver, rows)
 
     async def main() -> torch.Tensor:
-        staging, moves = staged(driver, rows), pinned_moves(driver, EVERY, EVERY)
-        await driver.wait(driver.scatter(into, staging, moves))
         out, event = await asyncio.to_thread(driver.gather, into, EVERY)
         await driver.wait(event)
         return out

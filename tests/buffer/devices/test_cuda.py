@@ -17,7 +17,7 @@ from gnndrive.buffer.devices.cuda import COPY_OUT_BYTES, MARGIN, Cuda, TorchDriv
 from gnndrive.common.errors import ConfigError
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
 from tests.buffer.devices.moving import raising, some_rows
-from tests.buffer.devices.test_drivers import pinned_moves, staged
+from tests.buffer.devices.test_drivers import pinned_moves, slots_with, staged
 from tests.soak import product
 
 SLOTS, ROW_BYTES = 64, 512
@@ -47,10 +47,7 @@ def in_thread(function: Callable[[], object]) -> None:
 def fill(driver: TorchDriver) -> tuple[torch.Tensor, np.ndarray]:
     """Slots with rows in them, and the rows."""
     rows = some_rows(SLOTS, ROW_BYTES)
-    into = driver.allocate(rows.size).view(SLOTS, ROW_BYTES)
-    staging, moves = staged(driver, rows), pinned_moves(driver, EVERY, EVERY)
-    asyncio.run(driver.wait(driver.scatter(into, staging, moves)))
-    return into, rows
+    return slots_with(driver, rows), rows
 
 
 # ---- streams

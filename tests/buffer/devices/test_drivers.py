@@ -30,6 +30,14 @@ def staged(driver: Driver, rows: np.ndarray) -> np.ndarray:
     return staging
 
 
+def slots_with(driver: Driver, rows: np.ndarray) -> torch.Tensor:
+    """Slots with these rows, uint8 [slots, row_bytes]."""
+    slots, every = driver.allocate(rows.size).view(rows.shape), np.arange(len(rows), dtype=np.int32)
+    driver.scatter(slots, staged(driver, rows), pinned_moves(driver, every, every))
+    driver.synchronize()
+    return slots
+
+
 async def content(driver: Driver, into: torch.Tensor) -> np.ndarray:
     """What is in all slots."""
     out, event = driver.gather(into, np.arange(len(into), dtype=np.int32))
@@ -41,17 +49,11 @@ async def content(driver: Driver, into: torch.Tensor) -> np.ndarray:
 EVERY = np.arange(SLOTS, dtype=np.int32)
 
 
-def slots_of(driver: Driver, row_bytes: int) -> torch.Tensor:
-    return driver.allocate(SLOTS * row_bytes).view(SLOTS, row_bytes)
-
-
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
 async def test_a_scatter_moves_its_rows_and_nothing_else(driver, row_bytes):
     rows = some_rows(PLACES, row_bytes)
     staging, expected = staged(driver, rows), some_rows(SLOTS, row_bytes, seed=1)
-    into = slots_of(driver, row_bytes)
-    moves = pinned_moves(driver, EVERY, EVERY)
-    await driver.wait(driver.scatter(into, staged(driver, expected), moves))
+    into = slots_with(driver, expected)
     assert np.array_equal(await content(driver, into), expected)
     for count, before in ((1, 0), (17, 3), (SLOTS, 1)):
         places, slots = shuffled(count, PLACES, seed=1), shuffled(count, SLOTS, seed=2)
@@ -63,7 +65,7 @@ async def test_a_scatter_moves_its_rows_and_nothing_else(driver, row_bytes):
 
 async def test_scatters_keep_their_order(driver):
     """Of two that go to one slot the later one counts."""
-    into = slots_of(driver, 256)
+    into = driver.allocate(SLOTS * 256).view(SLOTS, 256)
     kept = [staged(driver, some_rows(SLOTS, 256, seed)) for seed in range(8)]
     moves = pinned_moves(driver, EVERY, EVERY)
     events = [driver.scatter(into, staging, moves) for staging in kept]
@@ -74,9 +76,8 @@ async def test_scatters_keep_their_order(driver):
 
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
 async def test_rows_are_copied_out_to_their_places_and_nowhere_else(driver, row_bytes):
-    rows, slots = some_rows(SLOTS, row_bytes), slots_of(driver, row_bytes)
-    moves = pinned_moves(driver, EVERY, EVERY)
-    await driver.wait(driver.scatter(slots, staged(driver, rows), moves))
+    rows = some_rows(SLOTS, row_bytes)
+    slots = slots_with(driver, rows)
     into = staged(driver, some_rows(PLACES, row_bytes, seed=1))
     expected = into.copy()
     for count in (1, 17, SLOTS):
@@ -92,7 +93,7 @@ async def test_rows_are_copied_out_to_their_places_and_nowhere_else(driver, row_
 async def test_a_row_is_copied_out_before_another_is_scattered_into_its_slot(driver):
     kept = [staged(driver, some_rows(SLOTS, 256, seed)) for seed in range(5)]
     into = [staged(driver, np.zeros((SLOTS, 256), np.uint8)) for _ in kept]
-    slots = slots_of(driver, 256)
+    slots = driver.allocate(SLOTS * 256).view(SLOTS, 256)
     moves, events = pinned_moves(driver, EVERY, EVERY), []
     for staging, copied in zip(kept, into, strict=True):
         driver.scatter(slots, staging, moves)
@@ -113,7 +114,8 @@ def test_pinned_memory_is_aligned_to_a_page(driver, nbytes):
 
 
 async def test_many_tasks_may_wait_and_some_be_cancelled(driver):
-    staging, into = staged(driver, some_rows(SLOTS, 512)), slots_of(driver, 512)
+    staging = staged(driver, some_rows(SLOTS, 512))
+    into = driver.allocate(staging.size).view(staging.shape)
     moves = pinned_moves(driver, EVERY, EVERY)
     events = [driver.scatter(into, staging, moves) for _ in range(20)]
     waiting = [asyncio.ensure_future(driver.wait(event)) for event in events * 2]
@@ -127,12 +129,11 @@ async def test_many_tasks_may_wait_and_some_be_cancelled(driver):
 
 
 def test_synchronize_leaves_nothing_under_way(driver):
-    staging, into = staged(driver, some_rows(SLOTS, 768)), slots_of(driver, 768)
-    driver.scatter(into, staging, pinned_moves(driver, EVERY, EVERY))
-    driver.synchronize()
+    rows = some_rows(SLOTS, 768)
+    into = slots_with(driver, rows)
     out, _ = driver.gather(into, EVERY)
     driver.synchronize()
-    assert np.array_equal(out.cpu().numpy(), staging)
+    assert np.array_equal(out.cpu().numpy(), rows)
 
 
 def test_memory_that_cannot_be_pinned_says_which_argument_to_change(driver, monkeypatch):
