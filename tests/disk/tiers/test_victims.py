@@ -56,17 +56,13 @@ class VictimTable:
 
     def arrive(self, *rows: int) -> None:
         """The copies of these rows have ended, or of all."""
-        chosen = rows or tuple(self.arriving)
-        places = np.array([self.arriving.pop(row) for row in chosen], np.int32)
-        assert lib.gd_buffer_commit(self.table, pointer(places), len(places)) == 0
-        self.verify()
+        places = [self.arriving.pop(row) for row in rows or tuple(self.arriving)]
+        assert self.call(lib.gd_buffer_commit, self.table, places) == 0
 
     def withdraw(self, *rows: int) -> int:
         """The copies of these rows were not begun."""
-        places = np.array([self.arriving.get(row, 0) for row in rows], np.int32)
-        code = lib.gd_victims_withdraw(self.c, pointer(places), len(places))
-        self.verify()
-        return int(code)
+        places = [self.arriving.get(row, 0) for row in rows]
+        return self.call(lib.gd_victims_withdraw, self.c, places)
 
     def find(self, rows: Sequence[int]) -> list[int] | int:
         """The place of each row, or -errno."""
@@ -79,24 +75,17 @@ class VictimTable:
         """Hold those of the rows that are here: their places, and how many are arriving."""
         found = self.find(rows)
         assert isinstance(found, list)
-        places = np.array([place for place in found if place >= 0], np.int32)
-        arriving = lib.gd_victims_take(self.c, pointer(places), len(places))
-        self.verify()
-        return places.tolist(), int(arriving)
+        places = [place for place in found if place >= 0]
+        return places, self.call(lib.gd_victims_take, self.c, places)
 
     def drop(self, places: Sequence[int]) -> int:
+        return self.call(lib.gd_victims_drop, self.c, places)
+
+    def call(self, function: Callable[..., int], table: Any, places: Sequence[int]) -> int:
         given = np.array(places, np.int32)
-        code = int(lib.gd_victims_drop(self.c, pointer(given), len(given)))
+        code = int(function(table, pointer(given), len(given)))
         self.verify()
         return code
-
-    def fetch(self, *rows: int) -> list[int]:
-        """Copy rows back that have arrived; those that were here."""
-        there = [row for row in rows if lib.gd_buffer_slot_of(self.table, row) >= 0]
-        places, arriving = self.take(*rows)
-        assert arriving == 0
-        assert self.drop(places) == 0
-        return there
 
     @property
     def here(self) -> set[int]:
@@ -214,9 +203,7 @@ def test_any_course_of_events_is_that_of_a_model(seeds, queue_rows: int) -> None
                 held.append(rows)
             elif held and not set(held[0]) & set(table.arriving):
                 rows = held.pop(0)
-                found = table.find(rows)
-                assert isinstance(found, list)
-                assert table.drop(found) == 0
+                assert table.drop(table.find(rows)) == 0
                 busy -= set(rows)
                 keeps = {row: use for row, use in keeps.items() if row not in rows}
             now += draw.random() < 0.2
