@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.models import GraphSAGE
 
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.strategies import STRATEGIES
 from tests.given import moved
-from tests.gpu.test_loader import DEVICE, the_way  # noqa: F401
-from tests.loader.batches import assert_same
+from tests.gpu.test_loader import DEVICE, same, the_way  # noqa: F401
 from tests.loader.diskgnn.conftest import ARGUMENTS as REPLAYED
 from tests.loader.diskgnn.packs import SEED, make_pack
 from tests.loader.hetero.graph import make_data as make_types
@@ -65,15 +63,6 @@ def loader_of(stores: tuple[Store, Store], kind: str, **more: Any) -> NeighborLo
     return made
 
 
-def on_host(batch: Data | HeteroData) -> Data | HeteroData:
-    """A copy in host memory of a batch, all of whose tensors are on the GPU."""
-    tensors = [value for store in batch.stores for value in store.values()]
-    assert {each.device.type for each in tensors if isinstance(each, torch.Tensor)} == {
-        torch.device(DEVICE).type
-    }
-    return batch.clone().apply(lambda tensor: tensor.cpu())
-
-
 def test_each_strategy_is_there() -> None:
     named = {given.get("strategy", "gnndrive") for given in KINDS.values()}
     assert STRATEGIES.keys() - {"pyg+"} == named  # its batches are made on the host
@@ -92,14 +81,6 @@ def test_batches_are_those_of_the_cpu(stores: tuple[Store, Store], kind: str) ->
     with loader_of(stores, kind, device=DEVICE) as resumed:
         resumed.load_state_dict(state)
         same(epochs[1][half:], resumed)
-
-
-def same(expected: list[Any], found: Any) -> None:
-    batches = list(map(on_host, found))
-    assert len(batches) == len(expected)
-    for one, other in zip(expected, batches, strict=True):
-        for left, right in zip(one.stores, other.stores, strict=True):
-            assert_same(left, right)
 
 
 def test_inference(stores: tuple[Store, Store], tmp_path: Path) -> None:

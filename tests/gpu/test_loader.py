@@ -2,15 +2,15 @@
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.models import GraphSAGE
 
-from gnndrive import ClosedError, ConfigError
+from gnndrive import ClosedError, ConfigError, NeighborLoader
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.buffer.devices.cuda import Cuda
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
 CAPTURED = 1000  # launches in a graph
+Batch = Data | HeteroData
 
 
 @pytest.fixture(autouse=True)
@@ -35,36 +36,38 @@ def the_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cuda, "make", make)
 
 
-def on_gpu(batch: Data) -> Data:
+def on_host(batch: Batch) -> Batch:
     """A copy in host memory of a batch, all of whose tensors are on the GPU."""
-    values = batch.to_dict()
-    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    assert {"x", "y", "edge_index", "n_id", "e_id", "input_id"} <= tensors.keys()
-    assert {value.device.type for value in tensors.values()} == {torch.device(DEVICE).type}
-    return Data(**(values | {name: value.cpu() for name, value in tensors.items()}))
+    tensors = [value for store in batch.stores for value in store.values()]
+    assert {each.device.type for each in tensors if isinstance(each, torch.Tensor)} == {
+        torch.device(DEVICE).type
+    }
+    return batch.clone().apply(lambda tensor: tensor.cpu())
 
 
-def epochs(make: Make, **given: Any) -> list[list[Data]]:
-    loader = make(**({"shuffle": True, "seed": 3, "engine": "threads"} | given))
-    host = loader.device == "cpu"
-    return [[batch if host else on_gpu(batch) for batch in loader] for _ in range(2)]
+def same(expected: Iterable[Batch], found: Iterable[Batch]) -> None:
+    """Hold batches on the GPU against those of the CPU."""
+    for one, other in zip(expected, map(on_host, found), strict=True):
+        for left, right in zip(one.stores, other.stores, strict=True):
+            assert_same(left, right)
+
+
+def shuffled(make: Make, **given: Any) -> NeighborLoader:
+    return make(**({"shuffle": True, "seed": 3, "engine": "threads"} | given))
 
 
 @pytest.mark.parametrize(
     ("engine", "staging"), [("auto", None), ("threads", (1, 4096)), ("simulated", (2, 600))]
 )
-def test_batches_are_those_of_the_cpu(make, data, monkeypatch, engine, staging) -> None:
+def test_batches_are_those_of_the_cpu(make, monkeypatch, engine, staging) -> None:
     simulate(monkeypatch, seed=5, faults=NOISE)
     if staging is not None:
         monkeypatch.setattr(Cuda, "options", MoveOptions(portions=staging[0]))
         monkeypatch.setattr(Cuda, "portion_bytes", staging[1])
-    expected = epochs(make)
-    got = epochs(make, device=DEVICE, engine=engine)
-    for left, right in zip(expected, got, strict=True):
-        assert len(left) == NODES // 16
-        for one, other in zip(left, right, strict=True):
-            assert_same(one, other)
-            check(other, data)
+    here, there = shuffled(make), shuffled(make, device=DEVICE, engine=engine)
+    assert len(there) == NODES // 16
+    for _ in range(2):
+        same(here, there)
 
 
 @pytest.mark.parametrize("rule", ["victim", "victim-queues"])
@@ -72,9 +75,9 @@ def test_rows_that_leave_come_back_from_host_memory(make: Make, rule: str) -> No
     """Without a read, and the same; in the middle of an epoch too."""
     keeping = victim(rule)
     given = {"device": DEVICE, "strategy": keeping, "buffer": "30KB", "sweep": 1}
-    for left, right in zip(epochs(make), epochs(make, **given), strict=True):
-        for one, other in zip(left, right, strict=True):
-            assert_same(one, other)
+    here, there = shuffled(make), shuffled(make, **given)
+    for _ in range(2):
+        same(here, there)
     loader = make(shuffle=True, seed=3, **given)
     for number, _ in enumerate(loader):
         if number == NODES // 32:
@@ -93,9 +96,9 @@ def test_graphs_are_captured_beside_the_loader(make: Make, data: Data) -> None:
                 counted.add_(1)
         graph.replay()
         torch.cuda.synchronize()
-        check(on_gpu(batch), data)
+        check(on_host(batch), data)
     for batch in iterator:
-        check(on_gpu(batch), data)
+        check(on_host(batch), data)
     assert counted.tolist() == [3.0 * CAPTURED] * 4
 
 
@@ -106,7 +109,7 @@ def test_a_transform_sees_the_tensors_on_the_gpu(make: Make, data: Data) -> None
         return batch
 
     for batch in make(device=DEVICE, transform=doubled):
-        host = on_gpu(batch)
+        host = on_host(batch)
         assert torch.equal(host.twice, 2 * data.x[host.n_id[: host.batch_size]])
         assert host.degree.sum() == host.num_edges
 
@@ -124,8 +127,8 @@ def test_closing_leaves_delivered_batches_and_nothing_else(make: Make, data: Dat
     kept = names()
     loader = make(shuffle=True, seed=3, device=DEVICE)
     for one, other in zip(loader, loader, strict=True):
-        check(on_gpu(one), data)
-        check(on_gpu(other), data)
+        check(on_host(one), data)
+        check(on_host(other), data)
     iterator = iter(loader)
     batches = [next(iterator), next(iterator)]
     loader.close()
@@ -133,7 +136,7 @@ def test_closing_leaves_delivered_batches_and_nothing_else(make: Make, data: Dat
         list(iterator)
     assert names() == kept
     for batch in batches:
-        check(on_gpu(batch), data)
+        check(on_host(batch), data)
     del one, other, batch, batches, iterator
     gc.collect()
     assert torch.cuda.memory_allocated() <= before
@@ -170,7 +173,7 @@ def test_loading_never_synchronizes(make: Make, data: Data, monkeypatch) -> None
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for batch in batches:
-        check(on_gpu(batch), data)
+        check(on_host(batch), data)
 
 
 def losses(batches: Callable[[], Any], classes: int) -> list[float]:
