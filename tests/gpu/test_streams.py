@@ -12,6 +12,7 @@ from gnndrive.buffer.devices import _pinned
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.common.errors import ConfigError
+from tests.buffer.devices import test_drivers
 from tests.buffer.devices.moving import ROW_BYTES as EVERY_SIZE
 from tests.buffer.devices.moving import shuffled, some_rows
 from tests.buffer.devices.test_drivers import pinned_moves, slots_with, staged
@@ -186,26 +187,11 @@ SWITCHES = [
 
 
 @pytest.mark.parametrize("options", SWITCHES, ids=str)
-def test_any_switch_moves_the_same_rows(way: str, options: MoveOptions) -> None:
+async def test_any_switch_moves_the_same_rows(way: str, options: MoveOptions) -> None:
     driver = TorchDriver(torch.device("cuda"), way, options)
     assert driver.way == way
     for row_bytes in EVERY_SIZE:
-        rows, expected = some_rows(700, row_bytes), some_rows(500, row_bytes, seed=1)
-        staging, into = staged(driver, rows), torch.from_numpy(expected).cuda()
-        torch.cuda.synchronize()
-        for places, slots in (
-            (shuffled(500, 700, seed=1), shuffled(500, seed=2)),
-            (np.arange(9, 40), shuffled(31, 500, seed=3)),
-        ):
-            moves = pinned_moves(driver, places, slots)
-            driver.scatter(into, staging, moves)
-            driver.synchronize()
-            expected[slots] = rows[places]
-            assert np.array_equal(into.cpu().numpy(), expected), row_bytes
-        alias = shuffled(500, seed=4)[:99].repeat(3)
-        out, _ = driver.gather(into, alias)
-        driver.synchronize()
-        assert np.array_equal(out.cpu().numpy(), expected[alias]), row_bytes
+        await test_drivers.test_a_scatter_moves_its_rows_and_nothing_else(driver, row_bytes)
     driver.close()
 
 

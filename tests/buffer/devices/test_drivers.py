@@ -1,6 +1,7 @@
 """What every driver of a staged device must do; tests/gpu runs the same on a real one."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +39,10 @@ def slots_with(driver: Driver, rows: np.ndarray) -> torch.Tensor:
     return slots
 
 
-async def content(driver: Driver, into: torch.Tensor) -> np.ndarray:
-    """What is in all slots."""
-    out, event = driver.gather(into, np.arange(len(into), dtype=np.int32))
+async def content(driver: Driver, into: torch.Tensor, alias: Any = None) -> np.ndarray:
+    """What is in the slots of `alias`; None: in all."""
+    alias = np.arange(len(into), dtype=np.int32) if alias is None else alias
+    out, event = driver.gather(into, alias)
     await driver.wait(event)
     driver.hand_over([out])
     return out.cpu().numpy()
@@ -55,12 +57,16 @@ async def test_a_scatter_moves_its_rows_and_nothing_else(driver, row_bytes):
     staging, expected = staged(driver, rows), some_rows(SLOTS, row_bytes, seed=1)
     into = slots_with(driver, expected)
     assert np.array_equal(await content(driver, into), expected)
-    for count, before in ((1, 0), (17, 3), (SLOTS, 1)):
-        places, slots = shuffled(count, PLACES, seed=1), shuffled(count, SLOTS, seed=2)
+    in_order = np.arange(9, 40)
+    for count, before in ((1, 0), (17, 3), (SLOTS, 1), (len(in_order), 0)):
+        places = in_order if count == len(in_order) else shuffled(count, PLACES, seed=1)
+        slots = shuffled(count, SLOTS, seed=2)
         moves = pinned_moves(driver, places, slots, before)
         await driver.wait(driver.scatter(into, staging, moves))
         expected[slots] = rows[places]
         assert np.array_equal(await content(driver, into), expected), count
+    alias = shuffled(SLOTS, seed=4)[:33].repeat(3)
+    assert np.array_equal(await content(driver, into, alias), expected[alias])
 
 
 async def test_scatters_keep_their_order(driver):
