@@ -6,6 +6,7 @@ from functools import cache
 from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -64,9 +65,7 @@ def admit(
         table.commit(Stretch(hold.loads[1]))
         return hold
 
-    def refuse(name: str, code: int, deficit: int) -> None:
-        raise AssertionError(code)
-
+    refuse = Mock(side_effect=AssertionError("it is refused"))
     admission = PartialAdmission({"x": table}, {"x": rows}, {"x": joined}, part, refuse)
     while admission.unfinished:
         some = admission.admit_next()

@@ -14,10 +14,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import is_free, locked, remove_if_free
 
 FORK = multiprocessing.get_context("fork")
-
-
-def never() -> None:
-    raise AssertionError("the lock was taken")
+never = Mock(side_effect=AssertionError("the lock was taken"))
 
 
 def test_the_file_goes_with_the_lock(tmp_path):

@@ -4,6 +4,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -159,13 +160,10 @@ def test_too_little_device_memory_is_an_error_with_numbers(make: Make) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_loading_never_synchronizes(make: Make, data: Data, monkeypatch) -> None:
     """Neither the whole device nor, as far as torch can detect, a stream."""
-
-    def refuse(*given: Any) -> None:
-        raise AssertionError("the whole device was waited for")
-
     loader = make(shuffle=True, seed=3, device=DEVICE)
     for _ in loader:  # what is made at first use is made
         pass
+    refuse = Mock(side_effect=AssertionError("the whole device was waited for"))
     monkeypatch.setattr(torch.cuda, "synchronize", refuse)
     try:
         torch.cuda.set_sync_debug_mode("error")

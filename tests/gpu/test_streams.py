@@ -3,6 +3,7 @@
 import asyncio
 import mmap
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -211,11 +212,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
 
 def test_a_kernel_that_cannot_be_made_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = pytest.importorskip("cupy", reason="its kernel needs CuPy and a GPU")
-
-    def broken(*given: Any) -> None:
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(cupy, "RawKernel", broken)
+    monkeypatch.setattr(cupy, "RawKernel", Mock(side_effect=RuntimeError("no compiler")))
     with pytest.warns(UserWarning, match="no compiler"):
         driver = TorchDriver(torch.device("cuda"))
     assert driver.way == "staged"

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -178,9 +179,7 @@ def open_files() -> int:
 
 
 def read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("the store is read")
-
+    refuse = Mock(side_effect=AssertionError("the store is read"))
     monkeypatch.setattr(mapped_arrays, "load_checked", refuse)
     monkeypatch.setattr(SequentialReader, "stretch", refuse)
 

@@ -1,7 +1,6 @@
 """How the devices' tests bring rows into a feature buffer and read them back."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,6 @@ ROW_BYTES = [1, 2, 3, 4, 6, 8, 16, 100, 127, 256, 400, 508, 512, 513, 768, 1024,
 def some_rows(count: int, row_bytes: int, seed: int = 0) -> Rows:
     """Random rows, uint8 [count, row_bytes]."""
     return np.random.default_rng([seed, row_bytes]).integers(0, 256, (count, row_bytes), np.uint8)
-
-
-def raising(error: Exception) -> Callable[..., NoReturn]:
-    def refuse(*given: object, **more: object) -> NoReturn:
-        raise error
-
-    return refuse
 
 
 def shuffled(count: int, of: int | None = None, seed: int = 0) -> Int32Array:

@@ -16,7 +16,7 @@ from gnndrive.buffer.devices._pinned import PinnedMemory
 from gnndrive.buffer.devices.cuda import COPY_OUT_BYTES, MARGIN, Cuda, TorchDriver
 from gnndrive.common.errors import ConfigError
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
-from tests.buffer.devices.moving import raising, some_rows
+from tests.buffer.devices.moving import some_rows
 from tests.buffer.devices.test_drivers import pinned_moves, slots_with, staged
 from tests.soak import product
 
@@ -267,7 +267,7 @@ async def test_an_error_of_the_hosts_work_reaches_who_waits(driver, monkeypatch,
     slots, rows = await asyncio.to_thread(fill, driver)
     into, moves = staged(driver, np.zeros_like(rows)), np.stack([EVERY, EVERY])
     with monkeypatch.context() as patch:
-        patch.setattr(_movers, "_spread", raising(error))
+        patch.setattr(_movers, "_spread", Mock(side_effect=error))
         broken = driver.copy_out(slots, into, moves)
     with pytest.raises(type(error)):
         await asyncio.wait_for(driver.wait(broken), 5)

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from gnndrive.buffer.devices._staged import Driver, StagedMemory
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
-from tests.buffer.devices.moving import ROW_BYTES, raising, shuffled, some_rows
+from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
 
 PLACES, SLOTS = 70, 50
 
@@ -148,7 +149,7 @@ def test_memory_that_cannot_be_pinned_says_which_argument_to_change(driver, monk
     assert victims.rows.shape == (7, 512)
     assert victims.rows_max is None or victims.rows_max * 512 <= (driver.copy_out_bytes_max or 0)
     victims.close()
-    monkeypatch.setattr(driver, "pinned", raising(MemoryError("none is left")))
+    monkeypatch.setattr(driver, "pinned", Mock(side_effect=MemoryError("none is left")))
     with pytest.raises(ConfigError, match=r"7 rows of 512 bytes \(none is left\).*victim_buffer="):
         memory.evicted(7)
     with pytest.raises(ConfigError, match="none is left"):

@@ -17,7 +17,7 @@ from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
 from gnndrive.common.errors import ConfigError
 from tests.buffer.devices.host_cupy import CudaError, DriverError, HostCupy, TorchStream
-from tests.buffer.devices.moving import raising, some_rows
+from tests.buffer.devices.moving import some_rows
 from tests.soak import product
 
 HOST = torch.device("cpu", 0)
@@ -118,9 +118,9 @@ def test_cupy_that_does_not_work_is_done_without(chooser, monkeypatch, problem):
     the GPU unusable for the process."""
     says = problem
     if problem == "no compiler":
-        monkeypatch.setattr(chooser.cupy, "RawKernel", raising(OSError(problem)))
+        monkeypatch.setattr(chooser.cupy, "RawKernel", Mock(side_effect=OSError(problem)))
     elif problem == "an invalid argument":
-        chooser.cupy.fail, says = raising(DriverError(1)), "status 1"
+        chooser.cupy.fail, says = Mock(side_effect=DriverError(1)), "status 1"
     elif problem == "unreachable":
         chooser.cupy.attributes[99], says = 0, "cannot read registered host memory"
     elif problem == "no address on the GPU":
@@ -138,10 +138,10 @@ def test_cupy_that_does_not_work_is_done_without(chooser, monkeypatch, problem):
 @product("where,way", ["pinned", "allocate", "launch", "load", "torch"], [None, "zero-copy"])
 def test_too_little_memory_does_not_mean_that_cupy_does_not_work(chooser, monkeypatch, way, where):
     if where in ("pinned", "allocate"):
-        monkeypatch.setattr(chooser.driver, where, raising(MemoryError("none is left")))
+        monkeypatch.setattr(chooser.driver, where, Mock(side_effect=MemoryError("none is left")))
     else:
         error = {"launch": CudaError(2), "load": DriverError(2), "torch": torch.OutOfMemoryError()}
-        chooser.cupy.fail = raising(error[where])
+        chooser.cupy.fail = Mock(side_effect=error[where])
     with pytest.raises(ConfigError, match="too little memory to try CuPy's kernel"):
         chooser(way)
     monkeypatch.undo()
@@ -161,8 +161,8 @@ def test_a_gpu_that_a_launch_has_broken_is_not_used_in_another_way(
 ):
     """Also where it refuses memory."""
     broken = RuntimeError("an illegal memory access was encountered")
-    chooser.stream = Mock(cuda_stream=5, synchronize=raising(broken))
-    monkeypatch.setattr(chooser.driver, what, raising(error))
+    chooser.stream = Mock(cuda_stream=5, synchronize=Mock(side_effect=broken))
+    monkeypatch.setattr(chooser.driver, what, Mock(side_effect=error))
     with pytest.raises(ConfigError, match=says):
         chooser(way)
 

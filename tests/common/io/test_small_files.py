@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 from gnndrive.cli.commands import clean
 from gnndrive.common.io.small_files import replace_file
@@ -39,10 +40,8 @@ def test_several_at_once(tmp_path):
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    refused = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=refused))
     put(tmp_path / "f", b"new")
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir() if each.stat().st_size} == {
         "f": b"new"

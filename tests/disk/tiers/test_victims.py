@@ -5,6 +5,7 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -306,12 +307,9 @@ def test_a_fetch_that_the_tier_below_refuses_copies_nothing_and_keeps_the_rows()
 def test_a_copy_back_that_fails_or_cannot_begin_is_reported_after_the_reads(monkeypatch, refusing):
     """Else a drain would return while the disk still writes (rule 13)."""
 
-    def refuse(*given: Any) -> None:
-        raise MemoryError("none is left")
-
     async def main() -> None:
         tier, below = await make()
-        monkeypatch.setattr(_victims, refusing, refuse)
+        monkeypatch.setattr(_victims, refusing, Mock(side_effect=MemoryError("none is left")))
         fetch, _ = begin(tier)
         landed: list[list[int]] = []
         with pytest.raises(MemoryError, match="none is left"):

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -325,14 +326,11 @@ def test_all_topologies_treat_random_damage_alike(opened, on_disk, seeds):
 
 @pytest.mark.parametrize(("name", "cache"), [("resident", 0), ("direct", 10_000), (Widened, 0)])
 def test_files_that_cannot_be_read(opened, on_disk, monkeypatch, name, cache):
-    def fail(*_: Any) -> int:
-        raise OSError(errno.EIO, "no")
-
     graph = on_disk(np.array([0, 5000]), np.zeros(4000, np.int32))
     for path, message in ((graph.path, "became shorter"), (graph.path / "no", "cannot be opened")):
         with pytest.raises(StoreError, match=message):
             opened(Graph(graph.indptr, path, graph.dtype, 5000), name, cache)
-    monkeypatch.setattr("os.preadv", fail)
+    monkeypatch.setattr("os.preadv", Mock(side_effect=OSError(errno.EIO, "no")))
     graph = on_disk(*random_graph(50, 5))
     with pytest.raises(ReadError) as caught:
         opened(graph, name, cache)
@@ -432,9 +430,6 @@ def test_indices_are_read_into_the_memory_that_is_given(on_disk, kind):
         made.append(np.zeros(nbytes, np.uint8))
         return made[-1]
 
-    def refuse(nbytes: int) -> np.ndarray:
-        raise MemoryError(f"no memory for {nbytes} bytes")
-
     choice, size = TopologyChoice(kind, "", 0), GraphSize(300, len(indices), 4)
     for expected in ([size.packed_bytes], [size.packed_bytes, size.indices_bytes]):
         made.clear()
@@ -448,7 +443,7 @@ def test_indices_are_read_into_the_memory_that_is_given(on_disk, kind):
         with pytest.raises(StoreError, match="node 300"):
             Uniform([-1]).sample_nodes(bad, 0, each)
     with pytest.raises(ConfigError, match=r"cannot hold the graph .no memory.*direct"):
-        Adjacency([graph], choice, 0, allocate=refuse)
+        Adjacency([graph], choice, 0, allocate=Mock(side_effect=MemoryError("no memory")))
 
 
 def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
