@@ -1,6 +1,8 @@
-"""Graphs for the samplers' tests; the contract of uniform sampling, and LABOR-0, in plain numpy."""
+"""Graphs for the samplers' tests; what a sample must be, and LABOR-0, in plain numpy."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int64Array, Sample
 from gnndrive.sampling.labor import DRAWN_APART, Sampling, SharedNumbers
+from gnndrive.sampling.samplers._native import Relation, SamplingOptions, SeedGroup
 from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
@@ -71,46 +74,130 @@ class Scratch:
         return node[row]
 
 
+# ---- the contract: what each option means, for any number of types
+
+
+@dataclass
+class Edges:
+    source: int
+    target: int
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_time: np.ndarray | None = None
+    node_time: np.ndarray | None = None
+
+    def relation(self, fanout: list[int]) -> Relation:
+        topology = Mmap(self.indptr, self.indices, "graph")
+        ends = np.array(fanout), self.source, self.target
+        return Relation(topology, *ends, self.node_time, self.edge_time)
+
+    def existing(self, node: int, time: int | None) -> list[int]:
+        """The positions of a node's in-edges that exist at `time`."""
+        positions = range(self.indptr[node], self.indptr[node + 1])
+        return [p for p in positions if time is None or self.since(p) <= time]
+
+    def since(self, position: int) -> int:
+        """The time from which an edge exists."""
+        if self.edge_time is not None:
+            return int(self.edge_time[position])
+        if self.node_time is not None:
+            return int(self.node_time[self.indices[position]])
+        return -(1 << 62)
+
+
+@dataclass
+class Case:
+    counts: list[int]
+    edges: list[Edges]
+    fanouts: list[list[int]]
+    seeds: list[SeedGroup]
+    options: SamplingOptions
+
+
+@dataclass
+class Found:
+    """Nodes as (tree, id) by type; edges as (source, target, position) by edge type, with the ends
+    as indexes into the nodes; and the numbers of both in each hop."""
+
+    nodes: list[list[tuple[int, int]]]
+    nodes_per_hop: list[tuple[int, ...]]
+    edges: list[list[tuple[int, int, int]]]
+    edges_per_hop: list[tuple[int, ...]]
+
+
 def assert_contract(
     sample: Sample, indptr: Int64Array, indices: Index, seeds: Sequence[int],
     fanout: Sequence[int], replace: bool,
 ) -> None:  # fmt: skip
-    """Check a sample against everything that users of PyG's NeighborLoader rely on."""
+    """Check a sample of one type against everything that users of PyG's NeighborLoader rely on."""
     node, row, col, edge = sample.node, sample.row, sample.col, sample.edge
     assert (node.dtype, row.dtype, col.dtype) == (np.int64, np.int32, np.int32)
     assert edge.dtype == np.int32  # a position among few edges
-    of_hop, drawn_of_hop = sample.num_sampled_nodes, sample.num_sampled_edges
-    assert (len(of_hop), len(drawn_of_hop)) == (len(fanout) + 1, len(fanout))
-    assert sum(of_hop) == len(node)
-    assert sum(drawn_of_hop) == len(row) == len(col) == len(edge)
-    assert node[: len(seeds)].tolist() == list(seeds), "the seeds come first and in order"
-    later = node[len(seeds) :].tolist()
-    assert len(set(later) - set(seeds)) == len(later)
-    first_place: dict[int, int] = {}
-    for place, value in enumerate(node.tolist()):
-        first_place.setdefault(value, place)
-    places = [first_place.get(value) for value in indices[edge].tolist()]
-    assert row.tolist() == places, "an edge has another source"
-    first, drawn, known = 0, 0, set(seeds)
-    for hop, count in enumerate(fanout):
-        last, end = first + of_hop[hop], drawn + drawn_of_hop[hop]
-        expected_col: list[int] = []
-        for place in range(first, last):
-            begin, degree = indptr[node[place]], indptr[node[place] + 1] - indptr[node[place]]
-            all_of_them = count < 0 or (not replace and degree <= count)
-            times = int(degree) if all_of_them or degree == 0 else count
-            mine = edge[drawn + len(expected_col) : drawn + len(expected_col) + times]
-            assert ((mine >= begin) & (mine < begin + degree)).all()
-            if all_of_them:
-                assert mine.tolist() == list(range(begin, begin + degree))
-            assert replace or len(set(mine.tolist())) == times
-            expected_col += [place] * times
-        assert col[drawn:end].tolist() == expected_col
-        found = dict.fromkeys(indices[edge[drawn:end]].tolist())
-        fresh = [value for value in found if value not in known]
-        assert node[last : last + of_hop[hop + 1]].tolist() == fresh
-        known |= set(fresh)
-        first, drawn = last, end
+    case = Case(
+        [len(indptr) - 1], [Edges(0, 0, indptr, indices)], [list(fanout)],
+        [SeedGroup(np.array(seeds, np.int64))], SamplingOptions(0, replace),
+    )  # fmt: skip
+    edges = list(zip(row.tolist(), col.tolist(), edge.tolist(), strict=True))
+    nodes = [(0, each) for each in node.tolist()]
+    check(case, Found([nodes], [sample.num_sampled_nodes], [edges], [sample.num_sampled_edges]))
+
+
+def check(case: Case, found: Found) -> None:
+    """Check a sample of any types, trees and times against the graph."""
+    times = [t for s in case.seeds for t in ([None] * len(s.node) if s.time is None else s.time)]
+    expanded, tree = [0] * len(case.counts), 0
+    reached = [len(group.node) for group in case.seeds]
+    for kind, group in enumerate(case.seeds):
+        trees = [tree + at if case.options.disjoint else 0 for at in range(len(group.node))]
+        seeds = list(zip(trees, group.node.tolist(), strict=True))
+        assert found.nodes[kind][: len(seeds)] == seeds, "the seeds come first and in order"
+        later = found.nodes[kind][len(seeds) :]
+        assert len(set(later) - set(seeds)) == len(later)
+        assert sum(found.nodes_per_hop[kind]) == len(found.nodes[kind])
+        tree += len(group.node)
+    places = [{node: -at for at, node in enumerate(nodes[::-1], 1 - len(nodes))}
+              for nodes in found.nodes]  # fmt: skip
+    hops, used = len(case.fanouts[0]) if case.fanouts else 0, [0] * len(case.edges)
+    assert {len(each) for each in found.edges_per_hop} <= {hops}
+    for hop in range(hops):
+        sources: list[dict[tuple[int, int], None]] = [{} for _ in case.counts]
+        for number, edges in enumerate(case.edges):
+            first, used[number] = used[number], used[number] + found.edges_per_hop[number][hop]
+            targets, drawn = range(expanded[edges.target], reached[edges.target]), defaultdict(list)
+            for row, col, position in found.edges[number][first : used[number]]:
+                assert col in targets
+                source = found.nodes[edges.target][col][0], int(edges.indices[position])
+                assert row == places[edges.source].get(source), "an edge has another source"
+                sources[edges.source][source] = None
+                drawn[col].append(position)
+            for col in targets:
+                of_tree, node = found.nodes[edges.target][col]
+                time = times[of_tree] if case.options.disjoint and times else None
+                fanout = case.fanouts[number][hop]
+                check_draw(edges, node, time, fanout, case.options, drawn[col])
+        expanded, of_hop = reached, [per_hop[hop + 1] for per_hop in found.nodes_per_hop]
+        reached = [*map(int.__add__, expanded, of_hop)]
+        for kind, nodes in enumerate(found.nodes):
+            fresh = [node for node in sources[kind] if places[kind][node] >= expanded[kind]]
+            assert nodes[expanded[kind] : reached[kind]] == fresh, "nodes are in another order"
+    assert used == [len(edges) for edges in found.edges]
+    assert reached == [len(nodes) for nodes in found.nodes]
+
+
+def check_draw(
+    edges: Edges, node: int, time: Any, fanout: int, options: SamplingOptions, drawn: list[int]
+) -> None:
+    """Check the edges that were drawn for one node against those that exist."""
+    there = edges.existing(node, time)
+    timed = edges.edge_time is not None or edges.node_time is not None
+    if options.latest and timed and 0 <= fanout < len(there):
+        there = sorted(there, key=lambda p: (edges.since(p), p))[len(there) - fanout :]
+    assert set(drawn) <= set(there)
+    if fanout < 0 or (not options.replace and len(there) <= fanout):
+        assert (sorted(drawn) if options.latest else drawn) == sorted(there)
+    else:
+        assert len(drawn) == (fanout if there else 0)
+        assert options.replace or len(set(drawn)) == len(drawn)
 
 
 # ---- LABOR-0: the nodes' numbers, and a whole sample by brute force

@@ -1,8 +1,8 @@
 """Sampling over several types, in disjoint trees, by time, by weight, and induced, against a plain
 definition of what each option means."""
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -13,46 +13,8 @@ from hypothesis import strategies as st
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
-from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
-from tests.sampling.samplers.graphs import graph_of_degrees, random_graph, star
-
-
-@dataclass
-class Edges:
-    source: int
-    target: int
-    indptr: np.ndarray
-    indices: np.ndarray
-    edge_time: np.ndarray | None = None
-    node_time: np.ndarray | None = None
-
-    def relation(self, fanout: list[int]) -> Relation:
-        topology = Mmap(self.indptr, self.indices, "graph")
-        ends = np.array(fanout), self.source, self.target
-        return Relation(topology, *ends, self.node_time, self.edge_time)
-
-    def existing(self, node: int, time: int | None) -> list[int]:
-        """The positions of a node's in-edges that exist at `time`."""
-        positions = range(self.indptr[node], self.indptr[node + 1])
-        return [p for p in positions if time is None or self.since(p) <= time]
-
-    def since(self, position: int) -> int:
-        """The time from which an edge exists."""
-        if self.edge_time is not None:
-            return int(self.edge_time[position])
-        if self.node_time is not None:
-            return int(self.node_time[self.indices[position]])
-        return -(1 << 62)
-
-
-@dataclass
-class Case:
-    counts: list[int]
-    edges: list[Edges]
-    fanouts: list[list[int]]
-    seeds: list[SeedGroup]
-    options: SamplingOptions
+from tests.sampling.samplers.graphs import Case, Edges, Found, check, graph_of_degrees, star
 
 
 @st.composite
@@ -84,17 +46,6 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(counts, edges, [draw(fanout) for _ in edges], seeds, options)
 
 
-@dataclass
-class Found:
-    """Nodes as (tree, id) by type; edges as (source, target, position) by edge type, with the ends
-    as indexes into the nodes; and the numbers of both in each hop."""
-
-    nodes: list[list[tuple[int, int]]]
-    nodes_per_hop: list[tuple[int, ...]]
-    edges: list[list[tuple[int, int, int]]]
-    edges_per_hop: list[tuple[int, ...]]
-
-
 def sampled(case: Case, native: Native | None = None) -> Found:
     relations = [e.relation(f) for e, f in zip(case.edges, case.fanouts, strict=True)]
     found = Found([], [], [], [])
@@ -112,54 +63,6 @@ def sampled(case: Case, native: Native | None = None) -> Found:
     return found
 
 
-def check(case: Case, found: Found) -> None:
-    times = [t for s in case.seeds for t in ([None] * len(s.node) if s.time is None else s.time)]
-    expanded, tree = [0] * len(case.counts), 0
-    reached = [len(group.node) for group in case.seeds]
-    for kind, group in enumerate(case.seeds):
-        trees = [tree + at if case.options.disjoint else 0 for at in range(len(group.node))]
-        seeds = list(zip(trees, group.node.tolist(), strict=True))
-        assert found.nodes[kind][: len(seeds)] == seeds
-        later = found.nodes[kind][len(seeds) :]
-        assert len(set(later) - set(seeds)) == len(later)
-        assert sum(found.nodes_per_hop[kind]) == len(found.nodes[kind])
-        tree += len(group.node)
-    used = [0] * len(case.edges)
-    for hop in range(len(case.fanouts[0]) if case.fanouts else 0):
-        for number, edges in enumerate(case.edges):
-            first, used[number] = used[number], used[number] + found.edges_per_hop[number][hop]
-            targets, drawn = range(expanded[edges.target], reached[edges.target]), defaultdict(list)
-            for row, col, position in found.edges[number][first : used[number]]:
-                assert col in targets
-                source, target = found.nodes[edges.source][row], found.nodes[edges.target][col]
-                assert source == (target[0], int(edges.indices[position]))
-                drawn[col].append(position)
-            for col in targets:
-                of_tree, node = found.nodes[edges.target][col]
-                time = times[of_tree] if case.options.disjoint and times else None
-                fanout = case.fanouts[number][hop]
-                check_draw(edges, node, time, fanout, case.options, sorted(drawn[col]))
-        more = [per_hop[hop + 1] for per_hop in found.nodes_per_hop]
-        expanded, reached = reached, [*map(int.__add__, reached, more)]
-    assert used == [len(edges) for edges in found.edges]
-
-
-def check_draw(
-    edges: Edges, node: int, time: Any, fanout: int, options: SamplingOptions, drawn: list[int]
-) -> None:
-    """Check the edges that were drawn for one node against those that exist."""
-    there = edges.existing(node, time)
-    timed = edges.edge_time is not None or edges.node_time is not None
-    if options.latest and timed and 0 <= fanout < len(there):
-        there = sorted(there, key=lambda p: (edges.since(p), p))[len(there) - fanout :]
-    assert set(drawn) <= set(there)
-    if fanout < 0 or (not options.replace and len(there) <= fanout):
-        assert drawn == sorted(there)
-    else:
-        assert len(drawn) == (fanout if there else 0)
-        assert options.replace or len(set(drawn)) == len(drawn)
-
-
 @settings(max_examples=80)
 @given(cases())
 def test_a_sample_matches_its_case(case):
@@ -172,19 +75,6 @@ def test_scratch_serves_one_job_after_another(one, other):
     native = Native()
     for case in (one, other, one):
         assert sampled(case, native) == sampled(case)
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_one_node_and_edge_type_is_uniform_sampling(replace):
-    indptr, indices = random_graph(500, 12, seed=4)
-    seeds, fanout = np.arange(40), [5, -1, 40]
-    plain = Uniform(fanout, replace).sample_nodes(seeds, 9, Mmap(indptr, indices))
-    edges, options = Edges(0, 0, indptr, indices), SamplingOptions(9, replace)
-    found = sampled(Case([500], [edges], [fanout], [SeedGroup(seeds)], options))
-    assert [node for _, node in found.nodes[0]] == plain.node.tolist()
-    rows, columns, positions = zip(*found.edges[0], strict=True)
-    assert (list(rows), list(positions)) == (plain.row.tolist(), plain.edge.tolist())
-    assert list(columns) == sorted(columns), "results are in the order of hops"
 
 
 @pytest.mark.parametrize(("fanout", "replace"), [(5, False), (5, True), (36, False)])
