@@ -15,6 +15,7 @@ from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import Codes, Int64Array, Sample, Seeds
 from gnndrive.sampling.trace import Trace, record_bytes
+from tests.buffer.test_codes import codes_of
 
 ROWS = 300
 NONE = lib.GD_NO_CODE
@@ -63,12 +64,13 @@ def assert_comes_back(trace: Trace, batches: list[tuple[Seeds, Sample]]) -> None
     first = batches[0][0].index
     last = with_uses(trace, first, first + len(batches))
     nodes = [sample.node for _, sample in batches]
+    codes, firsts = codes_of([tuple(each.tolist()) for each in nodes], ROWS, first)
     for place, written in enumerate(batches):
         seeds, sample, uses = trace.take(first + place)
         assert told((seeds, sample)) == told(written)
-        np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, place, first))
+        np.testing.assert_array_equal(uses.codes, codes[place])
         np.testing.assert_array_equal(uses.near, near_by_search(nodes, place))
-    np.testing.assert_array_equal(last, codes_by_search([np.arange(ROWS), *nodes], 0, first - 1))
+    np.testing.assert_array_equal(last, firsts)
 
 
 @pytest.mark.parametrize(("edge_dtype", "first"), [(np.int32, 0), (np.int64, NONE - 3)])
@@ -79,19 +81,11 @@ def test_samples_come_back_with_their_next_uses(trace, edge_dtype, first):
     assert_comes_back(trace, batches)
 
 
-def next_use(nodes: list[Int64Array], place: int, row: int) -> int | None:
-    return next((k for k in range(place + 1, len(nodes)) if row in nodes[k]), None)
-
-
-def codes_by_search(nodes: list[Int64Array], place: int, first: int) -> list[int]:
-    uses = [next_use(nodes, place, row) for row in nodes[place]]
-    return [NONE if use is None else (first + use) % NONE for use in uses]
-
-
 def near_by_search(nodes: list[Int64Array], place: int) -> list[int]:
+    """How many rows there are, and how many of them come again after 1, 2, … batches."""
     rows = set(nodes[place].tolist())
-    uses = [next_use(nodes, place, row) for row in rows]
-    distances = [0 if use is None else use - place for use in uses]
+    later = nodes[place + 1 :]
+    distances = [next((k for k, each in enumerate(later, 1) if row in each), 0) for row in rows]
     return [len(rows), *(distances.count(d) for d in range(1, lib.GD_NEAR))]
 
 

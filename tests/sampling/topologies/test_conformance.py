@@ -36,7 +36,7 @@ from tests.sampling.samplers.graphs import (
     graph_of_degrees,
     random_graph,
 )
-from tests.sampling.test_rounds import in_thread
+from tests.sampling.test_rounds import in_thread, until
 from tests.second import Widened
 from tests.soak import product
 
@@ -616,7 +616,7 @@ def in_loop(one: Opened, function: Callable[[Any], Any]) -> Any:
 
 
 def until_it_reads(one: Opened) -> None:
-    assert any(in_loop(one, lambda engine: bool(engine.inflight)) for _ in range(1_000_000))
+    until(lambda: in_loop(one, lambda engine: bool(engine.inflight)))
 
 
 @pytest.fixture
