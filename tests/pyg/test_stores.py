@@ -32,6 +32,7 @@ from gnndrive.pyg.stores import FeatureStore, GraphStore
 from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import Store, mapped_arrays
+from tests.common.test_shared_memory import open_files
 from tests.loader.hetero.graph import make_data
 from tests.pyg.graphs import homogeneous
 
@@ -137,19 +138,10 @@ def test_pygs_own_loaders(features, small, data, workers):
 
 
 RESIDENT, DIRECT = (TopologyChoice(kind, "", 0) for kind in ("resident", "direct"))
-NODES = 400
 
 
 def make_store(path: Path, hetero: bool = False) -> Store:
-    if hetero:
-        return gnndrive.from_data(make_data(), path)
-    draw = torch.Generator().manual_seed(1)
-    data = Data(
-        x=torch.randn(NODES, 4, generator=draw),
-        y=torch.randint(0, 7, (NODES,), generator=draw),
-        edge_index=torch.randint(0, NODES, (2, 3000), generator=draw),
-    )
-    return gnndrive.from_data(data, path)
+    return gnndrive.from_data(make_data() if hetero else homogeneous(400, 3000), path)
 
 
 @pytest.fixture(params=[False, True], ids=["one type", "several types"])
@@ -170,12 +162,6 @@ def sent(published: PublishedStore) -> tuple[Any, list[int]]:
         socket.send_fds(one, [json.dumps(published.description).encode()], published.fds)
         message, fds, _, _ = socket.recv_fds(other, 1 << 20, 253)
     return json.loads(message), fds
-
-
-def open_files() -> int:
-    """The number of open files that something still uses; a memory that is mapped may be one."""
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
 
 
 def read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
