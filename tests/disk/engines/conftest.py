@@ -13,7 +13,6 @@ import pytest
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Landing, Stretch, TableFile
 from gnndrive.disk.engines.base import Engine
-from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.read_job import ReadJob
 
@@ -23,13 +22,13 @@ UNTOUCHED = 0xEE
 
 @dataclass
 class Rows:
-    """A table on disk, its bytes, and slots to read rows into."""
+    """The bytes of a table, slots to read rows into, and its file and layout if it is on disk."""
 
-    file: TableFile
-    table: Layout
     content: np.ndarray
     memory: np.ndarray
     landing: Landing
+    file: Any = None
+    table: Any = None
 
     def locate(self, rows: np.ndarray, slots: np.ndarray | None = None) -> ReadJob:
         """Plan to read rows into slots; None: each into the slot of its number."""
@@ -88,7 +87,7 @@ def make_rows(
     memory[:] = UNTOUCHED
     address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
     landing = Landing(address, stride or row_bytes, direct, memory)
-    return Rows(file, TableLayout(file, **table), content, memory[:, :row_bytes], landing)
+    return Rows(content, memory[:, :row_bytes], landing, file, TableLayout(file, **table))
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.tiers import host_rows
+from gnndrive.disk.tiers._copied import spread_rows
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.disk.tiers.host_rows import HostRows
 from gnndrive.testing.loop import run
+from tests.disk.engines.conftest import Rows
 
 ROWS, ROW_BYTES, FIRST, END = 60, 64, 10, 40
 CONTENT = np.random.default_rng(0).integers(0, 256, (ROWS, ROW_BYTES), np.uint8)
@@ -72,11 +73,7 @@ class _Answer:
             failures["slot"], failures["error"] = self._places, errno.ECANCELED
             yield Stretch(np.empty(0, np.int32), failures)
             return
-        lib.gd_spread(
-            pointer(CONTENT), pointer(self._rows), len(self._rows), ROW_BYTES,
-            pointer(self._places), self._landing.slot_stride,
-            ffi.cast("uint8_t *", self._landing.address),
-        )  # fmt: skip
+        spread_rows(CONTENT.ctypes.data, ROW_BYTES, self._rows, self._places, self._landing)
         yield Stretch(self._places)
         self._below.followed += 1
 
@@ -90,26 +87,22 @@ class Bench:
     def __init__(self) -> None:
         self.below = Below()
         self.tier = HostRows(self.below, FIRST, END, ROW_BYTES)
-        self.rows = np.zeros((ROWS, ROW_BYTES), np.uint8)
-        self.landing = Landing(self.rows.ctypes.data, ROW_BYTES, True, self.rows)
+        memory = np.zeros((ROWS, ROW_BYTES), np.uint8)
+        landing = Landing(memory.ctypes.data, ROW_BYTES, True, memory)
+        self.rows = Rows(CONTENT, memory, landing)
 
     def fetch(self) -> Fetch:
         """Begin to fetch all rows, each to the slot of its number."""
-        self.rows[:] = 0
-        return self.tier.fetch(np.arange(ROWS), np.arange(ROWS, dtype=np.int32), self.landing)
+        self.rows.memory[:] = 0
+        every = np.arange(ROWS)
+        return self.tier.fetch(every, every.astype(np.int32), self.rows.landing)
 
     async def bring(self) -> None:
         await self.end(self.fetch())
 
     async def end(self, fetch: Fetch) -> None:
         """Wait for all rows and check them."""
-        landed: list[int] = []
-        async for stretch in fetch:
-            assert not len(stretch.failures)
-            slots = stretch.slots
-            assert np.array_equal(self.rows[slots], CONTENT[slots]), "it said so too early"
-            landed += slots.tolist()
-        assert sorted(landed) == list(range(ROWS))
+        assert not (await self.rows.ended(fetch, np.arange(ROWS), np.arange(ROWS)))[1]
 
     async def bring_and_wait(self) -> None:
         """Bring all rows, and wait until the filling that this begins has ended."""
@@ -159,7 +152,7 @@ async def test_another_thread_copies_from_the_call_on(monkeypatch: pytest.Monkey
     ending = asyncio.ensure_future(bench.end(fetch))
     await some_turns()
     assert not ending.done()
-    assert not bench.rows[FIRST:END].any()
+    assert not bench.rows.memory[FIRST:END].any()
     gate.go.set()
     await ending
     assert gate.thread != threading.get_ident()
@@ -180,7 +173,7 @@ async def test_a_cancelled_listener_waits_for_the_copy(monkeypatch: pytest.Monke
     gate.go.set()
     await asyncio.wait([ending])
     assert ending.cancelled()
-    assert np.array_equal(bench.rows[FIRST:END], CONTENT[FIRST:END])
+    assert np.array_equal(bench.rows.memory[FIRST:END], CONTENT[FIRST:END])
     await bench.tier.aclose()
 
 
@@ -191,7 +184,7 @@ async def test_closing_waits_for_a_copy_that_nobody_awaits(monkeypatch: pytest.M
     bench.fetch()
     threading.Timer(0, gate.go.set).start()
     await bench.tier.aclose()
-    assert np.array_equal(bench.rows[FIRST:END], CONTENT[FIRST:END])
+    assert np.array_equal(bench.rows.memory[FIRST:END], CONTENT[FIRST:END])
 
 
 def test_closing_frees_the_rows_and_the_thread() -> None:
