@@ -22,18 +22,18 @@ from gnndrive.common.records import FAILURE, Codes, Evicted, Int64Array, Stretch
 from tests.soak import product
 
 NONE = lib.GD_NO_CODE
-NOTHING: Any = None  # no memory for slots is used
-NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=(), rows_served=0)  # nothing is fetched
 Batch = tuple[int, ...]
 
 
 def table_of(
-    rows: int, slots: int, policy: Policy | None = None, classes: Classes | None = None
-) -> SlotTable:
-    """A table without memory for slots, whose rows are committed by hand."""
-    return SlotTable(
-        rows, slots, 8, NOTHING, NO_TIER, policy or Belady(), classes=classes, foreseen=True
-    )
+    rows: int, slots: int, policy: Policy | None = None, classes: Classes | None = None,
+    foreseen: bool = True, takes_offers: bool = False,
+) -> SlotTable:  # fmt: skip
+    """A table without memory for slots, over a tier that fetches nothing; its rows are committed by
+    hand."""
+    memory: Any = None
+    tier: Any = SimpleNamespace(takes_offers=takes_offers, ranked=(), rows_served=0)
+    return SlotTable(rows, slots, 8, memory, tier, policy, classes=classes, foreseen=foreseen)
 
 
 def codes_of(batches: Sequence[Batch], rows: int, first: int = 0) -> tuple[list[Codes], Codes]:
@@ -132,7 +132,7 @@ def test_belady_loads_as_few_rows_as_any_choice(seeds):
         rows, slots = draw.randint(6, 9), draw.randint(4, 6)
         sweeps = drawn_sweeps(draw, rows, slots)
         codes, first = codes_of([batch for sweep in sweeps for batch in sweep], rows)
-        table, lru = table_of(rows, slots), SlotTable(rows, slots, 8, NOTHING, NO_TIER, None)
+        table, lru = table_of(rows, slots, Belady()), table_of(rows, slots, foreseen=False)
         table.foresee(0, 0, None)
         table.foresee(0, len(codes), first)
         part = draw.choice((0, 1, 2))
@@ -176,7 +176,7 @@ def test_what_another_superbatch_needs_stays(early, first, seeds):
         parts = [batches[start : start + size] for start in range(0, len(batches), size)]
         coded = [codes_of(part, rows, first + k * size) for k, part in enumerate(parts)]
         codes = [each for of_part, _ in coded for each in of_part]
-        table = table_of(rows, slots, classes=classes)
+        table = table_of(rows, slots, Belady(), classes)
         table.foresee(first, first, None)
         known, held, reach = 0, None, []
         for index, batch in enumerate(batches):
@@ -199,7 +199,7 @@ def test_what_another_superbatch_needs_stays(early, first, seeds):
 def test_an_epoch_begins_with_nothing_known():
     """Codes of the epoch before mean other batches now."""
     classes = np.array([3, 2, 1, 0], np.uint8)
-    table = table_of(4, 3, classes=classes)
+    table = table_of(4, 3, Belady(), classes)
     table.foresee(0, 0, None)
     later = np.array([NONE, 9, 8, NONE], np.uint16)
     table.foresee(0, 10, later)
@@ -217,8 +217,7 @@ ROWS, SLOTS = 12, 4
 
 
 def offering(policy: Policy, foreseen: bool = False, takes: bool = True) -> SlotTable:
-    tier: Any = SimpleNamespace(takes_offers=takes, ranked=(), rows_served=0)
-    return SlotTable(ROWS, SLOTS, 8, NOTHING, tier, policy, foreseen=foreseen)
+    return table_of(ROWS, SLOTS, policy, None, foreseen, takes)
 
 
 def ids(*rows: int) -> Int64Array:

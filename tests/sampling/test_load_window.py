@@ -70,11 +70,11 @@ def assert_window(
     rows = np.concatenate([made.num_nodes + np.arange(k), *locals_]).astype(np.int64)
     assert np.array_equal(graph.new_ids, rows), "static nodes have their copies' rows"
     assert np.array_equal(graph.store_ids, store_ids)
-    csc = arrays_of(graph)
-    assert graph.num_nodes == len(store_ids) == len(csc.indptr) - 1
-    assert csc.indptr[0] == 0
-    assert csc.indptr[-1] == graph.num_edges == len(csc.indices) == len(graph.positions)
-    target = np.repeat(np.arange(graph.num_nodes), np.diff(csc.indptr.astype(np.int64)))
+    graph_indptr, graph_indices = graph._indptr, graph._indices
+    assert graph.num_nodes == len(store_ids) == len(graph_indptr) - 1
+    assert graph_indptr[0] == 0
+    assert graph_indptr[-1] == graph.num_edges == len(graph_indices) == len(graph.positions)
+    target = np.repeat(np.arange(graph.num_nodes), np.diff(graph_indptr.astype(np.int64)))
 
     member = np.zeros(made.num_nodes, np.bool_)
     member[store_ids] = True
@@ -83,21 +83,17 @@ def assert_window(
     positions = graph.positions.astype(np.int64)
     assert np.array_equal(np.sort(positions), kept), "every edge inside comes once, and no other"
     assert np.array_equal(store_ids[target], targets[positions])
-    assert np.array_equal(store_ids[csc.indices], indices[positions])
+    assert np.array_equal(store_ids[graph_indices], indices[positions])
     same = target[1:] == target[:-1]
     assert (np.diff(positions)[same] > 0).all(), "a list is in the store's order"
 
     of_node = np.full(made.num_nodes, -1)
     of_node[store_ids[::-1]] = np.arange(len(store_ids))[::-1]  # the lower one, if there are two
-    assert np.array_equal(of_node[indices[positions]], csc.indices), "a rank comes first"
+    assert np.array_equal(of_node[indices[positions]], graph_indices), "a rank comes first"
     assert np.array_equal(of_node[targets[positions]], target)
     assert np.array_equal(graph.to_local(store_ids), of_node[store_ids])
     distinct = graph.distinct_ids(np.arange(graph.num_distinct))
     assert np.array_equal(np.sort(distinct), np.unique(store_ids)), "each node has one number"
-
-
-def arrays_of(graph: WindowGraph) -> SimpleNamespace:
-    return SimpleNamespace(indptr=graph._indptr, indices=graph._indices)
 
 
 class Whole(WindowGraph):
@@ -171,7 +167,7 @@ def test_positions_and_ids_of_a_large_store(made, monkeypatch):
         assert {each.dtype for each in (window.positions, window.store_ids, window.new_ids)} == {
             np.dtype(np.int64)
         }
-        assert arrays_of(window).indptr.dtype == np.int64
+        assert window._indptr.dtype == np.int64
         assert_window(window, made, partitions, k, *GRAPH)
 
 
@@ -276,7 +272,7 @@ def test_random_codes_do_not_crash(made, seeds):
             damage(made.path / file, slice(None), random.integers(0, NODES + STATIC, count))
         for partitions, k in windows():
             window = load_window(made, GRAPH[0], partitions, k)
-            indices = arrays_of(window).indices
+            indices = window._indices
             assert len(indices) == 0 or 0 <= indices.min() <= indices.max() < window.num_nodes
 
 

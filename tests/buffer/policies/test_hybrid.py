@@ -10,7 +10,7 @@ from gnndrive.buffer.policies.hybrid import Hybrid
 from gnndrive.buffer.policies.static import Static
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.ffi import lib
-from tests.buffer.test_codes import NO_TIER, NOTHING, admit, codes_of, table_of
+from tests.buffer.test_codes import admit, codes_of, table_of
 
 CLASSES = np.array([10, 40, 70, 20, 90, 35, 30, 80], np.uint8)
 # Twelve batches, four slots, and a threshold of one batch: what leaves, and why. "n@c" is a row's
@@ -38,9 +38,7 @@ def present(table: SlotTable) -> set[int]:
 
 @pytest.mark.parametrize("foreseen", [False, True], ids=["queued samples", "codes"])
 def test_a_trace_by_hand(foreseen):
-    table = SlotTable(
-        len(CLASSES), 4, 8, NOTHING, NO_TIER, Hybrid(1), classes=CLASSES, foreseen=foreseen
-    )
+    table = table_of(len(CLASSES), 4, Hybrid(1), CLASSES, foreseen)
     codes, later = codes_of(BATCHES, len(CLASSES))
     if foreseen:
         table.foresee(0, 0, None)
@@ -58,7 +56,7 @@ def test_a_trace_by_hand(foreseen):
 
 
 def test_the_rows_of_a_withdrawn_batch_are_let_go():
-    table = SlotTable(len(CLASSES), 4, 8, NOTHING, NO_TIER, Hybrid(1), classes=CLASSES)
+    table = table_of(len(CLASSES), 4, Hybrid(1), CLASSES, foreseen=False)
     rows = np.arange(3)
     held = weakref.ref(rows)
     table.announce(0, rows)

@@ -245,17 +245,17 @@ def test_partitions_are_found_once_for_a_loader():
 # ---- mega-batches: random groups of partitions
 
 
-def context(partitioned: Parts, megabatch: int, size: int = 7, count: int = 100) -> ScheduleContext:
-    return ScheduleContext(
-        InputNodes(count), size, True, seed=3, partitioned=partitioned, megabatch=megabatch
-    )
+def of_nodes(parts: int, most: int | None, count: int = 100, **more: Any) -> ScheduleContext:
+    given = {"partitioned": Parts.spread(parts), "megabatch": most, **more}
+    return ScheduleContext(InputNodes(count), 7, True, **given)
 
 
 def test_an_epoch_equals_that_of_the_version_before():
     """If it changes, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is restored
     from a saved state would continue in another order."""
     partitioned = Parts(4, np.arange(200, dtype=np.int32) % 4)
-    schedule = Megabatch.make(context(partitioned, 2, 3, 8))
+    made = of_nodes(4, 2, 8, partitioned=partitioned)
+    schedule = Megabatch.make(replace(made, batch_size=3, seed=3))
     found = [
         (parts_of(each), [seeds.node.tolist() for seeds in each.batches])
         for each in schedule.windows(1)
@@ -266,25 +266,25 @@ def test_an_epoch_equals_that_of_the_version_before():
 def test_groups_and_orders_are_drawn_anew_in_each_epoch_and_pass_or_come_in_order():
     groups, orders = set(), set()
     for epoch in range(3):
-        windows = Megabatch.make(context(Parts.spread(16), 4)).windows(epoch)
+        windows = Megabatch.make(of_nodes(16, 4)).windows(epoch)
         groups.add(frozenset(tuple(parts_of(each)) for each in windows))
-        (window,) = Megabatch.make(replace(context(Parts.spread(16), 16), passes=3)).windows(epoch)
+        (window,) = Megabatch.make(of_nodes(16, 16, passes=3)).windows(epoch)
         ids = [at for each in window.batches for at in each.input_id.tolist()]
         orders |= {tuple(ids[at : at + 100]) for at in range(0, 300, 100)}
     assert (len(groups), len(orders)) == (3, 9)
     assert all({part for group in each for part in group} == set(range(16)) for each in groups)
     assert {tuple(sorted(each)) for each in orders} == {tuple(range(100))}
-    schedule = Megabatch.make(replace(context(Parts.spread(10), 4), shuffle=False))
+    schedule = Megabatch.make(replace(of_nodes(10, 4), shuffle=False))
     assert [parts_of(each) for each in schedule.windows(5)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
     partitioned = Parts(8, np.arange(200, dtype=np.int32) % 3)
-    schedule = Megabatch.make(replace(context(partitioned, 2), shuffle=False))
+    schedule = Megabatch.make(replace(of_nodes(8, 2, partitioned=partitioned), shuffle=False))
     found = [(each.number, parts_of(each)) for each in schedule.windows(0)]
     assert found == [(0, [0, 1]), (1, [2, 3])]
 
 
 def test_the_sizes_of_mega_batches():
     for count in (1, 5, 12):
-        made = context(Parts.spread(count), count)
+        made = of_nodes(count, count)
         for most in range(1, count + 1):
             sizes = Megabatch.make(replace(made, megabatch=most)).window_sizes
             for fewer in range(1, most + 1):
@@ -347,11 +347,6 @@ def test_draws_are_those_of_the_version_before():
     draws = Draws(3)
     assert draws.permutation(6) == [5, 1, 2, 4, 0, 3]
     assert draws.each_below(np.array([10, 10, 10, 10])).tolist() == [6, 9, 5, 8]
-
-
-def of_nodes(parts: int, most: int | None, count: int = 100, **more: Any) -> ScheduleContext:
-    given = {"partitioned": Parts.spread(parts), "megabatch": most, **more}
-    return ScheduleContext(InputNodes(count), 7, True, **given)
 
 
 def of_edges(parts: int, most: int | None, count: int = 100, **more: Any) -> ScheduleContext:
