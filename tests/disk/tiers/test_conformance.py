@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +79,21 @@ class Bench:
         self.layout.close()
 
 
-def on_a_bench(
-    kind: type[Tier], folder: Path, carry_out: Callable[[Bench], Coroutine[Any, Any, None]],
-    **more: Any,
-) -> None:  # fmt: skip
-    """Carry something out in a loop of its own."""
+Check = Callable[[type[Tier], Path], None]
 
-    async def main() -> None:
-        bench = Bench(kind, folder, **more)
-        await carry_out(bench)
-        await bench.close()
 
-    run(main())
+def on_a_bench(**settings: Any) -> Callable[[Callable[[Bench], Coroutine[Any, Any, None]]], Check]:
+    """Have a check carried out on a bench with a tier of any kind, in a loop of its own."""
+
+    def decorate(check: Callable[[Bench], Coroutine[Any, Any, None]]) -> Check:
+        async def main(kind: type[Tier], folder: Path) -> None:
+            bench = Bench(kind, folder, **settings)
+            await check(bench)
+            await bench.close()
+
+        return wraps(check)(lambda kind, folder: run(main(kind, folder)))
+
+    return decorate
 
 
 def some(count: int, seed: int, rows: int = ROWS) -> tuple[Int64Array, Int32Array]:
@@ -102,28 +106,20 @@ def some(count: int, seed: int, rows: int = ROWS) -> tuple[Int64Array, Int32Arra
 # ---- the contract
 
 
-def each_row_lands_once(kind: type[Tier], folder: Path) -> None:
+@on_a_bench()
+async def each_row_lands_once(bench: Bench) -> None:
     """Whether it was fetched before or not."""
-
-    async def main(bench: Bench) -> None:
-        for seed in range(6):
-            rows, slots = some((60, 1, 150)[seed % 3], seed)
-            assert not await bench.bring(rows, slots)
-        none = np.empty(0, np.int64)
-        await bench.bring(none, none.astype(np.int32))
-
-    on_a_bench(kind, folder, main)
+    for seed in range(6):
+        rows, slots = some((60, 1, 150)[seed % 3], seed)
+        assert not await bench.bring(rows, slots)
+    none = np.empty(0, np.int64)
+    await bench.bring(none, none.astype(np.int32))
 
 
-def a_fetch_starts_in_the_call(kind: type[Tier], folder: Path) -> None:
+@on_a_bench()
+async def a_fetch_starts_in_the_call(bench: Bench) -> None:
     """And goes on whether anything listens or not; also if rows have been fetched before."""
-
-    async def main(bench: Bench) -> None:
-        for seed in range(3):
-            await started(bench)
-            await bench.bring(*some(150, seed))
-
-    async def started(bench: Bench) -> None:
+    for seed in range(3):
         bench.rows.memory[:] = UNTOUCHED
         bench.engine.paused = True
         rows, slots = some(40, 0)
@@ -134,103 +130,88 @@ def a_fetch_starts_in_the_call(kind: type[Tier], folder: Path) -> None:
         assert not bench.rows.wrong(rows, slots), "it waited"
         bench.engine.paused = False
         assert not await bench.end(fetch, rows, slots)
-
-    on_a_bench(kind, folder, main)
-
-
-def several_fetches_go_on_at_once(kind: type[Tier], folder: Path) -> None:
-    async def main(bench: Bench) -> None:
-        for seed in range(2):
-            rows, slots = some(160, seed)
-            parts = [(rows[i::4].copy(), slots[i::4].copy()) for i in range(4)]
-            fetches = [bench.fetch(*part) for part in parts]
-            for fetch, part in reversed(list(zip(fetches, parts, strict=True))):
-                assert not await bench.end(fetch, *part)
-
-    on_a_bench(kind, folder, main)
+        await bench.bring(*some(150, seed))
 
 
-def two_fetches_may_bring_the_same_row(kind: type[Tier], folder: Path) -> None:
-    async def main(bench: Bench) -> None:
-        rows = np.arange(90)
-        slots = np.arange(180, dtype=np.int32)
-        parts = [(rows, slots[:90]), (rows[::-1].copy(), slots[90:])]
+@on_a_bench()
+async def several_fetches_go_on_at_once(bench: Bench) -> None:
+    for seed in range(2):
+        rows, slots = some(160, seed)
+        parts = [(rows[i::4].copy(), slots[i::4].copy()) for i in range(4)]
         fetches = [bench.fetch(*part) for part in parts]
-        for fetch, part in zip(fetches, parts, strict=True):
+        for fetch, part in reversed(list(zip(fetches, parts, strict=True))):
             assert not await bench.end(fetch, *part)
 
-    on_a_bench(kind, folder, main)
+
+@on_a_bench()
+async def two_fetches_may_bring_the_same_row(bench: Bench) -> None:
+    rows = np.arange(90)
+    slots = np.arange(180, dtype=np.int32)
+    parts = [(rows, slots[:90]), (rows[::-1].copy(), slots[90:])]
+    fetches = [bench.fetch(*part) for part in parts]
+    for fetch, part in zip(fetches, parts, strict=True):
+        assert not await bench.end(fetch, *part)
 
 
-def cancelling_fails_what_was_not_started(kind: type[Tier], folder: Path) -> None:
-    async def main(bench: Bench) -> None:
-        bench.engine.paused = True
-        rows, slots = np.arange(0, 300, 8), np.arange(38, dtype=np.int32)  # an extent each
-        fetch = bench.fetch(rows, slots)
-        fetch.cancel()
-        bench.engine.paused = False
-        failures = await bench.end(fetch, rows, slots)
-        assert len(failures) >= 30, "what was not started goes on"
-        assert {error for _, error, _ in failures} == {errno.ECANCELED}
-        assert not await bench.bring(rows, slots), "another fetch is cancelled too"
-
-    on_a_bench(kind, folder, main, faults=Faults(), depth=4)
+@on_a_bench(faults=Faults(), depth=4)
+async def cancelling_fails_what_was_not_started(bench: Bench) -> None:
+    bench.engine.paused = True
+    rows, slots = np.arange(0, 300, 8), np.arange(38, dtype=np.int32)  # an extent each
+    fetch = bench.fetch(rows, slots)
+    fetch.cancel()
+    bench.engine.paused = False
+    failures = await bench.end(fetch, rows, slots)
+    assert len(failures) >= 30, "what was not started goes on"
+    assert {error for _, error, _ in failures} == {errno.ECANCELED}
+    assert not await bench.bring(rows, slots), "another fetch is cancelled too"
 
 
-def a_bad_sector_fails_the_rows_in_it(kind: type[Tier], folder: Path) -> None:
+@on_a_bench(faults=Faults(eio_offsets=(BAD,)))
+async def a_bad_sector_fails_the_rows_in_it(bench: Bench) -> None:
     """As often as they are asked for; no other row suffers."""
-
-    async def main(bench: Bench) -> None:
-        rows, slots = np.arange(60), np.arange(60, dtype=np.int32)[::-1].copy()
-        for _ in range(3):
-            ((slot, error, offset),) = await bench.bring(rows, slots)
-            assert rows[slots == slot].tolist() == [20], "another row fails"
-            assert error == errno.EIO
-            assert offset <= BAD[0] < offset + 4096
-            assert bench.rows.wrong([20], [slot])
-
-    on_a_bench(kind, folder, main, faults=Faults(eio_offsets=(BAD,)))
+    rows, slots = np.arange(60), np.arange(60, dtype=np.int32)[::-1].copy()
+    for _ in range(3):
+        ((slot, error, offset),) = await bench.bring(rows, slots)
+        assert rows[slots == slot].tolist() == [20], "another row fails"
+        assert error == errno.EIO
+        assert offset <= BAD[0] < offset + 4096
+        assert bench.rows.wrong([20], [slot])
 
 
-def what_cannot_be_asked_for_is_refused(kind: type[Tier], folder: Path) -> None:
+@on_a_bench()
+async def what_cannot_be_asked_for_is_refused(bench: Bench) -> None:
     """Also if the rows have been fetched before."""
-
-    async def main(bench: Bench) -> None:
-        two = np.arange(2, dtype=np.int32)
-        for _ in range(2):
-            for bad in ([3, -1], [3, ROWS], [7, 7]):
-                with pytest.raises(ValueError, match=r"range|twice|row"):
-                    bench.fetch(np.array(bad), two)
-            await bench.bring(np.array([3, 7]), two)
-        await bench.engine.aclose()
-        for rows in ([3, 7], [100, 101]):
-            with pytest.raises(ClosedError):
-                bench.fetch(np.array(rows), two)
-
-    on_a_bench(kind, folder, main)
+    two = np.arange(2, dtype=np.int32)
+    for _ in range(2):
+        for bad in ([3, -1], [3, ROWS], [7, 7]):
+            with pytest.raises(ValueError, match=r"range|twice|row"):
+                bench.fetch(np.array(bad), two)
+        await bench.bring(np.array([3, 7]), two)
+    await bench.engine.aclose()
+    for rows in ([3, 7], [100, 101]):
+        with pytest.raises(ClosedError):
+            bench.fetch(np.array(rows), two)
 
 
-def closing_ends_what_the_tier_does_itself(kind: type[Tier], folder: Path) -> None:
+@on_a_bench()
+async def closing_ends_what_the_tier_does_itself(bench: Bench) -> None:
     """Before the engine is closed, whenever it is closed, twice at once, and again."""
-
-    async def main(bench: Bench) -> None:
-        others = asyncio.all_tasks()
-        await bench.bring(*some(10, 0))
-        for calls in (2, 1):
-            await asyncio.gather(*(bench.tier.aclose() for _ in range(calls)))
-            assert asyncio.all_tasks() == others, "a task is left"
-            assert not bench.engine.inflight, "a read is left"
-
-    on_a_bench(kind, folder, main)
+    others = asyncio.all_tasks()
+    await bench.bring(*some(10, 0))
+    for calls in (2, 1):
+        await asyncio.gather(*(bench.tier.aclose() for _ in range(calls)))
+        assert asyncio.all_tasks() == others, "a task is left"
+        assert not bench.engine.inflight, "a read is left"
 
 
 def errors_name_the_file(kind: type[Tier], folder: Path) -> None:
     named: list[str] = []
 
-    async def main(bench: Bench) -> None:
+    @on_a_bench()
+    async def name(bench: Bench) -> None:
         named.append(bench.tier.path)
 
-    on_a_bench(kind, folder, main)
+    name(kind, folder)
     assert Path(*named).is_file()
 
 
