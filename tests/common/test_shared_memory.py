@@ -30,7 +30,7 @@ def memory() -> Iterator[SharedMemory]:
     made.close()
 
 
-def sent(fd: int) -> int:
+def received_fd(fd: int) -> int:
     """The descriptor that a receiver gets for `fd`."""
     one, other = socket.socketpair()
     with one, other:
@@ -47,7 +47,7 @@ def open_files() -> int:
 
 def test_a_receiver_sees_what_the_maker_writes_later_and_cannot_write(memory):
     """So does a forked child."""
-    received = SharedMemory.attach(sent(memory.fd), NBYTES)
+    received = SharedMemory.attach(received_fd(memory.fd), NBYTES)
     assert (received.nbytes, received.array.any()) == (NBYTES, False)
     memory.array[-1] = 7
     array = received.array
@@ -57,7 +57,7 @@ def test_a_receiver_sees_what_the_maker_writes_later_and_cannot_write(memory):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == array[-1] == 7
     assert not received.array.flags.writeable
     with pytest.raises(ConfigError, match=r"Operation not permitted.*host_service=False"):
-        SharedMemory.attach(sent(memory.fd), NBYTES, writable=True)
+        SharedMemory.attach(received_fd(memory.fd), NBYTES, writable=True)
     with pytest.raises(PermissionError):
         os.pwrite(memory.fd, b"x", 0)
     received.close()
@@ -65,7 +65,7 @@ def test_a_receiver_sees_what_the_maker_writes_later_and_cannot_write(memory):
 
 def test_both_sides_may_write_if_the_maker_says_so():
     memory = SharedMemory.create(NBYTES, "test", written_by_all=True)
-    received = SharedMemory.attach(sent(memory.fd), NBYTES, writable=True)
+    received = SharedMemory.attach(received_fd(memory.fd), NBYTES, writable=True)
     received.array[3] = 9
     assert memory.array[3] == 9
     memory.close()
@@ -83,14 +83,14 @@ def test_no_process_can_change_the_size(memory):
 def test_a_kernel_that_cannot_refuse_writers_is_used_all_the_same(monkeypatch):
     monkeypatch.setattr(shared_memory, "_SEAL_FUTURE_WRITE", 1 << 20)
     memory = SharedMemory.create(NBYTES, "test")
-    SharedMemory.attach(sent(memory.fd), NBYTES).close()
+    SharedMemory.attach(received_fd(memory.fd), NBYTES).close()
     with pytest.raises(PermissionError):
         os.ftruncate(memory.fd, 0)
     memory.close()
 
 
 def test_arrays_keep_the_memory_after_close(memory):
-    received = SharedMemory.attach(sent(memory.fd), NBYTES)
+    received = SharedMemory.attach(received_fd(memory.fd), NBYTES)
     theirs, ours = received.array[5:], memory.array[5:]
     ours[:] = 8
     received.close()
@@ -106,9 +106,9 @@ def test_nothing_is_left_open():
     before = open_files()
     for _ in range(3):
         memory = SharedMemory.create(NBYTES, "test", huge=True)
-        received = SharedMemory.attach(sent(memory.fd), NBYTES, huge=True)
+        received = SharedMemory.attach(received_fd(memory.fd), NBYTES, huge=True)
         with pytest.raises(ConfigError):
-            SharedMemory.attach(sent(memory.fd), NBYTES + 1)
+            SharedMemory.attach(received_fd(memory.fd), NBYTES + 1)
         memory.close()
         received.close()
     assert open_files() == before
@@ -123,7 +123,7 @@ def test_nothing_is_left_open():
 )  # fmt: skip
 def test_memory_of_another_size_is_refused(memory, nbytes, why):
     with pytest.raises(ConfigError, match=why):
-        SharedMemory.attach(sent(memory.fd), nbytes)
+        SharedMemory.attach(received_fd(memory.fd), nbytes)
 
 
 def test_memory_that_may_become_smaller_is_refused():

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import random
-import socket
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from gnndrive.pyg.stores import FeatureStore, GraphStore
 from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import Store, mapped_arrays
-from tests.common.test_shared_memory import open_files
+from tests.common.test_shared_memory import open_files, received_fd
 from tests.loader.hetero.graph import make_data
 from tests.pyg.graphs import homogeneous
 
@@ -157,11 +156,7 @@ def published(store: Store) -> Iterator[PublishedStore]:
 
 def sent(published: PublishedStore) -> tuple[Any, list[int]]:
     """The description and the descriptors as they arrive."""
-    one, other = socket.socketpair()
-    with one, other:
-        socket.send_fds(one, [json.dumps(published.description).encode()], published.fds)
-        message, fds, _, _ = socket.recv_fds(other, 1 << 20, 253)
-    return json.loads(message), fds
+    return json.loads(json.dumps(published.description)), [*map(received_fd, published.fds)]
 
 
 def read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
