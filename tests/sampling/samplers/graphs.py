@@ -156,10 +156,13 @@ def check(case: Case, found: Found) -> None:
         assert len(set(later) - set(seeds)) == len(later)
         assert sum(found.nodes_per_hop[kind]) == len(found.nodes[kind])
         tree += len(group.node)
-    places = [{node: -at for at, node in enumerate(nodes[::-1], 1 - len(nodes))}
-              for nodes in found.nodes]  # fmt: skip
+    places: list[dict[tuple[int, int], int]] = [{} for _ in found.nodes]
+    for first_place, nodes in zip(places, found.nodes, strict=True):
+        for at, node in enumerate(nodes):
+            first_place.setdefault(node, at)
     hops, used = len(case.fanouts[0]) if case.fanouts else 0, [0] * len(case.edges)
     assert {len(each) for each in found.edges_per_hop} <= {hops}
+    assert {len(each) for each in found.nodes_per_hop} == {hops + 1}
     for hop in range(hops):
         sources: list[dict[tuple[int, int], None]] = [{} for _ in case.counts]
         for number, edges in enumerate(case.edges):
