@@ -61,8 +61,10 @@ class Rows:
     ) -> ReadJob:
         """Read rows into slots, or each into that of its number; all of them must land."""
         slots = rows.astype(np.int32) if slots is None else slots
-        job = self.locate(rows, slots)
+        given, job = (rows.copy(), slots.copy()), self.locate(rows, slots)
         assert not (await self.ended(engine.read(job), rows, slots))[1]
+        assert np.array_equal(rows, given[0]), "the rows were changed"
+        assert np.array_equal(slots, given[1]), "the slots were changed"
         return job
 
 

@@ -90,10 +90,7 @@ async def _every_byte_of(layout: Layout, table: Rows, engine: Engine) -> None:
     for count in (60, 1, 17):
         table.memory[:] = UNTOUCHED
         rows, where = wanted(60, count, seed=count)
-        given = rows.copy(), where.copy()
         await table.bring(engine, rows, where)
-        assert np.array_equal(rows, given[0]), "the rows were changed"
-        assert np.array_equal(where, given[1]), "the slots were changed"
         rest = np.delete(table.memory, where, axis=0)
         assert (rest == UNTOUCHED).all(), "written beside the slots"
     layout.close()
