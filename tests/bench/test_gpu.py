@@ -13,7 +13,6 @@ import _gpu_epochs
 import _gpu_loaders
 import _gpu_moves
 import _loaders
-import _powerlaw
 import epoch
 import gpu
 import pytest
@@ -23,16 +22,7 @@ import torch
 import gnndrive
 from gnndrive.buffer.devices import choose
 from gnndrive.buffer.devices._options import MoveOptions
-
-NODES = 3000
-SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = scale.store_path(tmp_path_factory.mktemp("bench"), NODES)
-    _powerlaw.write_powerlaw(path, NODES)
-    return path
+from tests.bench.conftest import SMALL
 
 
 def test_without_a_gpu_it_exits_with_2(monkeypatch, capsys):

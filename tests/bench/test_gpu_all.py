@@ -362,22 +362,34 @@ class InProcess:
         return self._printed, self._errors
 
 
-def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypatch):
+@pytest.fixture
+def rehearse(tmp_path, monkeypatch):
+    """Runs the rehearsal's parts in this process and returns what they left; the page is a file."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def make(*given: Any, **named: Any) -> _gpu_parts.Parts:
+        return _gpu_parts.Parts(*given, **named, start=InProcess, clock=lambda: 0.0)
+
+    def run_all(*more: str) -> dict[str, Any]:
+        words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs"), *more]
+        status = gpu_all.run(gpu_all.parse(words), make)
+        parts = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
+        assert status == 0, {name: part["error"] for name, part in parts.items()}
+        return parts
+
+    return run_all
+
+
+def test_a_rehearsal_fills_every_table_and_marks_its_figures(rehearse, tmp_path, monkeypatch):
     def run_worker(name, options, *_):
         _, worker = gpu.parse([*options.given, "--worker", name])
         return _gpu_loaders.RUNS[name](worker) | {"peak_bytes": 1}
 
-    def make(*given, **named):
-        return _gpu_parts.Parts(*given, **named, start=InProcess, clock=lambda: 0.0)
-
     monkeypatch.setattr(epoch, "spawn", run_worker)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(gpu_all, "SWITCHES", gpu_all.SWITCHES[:2])  # the others take as long each
     monkeypatch.setattr(gpu, "tried_limit", lambda *_: contextlib.nullcontext((None, "no limit")))
-    words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
-    status = gpu_all.run(gpu_all.parse(words), make)
-    results = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
-    assert status == 0, {name: part["error"] for name, part in results.items()}
+    results = rehearse()
+    assert "strategies" not in results
     page = (tmp_path / "out" / "gpu-results.md").read_text()
     assert "not measured" not in page
     for question in ("rows into", "gather", PYGS_WAY, "GPU idle"):
@@ -396,24 +408,15 @@ def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypat
         assert measured == {"defaults", *gpu_all.SWITCHES}
 
 
-def test_a_rehearsal_measures_every_strategy_if_asked(tmp_path, monkeypatch):
+def test_a_rehearsal_measures_every_strategy_if_asked(rehearse, monkeypatch):
     def run_worker(command, *_):
         worker, printed = gpu_strategies.parse(command[2:]), io.StringIO()
         with contextlib.redirect_stdout(printed):
             gpu_strategies.work(worker, worker.worker)
         return subprocess.CompletedProcess(command, 0, printed.getvalue()), 1
 
-    def make(*given, **named):
-        return _gpu_parts.Parts(*given, **named, start=InProcess, clock=lambda: 0.0)
-
     monkeypatch.setattr(gpu_strategies, "run_limited", run_worker)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
-    assert "strategies" not in gpu_all.parse(words).only
-    status = gpu_all.run(gpu_all.parse([*words, "--only", "graph,strategies"]), make)
-    parts = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
-    assert status == 0, {name: part["error"] for name, part in parts.items()}
-    found = parts["strategies"]["result"]
+    found = rehearse("--only", "graph,strategies")["strategies"]["result"]
     assert found["prepared"].keys() == {"partitioned", "packed"}
     assert [each["strategy"] for each in found["results"]] == gpu_strategies.ON_DEVICE
     for each in found["results"]:

@@ -11,7 +11,6 @@ from typing import Any
 import _policies_epochs as epochs
 import _policies_optimum as optimum
 import _policies_trace
-import _powerlaw
 import epoch
 import numpy as np
 import policies
@@ -22,16 +21,8 @@ from gnndrive.common.records import DiskCost, DiskIdentity
 from gnndrive.strategies import Ginex
 from tests.buffer.test_codes import drawn_sweeps, fewest_loads
 
-NODES = 3000
 SMALL = ["--batches", "14", "--batch-size", "20", "--fanout", "3,2", "--samplers", "1"]
 DISK = DiskCost(1e-5, 5e-10, 128, "uring", "", DiskIdentity("", "", "", ""), ())
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("policies") / "small.gnn"
-    _powerlaw.write_powerlaw(path, NODES)
-    return path
 
 
 def options(store: Path, *more: str) -> argparse.Namespace:

@@ -32,20 +32,12 @@ from gnndrive.cli.measure.verdict import FIRST_WORDS
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
 from gnndrive.store.generate import planted_communities
+from tests.bench.conftest import NODES, SMALL
 from tests.cli.measure.fake_groups import FakeKernel, tables
 from tests.project_files import ROOT
 from tests.soak import product
 
-NODES = 3000
-SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
 DISK = DiskCost(1e-5, 5e-10, 128, "uring", "2024-01-01", {}, ((4096, 1.2e-5), (65536, 4e-5)))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = scale.store_path(tmp_path_factory.mktemp("bench"), NODES)
-    _powerlaw.write_powerlaw(path, NODES)
-    return path
 
 
 def options(store: Path, *more: str) -> argparse.Namespace:
