@@ -361,8 +361,8 @@ KEPT_ROWS = 96
 
 
 class Keeping(Tier):
-    """Keeps copies of the rows that came through it whole; serves these in the call itself, and
-    fetches the rest from the tier below. New copies overwrite the oldest."""
+    """Keeps copies of rows that came through it whole, each in a place of its own that other rows
+    take too; serves these in the call itself, and fetches the rest from the tier below."""
 
     name = "keeping"
 
@@ -370,9 +370,7 @@ class Keeping(Tier):
         self.path = below.path
         self._below, self._rows = below, rows
         self._copies = np.empty((KEPT_ROWS, row_bytes), np.uint8)
-        self._row_of = np.full(KEPT_ROWS, -1, np.int64)
-        self._copy_of = np.full(rows, -1, np.int64)
-        self._next = 0
+        self._row_of = np.full(KEPT_ROWS, -1, np.int64)  # whose copy each is
 
     @classmethod
     def make(cls, context: TierContext) -> Self:
@@ -385,11 +383,11 @@ class Keeping(Tier):
             raise ValueError(f"a row is out of range: {self.path} has {self._rows}")
         if len(np.unique(rows)) != len(rows):
             raise ValueError("a row is asked for twice")
-        copy = self._copy_of[rows]
-        kept = copy >= 0
+        copies = rows % KEPT_ROWS
+        kept = self._row_of[copies] == rows
         rest = self._below.fetch(rows[~kept], places[~kept], landing)
         memory = _memory(landing, places, self._copies.shape[1])
-        memory[places[kept]] = self._copies[copy[kept]]
+        memory[places[kept]] = self._copies[copies[kept]]
         used["tiers"] += int(kept.sum())
         return _Fetch(self, places[kept], rest, memory, (rows[~kept], places[~kept]))
 
@@ -397,14 +395,8 @@ class Keeping(Tier):
         await self._below.aclose()
 
     def keep(self, rows: Int64Array, content: Bytes) -> None:
-        new = self._copy_of[rows] < 0  # another fetch may have brought a row meanwhile
-        rows, content = rows[new][-KEPT_ROWS:], content[new][-KEPT_ROWS:]
-        copies = (self._next + np.arange(len(rows))) % KEPT_ROWS
-        old = self._row_of[copies]
-        self._copy_of[old[old >= 0]] = -1
-        self._copies[copies], self._row_of[copies] = content, rows
-        self._copy_of[rows] = copies
-        self._next = (self._next + len(rows)) % KEPT_ROWS
+        copies, first = np.unique(rows % KEPT_ROWS, return_index=True)
+        self._copies[copies], self._row_of[copies] = content[first], rows[first]
 
 
 class _Fetch:
