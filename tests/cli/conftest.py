@@ -43,6 +43,14 @@ def store(planted: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def blocks(tmp_path: Path) -> Path:
+    """64 blocks of 4,096 bytes, and 100 bytes more."""
+    path = tmp_path / "blocks.bin"
+    path.write_bytes(bytes(64 * 4096 + 100))
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     """Use one torch thread: on a busy machine, two threads that spin slow down tiny batches."""

@@ -16,13 +16,6 @@ from gnndrive.store.generate import planted_communities
 from tests.cli.conftest import SMALL
 
 
-@pytest.fixture
-def blocks(tmp_path):
-    path = tmp_path / "blocks.bin"
-    path.write_bytes(bytes(1 << 18))
-    return path
-
-
 def test_io_as_text_and_as_json(gnndrive, blocks):
     options = ("--filename", blocks, "--bs", "4k", "--iodepth", 8, "--size", "128k")
     ended = gnndrive("bench", "io", *options)

@@ -38,12 +38,8 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def in_memory(model: torch.nn.Module, path: Path) -> torch.Tensor:
     store = gd.open(path)
-    target = torch.arange(store.num_nodes).repeat_interleave(
-        torch.from_numpy(store.indptr[1:] - store.indptr[:-1])
-    )
-    edges = torch.stack([torch.from_numpy(store.indices.astype("i8")), target])
     with torch.no_grad():
-        rows: torch.Tensor = model.eval()(store.tensor("x"), edges)
+        rows: torch.Tensor = model.eval()(store.x, store.edge_index)
     return rows
 
 

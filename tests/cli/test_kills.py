@@ -19,7 +19,7 @@ from gnndrive.cli.commands import clean
 from gnndrive.inference.infer import infer
 from gnndrive.inference.outcome import remove_result
 from tests.soak import Seeds
-from tests.store.kills import CREATING, calls_of, killed_at
+from tests.store.kills import CREATING, calls_of, killed_at, tree
 
 NODES, EDGES = 300, 2_500
 STORE = "graph.gnn"
@@ -50,13 +50,8 @@ def written(folder: Path) -> None:
 
 
 def packed(folder: Path) -> None:
-    gnndrive.pack(
-        folder / STORE,
-        num_neighbors=[4, 3],
-        batch_size=32,
-        memory="100MB",
-        tuning=gnndrive.Tuning(samplers=1),
-    )
+    tuning = gnndrive.Tuning(samplers=1)
+    gnndrive.pack(folder / STORE, [4, 3], batch_size=32, memory="100MB", tuning=tuning)
 
 
 def unpacked(folder: Path) -> None:
@@ -95,14 +90,6 @@ CASES: dict[str, tuple[list[Work], Work]] = {
     "attribute removed": ([made, inferred], removed),
 }  # fmt: skip
 """What is there before, and what is killed."""
-
-
-def tree(folder: Path) -> dict[str, bytes | None]:
-    """The files and folders below a folder."""
-    return {
-        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
-        for path in folder.rglob("*")
-    }
 
 
 def copied(folder: Path, to: Path) -> None:

@@ -112,18 +112,6 @@ def test_training_prints_one_json_object(gnndrive, planted):
     assert report["verdict"].startswith(FIRST_WORDS)
 
 
-def test_training_reads_the_adjacency_from_disk(gnndrive, planted):
-    words = ("train", planted, *WORDS)
-    direct = gnndrive(*words, "--tuning", "topology=direct,neighbour_cache=0").json
-    assert (direct["topology"], direct["topology_requests"] > 0) == ("direct", True)
-    assert direct["neighbours_wanted"] == direct["edges"]
-    mapped = gnndrive(*words, "--tuning", "topology=mmap").json
-    assert mapped["epochs"][0]["loss"] == direct["epochs"][0]["loss"]
-    words = ("--batch-size", "10", "--tuning", "topology=direct,neighbour_cache=50KB")
-    out = gnndrive("plan", planted, *words, "--buffer", "64KB").out
-    assert "direct, as asked for; neighbour cache 50 KB" in out
-
-
 def test_training_reports_as_text(gnndrive, planted):
     words = ("--epochs", "4", "--lr", "0.03", "--threads", "1", "--tuning", "engine=threads")
     ended = gnndrive("train", planted, *SMALL, "--hidden", "16", *words)

@@ -108,14 +108,12 @@ def _no_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("command", REFUSED, ids=lambda words: "-".join(words[:2]))
-def test_what_a_command_cannot_do_is_one_line(gnndrive, store, tmp_path, monkeypatch, command):
+def test_what_a_command_cannot_do_is_one_line(gnndrive, store, blocks, monkeypatch, command):
     def loads_nothing(given, *_):
         assert given.loader == NOTHING
         return Loaded(peak_bytes=300_000_000)
 
     monkeypatch.setattr(strategy_runs, "run_loading", loads_nothing)
-    blocks = tmp_path / "blocks.bin"
-    blocks.write_bytes(bytes(1 << 14))
     places = {"STORE": store, "BLOCKS": blocks}
     for words, said in REFUSED[command]:
         error = gnndrive(*(places.get(word, word) for word in (*command, *words))).refusal

@@ -196,7 +196,6 @@ def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch):
     assert moved == [torch.device("cuda", 1)]
 
 
-PARTS = {"hierbatching": "default", "marius": "other"}
 WORDS = (*SMALL, *QUICK, "--buffer", "64KB", "--tuning", "extractors=1,samplers=1")
 DEVICE = ("--device", "simulated-cuda")
 
@@ -209,11 +208,6 @@ def test_a_device_trains_to_the_same_bits_as_the_host(gnndrive, planted):
         return [(epoch["loss"], epoch["accuracy"]) for epoch in report["epochs"]]
 
     assert results(*DEVICE, "--device-memory", "5MB") == results()
-
-
-def test_a_devices_plan_lists_its_memory(gnndrive, planted):
-    out = gnndrive("plan", planted, *DEVICE, "--device-memory", "900MB").out
-    assert ("on the device" in out, "of device_memory=900 MB" in out) == (True, True)
 
 
 @pytest.fixture
@@ -261,16 +255,7 @@ def test_all_epochs_are_in_one_timeline(gnndrive, planted, tmp_path):
     assert [epoch for _, epoch in spans] == [0] * 8 + [1] * 8, "epochs follow each other"
 
 
-@pytest.fixture
-def partitioned(gnndrive, store):
-    for name in PARTS.values():
-        gnndrive("partition", store, *RANDOM, "--name", name)
-    return store
-
-
-def test_training_samples_inside_windows_and_evaluation_does_not(
-    gnndrive, partitioned, monkeypatch
-):
+def test_training_samples_inside_windows_and_evaluation_does_not(gnndrive, store, monkeypatch):
     made, make = [], loader_options.NeighborLoader
 
     def noted(*args, **given):
@@ -278,32 +263,12 @@ def test_training_samples_inside_windows_and_evaluation_does_not(
         return make(*args, **given)
 
     monkeypatch.setattr(loader_options, "NeighborLoader", noted)
-    for strategy, name in PARTS.items():
+    for strategy, name in {"hierbatching": "default", "marius": "other"}.items():
+        gnndrive("partition", store, *RANDOM, "--name", name)
         made.clear()
         words = ("--strategy", f"{strategy}:partitioned={name}")
-        report = gnndrive("train", partitioned, *SMALL, *words, *QUICK).json
+        report = gnndrive("train", store, *SMALL, *words, *QUICK).json
         assert report["batches"] == 0.4 * NODES // 100  # all partitions fit into one window
         used = [(each["strategy"], each["tuning"].samplers) for each in made]
         assert used.count((words[1], "auto")) == 1
         assert used.count(("gnndrive", loader_options.SAMPLERS)) == len(used) - 1 >= 1
-
-
-def test_training_in_several_windows(gnndrive, partitioned):
-    windows = "hierbatching:partitioned=default,megabatch=2"
-    words = ("train", partitioned, *SMALL, *QUICK, "--strategy")
-    once, twice = gnndrive(*words, windows).json, gnndrive(*words, f"{windows},passes=2").json
-    assert (once["batches"], once["windows"]) == (8 + 4 - 1, 4)
-    assert (twice["batches"], twice["windows"]) == (2 * once["batches"], once["windows"])
-
-
-def test_a_plan_lists_the_windows(gnndrive, partitioned):
-    words = ("plan", partitioned, *SMALL, "--strategy")
-    said = gnndrive(*words, "hierbatching").refusal
-    assert "give partitioned='default', partitioned='other'" in said
-    windows = "hierbatching:partitioned=other,megabatch=2"
-    out = gnndrive(*words, f"{windows},static=0.03").out
-    assert "60 static ones and two of 4 windows, each of 2 of 8 partitions" in out
-    assert "window graphs" in out
-    assert "a window keeps " in gnndrive(*words, windows, "--memory", "100MB").out
-    said = gnndrive(*words, windows, "--compute-s", "1").refusal
-    assert "of strategy hierbatching:partitioned=other,megabatch=2 are not: leave" in said

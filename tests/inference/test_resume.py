@@ -26,7 +26,7 @@ from gnndrive.store.temporary_folders import lock_of
 from tests.inference.conftest import COLUMNS, doubled, interrupt
 from tests.loader.hetero.graph import CITES, WRITES, WRITTEN
 from tests.soak import Seeds, product
-from tests.store.kills import calls_of, killed_at
+from tests.store.kills import calls_of, killed_at, tree
 
 CALLS = ("pwrite", "fdatasync", "fsync", "replace", "unlink", "ftruncate", "posix_fallocate")
 
@@ -38,9 +38,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "SYNC_BYTES", 5000)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def files_of(folder: Path) -> dict[str, bytes | None]:
     """The content of the arrays below a folder."""
-    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*.npy")}
+    return {name: each for name, each in tree(folder).items() if name.endswith(".npy")}
 
 
 def test_killed_at_any_call(hetero_store: Store, hetero: HeteroData, tmp_path: Path, seeds: Seeds):
@@ -69,14 +69,6 @@ def test_killed_at_any_call(hetero_store: Store, hetero: HeteroData, tmp_path: P
 
 def tripled(x: Any, edge_index: Any) -> Any:
     return x * 3
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """The files and folders below a folder."""
-    return {
-        str(each.relative_to(folder)): b"" if each.is_dir() else each.read_bytes()
-        for each in folder.rglob("*")
-    }
 
 
 @pytest.mark.parametrize("in_store", [False, True])

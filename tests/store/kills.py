@@ -1,8 +1,12 @@
-"""Ends of a process, and failures of its disk, at any call that changes the disk."""
+"""Ends of a process, and failures of its disk, at any call that changes the disk.
+
+`tree` is what is there.
+"""
 
 import os
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +20,14 @@ CALLS = (
 """Calls of the operating system that change the disk."""
 CREATING = (*CALLS, "open", "link", "fdatasync")
 """And those that create files, or also only open them."""
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """The files below a folder with their content, and the folders."""
+    return {
+        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
+        for path in folder.rglob("*")
+    }
 
 
 def counting(

@@ -1,4 +1,4 @@
-"""A small store with rows of one sector, and a file of blocks that contain their number."""
+"""A small store with rows of one sector."""
 
 from pathlib import Path
 
@@ -25,11 +25,3 @@ def make_store(path: Path, nodes: int = NODES) -> Store:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return make_store(tmp_path / "small.gnn")
-
-
-@pytest.fixture
-def blocks(tmp_path: Path) -> Path:
-    """64 blocks of 4,096 bytes, and 100 bytes more."""
-    path = tmp_path / "blocks.bin"
-    path.write_bytes(np.arange(64, dtype=np.uint8).repeat(4096).tobytes() + bytes(100))
-    return path

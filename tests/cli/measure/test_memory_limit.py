@@ -3,7 +3,6 @@
 import errno
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,7 @@ from gnndrive.cli.measure.control_groups import (
 )
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from tests.cli.measure.fake_groups import GONE, FakeKernel, tables
+from tests.store.kills import tree
 
 LIMIT = 3_000_000_000
 
@@ -36,11 +36,6 @@ def proc(tmp_path):
     return tmp_path / "proc"
 
 
-def content(folder: Path) -> dict[str, str]:
-    """All files below a folder."""
-    return {str(path): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(
     ("version", "limits"),
     [
@@ -51,7 +46,7 @@ def content(folder: Path) -> dict[str, str]:
 def test_each_run_has_a_fresh_group_without_swap(top, proc, version, limits):
     fake = FakeKernel(top, version)
     fake.add("slice", "own", pids=(os.getpid(),))
-    before = content(top)
+    before = tree(top)
     group = Cgroup(LIMIT, tables(proc, fake, "/slice/own"), fake)
     fake.made.clear()
     for peak in (5_000, 7_000):
@@ -65,7 +60,7 @@ def test_each_run_has_a_fresh_group_without_swap(top, proc, version, limits):
             assert (run.group / PROCESSES).read_text() == f"{pid}\n"
     assert len(set(fake.made)) == 2
     group.close()
-    assert content(top) == before
+    assert tree(top) == before
 
 
 def test_a_command_does_not_run_outside_its_group(top, proc):
@@ -105,14 +100,14 @@ def test_version_2_takes_the_nearest_group_that_gives_its_groups_memory(top, pro
     """If none does, it turns the controller on for as long as it is used."""
     fake = FakeKernel(top, V2, is_root=True)
     fake.add(*names, pids=(os.getpid(), 12), on=on)
-    before = content(top)
+    before = tree(top)
     group = Cgroup(LIMIT, tables(proc, fake, f"/{'/'.join(names)}"), fake)
     assert (top / FOR_CHILDREN).read_text() == "memory"
     with group.run() as run:
         assert run.group.parent == (top / "user" if on else top)
     group.close()
     group.close()
-    assert content(top) == before
+    assert tree(top) == before
 
 
 def test_the_processes_of_a_container_move_and_come_back(top, proc):
