@@ -23,9 +23,23 @@ from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreE
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import DiskCost, DiskIdentity, EngineSettings
 from gnndrive.disk.layouts.base import block_bytes
+from gnndrive.store import write_store
 from gnndrive.store.calibration import disk_identity, load_calibration, save_calibration
 
-from .conftest import make_store
+NODES, DIM = 3_000, 128  # rows of 512 bytes, a sector
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Every node has four in-neighbours."""
+    random = np.random.default_rng(3)
+    return write_store(
+        tmp_path / "small.gnn",
+        indptr=np.arange(NODES + 1) * 4,
+        indices=random.integers(0, NODES, 4 * NODES),
+        nodes={"x": random.standard_normal((NODES, DIM)).astype(np.float32)},
+    )
+
 
 # ---- histograms
 
@@ -349,7 +363,8 @@ def test_a_calibration_is_measured_and_saved(store, monkeypatch):
 
 
 def test_a_store_too_small_to_measure_is_refused(tmp_path):
-    tiny = make_store(tmp_path / "tiny.gnn", nodes=0)
+    x = np.empty((0, DIM), np.float32)
+    tiny = write_store(tmp_path / "tiny.gnn", indptr=[0], indices=[], nodes={"x": x})
     with pytest.raises(ConfigError, match="needs no calibration"):
         calibrate.calibrate(tiny, reads=1, features="x")
 
