@@ -242,22 +242,14 @@ def test_what_inference_can_do_is_not_refused(layer: Layer, store: Store, data: 
     infer([lambda x, edge_index: x + torch.rand_like(x)], store, batch_size=BATCH, name="drawn")
 
 
-def test_of_a_batch_that_is_checked_one_copy_is_made(store: Store, monkeypatch: pytest.MonkeyPatch):
-    """Memory is counted for one: the second time, what is added is joined to the batch itself."""
+def test_what_is_checked_takes_little_memory(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """One copy of a batch is made: the second time, what is added is joined to the batch itself.
+    Free memory is returned once it was checked, and not taken beside what later batches take."""
     calls, copied = list[str](), Given.copy
     monkeypatch.setattr(Given, "copy", lambda given: calls.append("copy") or copied(given))
-    infer([lambda x, edge_index: calls.append("layer") or x * 2], store, batch_size=BATCH)
-    assert calls == ["copy", "layer", "layer"] + ["layer"] * (NODES // BATCH - 1)
-
-
-def test_free_memory_is_returned_once_a_batch_was_checked(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-):
-    """So that what the first batch of a layer takes is not taken beside what later ones take."""
-    calls = list[str]()
     monkeypatch.setattr(batch_call, "return_free_memory", lambda: calls.append("return"))
     infer([lambda x, edge_index: calls.append("layer") or x * 2], store, batch_size=BATCH)
-    checked = ["layer", "return", "layer", "return"]
+    checked = ["copy", "layer", "return", "layer", "return"]
     assert calls == checked + ["layer"] * (NODES // BATCH - 1)
 
 
