@@ -337,9 +337,7 @@ def finish(made: NeighborLoader) -> tuple[list[str], Any]:
 
 
 def drop(made: NeighborLoader) -> tuple[list[str], Any]:
-    for batch in made:
-        return [digest(batch)], None
-    raise AssertionError
+    return keep(made)[0], None
 
 
 def keep(made: NeighborLoader) -> tuple[list[str], Any]:
@@ -347,15 +345,7 @@ def keep(made: NeighborLoader) -> tuple[list[str], Any]:
     return [digest(next(iterator))], iterator
 
 
-def fail(made: NeighborLoader) -> tuple[list[str], Any]:
-    return by_error(made, partial(int, "no number"))
-
-
-def interrupt(made: NeighborLoader) -> tuple[list[str], Any]:
-    return by_error(made, partial(signal.raise_signal, signal.SIGINT))
-
-
-def by_error(made: NeighborLoader, raising: Callable[[], object]) -> tuple[list[str], Any]:
+def by_error(raising: Callable[[], object], made: NeighborLoader) -> tuple[list[str], Any]:
     """Leave an epoch by an error, whose traceback keeps the iterator."""
     iterator, taken = iter(made), []
     try:
@@ -380,7 +370,9 @@ def resume(made: NeighborLoader) -> tuple[list[str], Any]:
 
 
 LEAVE: Mapping[str, Callable[[NeighborLoader], tuple[list[str], Any]]] = {
-    "finish": finish, "drop": drop, "keep": keep, "fail": fail, "interrupt": interrupt,
+    "finish": finish, "drop": drop, "keep": keep,
+    "fail": partial(by_error, partial(int, "no number")),
+    "interrupt": partial(by_error, partial(signal.raise_signal, signal.SIGINT)),
     "close": close, "delete": keep, "resume": resume, "all resume": resume,
     "keep, then another loader": keep, "all keep, then another loader": keep,
     "drop, then another loader on one rank": drop,
