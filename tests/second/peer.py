@@ -130,13 +130,11 @@ class Half:
         self._opened.check_unchanged()
 
     def file(self, table: str) -> TableFile:
-        """See `Source.file`."""
         whole = self._tables[table].file
         path = str(self._folder / self._tables[table].attribute)
         return replace(whole, path=path, data_offset=0, row_count=(whole.row_count + 1) // 2)
 
     def unchanged(self) -> AbstractContextManager[None]:
-        """See `Source.unchanged`."""
         return self._opened.unchanged()
 
 
@@ -147,12 +145,10 @@ class HalfLayout(RowsFile):
 
     @classmethod
     def make(cls, context: LayoutContext) -> Self:
-        """See `Layout.make`."""
         assert context.derived is not None
         return cls(context.derived, context.extent_bytes_max, context.gap_bytes_max)
 
     def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Any:
-        """See `Layout.locate`."""
         if (rows % 2).any():
             raise ValueError(f"{self.path} has the rows of even numbers")
         return super().locate(rows // 2, places, landing)
@@ -176,7 +172,6 @@ class FromPeer(Tier):
 
     @classmethod
     def make(cls, context: TierContext) -> Self:
-        """See `Tier.make`."""
         return cls(context)
 
     def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
@@ -210,7 +205,6 @@ class FromPeer(Tier):
         return NotSentError(f"the peer did not send rows of {self._table}: error {errno}")
 
     async def aclose(self) -> None:
-        """See `Tier.aclose`."""
         self._kept, self._row_of = self._kept[:0].copy(), self._row_of[:0].copy()
         await self._below.aclose()
 
@@ -268,7 +262,6 @@ class Kept:
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], list[Item]]:
-        """See `Elastic.fit`."""
         costs = [each.row_bytes + 8 for each in tables]
         rows = [
             min(count, each.rows // 2) * (each.slots < each.rows)
@@ -290,7 +283,6 @@ class Announcing(SampledFeed):
         self._peer = peer
 
     def sampled(self, sampled: Sampled) -> None:
-        """See `Feed.sampled`."""
         for table, rows in sampled.rows.items():
             self._peer.announce(table, rows[rows % 2 == 1])
 
@@ -307,15 +299,12 @@ class PeerScheme(Scheme):
         self.source, self._peer = source, peer
 
     def tier_context(self, context: TierContext) -> TierContext:
-        """See `Scheme.tier_context`."""
         return replace(context, opened=self._peer)
 
     def elastic(self, assembly: Assembly) -> Kept:
-        """See `Scheme.elastic`."""
         return Kept()
 
     def feed(self, context: FeedContext) -> Announcing:
-        """See `Scheme.feed`."""
         return Announcing(self._peer)
 
 
@@ -336,13 +325,11 @@ class WithPeer(Strategy):
     peer: Any = None
 
     def open(self, assembly: Assembly) -> PeerScheme:
-        """See `Strategy.open`."""
         if not self.folder or self.peer is None:
             raise ConfigError("strategy='with-peer' needs folder= and peer=: make them with halve")
         return PeerScheme(Half(Path(self.folder), assembly.store), self.peer)
 
     def folders(self) -> list[Path]:
-        """See `Strategy.folders`."""
         return [Path(self.folder)] if self.folder else []
 
     def cost(self, assembly: Assembly, known: Known, request: PlanRequest) -> StrategyCost:
