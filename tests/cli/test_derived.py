@@ -115,17 +115,11 @@ def test_partitioning_says_what_windows_keep(gnndrive, store):
 
 def test_a_partition_folder_is_replaced_only_if_told_so(gnndrive, store, tmp_path):
     gnndrive(*PARTITION[:1], store, *RANDOM)
-    part = np.arange(NODES, dtype=np.uint16) % 3
-    np.save(tmp_path / "mine.npy", part)
+    np.save(tmp_path / "mine.npy", np.arange(NODES, dtype=np.uint16) % 3)
     words = ("partition", store, "--method", tmp_path / "mine.npy")
     error = gnndrive(*words).refusal
     assert ("--overwrite" in error, "--name" in error) == (True, True)
-    before = open_partitioned(made_in(store, "partitioned"), gd.open(store))
     assert "3 partitions, from a file" in gnndrive(*words, "--overwrite").out
-    opened = open_partitioned(made_in(store, "partitioned"), gd.open(store))
-    assert np.array_equal(opened.part_of(np.arange(NODES)), part)
-    with pytest.raises(gd.StoreError, match="removed or replaced"), before.unchanged():
-        pass
 
 
 @pytest.fixture(params=KINDS)
@@ -155,6 +149,7 @@ def interrupted(gnndrive, monkeypatch, *words):
 
 
 def test_it_goes_on_after_ctrl_c(gnndrive, store, monkeypatch, kind, words):
+    """And a whole one that was not put into its place is put there."""
     interrupted(gnndrive, monkeypatch, *words)
     left, doing = listed(gnndrive, store, kind), words[0].removesuffix("ing")
     assert left["state"] == "unfinished"
@@ -168,27 +163,8 @@ def test_it_goes_on_after_ctrl_c(gnndrive, store, monkeypatch, kind, words):
     assert f"remove {left['path']}" in gnndrive("clean", store.parent, "--dry-run").out
     assert gnndrive(*words).code == 0
     assert listed(gnndrive, store, kind)["state"] == "whole"
-    assert gnndrive("verify", made_in(store, KINDS[kind])).code == 0
-
-
-def test_clean_removes_what_was_killed(gnndrive, store, monkeypatch):
-    for more in ((), ("--out", store.parent / "p")):
-        interrupted(gnndrive, monkeypatch, "pack", store, *SMALL, *more)
-    rest = store / "partitioned" / ".default.0123456789ab.partitioning"
-    rest.mkdir(parents=True)
-    assert "the rest of a partitioned folder that was removed" in gnndrive("info", store).out
-    left = [*store.parent.glob(".*.packing"), *(store / "packed").glob(".*.packing"), rest]
-    cleaned = gnndrive("clean", store.parent)
-    assert (cleaned.code, len(left)) == (0, 3)
-    for path in left:
-        assert (f"remove {path}" in cleaned.out, path.exists()) == (True, False)
-
-
-def test_clean_puts_a_whole_one_into_its_place(gnndrive, store, kind, words):
-    assert gnndrive(*words).code == 0
     path = made_in(store, KINDS[kind])
-    ending = "packing" if kind == "packs" else "partitioning"
-    hidden = path.rename(path.with_name(f".{path.name}.000000000000.{ending}"))
+    hidden = path.rename(path.with_name(f".{path.name}.000000000000.{doing}ing"))
     assert "whole (gnndrive clean puts it into its place)" in gnndrive("info", store).out
     for option in (("--dry-run",), ()):
         assert hidden.exists()
@@ -196,6 +172,18 @@ def test_clean_puts_a_whole_one_into_its_place(gnndrive, store, kind, words):
         assert f"restore {path} from {hidden}" in said
     assert os.listdir(path.parent) == [path.name]
     assert gnndrive("verify", path).code == 0
+
+
+def test_clean_removes_what_was_killed(gnndrive, store, monkeypatch):
+    interrupted(gnndrive, monkeypatch, "pack", store, *SMALL, "--out", store.parent / "p")
+    rest = store / "partitioned" / ".default.0123456789ab.partitioning"
+    rest.mkdir(parents=True)
+    assert "the rest of a partitioned folder that was removed" in gnndrive("info", store).out
+    left = [*store.parent.glob(".*.packing"), rest]
+    cleaned = gnndrive("clean", store.parent)
+    assert (cleaned.code, len(left)) == (0, 2)
+    for path in left:
+        assert (f"remove {path}" in cleaned.out, path.exists()) == (True, False)
 
 
 def test_info_and_verify(gnndrive, store, tmp_path, kind, words):
