@@ -67,7 +67,6 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait for its end and return `returncode`."""
         if self.returncode is None:
             self.returncode = int(self._status.readline())
         return self.returncode
@@ -102,7 +101,6 @@ class Program:
 
 
 def run(code: str, *arguments: str, told: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program to its end."""
     with Program(code, *arguments) as program:
         out, errors = program.communicate(told)
         assert program.returncode is not None

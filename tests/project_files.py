@@ -8,7 +8,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def ci_script(name: str) -> ModuleType:
-    """A script of .ci/, imported as a module."""
     spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / ".ci" / name)
     assert spec is not None
     assert spec.loader is not None
@@ -27,5 +26,4 @@ def files(*suffixes: str) -> list[Path]:
 
 
 def named(path: Path) -> str:
-    """The path from the project's root."""
     return path.relative_to(ROOT).as_posix()

@@ -41,13 +41,11 @@ MAY_SKIP = re.compile(r"tests/gpu/|tests/test_facebook[.]py: +pytest[.]skip[(]mi
 
 
 def module_name(path: Path) -> str:
-    """The dotted name of a module of the package."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the package, by its dotted name."""
     return {module_name(path): path for path in files(".py") if named(path).startswith("gnndrive/")}
 
 

@@ -145,7 +145,6 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> Loaders:
 
 @pytest.fixture
 def run(store: Path, loaders: Loaders) -> Callable[..., dict[str, Any]]:
-    """Runs the epochs with more options and returns what was found."""
 
     def run_epochs(*more: str) -> dict[str, Any]:
         own, given = gpu.parse([str(store), *SMALL, *more])

@@ -70,8 +70,6 @@ def _one_parser() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ended:
-    """Exit code and output of a command that has ended."""
-
     code: int
     out: str
     err: str

@@ -36,8 +36,6 @@ graphs.publish = publish
 
 
 class Service(forked.Program):
-    """`gnndrive serve` as a process."""
-
     def __init__(self, store: Path, notify: str, program: str = PROGRAM) -> None:
         self.name = f"cli-{os.getpid()}-{next(_numbers)}"
         words = ["serve", str(store), "--name", self.name, "--memory", "50MB"]

@@ -55,7 +55,6 @@ def hetero_store(hetero: HeteroData, tmp_path: Path) -> Store:
 
 
 def doubled(x: Any, edge_index: Any) -> Any:
-    """A layer."""
     return x * 2
 
 

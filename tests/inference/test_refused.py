@@ -321,8 +321,6 @@ SCALE = 2.0
 
 
 class Conv(MessagePassing):
-    """A conv of a user's."""
-
     def __init__(self, scale: float = 2.0) -> None:
         super().__init__(aggr="add")
         self.scale, self.functions = torch.tensor(scale), [torch.nn.Dropout()]

@@ -39,7 +39,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files_of(folder: Path) -> dict[str, bytes | None]:
-    """The content of the arrays below a folder."""
     return {name: each for name, each in tree(folder).items() if name.endswith(".npy")}
 
 

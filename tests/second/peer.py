@@ -77,7 +77,6 @@ class Peer:
         self.error: Exception | None = None
 
     def announce(self, table: str, rows: Int64Array) -> None:
-        """Tell the peer that it will be asked for rows."""
         self._thread.submit(self._told[table].__setitem__, rows // 2, True)
 
     def ask(self, table: str, rows: Int64Array) -> Future[Bytes]:
@@ -92,7 +91,6 @@ class Peer:
         return self._tables[table][places]
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.shutdown()
 
 
@@ -291,8 +289,6 @@ class Announcing(SampledFeed):
 
 
 class PeerScheme(Scheme):
-    """How a loader loads with a peer."""
-
     not_shared = "the rows come from a peer of this process"
 
     def __init__(self, source: Half, peer: Peer) -> None:

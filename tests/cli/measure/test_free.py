@@ -95,7 +95,6 @@ async def test_closing_ends_all_jobs_and_leaves_no_descriptor(rows, settings):
 
 
 def batches(store: Store, **given: Any) -> Iterator[Any]:
-    """Batches of two epochs."""
     given = {"buffer": "1MB", "input_nodes": store.split("train")} | given
     with NeighborLoader(
         store, [3, 2], batch_size=30, shuffle=True, seed=3, **moved(given)

@@ -20,7 +20,6 @@ ITEMS = [
 
 
 def envelope(kind: str, words: str) -> dict[str, Any]:
-    """What all runs have."""
     return {
         "gnndrive": "0.1.0",
         "kind": kind,
@@ -90,7 +89,6 @@ def train_run() -> dict[str, Any]:
 
 
 def plan_section() -> dict[str, Any]:
-    """A plan, with a device."""
     host = [{"what": a, "bytes": b, "why": c, "where": "host"} for a, b, c in ITEMS]
     device = {"what": "live batches", "bytes": 130_000_000, "why": "one in use, one ready",
               "where": "device"}  # fmt: skip
@@ -99,13 +97,11 @@ def plan_section() -> dict[str, Any]:
 
 
 def plan_run() -> dict[str, Any]:
-    """What `gnndrive plan --json` prints."""
     words = "plan /data/P10M.gnn --memory 3GB --json"
     return {**envelope("plan", words), "plan": plan_section()}
 
 
 def strategies_run() -> dict[str, Any]:
-    """What `gnndrive bench strategies --json` prints."""
 
     def ran(name: str, paper: str, took: float, **more: Any) -> dict[str, Any]:
         return {
@@ -134,7 +130,6 @@ def strategies_run() -> dict[str, Any]:
 
 
 def headroom_run() -> dict[str, Any]:
-    """What `gnndrive bench headroom --json` prints."""
     took = {"nothing": 0.99, "sampler": 0.97, "disk": 0.41, "loader": 0.24, "step": 0.86}
     lines = [
         {"free": free, "seconds_per_batch": each, "times": 0.99 / each,
