@@ -1,7 +1,7 @@
 """A computation that was killed goes on where it stopped, and ends with the same bytes."""
 
 import errno
-import fcntl
+import itertools
 import os
 import shutil
 from functools import partial
@@ -26,7 +26,7 @@ from gnndrive.store.temporary_folders import lock_of
 from tests.inference.conftest import COLUMNS, doubled, interrupt
 from tests.loader.hetero.graph import CITES, WRITES, WRITTEN
 from tests.soak import Seeds, product
-from tests.store.kills import calls_of, killed_at, tree
+from tests.store.kills import calls_of, counting, killed_at, tree
 
 CALLS = ("pwrite", "fdatasync", "fsync", "replace", "unlink", "ftruncate", "posix_fallocate")
 
@@ -147,17 +147,14 @@ def test_another_model_begins_anew_and_says_so(store: Store, data: Data):
 
 @product("call,time", ["posix_fallocate", "pwrite", "fdatasync"], [3, 1])
 def test_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch, call: str, time: int):
-    layers = [doubled] * 3
-    whole, left = getattr(os, call), [time]
+    layers, calls = [doubled] * 3, itertools.count(1)
 
-    def full(*given: Any) -> Any:
-        left[0] -= 1
-        if left[0] <= 0:
+    def full() -> None:
+        if next(calls) >= time:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return whole(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, full)
+        counting(patch.setattr, full, [call])
         with pytest.raises(StoreError, match=r"too full.*run the same again"):
             infer(layers, store, batch_size=16)
     infer(layers, store, batch_size=16)
@@ -182,17 +179,13 @@ def test_a_store_that_is_overwritten(store: Store, data: Data, tmp_path: Path):
 
 
 def test_two_at_once_are_refused(store: Store, tmp_path: Path):
-    for folder, given in ((store.path / "derived" / "h", {}), (tmp_path / "o", {"out": "o"})):
+    for folder, out in ((store.path / "derived" / "h", None), (tmp_path / "o", tmp_path / "o")):
         folder.mkdir(parents=True)
-        fd = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        work = partial(
-            infer, [doubled], store, **{name: tmp_path / at for name, at in given.items()}
-        )
+        held = try_lock(folder / ".lock")
         with pytest.raises(ConfigError, match="another process"):
-            work()
-        os.close(fd)
-        work()
+            infer([doubled], store, out=out)
+        os.close(held)
+        infer([doubled], store, out=out)
 
 
 # ---- where the result lies
