@@ -1,10 +1,7 @@
 """Each message to a group, at each point of a batch's way: done as documented, or refused, and then
-the other ranks go on. What the group answers: valid rows in the order of the turns, and errors. And
-rule 15's order of batches: by epoch, step and rank, without the turns that are void."""
+the other ranks go on. What the group answers: valid rows in the order of the turns, and errors."""
 
 import asyncio
-import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from gnndrive.disk.engines.simulated import Faults
 from gnndrive.host.arena import COUNTERS, PAGE
 from gnndrive.host.error_text import error_from
 from gnndrive.host.messages import Kind, Message, ProtocolError
-from gnndrive.host.turns import Turn, Turns
+from gnndrive.host.turns import Turns
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import run
 from tests.host.spoken import (
@@ -325,88 +322,16 @@ async def test_a_broken_buffer_is_an_error_at_all_ranks(rows):
             assert "the device is gone" in str(error_from(text))
 
 
-# ---- the order of turns
-
-RANKS, EPOCHS, STEPS = 3, 3, 4
+# ---- turns; tests/host/test_simulated_ranks.py shows their order
 
 
-class Model:
-    """What every turn is, one by one, from all that has happened."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[Turn, str] = {}
-        self.open = {
-            (epoch, step, rank)
-            for epoch in range(EPOCHS + 1)
-            for step in range(STEPS + 1)
-            for rank in range(RANKS)
-        }
-
-    def close(self, rank: int, below: tuple[int, int]) -> None:
-        """The turns of `rank` before (epoch, step) are void."""
-        self.open = {turn for turn in self.open if turn[2] != rank or turn[:2] >= below}
-
-    def ready(self) -> Iterator[str]:
-        for turn in sorted(self.open | self.waiting.keys()):
-            if turn in self.open:
-                return
-            yield self.waiting[turn]
-
-    @property
-    def awaited(self) -> int | None:
-        if next(self.ready(), None) is not None or not self.open:
-            return None
-        return min(self.open)[2]
-
-
-KINDS = ["join"] * 6 + ["take"] * 3 + ["remove", "end", "drop"]
-
-
-def test_the_order_is_that_of_a_brute_force_model(seeds):
-    for seed in seeds(60):
-        follow_the_model(random.Random(seed))
-
-
-def follow_the_model(draw: random.Random) -> None:
-    turns, model = Turns(range(RANKS)), Model()
-    for _ in range(40):
-        what = draw.choice(KINDS)
-        epoch, step, rank = draw.randrange(EPOCHS), draw.randrange(STEPS), draw.randrange(RANKS)
-        apply(turns, model, what, (epoch, step, rank))
-        ready = list(model.ready())
-        for most in (1, 2, 99):
-            assert turns.peek(most) == ready[:most]
-        assert turns.awaited == model.awaited
-        for each in model.waiting:
-            assert turns.has(each[2], *each[:2])
-        assert set(turns.ranks) == {turn[2] for turn in model.open}
-
-
-def apply(turns: Turns[str], model: Model, what: str, turn: Turn) -> None:
-    epoch, step, rank = turn
-    there = rank in turns.ranks
-    if what == "join":
-        name = f"{epoch}{step}{rank}"
-        if turn not in model.open:
-            with pytest.raises(ProtocolError):
-                turns.join(rank, epoch, step, name)
-            return
-        turns.join(rank, epoch, step, name)
-        model.close(rank, (epoch, step + 1))
-        model.waiting[turn] = name
-    elif what == "take":
-        count = min(len(list(model.ready())), step)
-        for name in turns.take_now(count):
-            first = min(model.waiting)
-            assert model.waiting.pop(first) == name
-    elif what == "remove" and turn in model.waiting:
-        turns.remove(rank, epoch, step)
-        assert not turns.has(rank, epoch, step)
-        del model.waiting[turn]
-    elif what == "end" and there:
-        turns.end_epoch(rank, epoch)
-        model.close(rank, (epoch + 1, 0))
-    elif what == "drop" and there:
-        turns.drop(rank)
-        model.open = {each for each in model.open if each[2] != rank}
-        model.waiting = {each: name for each, name in model.waiting.items() if each[2] != rank}
+def test_turns_that_have_passed():
+    turns = Turns(range(2))
+    turns.join(1, 1, 3, "a batch")
+    turns.end_epoch(1, 0)  # an earlier one
+    turns.drop(0)
+    for rank in range(2):
+        with pytest.raises(ProtocolError, match="too late"):
+            turns.join(rank, 1, 3, "another")
+    turns.drop(1)
+    assert (turns.peek(9), turns.awaited) == ([], None)
