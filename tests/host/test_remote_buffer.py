@@ -183,20 +183,6 @@ async def test_a_rank_whose_user_has_come_back_goes_on():
 
 
 @in_loop
-async def test_the_last_place_is_kept_for_a_batch_that_joins():
-    """Joins are in order, though a later batch has a place: the service would refuse batch 2 behind
-    batches 3 and 4, which were sampled first."""
-    service = Service(places=3)
-    service.announce(3, 4, 1, 2)
-    tickets = [service.join(step) for step in (1, 2, 3, 4)]
-    assert service.sent() == [(ANNOUNCE, 3), (ANNOUNCE, 4), (ANNOUNCE, 1), (JOIN, 1)]
-    service.answer(Kind.READY, 1)
-    assert service.sent() == []
-    tickets[0].granted.result().release()
-    assert service.sent() == [(RELEASE, 1), (ANNOUNCE, 2), (JOIN, 2), (JOIN, 3), (JOIN, 4)]
-
-
-@in_loop
 async def test_batches_join_behind_one_that_is_given_up_without_a_place():
     service = Service(places=2)
     service.announce(2, 0, 1)
