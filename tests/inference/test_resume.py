@@ -106,15 +106,6 @@ def test_killed_at_its_end(in_store: bool, store: Store, tmp_path: Path):
     assert recorded
 
 
-def test_cleaning_after_a_kill_before_the_end(store: Store):
-    """At its first calls; tests/cli/test_kills.py draws others."""
-    work = partial(infer, [doubled], store, batch_size=200)
-    for at in (*range(1, 9), 20):
-        assert killed_at(work, at)
-        clean.run(store.path.parent)
-        assert not (store.path / "derived").exists()
-
-
 def test_missing_files_begin_anew(store: Store, data: Data):
     model = GraphSAGE(COLUMNS, 8, 3, 3)
     with pytest.raises(KeyboardInterrupt):
