@@ -104,18 +104,13 @@ def test_the_lines_and_the_verdict(gnndrive, store):
     assert verdict.startswith(FIRST_WORDS)
 
 
-@pytest.mark.parametrize(
-    ("more", "twice"),
-    [
-        (
-            ("--strategy", "ginex", "--tuning", "topology=direct", "--sampling", "labor", *BUFFER),
-            True,
-        ),
-        (("--memory", "80MB", "--strategy", "diskgnn"), False),
-    ],
-)
+GINEX = ("--strategy", "ginex", "--tuning", "topology=direct", "--sampling", "labor", *BUFFER)
+DISKGNN = ("--memory", "80MB", "--strategy", "diskgnn")
+
+
+@pytest.mark.parametrize(("more", "twice"), [(GINEX, True), (DISKGNN, False)])
 def test_other_loaders_are_measured(gnndrive, store, more, twice):
-    if "diskgnn" in more:
+    if more is DISKGNN:
         assert gnndrive("pack", store, *SMALL, *more[:2]).code == 0
     ended = gnndrive(*BENCH, store, *FEW, *STEP, *more, "--json")
     assert ended.code == 0, ended.err
@@ -143,22 +138,17 @@ def test_an_adjacency_without_room_in_the_page_cache_is_said(gnndrive, store, mo
     assert "samples are replayed, too" in ended.json["headroom"]["notes"][0]
 
 
-def test_stores_without_classes_or_training_nodes(gnndrive, tmp_path):
-    path = tmp_path / "plain.gnn"
-    x = np.ones((3, 4), np.float32)
-    write_store(path, indptr=range(4), indices=[1, 2, 0], nodes={"x": x})
-    assert "--step-ms" in gnndrive(*BENCH, path, *FEW).refusal
+def test_stores_that_cannot_be_trained_on(gnndrive, tmp_path):
     path = tmp_path / "none.gnn"
     planted_communities(path, 200, 4, 2, degree=4, fractions={"train": 0.0, "val": 0.5})
     error = gnndrive(*BENCH, path, *FEW, "--step-ms", 1).err
     assert re.search("the train split of .* has no nodes", error)
-
-
-def test_a_loss_that_is_not_finite_is_refused(gnndrive, tmp_path):
-    path, x = tmp_path / "nan.gnn", np.full((3, 4), np.nan, np.float32)
-    nodes = {"x": x, "y": [0, 1, 0]}
+    path, ring = tmp_path / "ring.gnn", {"indptr": range(4), "indices": [1, 2, 0]}
+    write_store(path, **ring, nodes={"x": np.ones((3, 4), np.float32)})
+    assert "--step-ms" in gnndrive(*BENCH, path, *FEW).refusal
+    nodes = {"x": np.full((3, 4), np.nan, np.float32), "y": [0, 1, 0]}
     with pytest.warns(UserWarning, match="hold nan"):
-        write_store(path, indptr=range(4), indices=[1, 2, 0], nodes=nodes)
+        write_store(path, **ring, nodes=nodes, overwrite=True)
     refusal = gnndrive(*BENCH, path, *FEW).refusal
     assert re.search(r"loss of a training step is nan: 3 of its 3 rows of x", refusal)
 
