@@ -2,8 +2,9 @@
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.soak import product
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
+Run = Callable[..., Any]
 NODES = 130  # 9 batches, the last of which is smaller
 SEPARATE = "with host_service=False each rank"
 
@@ -61,16 +63,23 @@ def dealt(whole: Sequence[str], world: int, done: int = 0) -> list[list[str]]:
     return [padded[rank::world] for rank in range(world)]
 
 
-def check_ended(ended: Any, statuses: Sequence[int] = ()) -> None:
-    """Check how the ranks ended, and that they have said nothing."""
-    assert ended.statuses == list(statuses or [0] * len(ended.results)), ended.outputs
-    assert "".join(ended.outputs) == ""
-    assert set(ended.orphans) <= {0}
+@pytest.fixture
+def run(starter: Starter, tmp_path: Path) -> Run:
+    """Runs ranks; checks how they end, the `killed` one too, and that they say nothing."""
+
+    def ran(program: str, world: int, killed: int = -1, status: int = -9, **given: Any) -> Any:
+        ended = starter.run(program, world, tmp_path, **given)
+        statuses = [status * (rank == killed) for rank in range(world)]
+        assert ended.statuses == statuses, ended.outputs
+        assert "".join(ended.outputs) == ""
+        assert set(ended.orphans) <= {0}
+        return ended
+
+    return ran
 
 
-def test_two_ranks_in_many_ways(starter, store, tmp_path, whole):
-    ended = starter.run("much", 2, tmp_path, store=str(store.path))
-    check_ended(ended)
+def test_two_ranks_in_many_ways(run, store, whole):
+    ended = run("much", 2, store=str(store.path))
     train, valid = alone(store, 4), alone(store, 2, shuffle=False, input_nodes=range(50))
     for rank, found in enumerate(ended.results):
         assert found == {
@@ -83,27 +92,23 @@ def test_two_ranks_in_many_ways(starter, store, tmp_path, whole):
         }
 
 
-def test_several_tables_none_seed_edges_and_topologies(
-    starter, store, without_x, tmp_path_factory, tmp_path
-):
+def test_several_tables_none_seed_edges_and_topologies(run, store, without_x, tmp_path_factory):
     of_types = gnndrive.from_data(make_data(), tmp_path_factory.mktemp("types") / "ranks.gnn")
     typed = {"input_nodes": "paper", "buffer": "60KB"}
     links = {"links": True, "num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
     asked = [(of_types, typed), (store, links), (without_x, {}), (store, {})]
     given = [{"store": str(each.path), **arguments} for each, arguments in asked]
     given[-1]["topology"] = ["resident", "direct", "resident"]
-    ended = starter.run("several", 3, tmp_path, asked=given)
-    check_ended(ended)
+    ended = run("several", 3, asked=given)
     whole = [epoch for each, arguments in asked for epoch in alone(each, **arguments)]
     assert ended.results == [[dealt(epoch, 3)[rank] for epoch in whole] for rank in range(3)]
 
 
-def test_ranks_of_a_service_by_hand(starter, store, serve, tmp_path):
+def test_ranks_of_a_service_by_hand(run, store, serve):
     """They share a buffer there, and start no service."""
     serving = serve()
-    ended = starter.run("ranks_of_a_service", 2, tmp_path, name=serving.name)
+    ended = run("ranks_of_a_service", 2, name=serving.name)
     left = ask(serving.address)
-    check_ended(ended)
     assert ended.orphans == []
     (whole,) = alone(store)
     assert [found["batches"] for found in ended.results] == dealt(whole, 2)
@@ -123,15 +128,14 @@ def other(tmp_path) -> str:
     return str(gnndrive.from_data(data, tmp_path / "other.gnn").path)
 
 
-def test_a_rank_with_other_arguments(starter, store, other, tmp_path):
+def test_a_rank_with_other_arguments(run, store, other):
     asked = [
         ("memory", "40MB", "50MB"), ("buffer", "100KB", "90KB"),
         ("num_neighbors", [4, 3], [4, 2]), ("io_depth", 32, 64), ("extractors", 2, 3),
         ("host_service", True, False), ("host_service", "auto", False), ("in_order", True, False),
         ("engine", "threads", "simulated"), ("store", str(store.path), other),
     ]  # fmt: skip
-    ended = starter.run("differing", 2, tmp_path, store=str(store.path), asked=asked)
-    check_ended(ended)
+    ended = run("differing", 2, store=str(store.path), asked=asked)
     assert ended.results[0] == ended.results[1]
     named = {"store": "the store"}
     for text, (name, *_) in zip(ended.results[0], asked, strict=True):
@@ -141,20 +145,16 @@ def test_a_rank_with_other_arguments(starter, store, other, tmp_path):
         assert text.count(" on rank 0 and ") == 1 + more, "only the argument is named"
 
 
-def test_a_difference_between_the_ranks_of_one_host_is_an_error_on_all_hosts(
-    starter, store, tmp_path
-):
+def test_a_difference_between_the_ranks_of_one_host_is_an_error_on_all_hosts(run, store):
     given = {"asked": [("io_depth", 32, 64)], "hosts": ["first", "second", "second"]}
-    ended = starter.run("differing", 3, tmp_path, store=str(store.path), **given)
-    check_ended(ended)
+    ended = run("differing", 3, store=str(store.path), **given)
     for (text,) in ended.results:
         assert "differ in: io_depth is 32 on rank 1 and 64 on rank 2. Give all" in text
 
 
-def test_a_service_that_cannot_start(starter, store, other, tmp_path):
+def test_a_service_that_cannot_start(run, store, other, tmp_path):
     copy = shutil.copytree(store.path, tmp_path / "copy.gnn")
-    ended = starter.run("never_starting", 2, tmp_path, store=str(copy), other=other)
-    check_ended(ended)
+    ended = run("never_starting", 2, store=str(copy), other=other)
     reasons = [
         "No such file", "has ended before it answered", "sys.executable", "serves another store",
         "ulimit -n",
@@ -182,12 +182,11 @@ def test_one_rank_has_no_service(store, arguments):
 
 
 @pytest.mark.parametrize("buffer", ["of their host", "of a service by hand", "of each rank"])
-def test_ways_to_leave_an_epoch(starter, store, serve, tmp_path, buffer):
+def test_ways_to_leave_an_epoch(run, store, serve, buffer):
     """Each ends with what the ranks would yield otherwise, or with an error on all of them."""
     name = f"gnndrive://{serve().name}" if "by hand" in buffer else str(store.path)
     shared = buffer != "of each rank"
-    ended = starter.run("leaving", 2, tmp_path, store=name, host_service=shared)
-    check_ended(ended)
+    ended = run("leaving", 2, store=name, host_service=shared)
     epochs, other = alone(store, 2, **SEVERAL), alone(store)[0]
     gave_way = "ClosedError: another iterator of this loader was begun"
     kept = {"keep": gave_way, "resume": gave_way, "all resume": gave_way} if shared else {}
@@ -224,17 +223,14 @@ def check_came(found: list[str] | str, expected: list[str] | str) -> None:
 
 @product("how,victim", ["kill", "leave a child", "sys.exit", "kill, own buffers"], [0, 1])
 def test_a_rank_that_is_killed_is_an_error_at_the_other_and_one_that_ends_leaves_its_turns(
-    starter, store, tmp_path, whole, seeds, victim, how
+    run, store, whole, seeds, victim, how
 ):
     # Of 33 batches: one that dies later may have taken its last turn, and the other ends well.
     at = random.Random(f"{how} {seeds(1)}").randint(1, 15)
     own = how == "kill, own buffers"
     given = {"store": str(store.path), "victim": victim, "how": how, "at": at}
     given["host_service"] = not own
-    ended = starter.run("one_ends", 2, tmp_path, **given)
-    statuses = [0, 0]
-    statuses[victim] = 4 if how == "sys.exit" else -9
-    check_ended(ended, statuses)
+    ended = run("one_ends", 2, victim, 4 if how == "sys.exit" else -9, **given)
     found, rest = ended.results[1 - victim], dealt(whole, 2)[1 - victim]
     assert found.pop("again").startswith(("RuntimeError: ", "PeerError: "))
     if own or how == "sys.exit":
@@ -246,49 +242,38 @@ def test_a_rank_that_is_killed_is_an_error_at_the_other_and_one_that_ends_leaves
     assert found["batches"] == rest[: len(found["batches"])]
 
 
-def test_the_service_dies(starter, store, tmp_path, whole):
-    ended = starter.run("service_dies", 3, tmp_path, store=str(store.path), at=9)
-    check_ended(ended)
+def test_the_service_dies(run, store, whole):
+    ended = run("service_dies", 3, store=str(store.path), at=9)
     for found, rest in zip(ended.results, dealt(whole, 3), strict=True):
         assert found["error"].startswith("HostServiceError: the host service has ended, or was")
         assert found["batches"] == rest[: len(found["batches"])]
         assert found["again"].startswith("HostServiceError")
 
 
-def test_ctrl_c_ends_the_ranks_and_then_the_service(starter, store, tmp_path):
-    ended = starter.run("interrupted", 3, tmp_path, store=str(store.path), at=9)
-    check_ended(ended)
+def test_ctrl_c_ends_the_ranks_and_then_the_service(run, store):
+    ended = run("interrupted", 3, store=str(store.path), at=9)
     assert [found["error"] for found in ended.results] == ["KeyboardInterrupt: "] * 3
     assert len(ended.results[2]["batches"]) == 9
 
 
 @pytest.mark.parametrize("service", [False, True])
-def test_what_is_stopped_is_named_and_may_go_on(starter, store, tmp_path, whole, service):
-    given = {"store": str(store.path), "at": 5, "service": service}
-    ended = starter.run("stopped", 2, tmp_path, **given)
-    check_ended(ended)
+def test_what_is_stopped_is_named_and_may_go_on(run, store, whole, service):
+    ended = run("stopped", 2, store=str(store.path), at=5, service=service)
     assert [found["batches"] for found in ended.results] == dealt(whole, 2)
     reason = "the host service does not answer" if service else "rank 1 has not taken its turn"
     assert any(reason in text for text in ended.results[0]["errors"])
 
 
-def test_ranks_that_take_batches_of_different_loaders_do_not_wait_without_end(
-    starter, store, tmp_path
-):
-    ended = starter.run("crossed", 2, tmp_path, store=str(store.path))
-    check_ended(ended)
+def test_ranks_that_take_batches_of_different_loaders_do_not_wait_without_end(run, store):
+    ended = run("crossed", 2, store=str(store.path))
     for rank, text in enumerate(ended.results):
         assert f"(rank {1 - rank} has not taken its turn; it may" in text
 
 
 @product("point,victim", list(programs.POINTS), [0, 1])
-def test_a_rank_dies_while_they_come_together(starter, store, tmp_path, victim, point):
+def test_a_rank_dies_while_they_come_together(run, store, victim, point):
     victim = 0 if point == "start" else victim  # the other one starts no service
-    given = {"store": str(store.path), "victim": victim, "point": point}
-    ended = starter.run("one_dies_early", 2, tmp_path, **given)
-    statuses = [0, 0]
-    statuses[victim] = -9
-    check_ended(ended, statuses)
+    ended = run("one_dies_early", 2, victim, store=str(store.path), victim=victim, point=point)
     # Before all ranks are welcome, torch.distributed says that one is missing.
     expected = "PeerError: " if point == "use" else "RuntimeError: "
     assert ended.results[1 - victim].startswith(expected)
