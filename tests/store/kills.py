@@ -3,6 +3,8 @@
 `tree` is what is there.
 """
 
+import errno
+import fcntl
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -77,6 +79,25 @@ def killed_at(run: Callable[[], object], at: int, calls: Sequence[str] = CALLS) 
         finally:
             os._exit(0)
     return os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def refuse_direct(patch: pytest.MonkeyPatch, *calls: str) -> set[str]:
+    """Have calls fail on files that are open for direct access, as on some file systems; returns
+    the names of those that have failed."""
+    refused = set[str]()
+
+    def refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(fd: int, *arguments: Any) -> Any:
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+                refused.add(name)
+                raise OSError(errno.EINVAL, "simulated")
+            return function(fd, *arguments)
+
+        return call
+
+    for name in calls:
+        patch.setattr(os, name, refusing(name, getattr(os, name)))
+    return refused
 
 
 def fails_at(

@@ -6,7 +6,7 @@ import math
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from gnndrive.store.layout.reserving import reserve
 from gnndrive.store.layout.rows import RowPacking, budget_for
 from gnndrive.store.layout.table_parts import Part, gather, sum_of_rows
 from tests.soak import product
+from tests.store.kills import counting, refuse_direct
 from tests.store.packed.packs import files_of
 
 MEMORY = 64 << 20
@@ -345,26 +346,13 @@ def test_a_file_system_that_refuses_direct_reads_and_writes(tmp_path, small, mon
     """It accepts the flag when a file is opened, and refuses each read and write."""
     table, rows = make_table(tmp_path, "t", "uint8", (400,), 1000)
     small(150_000)
-    packing, refused = pack(tmp_path / "p", table, [np.arange(1000)]), set[str]()
-
-    def refusing(name: str, function: Callable[..., int]) -> Callable[..., int]:
-        def wrapped(fd: int, *arguments: Any) -> int:
-            with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
-                flags = next(int(line.split()[1], 8) for line in lines if "flags" in line)
-            if flags & os.O_DIRECT:
-                refused.add(name)
-                raise OSError(errno.EINVAL, "simulated")
-            return function(fd, *arguments)
-
-        return wrapped
-
+    packing = pack(tmp_path / "p", table, [np.arange(1000)])
     try:
         os.close(os.open(table.path, os.O_RDONLY | os.O_DIRECT))
         expected = {"pwrite", "preadv"}
     except OSError:  # this one refuses the flag, too
         expected = set()
-    for name in ("pwrite", "preadv"):
-        monkeypatch.setattr(os, name, refusing(name, getattr(os, name)))
+    refused = refuse_direct(monkeypatch, "pwrite", "preadv")
     packing.run()
     check_outputs(packing.outputs, rows)
     assert refused == expected
@@ -449,29 +437,25 @@ class Work:
         undo: list[tuple[Path, int, bytes]] = []
         pwrite = os.pwrite
 
-        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapped(*arguments: Any, **given: Any) -> Any:
-                self.calls += 1
-                if self.calls >= at:
-                    raise error
-                return function(*arguments, **given)
-
-            return wrapped
+        def count() -> None:
+            self.calls += 1
+            if self.calls >= at:
+                raise error
 
         def write(fd: int, view: Any, offset: int) -> int:
             path = Path(os.readlink(f"/proc/self/fd/{fd}"))
             undo.append((path, offset, path.read_bytes()[offset : offset + len(view)]))
             return pwrite(fd, view, offset)
 
-        def sync(folder: Path) -> None:
+        def sync(fd: int) -> None:
+            count()
             undo.clear()
 
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("posix_fallocate", "ftruncate", "replace", "fsync"):
-                patch.setattr(os, name, counted(getattr(os, name)))
-            patch.setattr(os, "pwrite", counted(write))
-            patch.setattr(reserving, "make_durable", counted(sync))
-            patch.setattr(row_writer, "make_durable", counted(sync))
+            patch.setattr(os, "pwrite", write)
+            counting(patch.setattr, count)
+            for module in (durable, row_writer):
+                patch.setattr(module, "sync_file_system", sync)
             try:
                 self.run()
             except (Cut, StoreError) as raised:

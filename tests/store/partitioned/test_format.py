@@ -3,8 +3,9 @@
 import json
 import os
 import random
-from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.settings import PartitionSettings
 from gnndrive.store.reader import Store
 from tests.soak import product
+from tests.store.conftest import edit_json
 from tests.store.packed.test_format import damaged
 from tests.store.partitioned.made import make_folder, make_store
 
@@ -30,12 +32,6 @@ MENDED = "gnndrive partition"
 @pytest.fixture
 def made(store: Store) -> Partitioned:
     return make_folder(store, PART)
-
-
-def rewrite(made: Partitioned, change: Callable[[dict[str, Any]], object]) -> None:
-    said = made.info.as_dict()
-    change(said)
-    (made.path / PARTITION_JSON).write_text(json.dumps(said))
 
 
 # ---- partition.json
@@ -61,13 +57,8 @@ FIELDS: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("field", "value", "said"), FIELDS)
 def test_every_field_is_checked(store: Store, made: Partitioned, field: str, value: Any, said: str):
     *outer, name = field.split(".")
-
-    def change(content: dict[str, Any]) -> None:
-        for each in outer:
-            content = content[each]
-        content[name] = value
-
-    rewrite(made, change)
+    file = made.path / PARTITION_JSON
+    edit_json(file, lambda top: reduce(getitem, outer, top).update({name: value}))
     with pytest.raises(StoreError, match=said) as caught:
         open_partitioned(made.path, store)
     assert PARTITION_JSON in str(caught.value) or MENDED in str(caught.value)
@@ -88,7 +79,7 @@ def test_every_field_is_checked(store: Store, made: Partitioned, field: str, val
 )
 def test_every_array_is_checked(store, made, name, change):
     field, value, said = change
-    rewrite(made, lambda content: content["arrays"][name].__setitem__(field, value))
+    edit_json(made.path / PARTITION_JSON, lambda top: top["arrays"][name].update({field: value}))
     with pytest.raises(StoreError, match=said):
         open_partitioned(made.path, store)
 
@@ -114,27 +105,21 @@ def test_damage_anywhere_in_partition_json_is_a_store_error(store, made, seeds):
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_every_file_is_checked(store: Store, made: Partitioned, name: str, tmp_path: Path):
-    path = made.path / f"{name}.npy"
-    content = path.read_bytes()
+    path, outside = made.path / f"{name}.npy", tmp_path / "outside.npy"
+    path.rename(outside)
+    content = outside.read_bytes()
     for damage, said in (
-        (content[:-1], "bytes instead of"),
-        (content + b"1", "bytes instead of"),
-        (content.replace(b"NUMPY", b"numpy", 1), "does not have the header of"),
+        (lambda: path.write_bytes(content[:-1]), "bytes instead of"),
+        (lambda: path.write_bytes(content + b"1"), "bytes instead of"),
+        (lambda: path.write_bytes(content.replace(b"NUMPY", b"numpy", 1)), "does not have the h"),
+        (lambda: None, "cannot be opened "),
+        (lambda: path.symlink_to(outside), "cannot be opened"),
+        (lambda: os.mkfifo(path), "is not a plain file"),
     ):
-        path.write_bytes(damage)
+        damage()
         with pytest.raises(StoreError, match=rf"{name}.npy .*{said}.*{MENDED}"):
             open_partitioned(made.path, store)
-    path.unlink()
-    with pytest.raises(StoreError, match=rf"{name}.npy cannot be opened .*{MENDED}"):
-        open_partitioned(made.path, store)
-    (tmp_path / "outside.npy").write_bytes(content)
-    path.symlink_to(tmp_path / "outside.npy")
-    with pytest.raises(StoreError, match=rf"{name}.npy cannot be opened"):
-        open_partitioned(made.path, store)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(StoreError, match=rf"{name}.npy is not a plain file"):
-        open_partitioned(made.path, store)
+        path.unlink(missing_ok=True)
 
 
 def put(made: Partitioned, name: str, at: int, value: int) -> None:
@@ -155,24 +140,21 @@ def test_bounds_that_do_not_rise_are_refused(store, made, change, name):
         open_partitioned(made.path, store)
 
 
-@pytest.mark.parametrize("value", [-1, NODES])
-def test_a_home_that_is_no_node_is_refused(store: Store, made: Partitioned, value: int):
-    put(made, "home", 3, value)
-    with pytest.raises(StoreError, match=r"home.npy has ids of no nodes"):
-        open_partitioned(made.path, store)
-
-
-@pytest.mark.parametrize("value", [-1, NODES + 8])
-def test_ids_and_codes_are_checked_when_they_are_used(store: Store, made: Partitioned, value: int):
-    put(made, "place", 5, value)
-    put(made, "order", 5, value)
-    opened = open_partitioned(made.path, store)
-    assert opened.part_of(np.array([4, 6])).tolist() == PART[[4, 6]].tolist()
-    with pytest.raises(StoreError, match=rf"place.npy has codes out of range.*{MENDED}"):
-        opened.part_of(np.array([4, 5]))
-    assert len(opened.store_ids(6, 20)) == 14
-    with pytest.raises(StoreError, match=rf"order.npy has ids of no nodes.*{MENDED}"):
-        opened.store_ids(0, 6)
+def test_ids_of_homes_are_checked_and_others_when_they_are_used(store, made):
+    for value in (-1, NODES + 8):
+        put(made, "place", 5, value)
+        put(made, "order", 5, value)
+        opened = open_partitioned(made.path, store)
+        assert opened.part_of(np.array([4, 6])).tolist() == PART[[4, 6]].tolist()
+        with pytest.raises(StoreError, match=rf"place.npy has codes out of range.*{MENDED}"):
+            opened.part_of(np.array([4, 5]))
+        assert len(opened.store_ids(6, 20)) == 14
+        with pytest.raises(StoreError, match=rf"order.npy has ids of no nodes.*{MENDED}"):
+            opened.store_ids(0, 6)
+    for value in (-1, NODES):
+        put(made, "home", 3, value)
+        with pytest.raises(StoreError, match=r"home.npy has ids of no nodes"):
+            open_partitioned(made.path, store)
 
 
 # ---- the store, and the folder as a whole
@@ -182,29 +164,21 @@ def test_a_store_that_has_changed_is_refused(store: Store, made: Partitioned, tm
     other = make_store(tmp_path / "other.gnn", seed=1)
     with pytest.raises(StoreError, match=rf"other.gnn has changed since .*{MENDED}"):
         open_partitioned(made.path, other)
-    rewrite(made, lambda content: content.__setitem__("store", other.identity))
+    edit_json(made.path / PARTITION_JSON, lambda top: top.update(store=other.identity))
     assert open_partitioned(made.path, other).num_nodes == NODES
-    narrow = make_store(tmp_path / "narrow.gnn", x=np.zeros((NODES, 5), np.float32))
-    rewrite(made, lambda content: content.__setitem__("store", narrow.identity))
-    with pytest.raises(StoreError, match="rows of another shape or dtype"):
-        open_partitioned(made.path, narrow)
-    larger = make_store(tmp_path / "larger.gnn", edges=1501)
-    rewrite(made, lambda content: content.__setitem__("store", larger.identity))
-    with pytest.raises(StoreError, match="other numbers of nodes or edges"):
-        open_partitioned(made.path, larger)
-
-
-def test_a_folder_that_is_none_is_refused(store: Store, tmp_path: Path):
-    with pytest.raises(StoreError, match=f"is not a partitioned folder.*{MENDED}"):
-        PARTITIONS.read(tmp_path)
+    for more, said in (
+        ({"x": np.zeros((NODES, 5), np.float32)}, "rows of another shape or dtype"),
+        ({"edges": 1501}, "other numbers of nodes or edges"),
+    ):
+        other = make_store(tmp_path / f"{said}.gnn", **more)
+        edit_json(made.path / PARTITION_JSON, lambda top, of=other: top.update(store=of.identity))
+        with pytest.raises(StoreError, match=said):
+            open_partitioned(made.path, other)
 
 
 def test_a_folder_that_is_replaced_is_noticed(store: Store, made: Partitioned):
-    with made.unchanged():
-        pass
-    copied = (made.path / PARTITION_JSON).read_bytes()
-    (made.path / PARTITION_JSON).write_bytes(copied)  # the same again
-    with made.unchanged():
+    (made.path / PARTITION_JSON).write_bytes((made.path / PARTITION_JSON).read_bytes())
+    with made.unchanged():  # it is the same again
         pass
     gnndrive.partition(store, 4, "random", overwrite=True)
     with pytest.raises(StoreError, match="removed or replaced"), made.unchanged():
@@ -214,18 +188,13 @@ def test_a_folder_that_is_replaced_is_noticed(store: Store, made: Partitioned):
 # ---- the hidden folder
 
 
-def test_a_second_writer_is_refused(store: Store, made: Partitioned):
-    settings = PartitionSettings("random", 9)
+def test_a_writer_with_other_settings_that_was_faster_is_not_replaced(store, made):
     other = store.path / "partitioned" / "other"
-    with LayoutFolder(PARTITIONS, store, other, settings) as first:
-        with pytest.raises(ConfigError, match=r"another process is partitioning .* wait"):
-            LayoutFolder(PARTITIONS, store, other, settings).__enter__()
-        made.path.rename(other)  # a writer with other settings was faster
+    with LayoutFolder(PARTITIONS, store, other, PartitionSettings("random", 9)) as slower:
+        made.path.rename(other)
         with pytest.raises(ConfigError, match="there already"):
-            first.finish(made.info)
+            slower.finish(made.info)
     assert PARTITIONS.read(other) == made.info
-    with pytest.raises(ConfigError, match="--overwrite"):
-        LayoutFolder(PARTITIONS, store, other, settings).__enter__()
 
 
 def test_the_digest_is_that_of_the_settings():

@@ -1,6 +1,5 @@
 """Verifying finds damage of any kind, and names it; checksums that agree with it do not hide it."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, PARTITIONS
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
+from tests.store.conftest import edit_json
 from tests.store.partitioned.made import make_folder, write_array, write_folder
 
 NODES = 200
@@ -155,8 +155,6 @@ def test_other_static_nodes_than_the_hottest(store: Store):
 
 def test_shares_that_are_said_wrong(store: Store):
     made = make_folder(store, PART)
-    said = json.loads(PARTITIONS.dump(made.info))
-    said["share_hot"] += 0.01
-    (made.path / PARTITION_JSON).write_text(json.dumps(said))
+    edit_json(made.path / PARTITION_JSON, lambda top: top.update(share_hot=top["share_hot"] + 0.01))
     with pytest.raises(StoreError, match="says other shares of in-edges"):
         verify_partition(made.path, store)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive.cli.commands import clean
@@ -20,7 +21,9 @@ from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
+from tests.loader.hetero.graph import make_data
 from tests.soak import product
+from tests.store.conftest import poke
 from tests.store.kills import killed_at
 from tests.store.packed.packs import files_of
 from tests.store.packed.resuming import Work
@@ -86,8 +89,8 @@ def test_shares_of_kept_edges(tmp_path: Path):
     store = make_store(tmp_path / "graph.gnn", nodes=1_000, edges=10_000)
     part = np.random.default_rng(3).integers(0, 16, 1_000)
     info = make_folder(store, part, 16).info
-    indices, indptr = np.asarray(store.indices), np.asarray(store.indptr)
-    targets = np.repeat(np.arange(1_000), np.diff(indptr))
+    indices = np.asarray(store.indices)
+    targets = np.repeat(np.arange(1_000), np.diff(store.indptr))
     hot = np.zeros(1_000, bool)
     hot[renumbering.hottest(np.bincount(indices, minlength=1_000).astype(np.uint32), 10)] = True
     draw, kept, cold = np.random.default_rng(4), [], []
@@ -104,48 +107,28 @@ def test_shares_of_kept_edges(tmp_path: Path):
 # ---- what is refused
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_arguments_that_cannot_work_leave_nothing(store, tmp_path):
+    np.save(tmp_path / "own.npy", np.full(NODES, 4))
+    for given, said in (
         ({"static": float("nan")}, "from 0 to 1"),
-        ({"method": "nothing"}, "neither one of auto, metis, ldg, random nor"),
         ({"memory": "1MB"}, "give at least"),
         ({"name": "../other"}, "name="),
-    ],
-)
-def test_arguments_that_cannot_work(store, given, said):
-    """Nothing is left of the call."""
-    with pytest.raises(ConfigError, match=said):
-        partition(store, **{"parts": 4, "method": "random", **given})
-    assert not any((store.path / "partitioned").glob("*"))
-
-
-def test_fewer_partitions_than_are_given_are_refused(store, tmp_path):
-    np.save(tmp_path / "own.npy", np.full(NODES, 4))
-    with pytest.raises(ConfigError, match="leave parts out"):
-        partition(store, 4, tmp_path / "own.npy")
+        ({"method": tmp_path / "own.npy"}, "leave parts out"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            partition(store, **{"parts": 4, "method": "random", **given})
+        assert not any((store.path / "partitioned").glob("*"))
 
 
 def test_stores_without_features_or_with_types_are_refused(tmp_path: Path):
-    indptr, none = np.zeros(5, np.int64), np.zeros(0, np.int64)
-    bare = gnndrive.write_store(
-        tmp_path / "bare.gnn", indptr=indptr, indices=none, nodes={"y": np.zeros(4)}
-    )
-    with pytest.raises(ConfigError, match="has no features x"):
-        partition(bare)
-    from torch_geometric.data import HeteroData
-
-    data = HeteroData()
-    data["a"].x = torch.zeros(3, 2)
-    data["a", "to", "a"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
-    with pytest.raises(ConfigError, match="heterogeneous"):
-        partition(gnndrive.from_data(data, tmp_path / "types.gnn"))
+    none = Data(edge_index=torch.zeros(2, 1, dtype=torch.int64), num_nodes=4)
+    for data, said in ((none, "has no features x"), (make_data(), "heterogeneous")):
+        with pytest.raises(ConfigError, match=said):
+            partition(gnndrive.from_data(data, tmp_path / f"{said}.gnn"))
 
 
 def test_a_node_id_out_of_range_is_named(store):
-    with store.indices_path.open("r+b") as file:
-        file.seek(4096 + 40)
-        file.write((NODES).to_bytes(4, "little"))
+    poke(store.indices_path, 4096 + 40, NODES.to_bytes(4, "little"))
     for static in (0.0, 0.04):
         with pytest.raises(StoreError, match=r"indices.npy has an id of no node: .*verify"):
             partition(store, 4, "random", static=static)
@@ -168,8 +151,7 @@ def test_auto_says_what_it_chose_and_goes_on_with_it(store, monkeypatch):
     monkeypatch.setattr(f"{module}.choose_method", lambda *_: "metis")
     phases: list[str] = []
     info = partition(store, 4, memory=MEMORY, name="b", progress=lambda *t: phases.append(t[0]))
-    assert info.settings.method == "ldg"
-    assert phases[0] == "out-edges"
+    assert (info.settings.method, phases[0]) == ("ldg", "out-edges")
 
 
 # ---- interrupted
