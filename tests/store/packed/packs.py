@@ -42,10 +42,10 @@ def source_of(loader: Any, epochs: int = 1) -> LoaderRecording:
     return LoaderRecording(loader._assembly(), loader.seed, epochs)
 
 
-def record_loader(loader: Any, root: Path, epochs: int = 1, **more: Any) -> Recorded:
-    """Record a loader's first epochs in a folder."""
+def record_loader(loader: Any, root: Path, source: Any = None, **more: Any) -> Recorded:
+    """Record a loader's first epoch, or what `source` draws, in a folder."""
     root.mkdir(exist_ok=True)
-    store, source = loader.data, source_of(loader, epochs)
+    store, source = loader.data, source or source_of(loader)
     return record(root, source, store.info.types, feature_tables(store), **more)
 
 
@@ -66,34 +66,27 @@ def files_of(root: Path) -> dict[str, bytes]:
 def pack_loader(
     loader: Any, target: Path, epochs: int = 1, hot: float = 0.2, source: Any = None, **more: Any
 ) -> PackInfo:
-    """Pack a loader's first epochs.
-
-    Args:
-        loader: the loader.
-        target: the pack's folder.
-        epochs: how many epochs.
-        hot: the share of each table's rows that memory holds.
-        source: draws the batches; None: the loader.
-        more: settings of the placing, and arguments of `write_pack`.
-    """
-    store, assembly = loader.data, loader._assembly()
+    """Pack a loader's first epochs. `hot` is the share of each table's rows that memory holds,
+    `source` draws the batches instead of the loader, and `more` has settings of the placing, and
+    arguments of `write_pack`."""
+    store = loader.data
     placing = {name: more.pop(name) for name in ("order", "segment", "disk") if name in more}
-    settings = pack_settings(assembly, loader.seed, epochs, **placing)
+    settings = pack_settings(loader._assembly(), loader.seed, epochs, **placing)
 
     def slots(recorded: Recorded) -> dict[str, int]:
         return {name: int(hot * len(counts)) for name, counts in recorded.counts.items()}
 
-    source = source or LoaderRecording(assembly, loader.seed, epochs)
+    source = source or source_of(loader, epochs)
     given = {"memory": MEMORY, "volume_bytes": 1 << 15} | more
     return write_pack(store, target, settings, source, feature_tables(store), slots, **given)
 
 
-def check_pack(loader: Any, target: Path, epochs: int = 1, **more: Any) -> PackInfo:
+def check_pack(loader: Any, target: Path, **more: Any) -> PackInfo:
     """Pack, and assert that the pack is whole and as large as predicted. That its batches are those
     of the loader is shown by tests/loader/diskgnn."""
-    info = pack_loader(loader, target, epochs, **more)
+    info = pack_loader(loader, target, **more)
     assert verify_pack(target, loader.data) == info
-    assert info.batches * epochs == len(loader) * epochs == info.arrays["index"].shape[0]
+    assert info.batches == len(loader) == info.arrays["index"].shape[0]
     files = files_of(target)
     assert files.keys() == {f"{name}.npy" for name in info.arrays} | {"pack.json"}
     assert info.actual_bytes == info.predicted_bytes == sum(map(len, files.values()))

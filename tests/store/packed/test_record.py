@@ -1,11 +1,9 @@
 """Recorded batches, a recording that goes on, and samples that are damaged."""
 
 import dataclasses
-import json
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,34 +15,14 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.placement import PLACING
-from gnndrive.store.packed.record import record
 from gnndrive.store.packed.samples import SampleReader
-from gnndrive.store.packed.settings import parse_settings
-from gnndrive.store.parsing import Record
 from gnndrive.strategies.packs.recording import pack_settings, recording_memory
 from tests.loader.batches import assert_all_same, assert_same
 from tests.store.packed.packs import NODES, files_of, reader_of, record_loader, source_of
 
 
-def check(loader: Any, root: Path, epochs: int = 2) -> None:
-    """Record a loader's epochs and compare each batch with what the loader yields."""
-    recorded = record_loader(loader, root, epochs, volume_bytes=1 << 14)
-    reader = reader_of(loader, root, recorded)
-    assert len(reader) == epochs * len(loader)
-    used = {name: np.zeros(len(each), int) for name, each in recorded.counts.items()}
-    for epoch in range(epochs):
-        for index, batch in enumerate(loader):
-            found = reader.read(epoch * len(loader) + index)
-            again = loader._collate.from_map(found.seeds, found.sample)
-            assert_all_same(again.stores, batch.stores)
-            for name, rows in loader._collate.rows_of(found.sample, None).items():
-                used[name][np.unique(rows)] += 1
-    for name, counts in recorded.counts.items():
-        assert counts.dtype == np.uint32
-        assert counts.tolist() == used[name].tolist(), name
-
-
 def test_recorded_batches_equal_the_loaders(make, tmp_path, seeds):
+    """And how often each row is counted is how many of them use it."""
     for seed in seeds(2):
         draw = random.Random(seed)
         count = draw.randint(1, NODES)
@@ -61,7 +39,19 @@ def test_recorded_batches_equal_the_loaders(make, tmp_path, seeds):
             samplers=draw.randint(1, 5),
             extracting_queue=10,
         )
-        check(loader, tmp_path / str(seed), 1)
+        recorded = record_loader(loader, tmp_path / str(seed), volume_bytes=1 << 14)
+        reader = reader_of(loader, tmp_path / str(seed), recorded)
+        assert len(reader) == len(loader)
+        used = {name: np.zeros(len(each), int) for name, each in recorded.counts.items()}
+        for index, batch in enumerate(loader):
+            found = reader.read(index)
+            again = loader._collate.from_map(found.seeds, found.sample)
+            assert_all_same(again.stores, batch.stores)
+            for name, rows in loader._collate.rows_of(found.sample, None).items():
+                used[name][np.unique(rows)] += 1
+        for name, counts in recorded.counts.items():
+            assert counts.dtype == np.uint32
+            assert counts.tolist() == used[name].tolist(), name
 
 
 @pytest.mark.parametrize("little", [True, False])
@@ -85,14 +75,10 @@ def test_a_budget_changes_no_byte(make, tmp_path, monkeypatch, little):
     assert files_of(tmp_path / "pack") == files_of(tmp_path / "whole")
 
 
-def test_settings_are_read_as_they_were_written(make, typed):
-    def settings(**arguments: Any) -> Any:
-        return pack_settings(make(**arguments)._assembly(), 5, 1, segment=8)
-
-    assert settings() == settings(memory="1GB", buffer=None, samplers=1)
-    fanouts = {type: [2, 1] for type in typed.edge_types}
-    of_types = settings(data=typed, input_nodes="paper", num_neighbors=fanouts)
-    assert parse_settings(Record(json.loads(json.dumps(of_types.as_dict())), "", "")) == of_types
+def test_settings_do_not_depend_on_memory_and_threads(make):
+    loaders = make(), make(memory="1GB", buffer=None, samplers=1)
+    one, other = (pack_settings(loader._assembly(), 5, 1, segment=8) for loader in loaders)
+    assert one == other
 
 
 # ---- killed
@@ -101,14 +87,11 @@ def test_settings_are_read_as_they_were_written(make, typed):
 def test_a_killed_recording_repeats_one_volume_at_most(make, tmp_path):
     loader, drawn = make(batch_size=20), []
 
-    class Stopped(Exception):
-        pass
-
     def stop(_: str, done: int, total: int) -> None:
         if done == total - 1:
-            raise Stopped
+            raise KeyboardInterrupt
 
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         record_loader(loader, tmp_path / "pack", volume_bytes=1 << 13, progress=stop)
     volumes = len(list((tmp_path / "pack" / "samples").glob("*.npy")))
     assert volumes > 3
@@ -120,8 +103,7 @@ def test_a_killed_recording_repeats_one_volume_at_most(make, tmp_path):
         return draw(first)
 
     source.draw = noted
-    types, tables = loader.data.info.types, feature_tables(loader.data)
-    index = record(tmp_path / "pack", source, types, tables, volume_bytes=1 << 13).index
+    index = record_loader(loader, tmp_path / "pack", source, volume_bytes=1 << 13).index
     assert drawn == [int((index[:, 0] < volumes).sum())]
 
 

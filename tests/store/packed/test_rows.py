@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
@@ -37,17 +38,13 @@ Rows = np.ndarray[Any, Any]
 
 
 def make_table(
-    folder: Path, name: str, dtype: str, row_shape: tuple[int, ...], count: int, seed: int = 0
+    folder: Path, name: str, width: int, count: int, seed: int = 0
 ) -> tuple[TableFile, Rows]:
-    """A table in a file, and the bytes of its rows, uint8 [count, row_bytes]."""
-    info = ArrayInfo(name, dtype, (count, *row_shape), "")
-    width = info.row_bytes
+    """A table of uint8 [count, width] in a file, and its rows."""
     rows = np.random.default_rng(seed).integers(0, 256, (count, width)).astype(np.uint8)
-    if dtype == "bool":
-        rows &= 1
     path = folder / f"{name}.npy"
-    path.write_bytes(npy_header(info) + rows.tobytes())
-    return TableFile(str(path), DATA_OFFSET, count, width, dtype, row_shape), rows
+    path.write_bytes(npy_header(ArrayInfo(name, "uint8", (count, width), "")) + rows.tobytes())
+    return TableFile(str(path), DATA_OFFSET, count, width, "uint8", (width,)), rows
 
 
 def place_all(
@@ -133,19 +130,12 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_made(tmp_path, m
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_of_a_disk_that_fills_up_meanwhile_new_files_are_removed(tmp_path, monkeypatch, number):
     reserve(tmp_path, ARRAYS[:1])
-    whole, left = os.posix_fallocate, [2]
-
-    def failing(*arguments: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(number, "simulated")
-        whole(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", failing)
-        match = r"writing .* failed" if number == errno.EIO else r"needs [0-9,]+ more bytes"
-        with pytest.raises(StoreError, match=match):
-            reserve(tmp_path, ARRAYS)
+    effects = [DEFAULT, DEFAULT, OSError(number, "simulated")]
+    failing = Mock(wraps=os.posix_fallocate, side_effect=effects)
+    monkeypatch.setattr(os, "posix_fallocate", failing)
+    match = r"writing .* failed" if number == errno.EIO else r"needs [0-9,]+ more bytes"
+    with pytest.raises(StoreError, match=match):
+        reserve(tmp_path, ARRAYS)
     assert list(files_of(tmp_path)) == ["rows/x/000.npy"]
 
 
@@ -212,7 +202,7 @@ def test_all_row_sizes(tmp_path, small, monkeypatch, row_bytes, direct):
     all, one, some twice, in "sets" order, in a random order, reversed."""
     rng = np.random.default_rng(row_bytes)
     count = min(100_000 // row_bytes, 2000)
-    table, rows = make_table(tmp_path, "t", "uint8", (row_bytes,), count)
+    table, rows = make_table(tmp_path, "t", row_bytes, count)
     packing = pack(tmp_path / "p", table, ids := [
         np.flatnonzero(rng.random(count) < 0.5).astype(np.int32),
         np.empty(0, np.int64),
@@ -246,12 +236,12 @@ def test_all_row_sizes(tmp_path, small, monkeypatch, row_bytes, direct):
 
 def test_only_many_short_runs_are_spooled(tmp_path):
     rng = np.random.default_rng(3)
-    table, _ = make_table(tmp_path, "t", "int32", (), 20_000)
+    table, _ = make_table(tmp_path, "t", 4, 20_000)
     for batches, spooled in ((8, False), (9, True)):
         outputs = [Output(tmp_path / "f.npy", DATA_OFFSET, sets_order(rng, 20_000, batches))]
         (piece,) = divide(table, outputs, 1 << 30, tmp_path).pieces
         assert (piece.bounds is None) is spooled
-    table, rows = make_table(tmp_path, "t", "uint8", (512,), 6000)
+    table, rows = make_table(tmp_path, "t", 512, 6000)
     ids = np.concatenate([rng.permutation(6000)[:1000], np.arange(6000)])
     packing = pack(tmp_path / "p", table, [ids])
     assert 900 * 512 < packing.spool_bytes <= 1000 * 512
@@ -260,7 +250,7 @@ def test_only_many_short_runs_are_spooled(tmp_path):
 
 
 def test_only_the_rows_between_the_ids_are_read(tmp_path, small, monkeypatch):
-    table, rows = make_table(tmp_path, "t", "uint8", (4096,), 100)
+    table, rows = make_table(tmp_path, "t", 4096, 100)
     small(8 * 4096)
     packing = pack(tmp_path / "p", table, [np.array([40, 42, 60]), np.array([50])])
     read, whole = list[int](), os.preadv
@@ -302,7 +292,7 @@ def test_the_least_memory_is_named_and_works(row_bytes, least):
     ],
 )
 def test_outputs_that_cannot_be_are_refused(tmp_path, outputs, said):
-    table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
+    table, _ = make_table(tmp_path, "t", 4, 100)
     file = tmp_path / "f.npy"
     given = [Output(file, DATA_OFFSET + at, np.asarray(ids)) for at, ids in outputs]
     with pytest.raises(ConfigError, match=said):
@@ -310,7 +300,7 @@ def test_outputs_that_cannot_be_are_refused(tmp_path, outputs, said):
 
 
 def test_files_that_are_not_reserved_are_refused(tmp_path):
-    table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
+    table, _ = make_table(tmp_path, "t", 4, 100)
     packing = pack(tmp_path / "p", table, [np.arange(100)])
     os.truncate(packing.outputs[0].file, DATA_OFFSET + 399)
     with pytest.raises(StoreError, match=r"4,495 bytes and needs 4,496"):
@@ -321,7 +311,7 @@ def test_files_that_are_not_reserved_are_refused(tmp_path):
 
 
 def test_a_table_that_cannot_be_read(tmp_path, small, monkeypatch):
-    table, rows = make_table(tmp_path, "t", "uint8", (400,), 1000)
+    table, rows = make_table(tmp_path, "t", 400, 1000)
     small(50_000)
     packing, whole = pack(tmp_path / "p", table, [np.arange(1000)]), os.preadv
 
@@ -344,7 +334,7 @@ def test_a_table_that_cannot_be_read(tmp_path, small, monkeypatch):
 
 def test_a_file_system_that_refuses_direct_reads_and_writes(tmp_path, small, monkeypatch):
     """It accepts the flag when a file is opened, and refuses each read and write."""
-    table, rows = make_table(tmp_path, "t", "uint8", (400,), 1000)
+    table, rows = make_table(tmp_path, "t", 400, 1000)
     small(150_000)
     packing = pack(tmp_path / "p", table, [np.arange(1000)])
     try:
@@ -361,7 +351,7 @@ def test_a_file_system_that_refuses_direct_reads_and_writes(tmp_path, small, mon
 def test_dirty_pages_are_bounded_and_small_parts_share_a_sync(
     tmp_path, small, monkeypatch, file_system_syncs
 ):
-    table, _ = make_table(tmp_path, "t", "uint8", (100,), 1000)
+    table, _ = make_table(tmp_path, "t", 100, 1000)
     counts, given = [], [(1 << 20, 1 << 30, 1), (1 << 20, 100_000, 1), (10_000, 1 << 30, 35_000)]
     for part_bytes, dirty_bytes, sync_bytes in given:
         small(2 * 4096 + part_bytes, dirty_bytes=dirty_bytes)
@@ -396,7 +386,7 @@ class Work:
         self.folder = folder / "p"
         self.folder.mkdir()
         self.tables = {
-            name: make_table(folder, name, "uint8", (400,), count, seed)[0]
+            name: make_table(folder, name, 400, count, seed)[0]
             for seed, name in enumerate(("x", "y"))
         }
         self.ids = [
@@ -516,7 +506,7 @@ def test_a_record_of_something_else_is_ignored(work, tmp_path):
     file.unlink()
     work.told.clear()
     work.resume()
-    make_table(tmp_path, "x", "uint8", (400,), 500, seed=9)
+    make_table(tmp_path, "x", 400, 500, seed=9)
     work.identity = "v2"
     work.run()
     assert files_of(work.folder)["rows/x/000.npy"] != work.made["rows/x/000.npy"]

@@ -14,7 +14,7 @@ from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, PARTITIONS
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
-from tests.store.conftest import edit_json
+from tests.store.conftest import edit_json, poke
 from tests.store.partitioned.made import make_folder, write_array, write_folder
 
 NODES = 200
@@ -50,12 +50,10 @@ def test_every_file_is_read(store: Store):
         path = made.path / f"{name}.npy"
         content = path.read_bytes()
         for at in (4096, (4096 + len(content)) // 2, len(content) - 1):
-            changed = bytearray(content)
-            changed[at] ^= 1
-            path.write_bytes(changed)
+            poke(path, at, bytes([content[at] ^ 1]))
             with pytest.raises(StoreError, match=name):
                 verify_partition(made.path, store)
-        path.write_bytes(content)
+            path.write_bytes(content)
     assert verify_partition(made.path, store) == made.info
 
 
