@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from dataclasses import asdict, replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,11 +99,8 @@ def test_a_link_or_a_pipe_is_not_followed(store, tmp_path):
 
 def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
     save_calibration(store, cost)
-
-    def refuse(fd):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("gnndrive.common.io.small_files.os.fsync", refuse)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
     with pytest.raises(StoreError, match=r"No space left.*give tuning=Tuning.gap=…. to the loader"):
         save_calibration(store, replace(cost, request_s=1.0))
     assert load_calibration(store) == cost

@@ -30,23 +30,6 @@ def make_data(nodes: int = 50, edges: int = 300) -> Data:
     )
 
 
-def test_round_trip(tmp_path):
-    data = make_data()
-    store = from_data(data, tmp_path / "s")
-    assert np.array_equal(edges_of(store), data.edge_index)
-    same_target = np.diff(data.edge_index[1, torch.from_numpy(np.array(store.edge_id)).long()]) == 0
-    assert (np.diff(store.edge_id)[same_target] > 0).all()
-    assert (store.num_nodes, store.num_edges) == (data.num_nodes, data.num_edges)
-    assert store.num_classes == len(data.y.unique())
-    for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
-        assert torch.equal(store.tensor(name), data[name])
-    for name in ("edge_attr", "edge_weight"):
-        assert torch.equal(store.tensor(f"edges/{name}"), data[name])
-    assert store.split_names == ("train", "val", "test")
-    assert torch.equal(store.split("val"), torch.arange(30, 40))
-    store.verify()
-
-
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_what_is_left_out_is_named(tmp_path):
     data = make_data()

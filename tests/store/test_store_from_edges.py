@@ -6,6 +6,7 @@ import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -332,18 +333,13 @@ def test_a_damaged_row_group_is_named(parquet, tmp_path):
 
 
 def test_what_the_system_lacks_is_named(parquet, tmp_path, monkeypatch):
-    def refuse(*_: Any) -> str:
-        raise OSError(30, "Read-only file system")
-
-    def refuse_thread(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    for change, match in (
-        ((edge_list, "TemporaryFolder", refuse), r"written to \(Read-only file system\)"),
-        ((threading.Thread, "start", refuse_thread), "ulimit -u"),
+    read_only = OSError(30, "Read-only file system")
+    for module, name, error, match in (
+        (edge_list, "TemporaryFolder", read_only, r"written to \(Read-only file system\)"),
+        (threading.Thread, "start", RuntimeError("can't start new thread"), "ulimit -u"),
     ):
         with monkeypatch.context() as patch, refused(tmp_path, match):
-            patch.setattr(*change)
+            patch.setattr(module, name, Mock(side_effect=error))
             gnndrive.from_edges(parquet, tmp_path / "g.gnn")
 
 

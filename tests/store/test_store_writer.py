@@ -7,7 +7,9 @@ import gc
 import os
 import pickle
 import re
+from itertools import chain, repeat
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
@@ -227,16 +229,8 @@ def test_an_exception_leaves_nothing(tmp_path, error):
 
 @product("number,after", [errno.ENOSPC, errno.EDQUOT, errno.EIO], range(0, 9, 2))
 def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, after):
-    calls = 0
-    real = writer_module.write_all
-
-    def failing(fd: int, view: memoryview) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > after:
-            raise OSError(number, "simulated")
-        real(fd, view)
-
+    effects = chain([DEFAULT] * after, repeat(OSError(number, "simulated")))
+    failing = Mock(wraps=writer_module.write_all, side_effect=effects)
     for module in (writer_module, array_writer_module):
         monkeypatch.setattr(module, "write_all", failing)
     gc.collect()  # other tests may have left descriptors in cycles

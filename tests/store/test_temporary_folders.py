@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -100,11 +100,7 @@ def test_an_old_store_that_cannot_be_removed(tmp_path, monkeypatch, capsys):
     path = tmp_path / "s"
     write(path, 1)
     as_in_a_lower_layer(path, monkeypatch)
-
-    def failing(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EBUSY, "Device or resource busy")
-
-    monkeypatch.setattr(os, "rmdir", failing)
+    monkeypatch.setattr(os, "rmdir", Mock(side_effect=OSError(errno.EBUSY, "busy")))
     with pytest.raises(StoreError, match="clean") as caught:
         write(path, 2)
     monkeypatch.undo()
@@ -141,18 +137,15 @@ def test_a_new_folder_that_is_cleaned_before_it_is_locked(tmp_path, monkeypatch)
     real, cleaned = module._lock, []
 
     def late(folder: Path) -> int:
-        if not cleaned:
-            cleaned.append(folder)
-            monkeypatch.setattr(module, "_lock", real)
-            clear(tmp_path / "s")
-            monkeypatch.setattr(module, "_lock", late)
+        monkeypatch.setattr(module, "_lock", real)
+        clear(tmp_path / "s")
+        cleaned.append(folder)
         return real(folder)
 
     monkeypatch.setattr(module, "_lock", late)
     with TemporaryFolder(tmp_path / "s") as folder:
         assert not cleaned[0].exists()
         assert folder.exists()
-        monkeypatch.undo()
         assert leftovers(tmp_path) == []
     assert hidden(tmp_path) == []
 
@@ -200,10 +193,6 @@ def test_a_folder_is_written_without_a_lock_only_where_there_are_none(
     tmp_path, monkeypatch, code, error
 ):
     """Elsewhere another process would take it for a killed one's and remove it."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(code, os.strerror(code))))
     with contextlib.nullcontext() if error is None else refused(tmp_path, None, error):
         write_store(tmp_path / "s", **GRAPH, nodes={})

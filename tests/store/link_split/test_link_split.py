@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -146,10 +147,8 @@ def test_nodes_are_shared_and_stores_independent(store, data, tmp_path, monkeypa
     inode = os.stat(store.path / "nodes/x.npy").st_ino
     assert {os.stat(part.path / "nodes/x.npy").st_ino for part in (train, test)} == {inode}
 
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "link", refuse)  # a file system without links: files are copied
+    # On a file system without links files are copied.
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
     copied = split_links(store, tmp_path / "p").train
     assert os.stat(copied.path / "nodes/x.npy").st_nlink == 1
     gnndrive.from_data(Data(edge_index=torch.zeros(2, 1).long(), num_nodes=2), store.path,
