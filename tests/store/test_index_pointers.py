@@ -5,7 +5,7 @@ import os
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,38 +15,25 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.sampling.graph import mapped
 from gnndrive.store import Store, mapped_arrays
-from tests.loader.hetero.graph import CITES, WRITES, make_data
 from tests.store.conftest import EDGES, NODES, poke
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """The names of the arrays that are read into memory."""
-    names: list[str] = []
-    load = mapped_arrays.load_checked
-
-    def counted(folder, info, *given):
-        names.append(info.name)
-        return load(folder, info, *given)
-
-    monkeypatch.setattr(mapped_arrays, "load_checked", counted)
-    return names
-
-
-def shared(store: Store, type: Any = None) -> np.ndarray:
+def shared(store: Store) -> np.ndarray:
     """A copy of a store's index pointers in memory that processes share."""
-    pointers = store.edges(type).index_pointers
+    pointers = store.index_pointers
     memory = SharedMemory.create(pointers.nbytes, "pointers")
     memory.array.view(pointers.dtype)[:] = pointers
     return SharedMemory.attach(os.dup(memory.fd), pointers.nbytes).array.view(pointers.dtype)
 
 
-def test_threads_read_them_once_and_opening_does_not(store, reads):
+def test_threads_read_them_once_and_opening_does_not(store, monkeypatch):
+    load = Mock(wraps=mapped_arrays.load_checked)
+    monkeypatch.setattr(mapped_arrays, "load_checked", load)
     opened = gnndrive.open(store.path)
-    assert reads == []
+    load.assert_not_called()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: opened.index_pointers, range(50)))
-    assert reads == ["graph/indptr"]
+    load.assert_called_once()
     assert all(each is found[0] for each in found)
     assert np.array_equal(found[0], opened.indptr)
 
@@ -67,16 +54,6 @@ def test_a_store_uses_shared_ones_and_frees_its_own(store):
     if not child:
         os._exit(0 if int(store.index_pointers[-1]) == EDGES else 1)
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_each_edge_type_has_its_own(tmp_path):
-    store = gnndrive.from_data(make_data(), tmp_path / "types.gnn")
-    theirs = shared(store, CITES)
-    store.use_pointers({CITES: theirs})
-    assert store[CITES].index_pointers is theirs
-    assert np.array_equal(store[WRITES].index_pointers, store[WRITES].indptr)
-    with pytest.raises(ConfigError, match="index pointers of"):
-        store.use_pointers({WRITES: theirs})
 
 
 def test_other_arrays_are_refused(store):

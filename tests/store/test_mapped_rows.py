@@ -7,6 +7,9 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +70,6 @@ def test_a_file_that_becomes_shorter(tmp_path):
     file, mapped = table(tmp_path)
     os.truncate(file.path, 3 * PAGE)
     there, last = PAGE // 8, 2 * PAGE // 8 - 1
-    seen = []
 
     def look() -> None:
         for _ in range(10):
@@ -75,15 +77,11 @@ def test_a_file_that_becomes_shorter(tmp_path):
             with pytest.raises(ReadError, match=r"at byte 12288 failed: ENODATA") as caught:
                 pick(file, mapped, [there, last + 1])
             assert (caught.value.path, caught.value.offset) == (file.path, 3 * PAGE)
-        seen.append(True)
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(look) for _ in range(4)]:
+            each.result()
     look()
-    assert len(seen) == 5
 
 
 def in_child(work: Callable[[], object], stderr: Path) -> tuple[int, str]:
@@ -115,29 +113,26 @@ def touch(mapped: Any) -> None:
     mapped[-1].item()
 
 
-def enable() -> None:
-    faulthandler.enable(file=2)
-
-
-def do_nothing() -> None:
-    pass
+ENABLE, DISABLE = partial(faulthandler.enable, file=2), faulthandler.disable
 
 
 @pytest.mark.parametrize(
     ("before", "between", "at_last", "then", "text"),
     [
-        (do_nothing, do_nothing, do_nothing, touch, ""),
-        (do_nothing, do_nothing, do_nothing, kill, ""),
-        (enable, do_nothing, do_nothing, touch, "Fatal Python error: Bus error"),
-        (do_nothing, enable, do_nothing, touch, "Fatal Python error: Bus error"),
-        (do_nothing, enable, do_nothing, kill, "Fatal Python error: Bus error"),
-        (do_nothing, enable, faulthandler.disable, touch, ""),
+        (object, object, object, touch, ""),
+        (object, object, object, kill, ""),
+        (ENABLE, object, object, touch, "Fatal Python error: Bus error"),
+        (object, ENABLE, object, touch, "Fatal Python error: Bus error"),
+        (object, ENABLE, object, kill, "Fatal Python error: Bus error"),
+        (object, ENABLE, DISABLE, touch, ""),
     ],
 )
 def test_other_bus_errors_do_what_they_did(cut, tmp_path, before, between, at_last, then, text):
+    """`object` does nothing."""
+
     def work() -> None:
         before()
-        for step in (between, at_last, do_nothing):
+        for step in (between, at_last, object):
             with pytest.raises(ReadError):
                 pick(*cut, [7])
             step()
@@ -169,13 +164,9 @@ def test_a_child_forked_while_threads_read(tmp_path, seeds):
         while not ended.is_set():
             pick(file, mapped, [5])
 
-    threads = [threading.Thread(target=look) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
+    with ThreadPoolExecutor(3) as pool, ExitStack() as until_end:
+        until_end.callback(ended.set)
+        for _ in range(3):
+            pool.submit(look)
         for _ in seeds(3):
             assert in_child(lambda: pick(file, mapped, [5]), tmp_path / "stderr") == (0, "")
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()

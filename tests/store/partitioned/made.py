@@ -7,6 +7,7 @@ compared with its files, byte for byte, and other tests use it to have partition
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,25 +53,8 @@ def make_store(
     )
 
 
-@dataclass(frozen=True)
-class Renumbered:
-    """The arrays of a partitioned folder, in memory."""
-
-    order: ANY
-    bounds: ANY
-    edge_bounds: ANY
-    place: ANY
-    home: ANY
-    static_bounds: ANY
-    static_indices: ANY
-    indices: ANY
-    x: ANY
-    share_inside: float
-    share_hot: float
-
-
-def renumber(store: Store, part: Sequence[int] | ANY, parts: int, static: float) -> Renumbered:
-    """What a folder of this assignment holds."""
+def renumber(store: Store, part: Sequence[int] | ANY, parts: int, static: float) -> Any:
+    """The arrays that a folder of this assignment holds, and its shares of in-edges, by name."""
     part, nodes = np.asarray(part), store.num_nodes
     order = np.argsort(part, kind="stable")
     new = np.empty(nodes, np.int64)
@@ -96,10 +80,11 @@ def renumber(store: Store, part: Sequence[int] | ANY, parts: int, static: float)
     is_hot[hot[: round(HOT_SHARE * nodes)]] = True
     count = max(len(sources), 1)
     rows = np.concatenate([order, hot])
-    return Renumbered(
-        rows, bounds, ends[bounds], place, new[hot], static_ends, static_codes, codes,
-        np.asarray(store.array("x"))[rows], float(same.sum() / count),
-        float((~same & is_hot[sources]).sum() / count),
+    return SimpleNamespace(
+        order=rows, bounds=bounds, edge_bounds=ends[bounds], place=place, home=new[hot],
+        static_bounds=static_ends, static_indices=static_codes, indices=codes,
+        x=np.asarray(store.array("x"))[rows], share_inside=float(same.sum() / count),
+        share_hot=float((~same & is_hot[sources]).sum() / count),
     )  # fmt: skip
 
 
@@ -111,16 +96,8 @@ def make_folder(
     name: str = "default",
     **settings: Any,
 ) -> Partitioned:
-    """Write the partitioned folder of an assignment, in memory and without the writer.
-
-    Args:
-        store: a small homogeneous store with x.
-        part: the partition of each node, [N].
-        parts: how many partitions there are; None: the largest of `part` + 1.
-        static: the share of static nodes.
-        name: the folder's name.
-        settings: further fields of `PartitionSettings`.
-    """
+    """Write the partitioned folder of an assignment [N], in memory and without the writer; `parts`
+    is None for the largest of `part` + 1, and `settings` are fields of `PartitionSettings`."""
     count = int(np.max(part)) + 1 if parts is None else parts
     made = renumber(store, part, count, static)
     root = store.path / PARTITIONED / name

@@ -22,14 +22,7 @@ from tests.forked import Program
 from tests.soak import product
 from tests.store.conftest import poke
 from tests.store.kills import calls_of, fails_at, killed_at, refuse_direct
-from tests.store.partitioned.made import (
-    MEMORY,
-    Chosen,
-    draw_edges,
-    edge_store,
-    neighbours,
-    run,
-)
+from tests.store.partitioned.made import MEMORY, Chosen, draw_edges, edge_store, neighbours, run
 
 NODES, EDGES = 600, 3000
 Fake = Callable[[str], None]
