@@ -343,42 +343,37 @@ def test_what_the_system_lacks_is_named(parquet, tmp_path, monkeypatch):
             gnndrive.from_edges(parquet, tmp_path / "g.gnn")
 
 
-class Sorting:
-    """A fake DuckDB connection in the middle of a sort, which ends after the given progress values
-    or when it is interrupted."""
+def sorting(*shares: float) -> Mock:
+    """A fake DuckDB connection in the middle of a sort, which ends with the last of the given
+    progress values, or when it is interrupted."""
+    ended, left, db = threading.Event(), list(shares), Mock()
 
-    def __init__(self, shares: list[float]) -> None:
-        self._shares, self._ended, self.interrupted = shares, threading.Event(), False
-
-    def sql(self, text: str) -> Any:
-        return self
-
-    def to_arrow_reader(self, batch: int) -> Any:
-        self._ended.wait()
-        if self.interrupted:
+    def read(batch: int) -> Any:
+        ended.wait()
+        if db.interrupt.called:
             raise RuntimeError("INTERRUPT Error")
         return iter(())
 
-    def query_progress(self) -> float:
-        if len(self._shares) == 1:
-            self._ended.set()
-            return self._shares[0]
-        return self._shares.pop(0)
+    def progress() -> float:
+        if len(left) == 1:
+            ended.set()
+        return left.pop(0) if len(left) > 1 else left[0]
 
-    def interrupt(self) -> None:
-        self.interrupted = True
-        self._ended.set()
+    db.sql.return_value.to_arrow_reader.side_effect = read
+    db.query_progress.side_effect = progress
+    db.interrupt.side_effect = ended.set
+    return db
 
 
 def test_a_sort_reports_its_progress_and_can_be_interrupted(monkeypatch):
     monkeypatch.setattr(edge_list, "POLL_S", 0)
     told: list[int] = []
     made = edge_list.EdgeList.__new__(edge_list.EdgeList)
-    made._db = Sorting([-1.0, 0.0, 12.5, 40.0, 50.0])
+    made._db = sorting(-1.0, 0.0, 12.5, 40.0, 50.0)
     made._open_reader("", told.append)
     assert told[:5] == [0, 0, 25, 80, 99]
     assert told[-1] == 100
-    made._db = Sorting([1.0, 2.0, 3.0, 4.0])
+    made._db = sorting(1.0, 2.0, 3.0, 4.0)
 
     def tell(percent: int) -> None:
         if percent >= 4:
@@ -386,4 +381,4 @@ def test_a_sort_reports_its_progress_and_can_be_interrupted(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         made._open_reader("", tell)
-    assert made._db.interrupted
+    made._db.interrupt.assert_called_once()
