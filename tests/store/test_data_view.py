@@ -1,7 +1,9 @@
 """A store answers as the Data that it was made from; what is set on it counts wherever it is."""
 
 import copy
+import operator
 import pickle
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -84,14 +86,8 @@ def test_every_attribute_is_that_of_the_data(store, data):
 
 
 FACTS = ("num_nodes", "num_edges", "num_features", "num_edge_features", "num_node_types", "is_cuda")
-CALLS = (
-    "is_undirected",
-    "has_self_loops",
-    "has_isolated_nodes",
-    "node_attrs",
-    "edge_attrs",
-    "size",
-)
+QUESTIONS = ("is_undirected", "has_self_loops", "has_isolated_nodes")
+CALLS = (*QUESTIONS, "node_attrs", "edge_attrs", "size")
 
 
 def test_facts_are_those_of_the_data(store, data, types, hetero):
@@ -106,7 +102,7 @@ def test_facts_are_those_of_the_data(store, data, types, hetero):
 def test_a_symmetric_graph_without_loops_is_seen(tmp_path):
     data = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
     store = gnndrive.from_data(data, tmp_path / "line.gnn")
-    for name in CALLS[:3]:
+    for name in QUESTIONS:
         assert getattr(store, name)() == getattr(data, name)(), name
     data.edge_attr = torch.tensor([1.0, 2.0, 3.0, 3.0])
     store = gnndrive.from_data(data, tmp_path / "line.gnn", overwrite=True)
@@ -310,10 +306,9 @@ def test_classes_are_those_of_the_y_that_was_set(store, types):
 
 def test_a_stores_own_names_are_not_set(store, types):
     for name in ("path", "info", "overlay", "table", "split"):
-        with pytest.raises(ConfigError, match=rf"{name}' cannot be set.*choose another name"):
-            setattr(store, name, 3)
-        with pytest.raises(ConfigError, match=rf"{name}' cannot be set.*choose another name"):
-            store[name] = 3
+        for put in (setattr, operator.setitem):
+            with pytest.raises(ConfigError, match=rf"{name}' cannot be set.*choose another name"):
+                put(store, name, 3)
     store.num_nodes, types["paper"].num_nodes = NODES, types["paper"].num_nodes
     del store.num_nodes
     assert (store.num_nodes, "num_nodes" in store) == (NODES, False)
@@ -339,23 +334,20 @@ REMEDIES = "gnndrive import --undirected.*gnndrive.split_links.*gnndrive.from_da
 
 
 def test_the_graph_is_read_only(store, types):
-    for each in (store, types[WRITES]):
-        for name in ("edge_index", "adj_t"):
-            with pytest.raises(ConfigError, match=REMEDIES):
-                setattr(each, name, torch.zeros(2, 0))
-            with pytest.raises(ConfigError, match=REMEDIES):
-                delattr(each, name)
+    for each, name in product((store, types[WRITES]), ("edge_index", "adj_t")):
+        with pytest.raises(ConfigError, match=REMEDIES):
+            setattr(each, name, torch.zeros(2, 0))
+        with pytest.raises(ConfigError, match=REMEDIES):
+            delattr(each, name)
     with pytest.raises(ConfigError, match=r"'venue'.* cannot be deleted"):
         del types["venue"]
     with pytest.raises(ConfigError, match=r"'venue'.* cannot be set"):
         types["venue"] = 3
-    for transform in (
-        T.ToUndirected(), T.ToSparseTensor(), T.AddSelfLoops(), T.RemoveIsolatedNodes(),
-        T.RandomLinkSplit(edge_types=[WRITES]),
-    ):  # fmt: skip
-        for each in (store, types):
-            with pytest.raises(ConfigError, match=REMEDIES):
-                transform(each)
+    transforms = T.ToUndirected(), T.ToSparseTensor(), T.AddSelfLoops(), T.RemoveIsolatedNodes()
+    links = T.RandomLinkSplit(edge_types=[WRITES])
+    for transform, each in product((*transforms, links), (store, types)):
+        with pytest.raises(ConfigError, match=REMEDIES):
+            transform(each)
 
 
 def test_transforms_of_attributes_work_on_a_copy(store, data):

@@ -5,7 +5,6 @@ import os
 import random
 import re
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -76,19 +75,12 @@ def test_two_tables_of_nodes(make, tmp_path):
     assert names == {"nodes/h", "edges/edge_attr"}
 
 
-@pytest.fixture
-def few_files() -> Iterator[None]:
-    """The test may open 32 more files, less than it has segments."""
+def test_open_files_do_not_grow_with_the_segments(make, tmp_path, stack):
+    """100 batches, 50 segments and as many volumes, and 32 more files may be open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 32, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_open_files_do_not_grow_with_the_segments(make, tmp_path, few_files):
-    """100 batches, 50 segments and as many volumes."""
+    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+    few = len(os.listdir("/proc/self/fd")) + 32
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
     loader = make(batch_size=1, input_nodes=torch.arange(100))
     given = {"source": drawn(loader), "segment": 2, "volume_bytes": 1 << 12, "hot": 0.01}
     info = pack_loader(loader, tmp_path / "p", **given)
@@ -220,33 +212,26 @@ def test_a_full_disk_is_refused_and_the_samples_are_kept(make, tmp_path, monkeyp
     assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [(errno.EACCES, "make the folder writable"), (errno.EROFS, "make the folder writable"),
-     (errno.EPERM, "make the folder writable"),
-     (errno.ENOSPC, "free some.*goes on.*another disk")],
-)  # fmt: skip
-def test_a_folder_that_cannot_be_written_is_refused_with_what_helps(
-    make, tmp_path, monkeypatch, code, remedy
-):
+def test_a_folder_that_cannot_be_written_is_refused_with_what_helps(make, tmp_path, monkeypatch):
     loader = make()
-    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=OSError(code, os.strerror(code))))
-    with pytest.raises(StoreError, match=remedy) as error:
-        pack_loader(loader, tmp_path / "p")
-    assert os.strerror(code) in str(error.value)
+    remedies = dict.fromkeys((errno.EACCES, errno.EROFS, errno.EPERM), "make the folder writable")
+    remedies[errno.ENOSPC] = "free some space.* the same command goes on"
+    for code, remedy in remedies.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "mkdir", Mock(side_effect=OSError(code, os.strerror(code))))
+            with pytest.raises(StoreError, match=remedy) as error:
+                pack_loader(loader, tmp_path / "p")
+        assert os.strerror(code) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_wrong_arguments_are_refused(make, tmp_path):
+    for arguments, message in (
         ({"memory": 1 << 20}, "too little to pack 2,800 rows: give at least"),
         ({"segment": 65}, "segment=65 is too large"),
         ({"segment": 0}, "segment=0: give a whole number from 1 to"),
-    ],
-)
-def test_wrong_arguments_are_refused(make, tmp_path, arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        pack_loader(make(), tmp_path / "p", **arguments)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            pack_loader(make(), tmp_path / "p", **arguments)
     assert list(tmp_path.iterdir()) == []
 
 

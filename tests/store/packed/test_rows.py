@@ -279,9 +279,9 @@ def test_the_least_memory_is_named_and_works(row_bytes, least):
     assert writing + 2 * budget.part_bytes + budget.dirty_bytes <= nbytes
 
 
-@pytest.mark.parametrize(
-    ("outputs", "said"),
-    [
+def test_outputs_that_cannot_be_are_refused(tmp_path):
+    (table, _), file = make_table(tmp_path, "t", 4, 100), tmp_path / "f.npy"
+    for outputs, said in (
         ([(0, [0, 100])], "record the batches again"),
         ([(0, [-1, 3])], "record the batches again"),
         ([(0, [3, 2**40])], "record the batches again"),
@@ -289,14 +289,10 @@ def test_the_least_memory_is_named_and_works(row_bytes, least):
         ([(0, [0, 1]), (9, range(5))], "overlaps"),
         ([(0, [0, 1]), (-4, range(5))], "overlaps"),
         ([(0, np.arange(3, dtype=np.uint8))], "int32 or int64"),
-    ],
-)
-def test_outputs_that_cannot_be_are_refused(tmp_path, outputs, said):
-    table, _ = make_table(tmp_path, "t", 4, 100)
-    file = tmp_path / "f.npy"
-    given = [Output(file, DATA_OFFSET + at, np.asarray(ids)) for at, ids in outputs]
-    with pytest.raises(ConfigError, match=said):
-        RowPacking(table, given, tmp_path, "x", MEMORY)
+    ):
+        given = [Output(file, DATA_OFFSET + at, np.asarray(ids)) for at, ids in outputs]
+        with pytest.raises(ConfigError, match=said):
+            RowPacking(table, given, tmp_path, "x", MEMORY)
 
 
 def test_files_that_are_not_reserved_are_refused(tmp_path):

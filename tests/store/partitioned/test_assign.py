@@ -108,55 +108,41 @@ def test_empty_partitions_are_counted(store: Store, tmp_path: Path):
         run(store, tmp_path / "work", Chosen("file", 6), given=found)
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
+def test_what_is_no_partition_is_refused_and_files_are_named(tmp_path: Path):
+    for source, said in (
         ([0, 1], r"the array of partitions holds int64 \[2\]: give whole numbers \[3\], the"),
         ([0.0, 1.0, 2.0], r"holds float64 \[3\]: give whole numbers"),
         ([0, 1, -1], "has a number below 0 .*, -1 of node 2: give the partition of each node"),
         ([0, (1 << 31) - 1, 1], r"or above \d+, 2147483647 of node 1: .* counted from 0"),
-    ],
-)
-def test_what_is_no_partition_is_refused(source: Any, said: str):
-    with pytest.raises(ConfigError, match=said):
-        GivenParts(source, 3)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"0\n1\n2\n3\n", r"holds int64 \[4\]: give whole numbers \[3\]"),
-        (b"0\n1\ntwo\n", "nor a file of partitions that can be read .*: give a .npy file of"),
-        (None, "neither one of auto, metis, ldg, random nor .*No such file"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, said: str):
+    ):
+        with pytest.raises(ConfigError, match=said):
+            GivenParts(source, 3)
     path = tmp_path / "given"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match=f"{path}.*{said}"):
-        GivenParts(path, 3)
+    for content, said in (
+        (None, "neither one of auto, metis, ldg, random nor .*No such file"),
+        ("0\n1\n2\n3\n", r"holds int64 \[4\]: give whole numbers \[3\]"),
+        ("0\n1\ntwo\n", "nor a file of partitions that can be read .*: give a .npy file of"),
+    ):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(ConfigError, match=f"{path}.*{said}"):
+            GivenParts(path, 3)
 
 
 # ---- settings
 
 
-@pytest.mark.parametrize(
-    ("nodes", "row", "parts"),
-    [
+def test_the_number_of_partitions(tmp_path: Path):
+    for nodes, row, parts in (
         (100, 4, 16),
         (9, 4, 9),
         (400_000, 512, 48),  # nodes / 8,192
         (400_000, 128, 16),  # rows of 4 MiB would be 12
         (400_000, 256, 24),  # rows of 4 MiB
-    ],
-)
-def test_the_number_of_partitions(tmp_path: Path, nodes: int, row: int, parts: int):
-    store = write_store(
-        tmp_path / "g.gnn", indptr=np.zeros(nodes + 1, np.int64), indices=np.zeros(0, np.int32),
-        nodes={"x": np.zeros((nodes, row), np.uint8)}, made_by="a test",
-    )  # fmt: skip
-    assert default_parts(store) == parts
+    ):
+        x, indptr = np.zeros((nodes, row), np.uint8), np.zeros(nodes + 1, np.int64)
+        path = tmp_path / f"{nodes} {row}.gnn"
+        assert default_parts(write_store(path, indptr=indptr, indices=[], nodes={"x": x})) == parts
 
 
 def test_auto_takes_metis_where_it_fits(store: Store, monkeypatch: pytest.MonkeyPatch):
@@ -237,26 +223,23 @@ def test_metis_is_given_the_symmetric_lists(store: Store, tmp_path: Path, fake: 
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "kind", "said"),
     [
-        ("os.abort()", "METIS was ended by SIGABRT, probably because memory ran out: give"),
-        ("raise MemoryError('no room')", r"METIS failed \(exit status 1\): .*it said: .*no room"),
-        ("print('Input Error'); os._exit(3)", r"METIS failed \(exit status 3\): .* more memory"),
+        ("os.abort()", ConfigError, "METIS was ended by SIGABRT, probably because memory ran out"),
+        ("raise MemoryError('no')", ConfigError, r"failed \(exit status 1\): .*it said: .*no"),
+        ("print('Input Error'); os._exit(3)", ConfigError, r"\(exit status 3\): .* more memory"),
+        ("return 0, [0, 1]", StoreError, "METIS has left no partitions of 600 nodes"),
+        (f"return 0, [4] * {NODES}", StoreError, "METIS has left no partitions of 600 nodes"),
     ],
 )
-def test_a_child_that_dies_is_explained(store, tmp_path, fake, body, said):
+def test_a_child_that_dies_or_leaves_no_result_is_explained(
+    store, tmp_path, fake, body, kind, said
+):
     fake(body)
-    with pytest.raises(ConfigError, match=said) as raised:
+    with pytest.raises(kind, match=said) as raised:
         run(store, tmp_path / "work", Chosen("metis", 4))
     assert "give method='ldg' (--method ldg)" in str(raised.value)
     assert not (tmp_path / "work" / "part.npy").exists()
-
-
-@pytest.mark.parametrize("body", ["return 0, [0, 1]", f"return 0, [4] * {NODES}"])
-def test_a_result_that_is_none_is_refused(store: Store, tmp_path: Path, fake: Fake, body: str):
-    fake(body)
-    with pytest.raises(StoreError, match="METIS has left no partitions of 600 nodes"):
-        run(store, tmp_path / "work", Chosen("metis", 4))
 
 
 def test_what_metis_needs_is_named(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
