@@ -131,9 +131,8 @@ def test_files_without_edges_or_labels(files):
     assert files.load(labels=None).num_classes == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "y", "classes"),
-    [
+def test_labels(files):
+    for content, y, classes in (
         ("0,3\n1,0\n4,1\n3,2\n2,-1\n", [3, 0, -1, 2, 1], None),
         ("node,label\n4,b\n0,a\n", [0, -1, -1, -1, 1], ("a", "b")),
         ("0,1.5\n2,3\n", [1.5, "nan", 3.0, "nan", "nan"], None),
@@ -142,15 +141,13 @@ def test_files_without_edges_or_labels(files):
         ("0 tv show\n1 film\n2 film\n3 film\n4 tv show\n", [1, 0, 0, 0, 1], ("film", "tv show")),
         ('0,"a, b"\n1,c\n2,c\n3,c\n4,c\n', [0, 1, 1, 1, 1], ("a, b", "c")),
         ("id\tlabel\n0\ta\n1\tb\n2\ta\n3\ta\n4\ta\n", [0, 1, 0, 0, 0], ("a", "b")),
-    ],
-)
-def test_labels(files, content, y, classes):
-    files.put("labels.csv", content)
-    store = files.load()
-    assert [value if value == value else "nan" for value in store.tensor("y").tolist()] == y
-    assert store.classes == classes
-    labelled = {node for node, value in enumerate(y) if value not in (-1, "nan")}
-    assert set().union(*(store.split(name).tolist() for name in store.split_names)) == labelled
+    ):
+        files.put("labels.csv", content)
+        store = files.load()
+        assert [value if value == value else "nan" for value in store.tensor("y").tolist()] == y
+        assert store.classes == classes
+        labelled = {node for node, value in enumerate(y) if value not in (-1, "nan")}
+        assert set().union(*(store.split(name).tolist() for name in store.split_names)) == labelled
 
 
 def test_bad_labels_are_named(files):
@@ -245,16 +242,13 @@ def test_invalid_splits_are_refused(files):
 
 def test_given_splits(files):
     files.put("train.txt", "node\n3\n1\n")
-    np.save(files.folder / "val.npy", np.array([False, False, True, False, False]))
-    splits = {
-        "train": files.folder / "train.txt",
-        "val": str(files.folder / "val.npy"),
-        "test": [0],
-    }
+    train, val = files.folder / "train.txt", files.folder / "val.npy"
+    np.save(val, np.array([False, False, True, False, False]))
+    splits = {"train": train, "val": str(val), "test": [0]}
     store = files.load(splits=splits)
     assert [store.split(name).tolist() for name in ("train", "val", "test")] == [[3, 1], [2], [0]]
     assert files.load(splits=None).split_names == ()
     files.put("train.txt", "3\n5\n")
     files.refuse(r"train.txt, line 2: node 5", splits=splits)
     files.put("val.npy", "no")
-    files.refuse(r"val.npy cannot be read", splits={"val": files.folder / "val.npy"})
+    files.refuse(r"val.npy cannot be read", splits={"val": val})

@@ -19,14 +19,9 @@ from tests.loader.hetero.graph import make_data
 from tests.store.conftest import EDGES, edit_json, make_store, poke
 
 ARRAYS = [
-    "graph/indptr.npy",
-    "graph/indices.npy",
-    "graph/edge_id.npy",
-    "nodes/x.npy",
-    "nodes/y.npy",
-    "edges/edge_attr.npy",
-    "splits/train.npy",
-]
+    "graph/indptr.npy", "graph/indices.npy", "graph/edge_id.npy", "nodes/x.npy", "nodes/y.npy",
+    "edges/edge_attr.npy", "splits/train.npy",
+]  # fmt: skip
 
 
 def refused(path: Path, file: str, match: str = "") -> None:

@@ -18,12 +18,8 @@ ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class Work:
-    """What makes a folder, always the same.
-
-    Args:
-        target: the folder, the only one in its parent.
-        make: makes it, or goes on; called with a function that is told progress.
-        lock: the name of the lock's file.
+    """What makes the folder `target`, the only one in its parent, always the same. `make` makes it,
+    or goes on, and is called with a function that is told progress; `lock` names the lock's file.
 
     Attributes:
         calls: how many calls that change the disk a whole run makes.

@@ -20,7 +20,7 @@ from gnndrive.store import Store
 from gnndrive.store.layout.arrays import LayoutArray
 from gnndrive.store.layout.unfinished import unfinished_layouts
 from gnndrive.store.packed.folder import PackingFolder
-from gnndrive.store.packed.format import PACK_JSON, PACKED, PACKS, PackInfo, pack_path
+from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, pack_path
 from gnndrive.store.packed.samples import write_index
 from gnndrive.store.packed.sections import Schema, Section
 from gnndrive.store.packed.settings import PackSettings
@@ -194,7 +194,7 @@ def test_no_packer_goes_on_with_what_an_interrupted_removal_left(store):
     ("names", "ours"),
     [
         ((), True),  # its packer was killed before it had locked it
-        ((PACK_JSON, "mine.txt"), True),
+        (("pack.json", "mine.txt"), True),
         (("samples", "rows"), True),  # the rest of a pack that was being removed
         (("samples", "mine.txt"), False),
     ],

@@ -22,16 +22,7 @@ from gnndrive.store.packed import room, sharing
 from gnndrive.store.packed.format import PACKS
 from gnndrive.store.packed.room import DoesNotFit, Room
 from gnndrive.store.packed.verify import verify_pack
-from tests.store.packed.packs import (
-    MEMORY,
-    NODES,
-    check_pack,
-    drawn,
-    files_of,
-    make_graph,
-    pack_loader,
-    rows_at,
-)
+from tests.store.packed.packs import check_pack, drawn, files_of, make_graph, pack_loader, rows_at
 from tests.store.packed.resuming import Work
 from tests.store.test_store_added import add
 
@@ -54,8 +45,9 @@ def test_shares_of_hot_rows(make, tmp_path, hot):
 )  # fmt: skip
 def test_rows_of_any_size(make, tmp_path, small, monkeypatch, dtype, shape, order, segment):
     monkeypatch.setattr(row_checks, "STRETCH_BYTES", 10_000)
-    x = torch.randint(0, 2 if dtype == torch.bool else 100, (NODES, *shape)).to(dtype)
-    data = Data(x=x, edge_index=make_graph().edge_index)
+    data = make_graph()
+    x = torch.randint(0, 2 if dtype == torch.bool else 100, (data.num_nodes, *shape)).to(dtype)
+    data = Data(x=x, edge_index=data.edge_index)
     other = gnndrive.from_data(data, tmp_path / "graph.gnn")
     width = feature_tables(other)[0].file.row_bytes
     small(max(40 * width, 20_000) + 2 * 4096, slice_rows=30)
@@ -66,7 +58,7 @@ def test_rows_of_any_size(make, tmp_path, small, monkeypatch, dtype, shape, orde
 def test_two_tables_of_nodes(make, tmp_path):
     """The second one's entries follow the order of the first one's rows."""
     made = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
-    add(made, torch.randn(NODES, 40))
+    add(made, torch.randn(made.num_nodes, 40))
     made.find_added()
     info = check_pack(make(data=made), tmp_path / "p", hot=0.1)
     names = {
@@ -93,8 +85,8 @@ def test_a_pack_depends_on_its_settings_alone(make, tmp_path, small, monkeypatch
     """Not on memory, threads, volumes' bytes of rows, or where it is."""
     pack_loader(make(samplers=1), tmp_path / "p")
     small(30_000, slice_rows=7)
-    monkeypatch.setattr(sharing, "_KEPT_SHARE", MEMORY // 1500)  # ids are looked up again
-    pack_loader(make(samplers=4, extracting_queue=9), tmp_path / "q", memory=2 * MEMORY)
+    monkeypatch.setattr(sharing, "_KEPT_SHARE", 45_000)  # ids are looked up again
+    pack_loader(make(samplers=4, extracting_queue=9), tmp_path / "q", memory=130 << 20)
     assert files_of(tmp_path / "p") == files_of(tmp_path / "q")
 
 
@@ -236,9 +228,8 @@ def test_wrong_arguments_are_refused(make, tmp_path):
 
 
 def test_nothing_to_pack_is_refused(make, tmp_path):
-    bare = gnndrive.from_data(
-        Data(edge_index=make_graph().edge_index, num_nodes=NODES), tmp_path / "bare.gnn"
-    )
+    data = Data(edge_index=torch.zeros(2, 1).long(), num_nodes=9)
+    bare = gnndrive.from_data(data, tmp_path / "bare.gnn")
     with pytest.raises(ConfigError, match="no features to pack"):
         pack_loader(make(data=bare), tmp_path / "p")
     with pytest.raises(ConfigError, match="no batches to pack"):

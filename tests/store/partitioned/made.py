@@ -20,8 +20,6 @@ from gnndrive.store.partitioned.assign import assign
 from gnndrive.store.partitioned.format import (
     ARRAYS,
     HOT_SHARE,
-    PARTITION_JSON,
-    PARTITIONED,
     PARTITIONS,
     PartitionInfo,
     array_infos,
@@ -53,7 +51,7 @@ def make_store(
     )
 
 
-def renumber(store: Store, part: Sequence[int] | ANY, parts: int, static: float) -> Any:
+def renumber(store: Store, part: ANY, parts: int, static: float) -> Any:
     """The arrays that a folder of this assignment holds, and its shares of in-edges, by name."""
     part, nodes = np.asarray(part), store.num_nodes
     order = np.argsort(part, kind="stable")
@@ -89,30 +87,24 @@ def renumber(store: Store, part: Sequence[int] | ANY, parts: int, static: float)
 
 
 def make_folder(
-    store: Store,
-    part: Sequence[int] | ANY,
-    parts: int | None = None,
-    static: float = 0.04,
-    name: str = "default",
-    **settings: Any,
+    store: Store, part: ANY, parts: int | None = None, static: float = 0.04, name: str = "default"
 ) -> Partitioned:
     """Write the partitioned folder of an assignment [N], in memory and without the writer; `parts`
-    is None for the largest of `part` + 1, and `settings` are fields of `PartitionSettings`."""
+    is None for the largest of `part` + 1."""
     count = int(np.max(part)) + 1 if parts is None else parts
     made = renumber(store, part, count, static)
-    root = store.path / PARTITIONED / name
+    root = store.path / "partitioned" / name
     root.mkdir(parents=True)
     stored = store.info.arrays["nodes/x"]
     infos = array_infos(
         store.num_nodes, store.num_edges, count, len(made.home), len(made.static_indices), stored
     )
     arrays = {each: write_array(root, infos[each], getattr(made, each)) for each in ARRAYS}
-    settings = {"method": "random", **settings}
-    info = PartitionInfo(
-        store.identity, PartitionSettings(parts=count, static=static, **settings),
-        store.num_nodes, store.num_edges, len(made.home), made.share_inside, made.share_hot, arrays,
-    )  # fmt: skip
-    (root / PARTITION_JSON).write_bytes(PARTITIONS.dump(info))
+    settings = PartitionSettings("random", count, static)
+    counts = store.num_nodes, store.num_edges, len(made.home)
+    shares = made.share_inside, made.share_hot
+    info = PartitionInfo(store.identity, settings, *counts, *shares, arrays)
+    (root / "partition.json").write_bytes(PARTITIONS.dump(info))
     return open_partitioned(root, store)
 
 
@@ -130,14 +122,12 @@ def write_array(root: Path, info: ArrayInfo, values: ANY) -> LayoutArray:
 # ---- with the writer
 
 
-def write_folder(
-    store: Store, part: Sequence[int] | Any, parts: int, name: str = "written", **more: Any
-) -> Partitioned:
+def write_folder(store: Store, part: Any, parts: int, static: float = 0.04) -> Partitioned:
     """Write the folder of an assignment with `gnndrive.partition`."""
     path = store.path.parent / "part.npy"
     np.save(path, np.asarray(part))
-    gnndrive.partition(store, parts, path, WRITING_MEMORY, name=name, **more)
-    return open_partitioned(store.path / PARTITIONED / name, store)
+    gnndrive.partition(store, parts, path, WRITING_MEMORY, name="written", static=static)
+    return open_partitioned(store.path / "partitioned" / "written", store)
 
 
 def content(folder: Path) -> dict[str, bytes]:
