@@ -16,18 +16,11 @@ from tests.soak import product
 from tests.store.conftest import edges_of, refused
 
 
-def make_data(nodes: int = 50, edges: int = 300) -> Data:
+def make_data() -> Data:
     torch.manual_seed(0)
-    return Data(
-        x=torch.randn(nodes, 5),
-        y=torch.randint(0, 4, (nodes,)),
-        edge_index=torch.randint(0, nodes, (2, edges)),
-        edge_attr=torch.randn(edges, 2).bfloat16(),
-        edge_weight=torch.rand(edges),
-        train_mask=torch.arange(nodes) < 30,
-        val_mask=(torch.arange(nodes) >= 30) & (torch.arange(nodes) < 40),
-        test_mask=torch.arange(nodes) >= 40,
-    )
+    nodes, edge_index = torch.arange(50), torch.randint(0, 50, (2, 300))
+    masks = {"train_mask": nodes < 30, "val_mask": nodes // 10 == 3, "test_mask": nodes >= 40}
+    return Data(x=torch.randn(50, 5), edge_index=edge_index, **masks)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

@@ -52,9 +52,8 @@ def graph(edge_index: torch.Tensor) -> Data:
 
 def halves(view: Any) -> tuple[Pairs, Pairs]:
     """Labelled edges, and pairs without an edge."""
-    return pairs(view.edge_label_index[:, view.edge_label > 0]), pairs(
-        view.edge_label_index[:, view.edge_label == 0]
-    )
+    index, label = view.edge_label_index, view.edge_label
+    return pairs(index[:, label > 0]), pairs(index[:, label == 0])
 
 
 def halves_count(part: Any) -> int:
@@ -84,9 +83,8 @@ def store(data, tmp_path):
 # ---- what the parts hold
 
 
-@pytest.mark.parametrize(
-    ("undirected", "disjoint"), [(False, 0.0), (False, 0.3), (True, 0.0), (True, 0.3)]
-)
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("disjoint", [0.0, 0.3])
 def test_the_parts_are_as_in_pyg(tmp_path, undirected, disjoint, seeds):
     for seed in seeds(1):
         data = graph(distinct(NODES, EDGES, seed))
@@ -131,9 +129,7 @@ def test_edges_keep_their_attributes_and_order(store):
         code = part.tensor("edges/code")
         assert torch.equal(code[:, 1], torch.from_numpy(source * NODES + target).int())
         weight = part.tensor("edges/weight").long()
-        assert torch.equal(
-            store.edge_index[:, weight], torch.from_numpy(np.stack([source, target]))
-        )
+        assert torch.equal(store.edge_index[:, weight], torch.from_numpy(edges_of(part)))
         assert (weight.diff() > 0).all()
         assert torch.equal(part.tensor("edges/half"), store.tensor("edges/half")[weight])
         assert torch.equal(part.tensor("x"), store.tensor("x"))
@@ -170,10 +166,8 @@ def test_edges_without_numbers(tmp_path):
 
 
 def test_copies_of_an_edge_stay_together(tmp_path):
-    one = distinct(NODES, 300)
-    store = gnndrive.from_data(
-        Data(edge_index=torch.cat([one, one, one], 1), num_nodes=NODES), tmp_path / "s"
-    )
+    thrice = distinct(NODES, 300).repeat(1, 3)
+    store = gnndrive.from_data(Data(edge_index=thrice, num_nodes=NODES), tmp_path / "s")
     train, val, test = split_links(store, num_val=100, num_test=150)
     assert 98 <= halves_count(val) <= 100
     assert 147 <= halves_count(test) <= 150
@@ -317,10 +311,8 @@ def test_pairs_without_an_edge_are_uniform(tmp_path, monkeypatch, enumerate_up_t
 
 
 def test_the_seed_decides(store, tmp_path):
-    first, same, other = (
-        split_links(store, tmp_path / f"{number}", seed=seed)
-        for number, seed in enumerate((3, 3, 4))
-    )
+    seeds = {"first": 3, "same": 3, "other": 4}
+    first, same, other = (split_links(store, tmp_path / name, seed=seeds[name]) for name in seeds)
     for one, two in zip(first, same, strict=True):
         assert np.array_equal(edges_of(one), edges_of(two))
         assert torch.equal(one.edge_label_index, two.edge_label_index)

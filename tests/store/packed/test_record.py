@@ -18,6 +18,7 @@ from gnndrive.store.packed.placement import PLACING
 from gnndrive.store.packed.samples import SampleReader
 from gnndrive.strategies.packs.recording import pack_settings, recording_memory
 from tests.loader.batches import assert_all_same, assert_same
+from tests.store.conftest import poke
 from tests.store.packed.packs import NODES, files_of, reader_of, record_loader, source_of
 
 
@@ -142,15 +143,13 @@ def test_damaged_samples_are_refused(loader, tmp_path):
         if not section.name.startswith(checked) or count <= 0:
             continue
         for value in (-1, 1 << 30):
-            damaged = bytearray(whole)
             at = 4096 + start + section.itemsize * (count // 2)
-            damaged[at : at + 4] = np.int32(value).tobytes()
-            path.write_bytes(damaged)
+            poke(path, at, np.int32(value).tobytes())
             with pytest.raises(StoreError, match="is damaged"):
                 reader_of(loader, tmp_path, recorded).read(0)
+            path.write_bytes(whole)
             bad += 1
     assert bad >= 8
-    path.write_bytes(whole)
     reader_of(loader, tmp_path, recorded).read(0)
     path.write_bytes(b"")
     with pytest.raises(StoreError, match="does not hold"):
