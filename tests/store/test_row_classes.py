@@ -64,9 +64,8 @@ def mixed(tmp_path) -> Store:
     ends += [("paper", "in", "venue", 50), ("author", "reads", "paper", 0)]
     for source, relation, target, edges in ends:
         low = torch.randint(counts[source], (edges,), generator=draw) // 2  # the others have none
-        data[source, relation, target].edge_index = torch.stack(
-            [low, torch.randint(counts[target], (edges,), generator=draw)]
-        )
+        ends_in = torch.randint(counts[target], (edges,), generator=draw)
+        data[source, relation, target].edge_index = torch.stack([low, ends_in])
     return gnndrive.from_data(data, tmp_path / "mixed.gnn")
 
 

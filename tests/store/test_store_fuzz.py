@@ -110,10 +110,8 @@ def test_an_edge_id_that_occurs_twice(store, monkeypatch, together):
     ids = store.array("graph/edge_id").copy()
     ids[ids == 7] = ids[0]  # the first of the second pass
     poke(file, 4096, ids.tobytes())
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    edit_json(
-        store.path / "store.json", lambda top: top["arrays"]["graph/edge_id"].update(sha256=digest)
-    )
+    changed = {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    edit_json(store.path / "store.json", lambda top: top["arrays"]["graph/edge_id"].update(changed))
     with pytest.raises(StoreError, match=r"edge_id.npy: edge 7 does not occur"):
         open(store.path).verify()
 

@@ -93,9 +93,7 @@ def test_values_of_a_stranger_are_checked(tmp_path):
             [[{"tensor": None}]],
         )),
     ):  # fmt: skip
-        edit_json(
-            store.path / "store.json", lambda top, of=change: top.update(values=[{**good, **of}])
-        )
+        edit_json(file, lambda top, of=change: top.update(values=[{**good, **of}]))
         with pytest.raises(StoreError, match=match):
             gnndrive.open(store.path)
     edit_json(file, lambda top: top.update(values=[good, good]))
@@ -139,10 +137,7 @@ def test_the_writer_checks_each_type(tmp_path):
 def test_edge_label_index_is_left_out(tmp_path):
     """RandomLinkSplit adds edge_label_index [2, n], which PyG takes for an attribute of n edges."""
     data = make_data()
-    split = RandomLinkSplit(
-        edge_types=[CITES], num_val=0.1, num_test=0.1, add_negative_train_samples=False
-    )
-    train, _, _ = split(data)
+    train, _, _ = RandomLinkSplit(edge_types=[CITES], add_negative_train_samples=False)(data)
     assert train[CITES].edge_label_index.shape[1] == train[CITES].edge_index.shape[1]
     with pytest.warns(UserWarning, match="left out: .*edge_label_index"):
         store = gnndrive.from_data(train, tmp_path / "s")

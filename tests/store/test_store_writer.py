@@ -177,12 +177,11 @@ def test_rows_of_features_that_are_not_finite_are_counted(tmp_path, dtype, monke
 def test_labels_with_gaps_are_named_with_numbers_and_remedy(tmp_path):
     """They would be trained as thousands of classes."""
     match = r"nodes/y: .*4,001 classes, .*only 3 .*torch\.unique"
+    given = {"indptr": [0] * 5, "indices": [], "overwrite": True}
     for dtype in (np.int64, np.int16, np.float32):
         y = np.array([0, 4000, 1, -1]).astype(dtype)
         with pytest.warns(UserWarning, match=match):
-            store = write_store(
-                tmp_path / "s", indptr=[0] * 5, indices=[], nodes={"y": y}, overwrite=True
-            )
+            store = write_store(tmp_path / "s", **given, nodes={"y": y})
         assert store.num_classes == 4001
     named = list("abcdefgh")  # of which seven have no node, which is no reason to warn
     write_store(tmp_path / "t", indptr=[0, 0], indices=[], nodes={"y": [7]}, classes=named)

@@ -209,9 +209,7 @@ def check_arranged(places: NodePlaces, sample: Sample, slots: dict, shared: dict
     assert found.rank[found.order].tolist() == list(range(len(node)))
     assert found.node.tolist() == [node[at] for at in order]
     assert found.counts.tolist() == counts
-    assert [each.tolist() for each in (found.chunk, found.shared, found.hot)] == list(
-        lists.values()
-    )
+    assert [each.tolist() for each in (found.chunk, found.shared, found.hot)] == [*lists.values()]
     return found
 
 

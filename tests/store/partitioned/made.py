@@ -34,7 +34,7 @@ MEMORY, WRITING_MEMORY = 1 << 30, 128 << 20
 
 
 def make_store(
-    path: Path, nodes: int = 200, edges: int = 1500, x: Any = None, seed: int = 0, **more: Any
+    path: Path, nodes: int = 200, edges: int = 1500, x: Any = None, seed: int = 0
 ) -> Store:
     """A random graph with duplicate edges, self-loops, isolated nodes and a few hubs."""
     draw = np.random.default_rng(seed)
@@ -44,11 +44,10 @@ def make_store(
     targets = np.sort(order[targets])
     indptr = np.searchsorted(targets, np.arange(nodes + 1))
     rows = draw.standard_normal((nodes, 6), np.float32) if x is None else x
-    arrays = {"x": rows, "y": draw.integers(0, 4, nodes)}
+    nodes_of = {"x": rows, "y": draw.integers(0, 4, nodes)}
     splits = {"train": np.sort(draw.permutation(nodes)[: nodes // 2])}
-    return gnndrive.write_store(
-        path, indptr=indptr, indices=order[sources], nodes=arrays, splits=splits, **more
-    )
+    graph = {"indptr": indptr, "indices": order[sources]}
+    return gnndrive.write_store(path, **graph, nodes=nodes_of, splits=splits)
 
 
 def renumber(store: Store, part: ANY, parts: int, static: float) -> Any:

@@ -368,23 +368,22 @@ def test_an_index_that_is_no_node_is_named(store: Store, tmp_path: Path):
 
 def test_lists_that_were_damaged_are_named(store: Store, tmp_path: Path):
     (tmp_path / "work").mkdir()
-    made = symmetric.symmetric_lists(
-        store, tmp_path / "work" / "lists", MEMORY, ignore, 0, in_file=True
-    )
+    file = tmp_path / "work" / "lists"
+    made = symmetric.symmetric_lists(store, file, MEMORY, ignore, 0, in_file=True)
     for number in (NODES, 2):
-        poke(tmp_path / "work" / "lists", 0, number.to_bytes(4, "little"))
+        poke(file, 0, number.to_bytes(4, "little"))
         with pytest.raises(StoreError, match=r"lists is damaged: remove .*work, and partition"):
             ldg.assign_ldg(made, tmp_path / "work", NODES, 4, ignore)
 
 
-@pytest.mark.parametrize(
-    ("part", "parts", "cap", "code"),
-    [([0, 2], 2, 1, -34), ([0, -2], 2, 1, -34), ([0, 1], 1, 1, -22), ([0, 1], 0, 2, -22)],
-)
-def test_a_pass_that_cannot_begin_is_refused(part: list[int], parts: int, cap: int, code: int):
-    error, given_part = ffi.new("int *"), np.array(part, np.int32)
-    assert lib.gd_ldg_new(pointer(given_part), 2, parts, cap, error) == ffi.NULL
-    assert error[0] == code
+def test_a_pass_that_cannot_begin_is_refused():
+    error = ffi.new("int *")
+    for part, parts, cap, code in (
+        ([0, 2], 2, 1, -34), ([0, -2], 2, 1, -34), ([0, 1], 1, 1, -22), ([0, 1], 0, 2, -22),
+    ):  # fmt: skip
+        array = np.array(part, np.int32)
+        assert lib.gd_ldg_new(pointer(array), 2, parts, cap, error) == ffi.NULL
+        assert error[0] == code
 
 
 # ---- the writer of long files
