@@ -431,15 +431,15 @@ class Work:
             undo.append((path, offset, path.read_bytes()[offset : offset + len(view)]))
             return pwrite(fd, view, offset)
 
-        def sync(fd: int) -> None:
+        def sync(folder: Path) -> None:
             count()
             undo.clear()
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "pwrite", write)
             counting(patch.setattr, count)
-            for module in (durable, row_writer):
-                patch.setattr(module, "sync_file_system", sync)
+            for module in (reserving, row_writer):
+                patch.setattr(module, "make_durable", sync)
             try:
                 self.run()
             except (Cut, StoreError) as raised:

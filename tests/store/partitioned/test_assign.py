@@ -15,13 +15,13 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.store import Store, write_store
 from gnndrive.store import open as open_store
-from gnndrive.store.partitioned import edge_stream, given, ldg, long_writer, metis, symmetric
+from gnndrive.store.partitioned import edge_stream, given, ldg, metis, symmetric
 from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
 from gnndrive.store.partitioned.given import GivenParts
 from tests.forked import Program
 from tests.soak import product
 from tests.store.conftest import poke
-from tests.store.kills import calls_of, fails_at, killed_at, refuse_direct
+from tests.store.kills import calls_of, fails_at, killed_at
 from tests.store.partitioned.made import MEMORY, Chosen, draw_edges, edge_store, neighbours, run
 
 NODES, EDGES = 600, 3000
@@ -387,23 +387,6 @@ def test_a_pass_that_cannot_begin_is_refused():
 
 
 # ---- the writer of long files
-
-
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("nbytes", [0, 1, 4096, 8191, 3 * 8192, 3 * 8192 + 5])
-def test_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, direct: bool):
-    monkeypatch.setattr(long_writer, "BUFFER_BYTES", 8192)
-    monkeypatch.setattr(long_writer, "_SYNCED_BYTES", 8192)
-    if not direct:
-        refuse_direct(monkeypatch, "pwrite")
-    content = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
-    with LongWriter(tmp_path / "file") as writer:
-        for first in range(0, nbytes, 5000):
-            writer.append(content[first : first + 5000])
-        assert not (tmp_path / "file").exists()
-        writer.finish()
-    assert (tmp_path / "file").read_bytes() == content.tobytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 # ---- interrupted
