@@ -91,7 +91,7 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_of_a_replayed_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of 100 rows of 64 bytes, of which 40 are read, and its record."""
-    monkeypatch.setattr("gnndrive.strategies.packs.plan.processors", lambda: 2)
+    monkeypatch.setattr(costs, "processors", lambda: 2)
     asked = list[tuple[float, ...]]()
     slots: Any = SimpleNamespace(
         recording=SimpleNamespace(sizes=SimpleNamespace(record_bytes=300)), _rows=lambda: 100.0,

@@ -108,7 +108,7 @@ def test_where_a_pack_may_be(own, tmp_path):
     [
         # Those that `gnndrive.infer` adds may change without the store's identity.
         ({"tables": {"nodes/x": "0" * 64}}, StoreError, "nodes/x of .* has changed since"),
-        ({"store": "0" * 64}, ConfigError, "has changed since .* was packed"),
+        ({"store": "0" * 64}, ConfigError, "has changed since .* was made"),
     ],
 )
 def test_what_has_changed_since_is_refused(own, change, error, said):

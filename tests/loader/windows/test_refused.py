@@ -131,7 +131,7 @@ def test_what_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
     for named in ("nowhere", b"bytes", "../nowhere", ""):
         with pytest.raises(ConfigError, match=r"is not there: .* has default; make it with `gnndr"):
             make(partitioned=named)
-    with pytest.raises(StoreError, match="is no partitioned folder; make one with gnndrive"):
+    with pytest.raises(StoreError, match="is not a partitioned folder; make one with gnndrive"):
         make(partitioned=tmp_path)
 
 
