@@ -1,4 +1,5 @@
-"""Memory limits and cold caches for benchmarks.
+"""How loaders are measured: each in a process of its own, with a memory limit and cold caches,
+beside the disk's speed.
 
 Where this process may, each run is in a control group, and the whole page cache is dropped before
 it. Otherwise there is no limit, or only the store's pages are dropped, and the output says so.
@@ -7,23 +8,40 @@ it. Otherwise there is no limit, or only the store's pages are dropped, and the 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
+import gnndrive
+from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.measure.control_groups import CannotLimit
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.measure.page_cache import drop_all, drop_file, may_drop_all
 from gnndrive.common.memory import format_size
-
-__all__ = ["Cgroup", "drop_caches", "limited", "run_limited", "tried_limit", "why_no_limit"]
+from gnndrive.common.records import DiskCost
 
 STORE = "the store's pages"
 TRIED_LIMIT, TRIED_BYTES = 64 << 20, 256 << 20
 TRIAL_S = 20.0
+
+
+class Failed(SystemExit):
+    """A worker failed.
+
+    Attributes:
+        killed: whether it was killed, as one is that exceeds its memory limit.
+    """
+
+    def __init__(self, name: str, code: int) -> None:
+        self.killed = code == -signal.SIGKILL
+        super().__init__(
+            f"{name} ended with {code}{' (killed: out of memory?)' if self.killed else ''}"
+        )
 
 
 @contextmanager
@@ -71,15 +89,6 @@ def why_not_enforced() -> str:
     )
 
 
-def why_no_limit(limit: int) -> str:
-    """Why this process may not limit memory; an empty text: it may."""
-    try:
-        Cgroup(limit).close()
-    except CannotLimit as error:
-        return str(error)
-    return ""
-
-
 def run_limited(
     command: Sequence[str], group: Cgroup | None, timeout_s: float | None = None
 ) -> tuple[subprocess.CompletedProcess[str], int | None]:
@@ -108,3 +117,41 @@ def drop_caches(folder: Path, everything: bool) -> None:
             return
     for path in folder.rglob("*.npy"):
         drop_file(path)
+
+
+def spawn(
+    name: str, command: Sequence[str], group: Cgroup | None, folders: Sequence[str | Path],
+    timeout_s: float | None = None, everything: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Run a Python script as a worker with cold caches, and return the JSON that it prints, with
+    the peak of its memory group.
+
+    Args:
+        name: the worker's, for messages.
+        command: the script and its options.
+        group: its memory limit.
+        folders: what it reads.
+        timeout_s: seconds, or None for no limit.
+        everything: with a memory limit all caches are dropped before, not only those of `folders`.
+
+    Raises:
+        Failed: it failed.
+        subprocess.TimeoutExpired: it had not ended after `timeout_s` and was killed.
+    """
+    for folder in folders:
+        drop_caches(Path(folder), everything and group is not None)
+    child, peak = run_limited([sys.executable, *command], group, timeout_s)
+    if child.returncode:
+        raise Failed(name, child.returncode)
+    result: dict[str, Any] = json.loads(child.stdout)
+    return result if peak is None else result | {"peak_bytes": peak}
+
+
+def beside_disk(
+    store: gnndrive.Store, run: Callable[[], dict[str, Any]]
+) -> tuple[dict[str, Any], DiskCost]:
+    """What `run` returns, and what reading costs by measurements just before and just after it."""
+    before = calibrate(store)
+    result = run()
+    after = calibrate(store)
+    return result, cost_of(before.points + after.points, store, after.depth, after.engine)

@@ -7,31 +7,23 @@ All of them draw the same batches with the same sampler and keys, touch each bat
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import _script
 import torch
-from torch_geometric.data import Data
-from torch_geometric.nn import SAGEConv
-from torch_geometric.utils import trim_to_layer
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
-from gnndrive.cli.measure.drive import QUEUED, drive
-from gnndrive.common.array_pool import private_map
-from gnndrive.common.ffi import ffi
-from gnndrive.common.records import EngineSettings, Landing, Sample, Seeds
+from gnndrive.common.records import EngineSettings, Sample, Seeds
 from gnndrive.disk.engines import choose
-from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
-from gnndrive.disk.layouts.table import TableLayout
-from gnndrive.disk.read_job import ReadJob
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.rounds import CombinedFetch
 from gnndrive.sampling.samplers.base import batch_key
@@ -42,7 +34,6 @@ from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.calibration import checked_gap
 
 SEED = 7
-AHEAD = 4  # samples that are drawn ahead for the naive ring
 VARIANTS: dict[str, dict[str, Any]] = {
     "joint": {"gap": 0, "policy": "lru", "sweep": 1},
     "lru": {"policy": "lru", "sweep": 1},
@@ -80,8 +71,7 @@ class Meter:
         self.private_bytes = max(self.private_bytes, private_bytes())
         seconds = time.perf_counter() - self._started
         self.first_s = self.first_s or seconds
-        note = f"{self.name}: batch {self.batches}, {rows} nodes, {seconds:.1f} s"
-        print(note, file=sys.stderr, flush=True)
+        _script.say(f"{self.name}: batch {self.batches}, {rows} nodes, {seconds:.1f} s")
 
     def result(self, **more: Any) -> dict[str, Any]:
         """The measured figures, and `more`."""
@@ -107,41 +97,6 @@ def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
         seed=SEED, strategy="pyg+",
     )  # fmt: skip
     return meter.result(gathering=run_batches(loader, options, meter)["gathering"])
-
-
-def run_naive(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the naive ring: one request a row, no rows shared between batches, sampling in parallel.
-
-    Rows land where they would be used, so nothing is gathered or touched, which favours the ring.
-    """
-    store, meter = gnndrive.open(options.store), Meter("naive")
-    file = store.table("x")
-    table = TableLayout(file, BLOCK_BYTES, 0, separate=True)
-    with opened(store, options) as graph:
-        drawn = samples(store, options, graph, meter, AHEAD)
-        settings = EngineSettings(options.io_depth, BLOCK_BYTES)
-        driven = drive([naive_reads(table, drawn, meter)], "uring", settings)
-    table.close()
-    return meter.result(
-        requests=driven.requests, bytes_read=driven.nbytes,
-        bytes_wanted=meter.rows * file.row_bytes, hit_rate=0.0,
-    )  # fmt: skip
-
-
-def naive_reads(table: TableLayout, drawn: Iterator[Sample], meter: Meter) -> Iterator[ReadJob]:
-    """A plan for each batch, into memory that is used again when its batch has landed."""
-    stride, parts = table.file.row_bytes, QUEUED + 1
-    memory: list[Any] = [None] * parts
-    for number, sample in enumerate(drawn):
-        rows = len(sample.node)
-        part = number % parts
-        if memory[part] is None or len(memory[part]) < rows * stride:
-            memory[part] = private_map(rows * stride * 9 // 8)
-        owner = ffi.from_buffer("uint8_t[]", memory[part])
-        landing = Landing(int(ffi.cast("uintptr_t", owner)), stride, direct=True, owner=owner)
-        slots = torch.arange(rows, dtype=torch.int32).numpy()
-        yield table.locate(sample.node, slots, landing)
-        meter.batch(rows)
 
 
 def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
@@ -187,51 +142,6 @@ def run_sampling(options: argparse.Namespace) -> dict[str, Any]:
     return meter.result()
 
 
-class TrimmedSAGE(torch.nn.Module):
-    """GraphSAGE that computes in each layer only the nodes that later layers need.
-
-    `trim_to_layer` drops the rows that a layer need not read. The convolution also gets its target
-    nodes as a separate tensor, so that it does not write rows that later layers do not read: nine
-    tenths of the first layer's memory.
-    """
-
-    def __init__(self, features: int, hidden: int, classes: int, layers: int) -> None:
-        super().__init__()
-        sizes = [features, *[hidden] * (layers - 1), classes]
-        self.convs = torch.nn.ModuleList(map(SAGEConv, sizes[:-1], sizes[1:]))
-
-    def forward(self, batch: Data) -> torch.Tensor:
-        """Logits of the seeds, [batch_size, classes]."""
-        x, kept, edge_index = batch.x, batch.n_id, batch.edge_index
-        nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
-        for layer, conv in enumerate(self.convs):
-            kept, edge_index, _ = trim_to_layer(layer, nodes, edges, kept, edge_index)
-            targets = len(kept) - nodes[-1 - layer]
-            x = conv((x, x[:targets]), edge_index)
-            if layer + 1 < len(self.convs):
-                x = x.relu()
-        return x[: batch.batch_size]
-
-
-def run_training(options: argparse.Namespace) -> dict[str, Any]:
-    """Train a small trimmed GraphSAGE, to show that the memory limit does not kill it."""
-    store = gnndrive.open(options.store)
-    torch.manual_seed(SEED)
-    model = TrimmedSAGE(store.num_features, 16, store.num_classes, len(options.fanout))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    meter = Meter("training")
-    with make_loader(options) as loader:
-        for batch in loader:
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(batch), batch.y[: batch.batch_size])
-            loss.backward()
-            optimizer.step()
-            meter.batch(len(batch.n_id))
-            if meter.batches == options.batches:
-                break
-    return meter.result()
-
-
 PASSED_ON = (
     "buffer", "engine", "topology", "neighbour_cache", "samplers", "extracting_queue",
     "training_queue", "io_depth", "gap", "sweep",
@@ -271,29 +181,26 @@ def seeds_of(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[See
 
 def samples(
     store: gnndrive.Store, options: argparse.Namespace, graph: Topology, meter: Meter,
-    ahead: int = 0,
-) -> Iterator[Sample]:  # fmt: skip
-    """Yield the samples that gnndrive's loader draws.
+    ahead: int, then: Callable[[Sample], Any] = lambda sample: sample,
+) -> Iterator[Any]:  # fmt: skip
+    """Yield what `then` makes of the samples that gnndrive's loader draws.
 
-    `ahead` threads draw samples ahead of the caller. If the topology reads the graph on demand,
+    `ahead` threads make as many ahead of the caller. If the topology reads the graph on demand,
     samples share a combined fetch in each hop, as in the loader.
     """
     sampler = Uniform(options.fanout)
 
-    def draw(seeds: Any, graph: Topology) -> Sample:
+    def draw(seeds: Any, graph: Topology) -> Any:
         before = time.perf_counter()
         sample = sampler.sample_nodes(seeds.node, batch_key(SEED, 0, seeds.index), graph)
         meter.samples += 1
         meter.sample_s += time.perf_counter() - before
-        return sample
+        return then(sample)
 
     batches = seeds_of(store, options)
-    if not ahead:
-        yield from (draw(seeds, graph) for seeds in batches)
-        return
     together = ahead if graph.fetches else 1
     with ThreadPoolExecutor(ahead) as threads:
-        waiting: deque[Future[Sample]] = deque()
+        waiting: deque[Future[Any]] = deque()
         while drawn := list(islice(batches, together)):
             round: CombinedFetch[Any] = CombinedFetch()
             members = [round.join() for _ in drawn]
@@ -313,8 +220,6 @@ def touch(rows: torch.Tensor) -> None:
 
 RUNS = {
     "pyg+": run_mapped,
-    "naive": run_naive,
     **dict.fromkeys(VARIANTS, run_gnndrive),
     "sampling": run_sampling,
-    "training": run_training,
 }

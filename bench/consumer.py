@@ -295,12 +295,9 @@ def middle(runs: list[dict[str, Any]], name: str) -> float:
 
 def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parse this script's options; return them and the options left for bench/epoch.py."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False, usage="%(prog)s STORE [options, also bench/epoch.py's]",
-    )  # fmt: skip
+    parser = _script.parser(__doc__)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--modes", type=lambda text: text.split(","), default=list(MODES))
+    parser.add_argument("--modes", type=_script.names, default=list(MODES))
     parser.add_argument(
         "--share", type=float, default=1.0, help="of a batch's time, for `loop` and `wait`"
     )
@@ -308,8 +305,7 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
     parser.add_argument("--compute", type=float, default=0.0, help=argparse.SUPPRESS)
     own, left = parser.parse_known_args(given)
-    if unknown := set(own.modes) - set(MODES):
-        parser.error(f"unknown mode {', '.join(unknown)}: choose from {', '.join(MODES)}")
+    _script.check_names(parser, "mode", own.modes, MODES)
     if own.runs < 1 or own.share < 0:
         parser.error("--runs must be at least 1, and --share at least 0")
     own.modes = ["idle", *(mode for mode in own.modes if mode != "idle")]

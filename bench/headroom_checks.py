@@ -160,20 +160,16 @@ def run(check: Check, own: argparse.Namespace) -> dict[str, Any]:
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
     """Parse this script's options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )  # fmt: skip
+    parser = _script.parser(__doc__)
     names = list(checks(1, 1, 1))
     parser.add_argument("store", type=Path)
-    parser.add_argument("--checks", type=lambda text: text.split(","), default=names)
+    parser.add_argument("--checks", type=_script.names, default=names)
     parser.add_argument("--disk-rate", default="150MB", help="bytes a second of the slow disk")
     parser.add_argument("--batches", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", metavar="FILE")
     own = parser.parse_args(given)
-    if unknown := set(own.checks) - set(names):
-        parser.error(f"unknown check {', '.join(unknown)}: choose from {', '.join(names)}")
+    _script.check_names(parser, "check", own.checks, names)
     own.disk_rate = parse_size(own.disk_rate, "--disk-rate")
     return own
 

@@ -33,14 +33,13 @@ import _script
 import epoch
 import numpy as np
 import torch
-from _limits import limited
+from _limits import beside_disk, limited
+from _script import say
 
 import gnndrive
-from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.memory import format_size, parse_size
-from gnndrive.common.records import DiskCost
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.outcome import Outcome
 from gnndrive.inference.run import Run, RunSettings
@@ -64,7 +63,7 @@ def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
     def progress(what: str, done: int, total: int) -> None:
         if time.perf_counter() - last[0] > 10:
             last[0] = time.perf_counter()
-            print(f"{what}: {done / total:.0%}", file=sys.stderr, flush=True)
+            say(f"{what}: {done / total:.0%}")
 
     run = Run(store, Layers([unchanged] * options.layers, None), settings, outcome, progress)
     cpu, started = time.process_time(), time.perf_counter()
@@ -106,51 +105,37 @@ def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
         made[batch.first : batch.last] = rows[: batch.last - batch.first].numpy()
         entries += batch.entries
         seconds = time.perf_counter() - started
-        print(f"mapped: batch {number + 1}, {seconds:.1f} s", file=sys.stderr, flush=True)
+        say(f"mapped: batch {number + 1}, {seconds:.1f} s")
     whole = options.layers * (store.num_nodes + store.num_edges)
     return {
-        "seconds": seconds * whole / entries,
-        "measured_s": seconds,
-        "share": entries / whole,
+        "seconds": seconds * whole / entries, "measured_s": seconds, "share": entries / whole,
         "resident_bytes": peak_memory_bytes(),
-    }
+    }  # fmt: skip
 
 
 RUNS = {"gnndrive": run_gnndrive, "mapped": run_mapped}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run both sides; returns their results and the disk's cost."""
+    """Run both sides; returns their results, the disk's cost and the ratios."""
     store = gnndrive.open(options.store)
+
+    def run(name: str) -> dict[str, Any]:
+        try:
+            return epoch.spawn(name, options, group, __file__)
+        finally:
+            shutil.rmtree(options.work, ignore_errors=True)
+
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
-        before = calibrate(store)
-        ours = epoch.spawn("gnndrive", options, group, __file__)
-        shutil.rmtree(options.work, ignore_errors=True)
-        after = calibrate(store)
-        cost = cost_of(before.points + after.points, store, after.depth, after.engine)
+        ours, cost = beside_disk(store, lambda: run("gnndrive"))
         reads_s = cost.seconds(ours["requests"], ours["bytes_read"])
-        note = f"gnndrive: {ours['seconds']:.1f} s, its reads {reads_s:.1f} s"
-        print(note, file=sys.stderr, flush=True)
-        mapped = epoch.spawn("mapped", options, group, __file__)
-        shutil.rmtree(options.work, ignore_errors=True)
-    return found(ours, mapped, cost, memory)
-
-
-def found(
-    ours: dict[str, Any], mapped: dict[str, Any], cost: DiskCost, memory: str
-) -> dict[str, Any]:
-    """The figures, with the ratios."""
-    reads_s = cost.seconds(ours["requests"], ours["bytes_read"])
+        say(f"gnndrive: {ours['seconds']:.1f} s, its reads {reads_s:.1f} s")
+        mapped = run("mapped")
     return {
-        "memory": memory,
-        "request_us": cost.request_s * 1e6,
-        "byte_ns": cost.byte_s * 1e9,
-        "gnndrive": ours,
-        "mapped": mapped,
-        "reads_s": reads_s,
-        "of_reads": ours["seconds"] / reads_s,
-        "times_mapped": mapped["seconds"] / ours["seconds"],
-    }
+        "memory": memory, "request_us": cost.request_s * 1e6, "byte_ns": cost.byte_s * 1e9,
+        "gnndrive": ours, "mapped": mapped, "reads_s": reads_s,
+        "of_reads": ours["seconds"] / reads_s, "times_mapped": mapped["seconds"] / ours["seconds"],
+    }  # fmt: skip
 
 
 def table(result: dict[str, Any], options: argparse.Namespace) -> str:
@@ -174,10 +159,7 @@ def table(result: dict[str, Any], options: argparse.Namespace) -> str:
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    """Parse the options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--memory", default="2.7GB")

@@ -26,16 +26,18 @@ import json
 import sys
 import time
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+import _limits
 import _script
-from _limits import Cgroup, drop_caches, run_limited, why_no_limit
+from _limits import Cgroup
 from _loaders import SEED, private_bytes, touch
+from _script import grouped
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
+from gnndrive.cli.measure.control_groups import CannotLimit
 from gnndrive.common.memory import format_size, parse_size
 
 BESIDE = 450_000_000  # for Python, torch and their libraries
@@ -74,19 +76,17 @@ def spawn(
     given: dict[str, Any], options: argparse.Namespace, group: Cgroup, batches: int, warm_up: int
 ) -> dict[str, Any] | None:
     """Run one loader with cold caches; None: it was killed."""
-    drop_caches(Path(options.store), everything=True)
     command = [
-        sys.executable, __file__, options.store, "--worker", json.dumps(given),
+        __file__, options.store, "--worker", json.dumps(given),
         "--batches", str(batches), "--warm-up", str(warm_up),
         "--batch-size", str(options.batch_size), "--fanout", ",".join(map(str, options.fanout)),
     ]  # fmt: skip
-    child, peak = run_limited(command, group)
-    if child.returncode == -9:
-        return None
-    if child.returncode:
-        sys.exit(f"{given} ended with {child.returncode}")
-    result: dict[str, Any] = json.loads(child.stdout)
-    return result | {"peak": peak}
+    try:
+        return _limits.spawn(str(given), command, group, [options.store])
+    except _limits.Failed as failed:
+        if failed.killed:
+            return None
+        raise
 
 
 def by_hand(memory: int, options: argparse.Namespace, group: Cgroup) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ def largest_buffer(
 def say(memory: int, given: dict[str, Any], result: dict[str, Any] | None) -> None:
     """Say how a run ended."""
     seconds = "killed" if result is None else f"{result['s']:.2f} s"
-    print(f"{format_size(memory)} {given}: {seconds}", file=sys.stderr, flush=True)
+    _script.say(f"{format_size(memory)} {given}: {seconds}")
 
 
 def own_of(memory: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -138,7 +138,10 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run all, and return a record for each memory and each set of arguments."""
     found: list[dict[str, Any]] = []
     for memory in options.memory:
-        group = Cgroup(memory + BESIDE)
+        try:
+            group = Cgroup(memory + BESIDE)
+        except CannotLimit as error:
+            sys.exit(f"the memory of the loaders' processes cannot be limited: {error}")
         try:
             own: dict[str, Any] = own_of(memory, options)
             direct = own | {"topology": "direct"}
@@ -162,8 +165,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def table(found: list[dict[str, Any]], options: argparse.Namespace) -> str:
     """Format the medians of each set of arguments, the fastest first."""
     lines = []
-    for memory in dict.fromkeys(each["limit"] for each in found):
-        of_memory = [each for each in found if each["limit"] == memory]
+    for memory, of_memory in grouped(found, "limit").items():
         rounds: dict[str, list[dict[str, Any]]] = {}
         for each in of_memory:
             rounds.setdefault(json.dumps(each["given"]), []).append(each)
@@ -188,8 +190,9 @@ def table(found: list[dict[str, Any]], options: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
+    _script.add_batches(parser, batches=40)
     parser.add_argument(
         "--memory", type=lambda text: [parse_size(each, "--memory") for each in text.split(",")],
         default="3GB,4GB,6GB",
@@ -200,20 +203,13 @@ def main() -> None:
         "--caches", type=lambda text: [float(each) for each in text.split(",")], default=[],
         help="shares of the memory for the neighbour cache",
     )  # fmt: skip
-    parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--warm-up", type=int, default=8, help="batches that are not timed")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=1000)
-    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
-                        default=[10, 10, 10])  # fmt: skip
-    parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         json.dump(work(options), sys.stdout)
         return
-    if why := why_no_limit(BESIDE):
-        sys.exit(f"the memory of the loaders' processes cannot be limited: {why}")
     found = measure(options)
     _script.show(table(found, options), {"results": found}, options.json)
 

@@ -83,21 +83,14 @@ def table(found: dict[str, Any]) -> str:
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s STORE [options]",
-    )  # fmt: skip
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
+    _script.add_batches(parser, batches=24)
     parser.add_argument("--memory", default="3GB")
     parser.add_argument("--buffers", type=lambda text: [float(n) for n in text.split(",")],
                         default=[0.6, 1.3, 1.8])  # fmt: skip
-    parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--warm-up", type=int, default=24)
     parser.add_argument("--strategy", default="gnndrive")
-    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
-                        default=[10, 10, 10])  # fmt: skip
-    parser.add_argument("--batch-size", type=int, default=1000)
-    parser.add_argument("--json", metavar="FILE")
     return parser.parse_args(given)
 
 

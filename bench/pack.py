@@ -3,7 +3,7 @@
 usage: python bench/pack.py STORE [--batches 100] [--epochs 3] [--rounds 3] [--memory-limit 3GiB]
            [--loaders gnndrive,diskgnn] [--segments 8] [--orders sets] [--memory 2600MB]
            [--packing-memory SIZE] [--hand buffer=820MB,topology=resident,samplers=1]
-           [--out FOLDER] [--json FILE] [--png FILE]
+           [--out FOLDER] [--json FILE]
 
 The first --batches batches of the train split, or of random nodes without one, are packed once for
 each order and segment size. Then all loaders run in turn, --rounds times, each in a process of its
@@ -29,21 +29,24 @@ import os
 import shutil
 import sys
 import time
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import _limits
 import _script
 import torch
-from _limits import Cgroup, drop_caches, limited, run_limited
+from _limits import Cgroup, limited
 from _loaders import SEED, touch
+from _script import names, say
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
-from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.records import DiskCost
 
 BESIDE = 550_000_000  # of the limit, for Python, torch and their libraries
 DRAWS, REPLAYS = "gnndrive", "diskgnn"
@@ -77,7 +80,7 @@ def work_pack(options: argparse.Namespace) -> dict[str, Any]:
         now = time.perf_counter()
         phases[what] = phases.get(what, 0.0) + now - last
         last = now
-        print(f"{what}: {done:,} of {total:,}, {now - started:.1f} s", file=sys.stderr, flush=True)
+        say(f"{what}: {done:,} of {total:,}, {now - started:.1f} s")
 
     info = gnndrive.pack(
         options.store, **arguments(options), memory=options.memory, order=options.order,
@@ -92,8 +95,7 @@ def work_pack(options: argparse.Namespace) -> dict[str, Any]:
 
 def work_load(options: argparse.Namespace) -> dict[str, Any]:
     """Load all epochs; return the figures of each."""
-    given: dict[str, Any] = dict(part.split("=") for part in options.hand.split(","))
-    given = {name: int(text) if text.isdigit() else text for name, text in given.items()}
+    given = _script.arguments_of(options.hand)
     if options.worker == REPLAYS:
         replays = gnndrive.strategies.DiskGNN(packed=options.pack)
         given = {"memory": options.memory, "strategy": replays}
@@ -114,8 +116,7 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
             epochs.append(
                 counted | {"s": seconds, "cpu_s": time.process_time() - cpu, "batches": batches}
             )
-            note = f"{options.worker}: epoch of {batches} batches, {seconds:.1f} s"
-            print(note, file=sys.stderr, flush=True)
+            say(f"{options.worker}: epoch of {batches} batches, {seconds:.1f} s")
     return {"epochs": epochs, "plan": plan, "row_bytes": row_bytes}
 
 
@@ -124,23 +125,15 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
 
 def spawn(worker: str, options: argparse.Namespace, group: Cgroup | None, **more: Any) -> Any:
     """Run a worker with cold caches, and return its figures."""
-    for folder in (options.store, more.get("pack")):
-        if folder is not None:
-            drop_caches(Path(folder), everything=group is not None)
     extra = [str(part) for name, value in more.items() if value is not None
              for part in (f"--{name}", value)]  # fmt: skip
-    command = [sys.executable, __file__, *options.given, "--worker", worker, *extra]
-    child, peak = run_limited(command, group)
-    if child.returncode:
-        killed = " (killed: out of memory?)" if child.returncode == -9 else ""
-        sys.exit(f"{worker} ended with {child.returncode}{killed}")
-    result: dict[str, Any] = json.loads(child.stdout)
-    return result | ({} if peak is None else {"peak_bytes": peak})
+    command = [__file__, *options.given, "--worker", worker, *extra]
+    folders = [folder for folder in (options.store, more.get("pack")) if folder is not None]
+    return _limits.spawn(worker, command, group, folders)
 
 
-def add_floors(result: dict[str, Any], before: Any, after: Any, store: gnndrive.Store) -> None:
+def add_floors(result: dict[str, Any], cost: DiskCost) -> None:
     """Add to each epoch what no loader with these reads and this CPU time can beat, in seconds."""
-    cost = cost_of(before.points + after.points, store, after.depth, after.engine)
     result["request_us"], result["byte_ns"] = cost.request_s * 1e6, cost.byte_s * 1e9
     for epoch in result["epochs"]:
         reads = cost.seconds(epoch["requests"], epoch["bytes_read"])
@@ -162,9 +155,9 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
     for number in range(options.rounds):
         for name in options.loaders:
             for pack in packs if name == REPLAYS else [None]:
-                before = calibrate(store)
-                result = spawn(name, options, group, pack=pack and pack["path"])
-                add_floors(result, before, calibrate(store), store)
+                run = partial(spawn, name, options, group, pack=pack and pack["path"])
+                result, cost = _limits.beside_disk(store, run)
+                add_floors(result, cost)
                 label = f"{name} {pack['order']} {pack['segment']}" if pack else name
                 results.append(result | {"loader": label, "round": number})
     for pack in packs:
@@ -232,55 +225,27 @@ def comparisons(found: dict[str, Any], labels: list[str]) -> list[str]:
     return lines
 
 
-def draw(found: dict[str, Any], path: str) -> None:
-    """Draw seconds of a batch in cold and warm epochs."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        sys.exit("--png needs matplotlib: pip install matplotlib")
-    labels = list(dict.fromkeys(each["loader"] for each in found["results"]))
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    for place, label in enumerate(labels):
-        for offset, warm in ((-0.2, False), (0.2, True)):
-            epochs = epochs_of(found, label, warm)
-            if epochs:
-                seconds = seconds_of(epochs)
-                axes.bar(place + offset, seconds, 0.38, color="tab:green" if warm else "tab:gray")
-                axes.text(place + offset, seconds, f"{seconds:.3f}", ha="center", va="bottom")
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set_ylabel("seconds a batch (gray: cold, green: warm)")
-    axes.set_title(found["memory"], fontsize=9)
-    figure.savefig(path, dpi=150)
-
-
 def parse(given: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
-    parser.add_argument("--batches", type=int, default=100)
+    _script.add_batches(parser, batches=100)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=1000)
-    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
-                        default=[10, 10, 10])  # fmt: skip
     parser.add_argument("--memory-limit", default="3GiB")
     parser.add_argument("--memory", help="of a loader that replays; default: the limit less 550 MB")
     parser.add_argument("--packing-memory")
-    parser.add_argument("--loaders", type=lambda text: text.split(","), default=[DRAWS, REPLAYS])
-    parser.add_argument("--segments", type=lambda text: text.split(","), default=["8"])
-    parser.add_argument("--orders", type=lambda text: text.split(","), default=["sets"])
+    parser.add_argument("--loaders", type=names, default=[DRAWS, REPLAYS])
+    parser.add_argument("--segments", type=names, default=["8"])
+    parser.add_argument("--orders", type=names, default=["sets"])
     parser.add_argument("--hand", default="buffer=820MB,topology=resident,samplers=1")
     parser.add_argument("--out", help="folder for the packs; default: STORE.packs")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--png", metavar="FILE")
     parser.add_argument("--worker", choices=["pack", DRAWS, REPLAYS], help=argparse.SUPPRESS)
     parser.add_argument("--order", help=argparse.SUPPRESS)
     parser.add_argument("--segment", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--pack", help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     options.given = given
-    if unknown := set(options.loaders) - {DRAWS, REPLAYS}:
-        parser.error(f"unknown loader {', '.join(unknown)}: choose from {DRAWS}, {REPLAYS}")
+    _script.check_names(parser, "loader", options.loaders, (DRAWS, REPLAYS))
     limit = parse_size(options.memory_limit, "--memory-limit")
     options.memory = options.memory or limit - BESIDE
     options.out = options.out or f"{Path(options.store)}.packs"
@@ -296,8 +261,6 @@ def main() -> None:
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
         found = measure(options, group) | {"memory": memory}
     _script.show(table(found), found, options.json)
-    if options.png:
-        draw(found, options.png)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import _limits
 import _script
 import torch
-from _limits import Cgroup, drop_caches, run_limited, tried_limit
+from _limits import Cgroup, drop_caches, tried_limit
 from _loaders import SEED, touch
+from _script import grouped
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
@@ -104,9 +106,8 @@ def arguments(options: argparse.Namespace, store: gnndrive.Store) -> dict[str, A
             megabatch=options.megabatch,
         )  # fmt: skip
     elif options.hand:
-        pairs = dict(part.split("=") for part in options.hand.split(","))
         del given["memory"]
-        given |= {name: int(text) if text.isdigit() else text for name, text in pairs.items()}
+        given |= _script.arguments_of(options.hand)
     return given
 
 
@@ -149,8 +150,7 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
                     "read": read_bytes() - read,
                 }
             )  # fmt: skip
-            note = f"{options.strategy}: epoch of {batches} batches, {seconds:.1f} s"
-            print(note, file=sys.stderr, flush=True)
+            _script.say(f"{options.strategy}: epoch of {batches} batches, {seconds:.1f} s")
         known = known_windows(loader) | {"batches_an_epoch": len(loader)}
     return {"epochs": epochs, "plan": plan, "plan_s": planned_s, **known}
 
@@ -162,14 +162,8 @@ def spawn(
     worker: str, strategy: str, options: argparse.Namespace, group: Cgroup | None
 ) -> dict[str, Any]:
     """Run a worker with cold caches, and return its figures."""
-    drop_caches(Path(options.store), everything=True)
-    command = [sys.executable, __file__, *options.given, "--worker", worker]
-    child, peak = run_limited([*command, "--strategy", strategy], group)
-    if child.returncode:
-        killed = " (killed: out of memory?)" if child.returncode == -9 else ""
-        sys.exit(f"{strategy} ended with {child.returncode}{killed}")
-    result: dict[str, Any] = json.loads(child.stdout)
-    return result | ({} if peak is None else {"peak_bytes": peak})
+    command = [__file__, *options.given, "--worker", worker, "--strategy", strategy]
+    return _limits.spawn(strategy, command, group, [options.store])
 
 
 def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
@@ -222,9 +216,7 @@ def table(found: dict[str, Any]) -> str:
             f"partitions by {made['method']}, {format_size(made['bytes'])}, peak "
             f"{format_size(made['peak_bytes'])}"
         )
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for result in found["results"]:
-        runs.setdefault(result["strategy"], []).append(result)
+    runs = grouped(found["results"], "strategy")
     whole = [epoch["s"] for run in runs.get(WHOLE, ()) for epoch in run["epochs"]]
     base = median(whole) if whole else None
     lines += [row(strategy, each, base) for strategy, each in runs.items()]
@@ -232,32 +224,24 @@ def table(found: dict[str, Any]) -> str:
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
-    parser.add_argument("--strategies", type=lambda text: text.split(","),
-                        default=[WHOLE, *FOLDERS])  # fmt: skip
+    _script.add_batches(parser)
+    parser.add_argument("--strategies", type=_script.names, default=[WHOLE, *FOLDERS])
     parser.add_argument("--seeds-share", type=float, default=0.01)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batches", type=int, help="default: the whole epoch")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=1000)
-    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
-                        default=[10, 10, 10])  # fmt: skip
     parser.add_argument("--limit", default="3GiB")
     parser.add_argument("--memory", help="default: the limit less 550 MB")
     parser.add_argument("--partition-memory", default="1GB")
     parser.add_argument("--parts", type=int, help="default: of hierbatching gnndrive's, else 64")
     parser.add_argument("--megabatch", type=int, help="default: what fits into the memory")
     parser.add_argument("--hand", help="arguments of gnndrive in place of memory=")
-    parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--worker", choices=["partition", "load"], help=argparse.SUPPRESS)
     parser.add_argument("--strategy", help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     options.given = given
-    if unknown := set(options.strategies) - {WHOLE, *FOLDERS}:
-        parser.error(
-            f"unknown strategy {', '.join(unknown)}: choose from {WHOLE}, {', '.join(FOLDERS)}"
-        )
+    _script.check_names(parser, "strategy", options.strategies, (WHOLE, *FOLDERS))
     options.memory = options.memory or parse_size(options.limit, "--limit") - BESIDE
     return options
 

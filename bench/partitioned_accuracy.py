@@ -34,6 +34,7 @@ from typing import Any
 
 import _script
 import torch
+from _script import grouped, numbers
 from torch_geometric.nn import GraphSAGE
 
 import gnndrive
@@ -143,7 +144,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     "nodes_a_batch": int(stats["rows"]) / int(stats["batches"]), **known,
                 }  # fmt: skip
                 results.append(result)
-                print(row([result]), file=sys.stderr, flush=True)
+                _script.say(row([result]))
     finally:
         shutil.rmtree(folder)
     return {"nodes": store.num_nodes, "training": count, "results": results}
@@ -164,8 +165,7 @@ def row(results: list[dict[str, Any]], full: float | None = None) -> str:
 
 def table(found: dict[str, Any]) -> str:
     """Format the figures; the second number of a line is the difference from full sampling."""
-    results = found["results"]
-    by_run = {each["run"]: [r for r in results if r["run"] == each["run"]] for each in results}
+    by_run = grouped(found["results"], "run")
     full = 100 * mean(each["accuracy"] for each in by_run[FULL]) if FULL in by_run else None
     lines = [
         f"{found['training']:,} of {found['nodes']:,} nodes train; accuracy of the others in "
@@ -175,12 +175,11 @@ def table(found: dict[str, Any]) -> str:
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _script.parser(__doc__)
     parser.add_argument("store", nargs="?")
-    numbers = {"type": lambda text: [int(part) for part in text.split(",")]}
-    parser.add_argument("--planted", **numbers, metavar="NODES,COMMUNITIES")
-    parser.add_argument("--runs", type=lambda text: text.split(","), default=RUNS)
-    parser.add_argument("--fanout", **numbers, default=[10, 10])
+    parser.add_argument("--planted", type=numbers, metavar="NODES,COMMUNITIES")
+    parser.add_argument("--runs", type=_script.names, default=RUNS)
+    parser.add_argument("--fanout", type=numbers, default=[10, 10])
     for name, default in (
         ("parts", 64), ("megabatch", 8), ("seeds", 2), ("epochs", 30), ("batch-size", 256),
         ("hidden", 128), ("dim", 128), ("project", 0),

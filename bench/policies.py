@@ -3,7 +3,7 @@
 usage: python bench/policies.py STORE [--buffers 820MB,1.5GB,2GB] [--window 1,8,64,all]
            [--policies lru,belady,static] [--batches 100] [--skip 0] [--in-flight N]
            [--sweep 1|auto] [--fanout 10,10,10] [--batch-size 1000] [--scale 1] [--no-classes]
-           [--gap BYTES] [--request-us US --byte-ns NS] [--json FILE] [--png FILE]
+           [--gap BYTES] [--request-us US --byte-ns NS] [--json FILE]
        python bench/policies.py STORE --epochs gnndrive,ginex:phases=apart [--rounds 3]
            [--batches 100] [--buffer 820MB] [--memory-limit 3GiB] [--sweep 4] …
 
@@ -42,32 +42,167 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterable, Iterator
+from dataclasses import InitVar, dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import _loaders
-import _policies_epochs as epochs
-import _policies_optimum as optimum
 import _script
-from _policies_trace import PlannedCounts, Trace, counts_of, out_degrees
+import epoch
+import numpy as np
+import numpy.typing as npt
+import torch
+from _limits import Cgroup, limited
+from _script import grouped, names, say
 
 import gnndrive
+from gnndrive.cli.commands.strategy_runs import parse_choice
 from gnndrive.cli.report.text import peak_memory_bytes
-from gnndrive.common.memory import parse_size, size_or_none
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size, parse_size, size_or_none
 from gnndrive.common.plugins import find
-from gnndrive.common.records import DiskCost, DiskIdentity
-from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
+from gnndrive.common.records import DiskCost, DiskIdentity, Int64Array, Landing
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.costs import BYTE_S, REQUEST_S
 from gnndrive.plan.replay import Counts, Run, replay
 from gnndrive.store.calibration import gap_bytes, load_calibration
+from gnndrive.store.format import index_dtype
+from gnndrive.store.node_scores import out_degrees
 from gnndrive.store.row_classes import row_classes
 
 OPTIMUM, PINNED = "optimum", "pinned"
 ASSUMED = DiskCost(REQUEST_S, BYTE_S, 128, "assumed", "", DiskIdentity("", "", "", ""), ())
+NOWHERE = np.zeros(1, np.uint8)  # where planned reads would land
+
+Array = npt.NDArray[Any]
+
+# ---- the rows of sampled batches, and how planned reads are counted
+
+
+class Trace:
+    """The row ids of each batch, in order.
+
+    Args:
+        rows: rows of the table.
+        batches: the row ids of each batch, integers [n]; all are consumed at once.
+    """
+
+    def __init__(self, rows: int, batches: Iterable[Array]) -> None:
+        self.rows, dtype = rows, index_dtype(rows)
+        self._batches: list[Array] = [np.array(ids, dtype) for ids in batches]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> Int64Array:
+        """The row ids of a batch, int64 [n]."""
+        return self.compact(index).astype(np.int64)
+
+    def compact(self, index: int) -> Array:
+        """The row ids of a batch as they are kept, int32 or int64 [n]."""
+        return self._batches[index]
+
+    def size(self, first: int, last: int) -> int:
+        """Row ids of the batches [first, last) together."""
+        return sum(map(len, self._batches[first:last]))
+
+
+@dataclass
+class PlannedCounts(Counts):
+    """Counts what reading takes, too, as a layout plans it.
+
+    Attributes:
+        requests, nbytes: of each sweep.
+    """
+
+    requests: list[int] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+    layout: InitVar[Layout] = field(kw_only=True)
+
+    def __post_init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def read(self, rows: Int64Array) -> None:
+        """See `Counts.read`."""
+        if not len(rows):
+            return
+        super().read(rows)
+        places = np.arange(len(rows), dtype=np.int32)
+        landing = Landing(NOWHERE.ctypes.data, 1 << 30, direct=False, owner=NOWHERE)
+        job = self._layout.locate(rows, places, landing)
+        self.requests[-1] += job.requests
+        self.nbytes[-1] += job.nbytes
+
+
+def counts_of(trace: Trace, layout: Layout, missing: Iterable[Int64Array]) -> Counts:
+    """The counts of a run that reads the rows `missing` of each batch, one batch a sweep."""
+    counts = PlannedCounts(layout=layout)
+    for index, rows in enumerate(missing):
+        counts.begin(1, trace.size(index, index + 1))
+        counts.read(rows)
+    return counts
+
+
+# ---- what is compared with: computed with numpy alone, without a slot table, codes and the C core
+
+
+def belady(trace: Trace, slots: int, in_flight: int) -> Iterator[Int64Array]:
+    """Yield the rows that each batch loads if the row that is needed last always leaves first.
+
+    No choice of what leaves loads fewer rows, as long as the rows of `in_flight` batches cannot
+    leave: those of the batch that is admitted and of the ones just before it. If these do not fit,
+    the rows before it may leave too, so that the loads are a lower bound.
+    """
+    next_uses, resident = following(trace), np.zeros(trace.rows, np.bool_)
+    next_use = np.full(trace.rows, len(trace), next_uses[0].dtype)  # of resident rows
+    count = 0
+    for index in range(len(trace)):
+        ids = trace.compact(index)
+        missing = np.unique(ids[~resident[ids]])
+        surplus = count + len(missing) - slots
+        if surplus > 0:
+            movable = resident.copy()
+            movable[ids] = False
+            kept = movable.copy()
+            for before in range(max(index - in_flight + 1, 0), index):
+                kept[trace.compact(before)] = False
+            rows = np.flatnonzero(kept)
+            if len(rows) < surplus:
+                rows = np.flatnonzero(movable)
+            place = len(rows) - surplus
+            leaving = rows[np.argpartition(next_use[rows], place)[place:]]
+            resident[leaving] = False
+            count -= len(leaving)
+        resident[missing] = True
+        count += len(missing)
+        next_use[ids] = next_uses[index]
+        yield missing.astype(np.int64)
+
+
+def following(trace: Trace) -> list[Array]:
+    """Of each batch the index of the batch that needs each row next; the number of batches: none
+    does."""
+    none = len(trace)
+    nearest = np.full(trace.rows, none, np.min_scalar_type(none))
+    found: list[Array] = []
+    for index in reversed(range(none)):
+        ids = trace.compact(index)
+        found.append(nearest[ids])
+        nearest[ids] = index
+    return found[::-1]
+
+
+def pinned(trace: Trace, scores: Array, slots: int) -> Iterator[Int64Array]:
+    """Yield the rows that each batch loads if the `slots` rows of the highest scores are in memory
+    from the start and no other row stays. (The rows of batches in flight lie beside them.)"""
+    resident = np.zeros(trace.rows, np.bool_)
+    resident[np.argsort(-scores, kind="stable")[:slots]] = True
+    for index in range(len(trace)):
+        ids = trace.compact(index)
+        yield np.unique(ids[~resident[ids]]).astype(np.int64)
 
 
 # ---- the simulation
@@ -139,23 +274,13 @@ def runs(
             run = Run(name, window, slots, options.sweep or SWEEP_MAX, options.in_flight)
             counts = PlannedCounts(layout=layout)
             yield name, window, replay(run, trace, store, classes, counts)
-            note(f"{name}, window {window}, {slots:,} slots", started)
+            say(f"{name}, window {window}, {slots:,} slots: {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    loads = optimum.belady(trace, slots, options.in_flight)
+    loads = belady(trace, slots, options.in_flight)
     yield OPTIMUM, None, counts_of(trace, layout, loads)
-    note(f"{OPTIMUM}, {slots:,} slots", started)
-    yield PINNED, None, counts_of(trace, layout, optimum.pinned(trace, degrees(store), slots))
-
-
-def note(what: str, started: float) -> None:
-    """Print progress to standard error."""
-    print(f"{what}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
-
-
-@cache
-def degrees(store: gnndrive.Store) -> Any:
-    """The out-degree of each node."""
-    return out_degrees(store)
+    say(f"{OPTIMUM}, {slots:,} slots: {time.perf_counter() - started:.1f} s")
+    degrees = out_degrees(store)[None].astype(np.int64)
+    yield PINNED, None, counts_of(trace, layout, pinned(trace, degrees, slots))
 
 
 def table(found: dict[str, Any], options: argparse.Namespace) -> str:
@@ -191,44 +316,94 @@ def line_of(result: dict[str, Any], fewest: int) -> str:
     return f"{line} {result['loads'] / max(fewest, 1):6.3f}"
 
 
-def draw(found: dict[str, Any], path: str) -> None:
-    """Draw hits by buffer, a line for each policy and window."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        sys.exit("--png needs matplotlib: pip install matplotlib")
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    lines: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
-    for result in found["results"]:
-        lines.setdefault((result["policy"], result["window"]), []).append(result)
-    names = list(dict.fromkeys(name for name, _ in lines))
-    windows = list(dict.fromkeys(window for _, window in lines if window))
-    for (name, window), results in lines.items():
-        style: dict[str, Any] = {"color": f"C{names.index(name)}", "marker": "o"}
-        if window is None:
-            style = {"color": "black" if name == OPTIMUM else "gray", "linestyle": ":"}
-        elif len(windows) > 1:
-            style["marker"] = "osD^v<>"[windows.index(window) % 7]
-        ordered = sorted(results, key=lambda result: result["buffer_bytes"])
-        axes.plot(
-            [result["buffer_bytes"] / 1e9 for result in ordered],
-            [100 * result["hit_rate"] for result in ordered],
-            label=name if window is None else f"{name}, {window}", **style,
-        )  # fmt: skip
-    axes.set_xlabel("buffer, GB")
-    axes.set_ylabel("hits, % of the rows that batches need")
-    axes.grid(alpha=0.3)
-    figure.legend(title="policy, window", loc="outside right upper", fontsize=8)
-    figure.savefig(path, dpi=150)
+# ---- epochs of whole strategies
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The loader's arguments that a text such as "ginex:phases=apart:samplers=2" names.
+
+    Raises:
+        ConfigError: there is no such strategy or argument.
+    """
+    choice = parse_choice(text, "--epochs")
+    if choice.strategy is None:
+        raise ConfigError(f"--epochs {text}: give a strategy")
+    return {"strategy": choice.strategy, **choice.arguments}
+
+
+def loader_arguments(text: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All arguments of a strategy's loader, for an epoch of the first --batches batches."""
+    store = gnndrive.open(options.store)
+    seeds = [torch.from_numpy(each.node) for each in _loaders.seeds_of(store, options)]
+    return {"input_nodes": torch.cat(seeds), "shuffle": False} | arguments_of(text)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Make a loader of each strategy, which starts nothing, so that a wrong argument ends this
+    script before the first epoch.
+
+    Raises:
+        ConfigError: a strategy or an argument does not exist or cannot work.
+    """
+    for text in options.epochs:
+        try:
+            _loaders.make_loader(options, **loader_arguments(text, options))
+        except TypeError as error:
+            sys.exit(f"--epochs {text}: {error}")
+
+
+def work(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the epoch of the strategy `options.worker` in this process."""
+    return _loaders.run_loader(options, **loader_arguments(options.worker, options))
+
+
+def measure_epochs(options: argparse.Namespace) -> dict[str, Any]:
+    """Run all strategies in turn, each in a process of its own with cold caches.
+
+    Each loads the batches that the simulation replays, and its epoch ends with them, so that a
+    strategy that samples ahead samples no more than these.
+    """
+    check(options)
+    with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
+        turns = options.epochs * options.rounds
+        results = [measured(text, options, group) for text in turns]
+    return {"memory": memory, "results": results}
+
+
+def measured(text: str, options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
+    """Run one strategy, and add the seconds that its reads take at the disk's two constants."""
+    result, cost = epoch.spawn_beside_disk(text, options, group, __file__)
+    reads_s = cost.seconds(result["requests"], result["bytes_read"])
+    return result | {
+        "request_us": cost.request_s * 1e6, "byte_ns": cost.byte_s * 1e9, "reads_s": reads_s,
+    }  # fmt: skip
+
+
+def table_of_epochs(found: dict[str, Any], options: argparse.Namespace) -> str:
+    """Format the epochs: one line for each strategy, of medians."""
+    rounds = grouped(found["results"], "loader")
+    width = max(map(len, ["strategy", *rounds]))
+    lines = [
+        f"{options.batches} batches a strategy, in turn, rounds: {options.rounds}; "
+        f"{found['memory']}",
+        f"{'strategy':<{width}} {'hits %':>7} {'requests':>9} {'MB':>8} {'reads s':>8} "
+        f"{'peak':>8}  s a batch",
+    ]
+    for text, results in rounds.items():
+        hits = 100 * median(result["hit_rate"] for result in results)
+        line = f"{text:<{width}} {hits:7.1f} {a_batch(results, 'requests'):9,.0f}"
+        line += f" {a_batch(results, 'bytes_read') / 1e6:8,.1f} {a_batch(results, 'reads_s'):8.3f}"
+        line += f" {format_size(max(result['peak_bytes'] for result in results)):>8}"
+        lines.append(f"{line}  {_script.spread([*map(epoch.s_a_batch, results)])}")
+    return "\n".join(lines)
+
+
+def a_batch(results: list[dict[str, Any]], name: str) -> float:
+    """The median of a figure of a batch."""
+    return float(median(result[name] / result["batches"] for result in results))
 
 
 # ---- both forms
-
-
-def names_of(text: str) -> list[str]:
-    """Comma-separated names."""
-    return text.split(",")
 
 
 def windows_of(text: str) -> list[int]:
@@ -240,36 +415,28 @@ def windows_of(text: str) -> list[int]:
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s STORE [options]",
-    )  # fmt: skip
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
-    parser.add_argument("--buffers", type=names_of, default=["820MB", "1.5GB", "2GB"])
+    _script.add_batches(parser, batches=100)
+    parser.add_argument("--buffers", type=names, default=["820MB", "1.5GB", "2GB"])
     parser.add_argument("--window", type=windows_of, default=[1, 8, 64, 0])
-    parser.add_argument("--policies", type=names_of, default=["lru", "belady", "static"])
-    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--policies", type=names, default=["lru", "belady", "static"])
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--in-flight", type=int)
     parser.add_argument("--sweep", type=lambda text: None if text == "auto" else int(text),
                         help="default: 1, and auto with --epochs")  # fmt: skip
-    parser.add_argument("--batch-size", type=int, default=1000)
-    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
-                        default=[10, 10, 10])  # fmt: skip
     parser.add_argument("--scale", type=float, default=1)
     parser.add_argument("--no-classes", action="store_true", help="all rows have class 0")
     parser.add_argument("--gap", help="bytes; default: by the disk's constants")
     parser.add_argument("--request-us", type=float)
     parser.add_argument("--byte-ns", type=float)
-    parser.add_argument("--epochs", type=names_of, metavar="STRATEGIES")
+    parser.add_argument("--epochs", type=names, metavar="STRATEGIES")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory-limit", default="3GiB")
     parser.add_argument("--buffer", help="of --epochs")
     parser.add_argument("--topology", default="resident")
     parser.add_argument("--samplers", type=int, default=2)
     parser.add_argument("--engine", default="auto")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--png", metavar="FILE")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.set_defaults(neighbour_cache=None, io_depth=128, extracting_queue=None,
                         training_queue=None)  # fmt: skip
@@ -289,17 +456,15 @@ def parse(given: list[str]) -> argparse.Namespace:
 def main() -> None:
     options = parse(sys.argv[1:])
     if options.worker:
-        result = epochs.work(options)
+        result = work(options)
         json.dump(result | {"peak_bytes": peak_memory_bytes()}, sys.stdout)
         return
     if options.epochs:
-        found = epochs.measure(options, __file__)
-        _script.show(epochs.table(found, options), found, options.json)
+        found = measure_epochs(options)
+        _script.show(table_of_epochs(found, options), found, options.json)
         return
     found = measure(options)
     _script.show(table(found, options), found, options.json)
-    if options.png:
-        draw(found, options.png)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def run_mode(options: argparse.Namespace, mode: str, group: Any) -> dict[str, An
 
 def main() -> None:
     """Run the modes in turn and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--modes", "--mode", default="one,own,shared")

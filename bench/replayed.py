@@ -29,6 +29,7 @@ from typing import Any
 
 import _script
 import torch
+from _script import grouped, numbers, say
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.utils import scatter
 
@@ -111,7 +112,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             if recorded:
                 gnndrive.unpack(store, folder)
             results.append({"recorded": recorded, "seed": seed} | result)
-            print(row([results[-1]]), file=sys.stderr, flush=True)
+            say(row([results[-1]]))
             if options.json:
                 _script.write({"results": results}, options.json)
     return {"nodes": len(seeds), "results": results}
@@ -130,19 +131,15 @@ def row(results: list[dict[str, Any]]) -> str:
 
 def table(found: dict[str, Any]) -> str:
     """Format the figures."""
-    results = found["results"]
-    numbers = list(dict.fromkeys(each["recorded"] for each in results))
-    lines = [f"{found['nodes']:,} training nodes; test accuracy, mean ± standard deviation"]
-    lines += [row([each for each in results if each["recorded"] == n]) for n in numbers]
-    return "\n".join(lines)
+    head = f"{found['nodes']:,} training nodes; test accuracy, mean ± standard deviation"
+    return "\n".join([head, *map(row, grouped(found["results"], "recorded").values())])
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _script.parser(__doc__)
     parser.add_argument("store")
-    numbers = {"type": lambda text: [int(part) for part in text.split(",")]}
-    parser.add_argument("--recorded", **numbers, default=[0, 1, 4])
-    parser.add_argument("--fanout", **numbers, default=[10, 5])
+    parser.add_argument("--recorded", type=numbers, default=[0, 1, 4])
+    parser.add_argument("--fanout", type=numbers, default=[10, 5])
     for name, default in (("seeds", 5), ("epochs", 30), ("batch-size", 256), ("hidden", 128)):
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, share in (("dropout", 0.5), ("lr", 0.003), ("weight-decay", 5e-4)):

@@ -40,6 +40,7 @@ import _script
 import epoch
 from _limits import Cgroup, limited
 from _powerlaw import made_by, store_bytes, write_powerlaw
+from _script import grouped, say, spread
 
 import gnndrive
 from gnndrive.cli.commands.progress import Bars
@@ -66,7 +67,7 @@ def make_missing(folder: Path, sizes: list[int]) -> None:
             f"{format_size(needed - free)}, or give another --folder or fewer --sizes"
         )
     for nodes, path in missing.items():
-        print(f"making {path}, {format_size(store_bytes(nodes))}", file=sys.stderr, flush=True)
+        say(f"making {path}, {format_size(store_bytes(nodes))}")
         with Bars() as bars:
             write_powerlaw(path, nodes, bars)
     for nodes, path in paths.items():
@@ -131,11 +132,11 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
 
 def medians(results: list[dict[str, Any]]) -> list[str]:
     """Describe the rounds of each size, one line per size, if there were several rounds."""
-    rounds, lines = epoch.in_rounds(results, "nodes"), []
+    rounds, lines = grouped(results, "nodes"), []
     for nodes, of in rounds.items():
         line = epoch.summary(f"{nodes / 1e6:g} M", of)
         if any(result["adjacency_s"] for result in of):
-            shares = epoch.spread([*map(epoch.of_all_reads, of)])
+            shares = spread([*map(epoch.of_all_reads, of)])
             line += f", {shares} with the adjacency's reads"
         lines.append(line)
     return lines if len(results) > len(rounds) else []
@@ -143,10 +144,7 @@ def medians(results: list[dict[str, Any]]) -> list[str]:
 
 def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parse this script's options; return them and the options left for bench/epoch.py."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False, usage="%(prog)s [options, also bench/epoch.py's]",
-    )  # fmt: skip
+    parser = _script.parser(__doc__)
     parser.add_argument("--sizes", type=node_counts, default="1,10,50", help="million nodes")
     parser.add_argument("--folder", type=Path, default=Path("."), help="folder of the graphs")
     parser.add_argument("--generate-only", action="store_true", help="make the graphs, and stop")

@@ -3,14 +3,11 @@
 import argparse
 import json
 import random
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import _policies_epochs as epochs
-import _policies_optimum as optimum
-import _policies_trace
+import _limits
 import epoch
 import numpy as np
 import policies
@@ -34,8 +31,8 @@ def test_the_optimum_is_that_of_an_exhaustive_search(seeds):
         draw = random.Random(seed)
         rows, slots = draw.randint(6, 9), draw.randint(4, 6)
         sweeps = [sweep[:1] for sweep in drawn_sweeps(draw, rows, slots)]
-        trace = _policies_trace.Trace(rows, [np.array(batch) for (batch,) in sweeps])
-        loads = sum(map(len, optimum.belady(trace, slots, in_flight=2)))
+        trace = policies.Trace(rows, [np.array(batch) for (batch,) in sweeps])
+        loads = sum(map(len, policies.belady(trace, slots, in_flight=2)))
         assert loads == fewest_loads(sweeps, slots)
 
 
@@ -73,27 +70,24 @@ def test_sweeps_save_requests_and_warm_up_is_left_out(store):
     assert warm["hit_rate"] > alone["hit_rate"]
 
 
-def test_what_is_given_and_what_cannot_be(store, monkeypatch):
+def test_what_is_given_and_what_cannot_be(store):
     opened = policies.gnndrive.open(store)
     cost, gap = policies.disk_of(options(store, "--request-us", "8", "--byte-ns", "2"), opened)
     assert (cost.request_s, cost.byte_s, gap) == pytest.approx((8e-6, 2e-9, 3584))
     assert policies.disk_of(options(store, "--gap", "0"), opened)[1] == 0
-    assert epochs.arguments_of("ginex:phases=apart:superbatch=64:samplers=2") == {
+    assert policies.arguments_of("ginex:phases=apart:superbatch=64:samplers=2") == {
         "strategy": Ginex(phases="apart", superbatch=64), "samplers": 2,
     }  # fmt: skip
     for wrong in ("ginex:apart", "never"):
         with pytest.raises(ConfigError, match=r"is no argument of|is none of"):
-            epochs.check(options(store, "--epochs", f"gnndrive,{wrong}"))
+            policies.check(options(store, "--epochs", f"gnndrive,{wrong}"))
     with pytest.raises(ConfigError, match=r"--epochs gnndrive:wrong=1: .*wrong"):
-        epochs.check(options(store, "--epochs", "gnndrive:wrong=1"))
+        policies.check(options(store, "--epochs", "gnndrive:wrong=1"))
     with pytest.raises(ConfigError, match="more rows than the 19 slots: give more"):
         policies.measure(options(store, "--buffers", "10KB"))
     for wrong in (["--window", "0"], ["--window", "few"], ["--skip", "14"]):
         with pytest.raises(SystemExit):
             options(store, *wrong)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(SystemExit, match="pip install matplotlib"):
-        policies.draw({"results": []}, "a.png")
 
 
 def test_a_loaders_epoch_counts_what_the_simulation_counts(store, monkeypatch):
@@ -102,16 +96,16 @@ def test_a_loaders_epoch_counts_what_the_simulation_counts(store, monkeypatch):
 
     def spawn(which: str, given: argparse.Namespace, group: Any, script: str) -> dict[str, Any]:
         own = policies.parse([*given.given, "--worker", which])
-        return json.loads(json.dumps(epochs.work(own))) | {"peak_bytes": 1 << 20}
+        return json.loads(json.dumps(policies.work(own))) | {"peak_bytes": 1 << 20}
 
     monkeypatch.setattr(epoch, "spawn", spawn)
-    monkeypatch.setattr(epoch, "calibrate", lambda store: DISK)
-    monkeypatch.setattr(epoch, "cost_of", lambda *given: DISK)
-    monkeypatch.setattr(epochs, "limited", lambda limit: nullcontext((None, "no limit")))
+    monkeypatch.setattr(_limits, "calibrate", lambda store: DISK)
+    monkeypatch.setattr(_limits, "cost_of", lambda *given: DISK)
+    monkeypatch.setattr(policies, "limited", lambda limit: nullcontext((None, "no limit")))
     paper = "gnndrive:policy=lru:sweep=1:extracting_queue=1:training_queue=1:gap=2KiB"
     more = ["--epochs", f"{paper},gnndrive", "--rounds", "2", "--buffer", "600KB"]
     given = options(store, *more)
-    found = epochs.measure(given, "bench/policies.py")
+    found = policies.measure_epochs(given)
     results = found["results"]
     ran = [(result["loader"], result["batches"]) for result in results]
     assert ran == [(paper, 14), ("gnndrive", 14)] * 2
@@ -125,7 +119,7 @@ def test_a_loaders_epoch_counts_what_the_simulation_counts(store, monkeypatch):
     )  # fmt: skip
     assert real["hit_rate"] == pytest.approx(simulated["hit_rate"])
     assert results[2]["requests"] == real["requests"]
-    lines = epochs.table(found, given).splitlines()
+    lines = policies.table_of_epochs(found, given).splitlines()
     assert lines[0] == "14 batches a strategy, in turn, rounds: 2; no limit"
     assert [line.split()[0] for line in lines[2:]] == [paper, "gnndrive"]
     assert float(lines[2].split()[1]) == pytest.approx(100 * simulated["hit_rate"], abs=0.06)

@@ -53,7 +53,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return _loaders.RUNS[which](given) | {"peak_bytes": 1}
 
     monkeypatch.setattr(epoch, "spawn", spawn)
-    monkeypatch.setattr(epoch, "calibrate", lambda store: DISK)
+    monkeypatch.setattr(_limits, "calibrate", lambda store: DISK)
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "bench").glob("*.py")))
@@ -97,12 +97,12 @@ def test_all_loaders_draw_the_same_batches(store, topology):
 
 @pytest.mark.usefixtures("in_process")
 def test_the_disk_is_measured_with_each_loader(store):
-    more = ("--loaders", "pyg+,naive,gnndrive", "--topology", "resident", "--rounds", "2")
+    more = ("--loaders", "pyg+,joint,gnndrive", "--topology", "resident", "--rounds", "2")
     given = options(store, *more)
     found = epoch.measure(given, None)
     mapped, *measured, sampling = found["results"]
     assert [result["loader"] for result in (mapped, sampling)] == ["pyg+", "sampling"]
-    assert [result["loader"] for result in measured] == ["naive", "gnndrive"] * 2
+    assert [result["loader"] for result in measured] == ["joint", "gnndrive"] * 2
     for result in measured:
         byte_us = result["byte_ns"] / 1e3
         reads = result["requests"] * result["request_us"] + result["bytes_read"] * byte_us
@@ -198,8 +198,8 @@ def test_infer_compares_with_its_reads_and_a_mapped_loop(store, tmp_path, monkey
         infer.epoch, "spawn", lambda which, options, group, script: infer.RUNS[which](options)
     )
     monkeypatch.setattr(infer, "limited", lambda limit: nullcontext((None, "no limit")))
-    monkeypatch.setattr(infer, "calibrate", lambda store: DISK)
-    monkeypatch.setattr(infer, "cost_of", lambda *given: DISK)
+    monkeypatch.setattr(_limits, "calibrate", lambda store: DISK)
+    monkeypatch.setattr(_limits, "cost_of", lambda *given: DISK)
     result = infer.measure(given)
     assert not (tmp_path / "work").exists()
     ours = result["gnndrive"]
@@ -279,8 +279,8 @@ def test_a_worker_has_a_limit_and_dropped_files(tmp_path, monkeypatch, peak, rep
         return subprocess.CompletedProcess(command, 0, json.dumps({"peak_bytes": 77})), peak
 
     dropped = []
-    monkeypatch.setattr(epoch, "run_limited", run)
-    monkeypatch.setattr(epoch, "drop_caches", lambda folder, every: dropped.append(every))
+    monkeypatch.setattr(_limits, "run_limited", run)
+    monkeypatch.setattr(_limits, "drop_caches", lambda folder, every: dropped.append(every))
     options = argparse.Namespace(store=str(tmp_path), given=[])
     found = epoch.spawn("gnndrive", options, "a group", everything=every)
     assert (found, dropped) == ({"peak_bytes": reported}, [every])
