@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _gpu_device import gpu
+from _gpu import fake_or_real
 from _limits import tried_limit
 
 from gnndrive.common.memory import format_size
@@ -28,13 +28,13 @@ SMI = ["nvidia-smi", "--format=csv,noheader", f"--query-gpu={ASKED}"]
 TRIED_BYTES = 2 << 30  # a memory limit that is only tried
 
 
-def said(command: list[str]) -> str:
-    """What a command prints, or why it does not."""
+def said(*command: str) -> str:
+    """What a command prints, in one line, or why it does not."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
         return f"unknown ({error})"
-    return done.stdout.strip() or f"unknown ({done.stderr.strip() or 'nothing was printed'})"
+    return " ".join(done.stdout.split())
 
 
 def commit() -> str:
@@ -42,50 +42,19 @@ def commit() -> str:
     file = ROOT / "commit"
     if file.is_file():
         return file.read_text(encoding="utf-8").strip()
-    return said(["git", "-C", str(ROOT), "rev-parse", "HEAD"])
-
-
-def mount(folder: Path) -> str:
-    """The mount that a folder lies on: target, source, type and options."""
-    found = said(["findmnt", "-n", "-T", str(folder), "-o", "TARGET,SOURCE,FSTYPE,OPTIONS"])
-    if not found.startswith("unknown"):
-        return " ".join(found.split())
-    return of_mountinfo(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), folder)
-
-
-def of_mountinfo(text: str, folder: Path) -> str:
-    """The same from the text of /proc/self/mountinfo, where findmnt is missing."""
-    lines = [line.split() for line in text.splitlines()]
-    above = [line for line in lines if folder.resolve().is_relative_to(line[4])]
-    if not above:
-        return "unknown"
-    line = max(above, key=lambda line: len(line[4]))
-    kind, source, *_ = line[line.index("-") + 1 :]
-    return f"{line[4]} {source} {kind} {line[5]}"
-
-
-def file_system(mounted: str) -> str:
-    """The type in the text of `mount`."""
-    words = mounted.split()
-    return words[2] if len(words) > 2 else "unknown"
+    return said("git", "-C", str(ROOT), "rev-parse", "HEAD")
 
 
 def cupy_version() -> str:
-    """CuPy's version, or why there is none."""
-    try:
-        import cupy
-    except Exception as error:  # such as a CuPy for another CUDA
-        return f"none ({error})"
+    import cupy
+
     return str(cupy.__version__)
 
 
 def limits() -> str:
     """Whether the memory of a loader can be limited here, and how."""
-    try:
-        with tried_limit(TRIED_BYTES, everything=False) as (group, text):
-            return text if group is None else f"can be limited ({text})"
-    except OSError as error:
-        return f"cannot be limited ({error})"
+    with tried_limit(TRIED_BYTES, everything=False) as (group, text):
+        return text if group is None else f"can be limited ({text})"
 
 
 def gpu_name(rehearse: bool) -> str:
@@ -94,7 +63,7 @@ def gpu_name(rehearse: bool) -> str:
         return "a fake GPU"
     if not torch.cuda.is_available():
         return "none that torch sees"
-    return f"{torch.cuda.get_device_name()} (nvidia-smi: {said(SMI)})"
+    return f"{torch.cuda.get_device_name()} (nvidia-smi: {said(*SMI)})"
 
 
 def describe(folder: Path, rehearse: bool) -> dict[str, Any]:
@@ -113,7 +82,9 @@ def describe(folder: Path, rehearse: bool) -> dict[str, Any]:
         "cores": lambda: len(os.sched_getaffinity(0)),
         "memory": lambda: format_size(pages),
         "disk": lambda: f"{format_size(space.f_bavail * space.f_frsize)} free",
-        "mount": lambda: mount(folder),
+        "mount": lambda: said(
+            "findmnt", "-n", "-T", str(folder), "-o", "TARGET,SOURCE,FSTYPE,OPTIONS"
+        ),
         "queues": lambda: os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "8"),
         "engine": lambda: "uring" if reason is None else "threads",
         "why_threads": lambda: reason or "",
@@ -131,7 +102,7 @@ def describe(folder: Path, rehearse: bool) -> dict[str, Any]:
 def main() -> None:
     folder, *flags = sys.argv[1:]
     rehearse = flags == ["--rehearse"]
-    with gpu(rehearse):
+    with fake_or_real(rehearse):
         json.dump(describe(Path(folder), rehearse), sys.stdout, indent=2)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _gpu_device import make_driver, parse_switches
+from _gpu import parse_switches
 
 from gnndrive.buffer.devices._staged import PORTION_BYTES
 from gnndrive.buffer.devices.cuda import TorchDriver
@@ -72,15 +72,12 @@ def measure_h2d(
     moves[0], moves[1] = np.arange(count), draw.choice(slots, count, replace=False)
     stream, event = driver.scatter(into, staging, moves)
     event.synchronize()
-    source, target = torch.from_numpy(staging), torch.empty(staging.shape, dtype=torch.uint8,
-                                                            device="cuda")  # fmt: skip
+    source = torch.from_numpy(staging)
+    target = torch.empty(staging.shape, dtype=torch.uint8, device="cuda")
     return side_by_side(
-        stream,
-        lambda: driver.scatter(into, staging, moves),
-        lambda: target.copy_(source, non_blocking=True),
-        staging.nbytes,
-        runs,
-    )
+        stream, lambda: driver.scatter(into, staging, moves),
+        lambda: target.copy_(source, non_blocking=True), staging.nbytes, runs,
+    )  # fmt: skip
 
 
 def measure_gather(
@@ -96,12 +93,9 @@ def measure_gather(
     (out, (stream, event)), source = driver.gather(rows, alias), rows[:count]
     event.synchronize()
     return side_by_side(
-        stream,
-        lambda: driver.gather(rows, alias),
-        lambda: out.copy_(source),
-        count * row_bytes,
+        stream, lambda: driver.gather(rows, alias), lambda: out.copy_(source), count * row_bytes,
         runs,
-    )
+    )  # fmt: skip
 
 
 MEASURE = {"h2d": measure_h2d, "gather": measure_gather}
@@ -119,7 +113,7 @@ def measure_moves(own: argparse.Namespace, found: dict[str, Any], save: Callable
     parts = [part for part in own.parts if part in MEASURE]
     for switches, way in itertools.product(own.switch if parts else (), own.ways):
         try:
-            driver = make_driver(way, parse_switches(switches))
+            driver = TorchDriver(torch.device("cuda"), way, parse_switches(switches))
         except ConfigError as error:
             print(f"{way}: {error}", file=sys.stderr)
             found["unavailable"].append(f"{way}: {error}")

@@ -41,8 +41,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import statistics
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -52,11 +50,11 @@ import _script
 import epoch
 import scale
 import torch
-from _gpu_device import gpu, parse_switches
-from _gpu_epochs import Epochs, speedups_of_gnndrive
-from _gpu_loaders import RUNS
+from _gpu import needed, parse_switches
+from _gpu_epochs import RUNS, Epochs, speedups_of_gnndrive
 from _gpu_moves import measure_moves
 from _limits import tried_limit
+from _script import grouped, names, spread
 
 import gnndrive
 from gnndrive.buffer.devices._kernels import WAYS
@@ -70,25 +68,20 @@ PARTS = ("h2d", "gather", "epoch")
 # ---- the output
 
 
-def spread(values: list[float], digits: int = 2) -> str:
-    """The median and the range."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
-
-
 def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
     """Format the results."""
-    lines = [found["machine"]]
+    lines, to = [found["machine"]], "–"
     if found["moves"]:
         heads = f"{'rows':>6} {'GB/s':>24} {'plain copy GB/s':>24} {'ratio':>18}  switches"
         lines.append(f"{'part':<7} {'way':<11} {heads}")
     for move in found["moves"]:
         moved, plain = (
-            [x / 1e9 for x in move[key]] for key in ("bytes_per_s", "plain_bytes_per_s")
+            spread([x / 1e9 for x in move[key]], 1, to)
+            for key in ("bytes_per_s", "plain_bytes_per_s")
         )
         lines.append(
-            f"{move['part']:<7} {move['way']:<11} {move['row_bytes']:>4} B {spread(moved, 1):>24} "
-            f"{spread(plain, 1):>24} {spread(move['ratio'], 3):>18}  {move['switches']}"
+            f"{move['part']:<7} {move['way']:<11} {move['row_bytes']:>4} B {moved:>24} "
+            f"{plain:>24} {spread(move['ratio'], 3, to):>18}  {move['switches']}"
         )
     lines += [f"not measured: {what}" for what in found["unavailable"] + found["failed"]]
     if options is None or not found["epochs"]:
@@ -96,17 +89,12 @@ def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
     fanout, engine = ",".join(map(str, options.fanout)), ""
     lines.append(f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}")
     lines.append(f"{'loader':<11} {'s/batch':>22} {'GPU idle':>22} {'ours beside it':>22}")
-    turns = dict.fromkeys((result["loader"], result["switches"]) for result in found["epochs"])
-    for name, switches in turns:
-        runs = [
-            result for result in found["epochs"]
-            if (result["loader"], result["switches"]) == (name, switches)
-        ]  # fmt: skip
+    for (name, switches), runs in grouped(found["epochs"], "loader", "switches").items():
         engine = runs[0].get("engine", engine)
-        line = f"{name:<11} {spread([run['s_per_batch'] for run in runs], 3):>22}"
-        line += f" {spread([run['idle'] for run in runs]):>22}"
+        line = f"{name:<11} {spread([run['s_per_batch'] for run in runs], 3, to):>22}"
+        line += f" {spread([run['idle'] for run in runs], 2, to):>22}"
         if name != "gnndrive" and (ratios := speedups_of_gnndrive(found["epochs"], name)):
-            line += f" {spread(ratios):>22}"
+            line += f" {spread(ratios, 2, to):>22}"
         lines.append(line if switches == "defaults" else f"{line}  {switches}")
     return "\n".join([*lines, f"engine: {engine}"] if engine else lines)
 
@@ -129,38 +117,7 @@ def machine(rehearse: bool) -> str:
 
 def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | None]:
     """Parse this script's options and bench/epoch.py's; the latter are None if no loader runs."""
-    own, left, parser = parse_own(given)
-    own.switch = list(dict.fromkeys(own.switch or ["defaults"]))
-    for what, asked, known in (
-        ("part", own.parts, PARTS), ("loader", own.gpu_loaders, tuple(RUNS)),
-        ("way", own.ways, WAYS),
-    ):  # fmt: skip
-        if unknown := set(asked) - set(known):
-            parser.error(f"unknown {what} {', '.join(unknown)}: choose from {', '.join(known)}")
-    try:
-        for switches in own.switch:
-            parse_switches(switches)
-    except ConfigError as error:
-        parser.error(str(error))
-    if own.runs < 1 or own.threads < 1:
-        parser.error("--runs and --threads must be at least 1")
-    if "epoch" not in own.parts:
-        return own, None
-    if own.generate is not None:
-        left = [str(scale.store_path(own.folder, round(own.generate * 1e6))), *left]
-    options = epoch.parse(left)
-    options.given, options.buffer = given, own.buffer
-    options.device_memory, options.threads = own.device_memory, own.threads
-    options.way, options.switches = own.way, parse_switches(own.switch[-1])
-    return own, options
-
-
-def parse_own(given: list[str]) -> tuple[argparse.Namespace, list[str], argparse.ArgumentParser]:
-    """Parse this script's options; return also what is left, and the parser."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False, usage="%(prog)s [STORE] [options, also bench/epoch.py's]",
-    )  # fmt: skip
+    parser = _script.parser(__doc__)
     parser.add_argument("--parts", type=names, default=list(PARTS))
     parser.add_argument("--ways", type=names, default=list(WAYS), help="of the moves")
     parser.add_argument("--way", choices=WAYS, help="of the epochs; default: the loader's choice")
@@ -178,12 +135,26 @@ def parse_own(given: list[str]) -> tuple[argparse.Namespace, list[str], argparse
     parser.add_argument("--rehearse", action="store_true", help="on a fake GPU, in small")
     parser.add_argument("--worker", choices=sorted(RUNS), help=argparse.SUPPRESS)
     own, left = parser.parse_known_args(given)
-    return own, left, parser
-
-
-def names(text: str) -> list[str]:
-    """Split a list of names at commas."""
-    return text.split(",")
+    own.switch = list(dict.fromkeys(own.switch or ["defaults"]))
+    _script.check_names(parser, "part", own.parts, PARTS)
+    _script.check_names(parser, "loader", own.gpu_loaders, RUNS)
+    _script.check_names(parser, "way", own.ways, WAYS)
+    try:
+        for switches in own.switch:
+            parse_switches(switches)
+    except ConfigError as error:
+        parser.error(str(error))
+    if own.runs < 1 or own.threads < 1:
+        parser.error("--runs and --threads must be at least 1")
+    if "epoch" not in own.parts:
+        return own, None
+    if own.generate is not None:
+        left = [str(scale.store_path(own.folder, round(own.generate * 1e6))), *left]
+    options = epoch.parse(left)
+    options.given, options.buffer = given, own.buffer
+    options.device_memory, options.threads = own.device_memory, own.threads
+    options.way, options.switches = own.way, parse_switches(own.switch[-1])
+    return own, options
 
 
 def measure(
@@ -214,10 +185,6 @@ def measure(
 
 
 def run(own: argparse.Namespace, options: argparse.Namespace | None) -> None:
-    if not torch.cuda.is_available():
-        print(f"bench/gpu.py needs a CUDA GPU: torch {torch.__version__} sees none",
-              file=sys.stderr)  # fmt: skip
-        sys.exit(2)
     if own.worker and options is not None:
         json.dump(RUNS[own.worker](options) | {"peak_bytes": peak_memory_bytes()}, sys.stdout)
         return
@@ -232,8 +199,7 @@ def run(own: argparse.Namespace, options: argparse.Namespace | None) -> None:
 
 def main() -> None:
     own, options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the memory group is removed
-    with gpu(own.rehearse):
+    with needed(own.rehearse):
         run(own, options)
 
 

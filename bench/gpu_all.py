@@ -3,13 +3,13 @@
 usage: python bench/gpu_all.py OUT [--seconds 540] [--folder DIR] [--nodes 12] [--rehearse]
            [--only machine,tests,graph,moves,disk,epochs,switches,switch-epochs,strategies]
 
-Parts, one after the other, each a process with a time limit of its own:
+Parts, one after the other, each made of commands with a time limit that leave JSON:
 machine        the GPU and its libraries, the kernel, the mount that DIR lies on, which engine and
                which limits are allowed here
 tests          tests/gpu, while the graph of --nodes million nodes is made in DIR (593 bytes of disk
                a node); nothing is timed meanwhile
-moves          h2d and gather of bench/gpu.py, in each way and for each row size; after a crash
-               another process measures the ways behind the one that crashed
+moves          h2d and gather of bench/gpu.py, for each row size; each way in a process of its own,
+               because a process does not survive a way that crashes
 disk           `gnndrive bench disk`: the disk's two constants
 epochs         the loaders of bench/gpu.py in rounds until the time is up: at least one round, with
                fewer batches if the time is short. Each loader has less memory than the features
@@ -19,33 +19,36 @@ switch-epochs  an epoch of gnndrive with each switch, as many as there is time f
 strategies     bench/gpu_strategies.py with what it prepares, if --only names it: it takes longer
                than all others together
 
-OUT gets results.json, gpu-results.md (docs/gpu-results.md filled in), log.txt, and a JSON file of
-each part that has several results: eight files at most. They are written after each part, the last
-after each result, so that a kill loses no more than what is under way. A part that fails is named
-with its error, and the others go on; the exit status is then 1. --only runs some parts; results of
-others that an earlier call has left in OUT stay, and its graph is used. --rehearse runs all of it
-on a fake GPU with a small graph, and marks each figure.
+OUT gets results.json, gpu-results.md (docs/gpu-results.md filled in) and log.txt, written after
+each command; running.json has what the command under way has measured so far, so that a kill loses
+no more than that. A command that fails is named with its error, and the others go on; the exit
+status is then 1. --only runs some parts; results of others that an earlier call has left in OUT
+stay, and its graph is used. --rehearse runs all of it on a fake GPU with a small graph, and marks
+each figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
+import shlex
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 from xml.etree import ElementTree
 
 import _script
 import scale
 from _gpu_epochs import killed
-from _gpu_page import page
-from _gpu_parts import ROOT, Parts, Result
-from _gpu_tries import earlier, epochs_of_gnndrive, sets_behind, step_of, ways_behind, working_ways
+from _gpu_page import ROOT, Result, epochs_of_gnndrive, page, step_of, working_ways
 
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.disk.engines import why_not_uring
@@ -57,197 +60,233 @@ SWITCHES = ("gather_stream=on", "portions=8", "blocks=128")
 """Each switch of the device, those first that change epochs most."""
 BUDGETS = ("4GiB", "5GiB", "")  # of a loader, less than the features; "": no limit
 BEGAN = "GPU_ALL_BEGAN"  # environment: when run.sh began, in seconds of the system's clock
-SWITCHES_TRIES = 3
 KERNELS = WAYS[:2]  # ways whose kernel `blocks` changes
 TEST_S = 45  # after which a test's stacks are printed
-MEASURED = ["--buffer", "2GB", "--samplers", "4", "--threads", "4"]
-# Seconds: at most for each part, and what later parts need.
-MACHINE_S, TESTS_S, SMALL_GRAPH_S, MOVES_S, DISK_S, SWITCHES_S = 60, 200, 60, 90, 45, 90
-MOVES_AGAIN_S, EPOCHS_S, RETRY_S, PAGE_S = 45, 150, 70, 10
+# Seconds: at most for each command, and what later ones need.
+MACHINE_S, TESTS_S, SMALL_GRAPH_S, MOVES_S, DISK_S = 60, 200, 60, 45, 45
+EPOCHS_S, RETRY_S, SWITCHES_S, LATER_S, PAGE_S = 150, 70, 45, 90, 10
+ENDED = ["timeout", "--signal=INT", "--kill-after=7"]
+"""Ends a command with all processes that it has started: first as Ctrl-C does, because pytest then
+still writes its report."""
+TAIL = 3  # lines of each output that an error quotes
 
 
-class Sizes:
-    """How much is measured; a rehearsal measures little.
+class Command(NamedTuple):
+    """A command of a part.
 
     Attributes:
-        million_nodes: of the graph, and of a smaller one if the first takes too long.
-        more: options of all scripts.
-        epochs: options of its epochs.
-        strategies: options of bench/gpu_strategies.py.
-        runs, rounds: of moves and of epochs.
+        name: its part, and behind a comma what tells it from the part's others.
+        words: the program's arguments to Python.
+        most_s: seconds, at most.
     """
 
-    def __init__(self, nodes: float | None, rehearse: bool) -> None:
-        self.million_nodes = nodes or (0.003 if rehearse else 12), 0.002 if rehearse else 2
-        self.more = ["--rehearse"] if rehearse else []
-        self.runs, self.rounds = (2, 2) if rehearse else (5, 3)
-        self.epochs, self.strategies = [*MEASURED, "--batches", "20"], list[str]()
-        if rehearse:
-            few = ["--batch-size", "20", "--fanout", "3,2", "--batches", "3"]
-            self.epochs = ["--buffer", "1MB", *few]
-            self.strategies = ["--memory", "300MB", "--device-memory", "1MB", "--seconds", "1",
-                               "--steps", "sage-256", *few]  # fmt: skip
+    name: str
+    words: list[str]
+    most_s: float
 
 
-class All:
-    """All parts.
+def commands(
+    own: argparse.Namespace, results: Result, left: Callable[[], float]
+) -> Iterator[list[Command]]:
+    """Yield the commands in order, those together that run at the same time. When it goes on, the
+    results of those before are in `results`.
 
     Args:
         own: the script's options.
-        parts: runs them.
+        results: those of `Commands`.
+        left: how many seconds are left.
+    """
+    parts, folder = results["parts"], str(own.folder)
+    fake = ["--rehearse"] if own.rehearse else []
+    few = ["--batch-size", "20", "--fanout", "3,2", "--batches", "3"]
+    measured = ["--buffer", "2GB", "--samplers", "4", "--threads", "4", "--batches", "20"]
+    moves_runs, epoch_runs = ("2", "2") if own.rehearse else ("5", "3")
+
+    def found(name: str) -> Result:
+        result: Result = parts.get(name, {}).get("result", {})
+        return result
+
+    def store() -> str:
+        return str(scale.store_path(own.folder, round(results["million_nodes"] * 1e6)))
+
+    def graph() -> list[str]:
+        sizes = ["--sizes", f"{results['million_nodes']:g}"]
+        return ["bench/scale.py", "--generate-only", "--folder", folder, *sizes]
+
+    def gpu(*more: str, script: str = "gpu") -> list[str]:
+        return [f"bench/{script}.py", *more, *fake, "--json", str(own.out / "running.json")]
+
+    def moves(way: str, *more: str) -> list[str]:
+        return gpu("--parts", "h2d,gather", "--ways", way, "--runs", moves_runs, *more)
+
+    def epochs(budget: str, *more: str) -> list[str]:
+        ways = working_ways(results)
+        way = ["--way", ways[0]] if ways and ways[0] != WAYS[0] else []
+        size = ["--buffer", "1MB", *few] if own.rehearse else measured
+        limit = ["--host-budget", budget] if budget else []
+        generate = ["--generate", f"{results['million_nodes']:g}", "--folder", folder]
+        return gpu("--parts", "epoch", *generate, *size, *way, *more, *limit)
+
+    results["million_nodes"] = (
+        own.nodes or results.get("million_nodes") or (0.003 if own.rehearse else 12)
+    )
+    machine = ["bench/_gpu_machine.py", folder, *fake]
+    tests = ["-m", "pytest", "-p", "asyncio", "-rs", "-v", "-v"]
+    tests += ["tests/fake_gpu" if own.rehearse else "tests/gpu"]
+    tests += ["-o", f"faulthandler_timeout={TEST_S}"]  # shows where a test hangs
+    tests += [f"--junitxml={own.out / 'tests.xml'}"]
+    until = max(left() - own.seconds + TESTS_S, PAGE_S)
+    yield [
+        Command("graph", graph(), until), Command("tests", tests, until),
+        Command("machine", machine, MACHINE_S),
+    ]  # fmt: skip
+    if parts.get("graph", {}).get("error"):
+        results["million_nodes"] = 0.002 if own.rehearse else 2
+        yield [Command("smaller graph", graph(), SMALL_GRAPH_S)]
+    for way in WAYS:
+        yield [Command(f"moves, {way}", moves(way), MOVES_S)]
+    engine = "threads" if why_not_uring() else "uring"
+    disk = ["-m", "gnndrive.cli.main", "bench", "disk", "--json", "--ioengine", engine, store()]
+    yield [Command("disk", disk, DISK_S)]
+    for budget in BUDGETS:
+        name = "epochs" if budget == BUDGETS[0] else f"epochs, {budget or 'no limit'}"
+        most_s = max(left() - LATER_S - PAGE_S, min(EPOCHS_S, left() - PAGE_S))
+        more = ["--runs", epoch_runs, "--seconds", f"{most_s - PAGE_S:.0f}"]
+        yield [Command(name, epochs(budget, *more), most_s)]
+        if not killed(found(name)) or left() < LATER_S + PAGE_S + RETRY_S:
+            break
+    way = next((way for way in working_ways(results) if way in KERNELS), KERNELS[0])
+    for one in ("defaults", *SWITCHES):
+        yield [Command(f"switches, {one}", moves(way, "--switch", one), SWITCHES_S)]
+    before = epochs_of_gnndrive(results)
+    mine = [one for one in before.get("epochs", []) if one["loader"] == "gnndrive"]
+    seconds = max((one["wall_s"] for one in mine), default=0) or 1
+    tried = ["defaults", *SWITCHES][: int((left() - PAGE_S) / seconds)] if mine else []
+    if len(tried) > 1:
+        more = ["--loaders", "gnndrive", "--runs", "1", "--batches", str(mine[0]["batches"])]
+        more += [word for one in tried for word in ("--switch", one)]
+        words = epochs(before["host_budget"], *more)
+        yield [Command("switch-epochs", words, left() - PAGE_S)]
+    small = ["--memory", "300MB", "--device-memory", "1MB", "--seconds", "1", "--steps",
+             "sage-256", *few]  # fmt: skip
+    words = [store(), "--prepare", *(small if own.rehearse else [])]
+    yield [Command("strategies", gpu(*words, script="gpu_strategies"), left() - PAGE_S)]
+
+
+# ---- running them
+
+
+def start(words: Sequence[str], printed: IO[bytes], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a command in the bundle's folder."""
+    return subprocess.Popen(
+        words, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
+        stdout=printed, stderr=errors,
+    )  # fmt: skip
+
+
+class Commands:
+    """Runs commands within one time, and keeps their results in a file.
+
+    Args:
+        out: folder of the results; it exists.
+        seconds: the time for all commands.
+        head: what `results` holds at first.
+        changed: called after each command.
+        start: starts a command.
+        clock: seconds.
+
+    Attributes:
+        results: `head`, and in `parts` by name: the command, when it began, seconds, exit status,
+            the result, and an error or "".
     """
 
-    def __init__(self, own: argparse.Namespace, parts: Parts) -> None:
-        self._own, self._parts = own, parts
-        self._sizes = Sizes(own.nodes, own.rehearse)
-        before = parts.results.get("million_nodes")  # of an earlier call
-        self._use(own.nodes or before or self._sizes.million_nodes[0])
+    def __init__(
+        self, out: Path, seconds: float, head: Result, changed: Callable[[], None],
+        start: Callable[..., Any] = start, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.results: Result = {"parts": {}} | head
+        self._out, self._changed, self._start, self._clock = out, changed, start, clock
+        self._ends, self._file = clock() + seconds, out / "running.json"
 
-    def run(self) -> None:
-        """Run the parts that were asked for."""
-        steps: dict[str, Callable[[], None]] = {
-            "machine": self._machine, "tests": self._tests, "graph": self._smaller_graph,
-            "moves": self._moves, "disk": self._disk, "epochs": self._epochs,
-            "switches": self._switches, "switch-epochs": self._switch_epochs,
-            "strategies": self._strategies,
-        }  # fmt: skip
-        if "graph" in self._own.only:
-            self._parts.begin("graph", self._graph())
-        for name, step in steps.items():
-            if name not in self._own.only:
-                continue
-            if self._parts.left() < PAGE_S:
-                self._parts.skip(name, "not run, because the time was up")
-            else:
-                step()
+    def left(self) -> float:
+        """Seconds that are left for all commands."""
+        return self._ends - self._clock()
 
-    def _use(self, million_nodes: float) -> None:
-        self._nodes = self._parts.results["million_nodes"] = million_nodes
+    def run(self, together: Sequence[Command]) -> None:
+        """Run commands at the same time, each at most its seconds and at most until all time is
+        used up, the last one first. A result is the JSON that a command has written or printed."""
+        running = []
+        self._file.unlink(missing_ok=True)
+        try:
+            for command in together:
+                limit = min(command.most_s, self.left())
+                printed, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+                words = [*ENDED, f"{limit:.1f}", sys.executable, *command.words]
+                began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+                child = self._start(words, printed, errors)
+                running.append((command, child, printed, errors, limit, self._clock(), began))
+            while running:
+                command, child, printed, errors, limit, started, began = running[-1]
+                status, seconds = child.wait(), self._clock() - started
+                running.pop()
+                part = {"command": shown(command.words), "began": began, "seconds": seconds}
+                texts = [text_of(errors), text_of(printed)]
+                ended = None if seconds >= limit and status else status
+                self._ended(command.name, part | {"status": ended}, *texts)
+        finally:
+            for _, child, *_ in running:
+                child.terminate()
+                child.wait()
 
-    def _ran(self, name: str) -> Result:
-        found: Result = self._parts.results["parts"][name]
-        return found
+    def _ended(self, name: str, part: Result, errors: str, printed: str) -> None:
+        status = part["status"]
+        text = self._file.read_text() if self._file.exists() else printed
+        self._file.unlink(missing_ok=True)
+        try:
+            result = json.loads(text)
+        except ValueError:
+            result = None
+        part["result"] = result if isinstance(result, dict) else {}
+        if status is None:
+            part["error"] = f"stopped after {part['seconds']:.0f} s, because the time was up"
+        elif status:
+            texts = [errors] if part["result"] else [errors, printed]
+            last = [line for text in texts for line in text.strip().splitlines()[-TAIL:]]
+            part["error"] = f"ended with {status}: {' / '.join(last)}"
+        else:
+            part["error"] = ""
+        if name == "tests":
+            part["result"] = counts(self._out / "tests.xml")
+        words = part["error"] or "ended well"
+        print(f"{name}: {part['seconds']:.0f} s, {words} ({self.left():.0f} s left)", flush=True)
+        with (self._out / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(f"\n== {name}: {part['command']}\n{errors}{printed}\n-- {words}\n")
+        self.add(name, part)
 
-    # ---- before anything is timed
+    def skip(self, name: str) -> None:
+        """Keep why a command was not run."""
+        why = "not run, because the time was up"
+        print(f"{name}: {why}", flush=True)
+        none: Result = {"command": "", "began": "", "seconds": 0.0, "status": None, "result": {}}
+        self.add(name, none | {"error": why})
 
-    def _machine(self) -> None:
-        command = [sys.executable, "bench/_gpu_machine.py", str(self._own.folder)]
-        self._parts.run("machine", [*command, *self._sizes.more], MACHINE_S)
-
-    def _tests(self) -> None:
-        file = self._own.out / "tests.xml"
-        file.unlink(missing_ok=True)
-        folder = "tests/fake_gpu" if self._own.rehearse else "tests/gpu"
-        command = [sys.executable, "-m", "pytest", "-p", "asyncio", "-rs", "-v", "-v", folder]
-        command += ["-o", f"faulthandler_timeout={TEST_S}"]  # shows where a test hangs
-        self._parts.run("tests", [*command, f"--junitxml={file}"], self._until_timed())
-        self._parts.add("tests", self._ran("tests") | {"result": counts(file)})
-        file.unlink(missing_ok=True)  # log.txt has the output
-
-    def _graph(self) -> list[str]:
-        return [sys.executable, "bench/scale.py", "--generate-only", "--folder",
-                str(self._own.folder), "--sizes", f"{self._nodes:g}"]  # fmt: skip
-
-    def _smaller_graph(self) -> None:
-        """Wait for the graph; make a smaller one if it took too long."""
-        self._parts.end("graph", self._until_timed())
-        if self._ran("graph")["error"]:
-            self._use(self._sizes.million_nodes[1])
-            self._parts.run("smaller graph", self._graph(), SMALL_GRAPH_S)
-
-    def _until_timed(self) -> float:
-        """Seconds until the graph must be there."""
-        return max(self._parts.left() - self._own.seconds + TESTS_S, PAGE_S)
-
-    # ---- what is timed
-
-    def _moves(self) -> None:
-        """Measure each way; after a crash, which a process does not survive, go on in another."""
-        ways, name, limit = list(WAYS), "moves", MOVES_S
-        while ways and self._parts.left() > PAGE_S:
-            more = ["--parts", "h2d,gather", "--ways", ",".join(ways)]
-            found = self._gpu(name, [*more, "--runs", str(self._sizes.runs)], limit, "moves")
-            status = self._ran(name)["status"]
-            if status == 0 or (not found and status is not None and status > 0):
-                return  # all is well, or nothing can be measured
-            ways = ways_behind(ways, found)
-            name, limit = f"moves, {ways[0] if ways else ''}", MOVES_AGAIN_S
-
-    def _disk(self) -> None:
-        command = [sys.executable, "-m", "gnndrive.cli.main", "bench", "disk", "--json"]
-        command += ["--ioengine", "threads" if why_not_uring() else "uring", str(self._store())]
-        self._parts.run("disk", command, DISK_S)
-
-    def _epochs(self) -> None:
-        """Run the loaders with less memory than the features take, then with more."""
-        for budget in BUDGETS:
-            name = "epochs" if budget == BUDGETS[0] else f"epochs, {budget or 'no limit'}"
-            later = SWITCHES_S + PAGE_S
-            limit = max(self._parts.left() - later, min(EPOCHS_S, self._parts.left() - PAGE_S))
-            more = ["--runs", str(self._sizes.rounds), "--seconds", f"{limit - PAGE_S:.0f}"]
-            more += ["--host-budget", budget] if budget else []
-            found = self._gpu(name, [*self._of_epochs(), *more], limit, "epochs")
-            if not killed(found) or self._parts.left() < later + RETRY_S:
-                return
-
-    def _switches(self) -> None:
-        """Measure moves with each switch; after a crash go on behind the one that crashed."""
-        waiting, number = ["defaults", *SWITCHES], 0
-        way = next((way for way in working_ways(self._parts.results) if way in KERNELS), KERNELS[0])
-        while waiting and number < SWITCHES_TRIES and self._parts.left() > PAGE_S:
-            name = f"switches, {number + 1}" if number else "switches"
-            more = ["--parts", "h2d,gather", "--ways", way, "--runs", str(self._sizes.runs)]
-            found = self._gpu(name, [*more, *of_switches(waiting)], SWITCHES_S, "switches")
-            if not self._ran(name)["error"]:
-                return
-            waiting, number = sets_behind(waiting, found), number + 1
-
-    def _switch_epochs(self) -> None:
-        """Run gnndrive with each switch, on as many batches as before."""
-        before = epochs_of_gnndrive(self._parts.results)
-        mine = [result for result in before.get("epochs", []) if result["loader"] == "gnndrive"]
-        if not mine:
-            self._parts.skip("switch-epochs", "not run, because no epoch of gnndrive ended")
-            return
-        left = self._parts.left() - PAGE_S
-        fit = int(left / (max(result["wall_s"] for result in mine) or 1))
-        asked = ["defaults", *SWITCHES][:fit]
-        if len(asked) < 2:
-            self._parts.skip("switch-epochs", "not run, because the time was up")
-            return
-        more = ["--loaders", "gnndrive", "--runs", "1", *of_switches(asked)]
-        more += ["--batches", str(mine[0]["batches"])]
-        more += ["--host-budget", before["host_budget"]] if before["host_budget"] else []
-        self._gpu("switch-epochs", [*self._of_epochs(), *more], left)
-
-    def _strategies(self) -> None:
-        more = [str(self._store()), "--prepare", *self._sizes.strategies]
-        left = self._parts.left() - PAGE_S
-        self._gpu("strategies", more, left, script="gpu_strategies.py")
-
-    def _of_epochs(self) -> list[str]:
-        ways = working_ways(self._parts.results)
-        way = ["--way", ways[0]] if ways and ways[0] != WAYS[0] else []
-        return ["--parts", "epoch", "--generate", f"{self._nodes:g}", "--folder",
-                str(self._own.folder), *self._sizes.epochs, *way]  # fmt: skip
-
-    def _gpu(
-        self, name: str, more: Sequence[str], most_s: float, file: str = "", script: str = "gpu.py"
-    ) -> Result:
-        """Run bench/gpu.py, or another script with a --json."""
-        json_name = f"{file or name}.json"
-        path = self._own.out / json_name
-        path.unlink(missing_ok=True)
-        command = [sys.executable, f"bench/{script}", *more, *self._sizes.more, "--json", str(path)]
-        return self._parts.run(name, command, most_s, json_name)
-
-    def _store(self) -> Path:
-        return scale.store_path(self._own.folder, round(self._nodes * 1e6))
+    def add(self, name: str, part: Result) -> None:
+        """Keep what is known of a command, and write all results."""
+        self.results["parts"][name] = part
+        self.results["left_s"] = self.left()
+        _script.write(self.results, str(self._out / "results.json"))
+        self._changed()
 
 
-def of_switches(switches: Sequence[str]) -> list[str]:
-    """Options of bench/gpu.py for sets of switches."""
-    return [word for one in switches for word in ("--switch", one)]
+def text_of(file: IO[bytes]) -> str:
+    with file:
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+def shown(words: Sequence[str]) -> str:
+    """A command as one would type it in the bundle's folder."""
+    return shlex.join(["python3", *(word.removeprefix(f"{ROOT}/") for word in words)])
 
 
 def counts(file: Path) -> Result:
@@ -256,6 +295,7 @@ def counts(file: Path) -> Result:
         suite = ElementTree.parse(file).getroot().find("testsuite")
     except (OSError, ElementTree.ParseError):
         return {}
+    file.unlink()  # log.txt has the output
     if suite is None:
         return {}
     found: dict[str, Any] = {"failed": [], "skipped": [], "seconds": float(suite.get("time", 0))}
@@ -272,23 +312,37 @@ def counts(file: Path) -> Result:
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _script.parser(__doc__)
     parser.add_argument("out", type=Path, help="folder of the results")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
     parser.add_argument("--folder", type=Path, default=ROOT / "graphs", help="of the graph")
     parser.add_argument("--nodes", type=float, help="million nodes; default: 12")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(NAMES))
+    parser.add_argument("--only", type=_script.names, default=list(NAMES))
     parser.add_argument("--rehearse", action="store_true", help="on a fake GPU, in small")
     own = parser.parse_args(given)
     own.out, own.folder = own.out.resolve(), own.folder.resolve()
-    if unknown := set(own.only) - set(ALL_NAMES):
-        parser.error(f"unknown part {', '.join(unknown)}: choose from {', '.join(ALL_NAMES)}")
+    _script.check_names(parser, "part", own.only, ALL_NAMES)
     return own
 
 
-def run(own: argparse.Namespace, make: Callable[..., Parts] = Parts) -> int:
+def earlier(file: Path, rehearsal: bool, asked: Sequence[str]) -> Result:
+    """What an earlier call has left of the parts that are not asked for now; {} if nothing.
+
+    Args:
+        file: its results.json.
+        rehearsal: whether this call is one; figures of a fake GPU and of a real one do not mix.
+        asked: the parts of this call.
+    """
+    try:
+        found: Result = json.loads(file.read_text(encoding="utf-8"))
+        parts = {name: ran for name, ran in found["parts"].items() if step_of(name) not in asked}
+        same = found["rehearsal"] == rehearsal
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return {}
+    return found | {"parts": parts} if parts and same else {}
+
+
+def run(own: argparse.Namespace, make: Callable[..., Commands] = Commands) -> int:
     """Run everything; return the exit status."""
     for folder in (own.out, own.folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -296,7 +350,7 @@ def run(own: argparse.Namespace, make: Callable[..., Parts] = Parts) -> int:
 
     def write_page() -> None:
         try:
-            text = page(parts.results, template)
+            text = page(runner.results, template)
         except Exception:  # the parts still to come matter more
             text = f"results.json has the results; this page failed:\n\n{traceback.format_exc()}"
         (own.out / "gpu-results.md").write_text(text, encoding="utf-8")
@@ -306,13 +360,16 @@ def run(own: argparse.Namespace, make: Callable[..., Parts] = Parts) -> int:
     if "graph" in own.only:
         head.pop("million_nodes", None)
     head |= {"rehearsal": own.rehearse, "asked": asked}
-    parts = make(own.out, own.seconds, head, changed=write_page)
-    try:
-        All(own, parts).run()
-    finally:
-        parts.stop()
+    runner = make(own.out, own.seconds, head, write_page)
+    for together in commands(own, runner.results, runner.left):
+        wanted = [command for command in together if step_of(command.name) in own.only]
+        if runner.left() >= PAGE_S:
+            runner.run(wanted)
+            continue
+        for command in wanted:
+            runner.skip(command.name)
     failed = [
-        name for name, part in parts.results["parts"].items()
+        name for name, part in runner.results["parts"].items()
         if part["error"] and step_of(name) in own.only
     ]  # fmt: skip
     print((own.out / "gpu-results.md").read_text(encoding="utf-8"))
@@ -329,7 +386,7 @@ def late(environment: Mapping[str, str], now: float) -> float:
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
-    # A shell's background commands ignore SIGINT, and so would the parts, which are ended by it.
+    # A shell's background commands ignore SIGINT, and so would the commands, which are ended by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     own = parse(sys.argv[1:])
     own.seconds -= late(os.environ, time.time())

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -39,10 +38,10 @@ from typing import Any
 
 import _script
 import torch
-from _gpu_device import gpu
-from _gpu_step import Step
+from _gpu import Step, needed
 from _limits import drop_caches, run_limited, tried_limit
 from _loaders import SEED
+from _script import names, say
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GAT, GraphSAGE
 
@@ -205,53 +204,35 @@ def measure(own: argparse.Namespace, given: list[str]) -> dict[str, Any]:
             found["failed"] += [f"{strategy}: {why}"] if why else []
             for line in printed.splitlines()[-1:]:
                 found["results"].append(json.loads(line) | {"peak_bytes": peak})
-            print(f"{strategy}: {why or 'ended well'}", file=sys.stderr, flush=True)
+            say(f"{strategy}: {why or 'ended well'}")
             if own.json:
                 _script.write(found, own.json)
     return found
 
 
-def names_in(text: str) -> list[str]:
-    """Split a list of names at commas."""
-    return [name for name in text.split(",") if name]
-
-
 def parse(given: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _script.parser(__doc__)
     parser.add_argument("store", type=Path)
+    _script.add_batches(parser, batches=48)
     parser.add_argument("--prepare", action="store_true", help="make partitions and a pack")
-    parser.add_argument("--strategies", type=names_in, default=ON_DEVICE)
-    parser.add_argument("--steps", type=names_in, default=list(STEPS))
-    parser.add_argument("--batches", type=int, default=48, help="of an epoch")
-    parser.add_argument("--batch-size", type=int, default=1000)
-    parser.add_argument("--fanout", type=lambda text: [*map(int, text.split(","))],
-                        default=[10, 10, 10])  # fmt: skip
+    parser.add_argument("--strategies", type=names, default=ON_DEVICE)
+    parser.add_argument("--steps", type=names, default=list(STEPS))
     parser.add_argument("--seconds", type=float, default=6, help="of each step, at most")
     parser.add_argument("--most", type=float, default=90, help="seconds of a strategy, at most")
     parser.add_argument("--device-memory", default="2GB")
     parser.add_argument("--memory", default="2500MB")
     parser.add_argument("--host-budget", metavar="SIZE", help="memory limit of each process")
-    parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--rehearse", action="store_true", help="on a fake GPU")
     parser.add_argument("--worker", choices=STRATEGIES, help=argparse.SUPPRESS)
     own = parser.parse_args(given)
-    for what, asked, known in (
-        ("strategy", own.strategies, ON_DEVICE), ("step", own.steps, STEPS)
-    ):  # fmt: skip
-        if unknown := set(asked) - set(known):
-            parser.error(f"unknown {what} {', '.join(unknown)}: choose from {', '.join(known)}")
+    _script.check_names(parser, "strategy", own.strategies, ON_DEVICE)
+    _script.check_names(parser, "step", own.steps, STEPS)
     return own
 
 
 def main() -> None:
     own = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the memory group is removed
-    with gpu(own.rehearse):
-        if not torch.cuda.is_available():
-            print(f"a CUDA GPU is needed: torch {torch.__version__} sees none", file=sys.stderr)
-            sys.exit(2)
+    with needed(own.rehearse):
         if own.worker:
             work(own, own.worker)
             return

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import _gpu_device
+import _gpu
 import _gpu_epochs
-import _gpu_loaders
 import _gpu_moves
 import _loaders
 import epoch
@@ -26,6 +25,7 @@ from tests.bench.conftest import SMALL
 
 
 def test_without_a_gpu_it_exits_with_2(monkeypatch, capsys):
+    monkeypatch.setattr(_gpu.signal, "signal", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--parts", "h2d,gather"])
     with pytest.raises(SystemExit) as ended:
@@ -45,7 +45,7 @@ def test_options_are_passed_to_epoch(store, capsys):
     own, given = gpu.parse([str(store), "--switch", sets[0], "--switch", sets[1]])
     assert own.switch == sets
     assert given.switches == MoveOptions(blocks=8, gather_stream=True)  # a worker has the last
-    device = _gpu_device.switched(given.way, MoveOptions(portions=8))
+    device = _gpu.switched(given.way, MoveOptions(portions=8))
     assert (choose(device), device.portions) == ((device, None), 8)
     with pytest.raises(SystemExit):
         gpu.parse([str(store), "--switch", "block=8"])
@@ -59,7 +59,7 @@ def test_a_move_that_fails_is_named_and_the_others_are_measured(tmp_path, monkey
     made = {"zero-copy": gnndrive.ConfigError("needs CuPy"), "copy+kernel": driver,
             "staged": RuntimeError(error)}  # fmt: skip
 
-    def make(way, options):
+    def make(device, way, options):
         assert options.blocks == 4
         if isinstance(made[way], Exception):
             raise made[way]
@@ -70,7 +70,7 @@ def test_a_move_that_fails_is_named_and_the_others_are_measured(tmp_path, monkey
             raise RuntimeError(error)
         return {"ratio": [0.9]}
 
-    monkeypatch.setattr(_gpu_moves, "make_driver", make)
+    monkeypatch.setattr(_gpu_moves, "TorchDriver", make)
     monkeypatch.setattr(_gpu_moves, "MEASURE", {"h2d": measure})
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     file = tmp_path / "moves.json"
@@ -99,7 +99,7 @@ def test_loaders_by_hand_make_the_batches_that_gnndrive_draws(store):
     assert given is not None
     made = gnndrive.open(store)
     with _loaders.opened(made, given) as graph, _loaders.make_loader(given) as loader:
-        by_hand = list(_gpu_loaders.prepared(made, given, graph, pin=False))
+        by_hand = list(_gpu_epochs.prepared(made, given, graph, pin=False))
         assert len(by_hand) == 3
         for mine, batch in zip(by_hand, loader, strict=False):
             for name in ("x", "y", "edge_index", "n_id", "batch_size"):

@@ -14,12 +14,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import _gpu_loaders
+import _gpu_epochs
 import _gpu_moves
 import _gpu_page
-import _gpu_parts
 import epoch
 import gpu
 import gpu_all
@@ -58,9 +57,12 @@ class Fake:
     def clock(self) -> float:
         return self.now
 
-    def start(self, command: list[str]) -> FakeChild:
+    def start(self, words: list[str], printed: IO[bytes], errors: IO[bytes]) -> FakeChild:
+        *ended, limit = words[: len(gpu_all.ENDED) + 1]
+        assert (ended, words[len(ended) + 1]) == (gpu_all.ENDED, sys.executable)
+        command = words[len(ended) + 1 :]
         self.commands.append((self.now, command))
-        return FakeChild(self, command)
+        return FakeChild(self, command, float(limit), printed, errors)
 
     def began(self, word: str) -> list[float]:
         """When commands with this word were started."""
@@ -70,25 +72,31 @@ class Fake:
 class FakeChild:
     """A process that ends after some virtual seconds and leaves results as the real one does."""
 
-    def __init__(self, fake: Fake, command: list[str]) -> None:
-        self._fake, self._command = fake, command
+    def __init__(
+        self, fake: Fake, command: list[str], limit: float, printed: IO[bytes], errors: IO[bytes]
+    ) -> None:
+        self._fake, self._command, self._printed, self._errors = fake, command, printed, errors
         self._given = dict(itertools.pairwise(command))
-        self._ends = fake.now + self._of(fake.seconds, 1.0)
+        self._ends, self._limit = fake.now + self._of(fake.seconds, 1.0), fake.now + limit
 
     def _of(self, table: dict[str, Any], default: Any) -> Any:
         return next((value for word, value in table.items() if word in self._command), default)
 
-    def wait(self, seconds: float) -> int | None:
+    def wait(self) -> int:
         fake = self._fake
         if fake.killed_at in self._command:
+            fake.killed_at = "it has been"
             raise SystemExit(143)
         for word in self._command:
             if word.startswith("--junitxml="):
                 Path(word.partition("=")[2]).write_text(TESTS_XML)
-        if self._ends > fake.now + seconds:
-            fake.now += max(seconds, 0)
-            return None
+        if self._ends > self._limit:
+            fake.now = max(fake.now, self._limit)
+            return 124
         fake.now = max(fake.now, self._ends)
+        printed, errors = self._output()
+        self._printed.write(printed.encode())
+        self._errors.write(errors.encode())
         if "bench/gpu.py" in self._command:
             Path(self._given["--json"]).write_text(json.dumps(self._measured()))
         asked = [*self._switches(), *self._given.get("--ways", "").split(",")]
@@ -134,12 +142,10 @@ class FakeChild:
                 found["moves"] += moves
         return found
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
         self._fake.stopped += 1
 
-    def output(self) -> tuple[str, str]:
-        if self._ends > self._fake.now:
-            return "", ""
+    def _output(self) -> tuple[str, str]:
         if "disk" in self._command:
             disk = {"request_s": 1e-5, "byte_s": 5e-10, "depth": 128, "engine": "uring"}
             return json.dumps(disk), "a warning"
@@ -158,8 +164,8 @@ def fake() -> Fake:
 def run(fake, tmp_path):
     """Runs --all with fakes and returns its results; the page is in "page"."""
 
-    def make(*given: Any, **named: Any) -> _gpu_parts.Parts:
-        return _gpu_parts.Parts(*given, **named, start=fake.start, clock=fake.clock)
+    def make(*given: Any) -> gpu_all.Commands:
+        return gpu_all.Commands(*given, start=fake.start, clock=fake.clock)
 
     def run_all(*more: str) -> dict[str, Any]:
         fake.now = 0.0
@@ -180,18 +186,20 @@ PYGS_WAY = "seconds a batch beside PyG's way"
 
 
 def test_nothing_is_timed_while_the_graph_is_made_and_every_row_is_filled_in(fake, run, tmp_path):
-    fake.seconds = {"pytest": 90.0, "bench/scale.py": 120.0, "h2d,gather": 40.0, "--seconds": 200.0}
+    fake.seconds = {"pytest": 90.0, "bench/scale.py": 120.0, "h2d,gather": 12.0, "--seconds": 200.0}
     found = run()
     page = found["page"]
     assert (found["status"], list(found["parts"])) == (0, [
-        "machine", "tests", "graph", "moves", "disk", "epochs", "switches", "switch-epochs",
+        "machine", "tests", "graph", *(f"moves, {way}" for way in WAYS), "disk", "epochs",
+        *(f"switches, {one}" for one in ("defaults", *gpu_all.SWITCHES)), "switch-epochs",
     ])  # fmt: skip
     assert fake.began("bench/scale.py") == [0.0]
     (tests,) = fake.began("pytest")
     assert tests < 120.0 <= min(fake.began("bench/gpu.py") + fake.began("disk"))
     assert fake.now < gpu_all.SECONDS
     assert len(list((tmp_path / "out").iterdir())) <= 8
-    assert list(_gpu_page.questions(PAGE)) == list(_gpu_page.ROWS)
+    for each in _gpu_page.ROWS:
+        assert f"\n| {each.question} | {each.wanted} |" in PAGE
     for question, says in {
         "tests/gpu": "1 passed, 1 failed, 2 skipped; test_io::test_d failed: wrong; "
         "2 skipped: no CuPy",
@@ -220,11 +228,11 @@ def test_a_part_that_fails_or_hangs_is_named_and_the_others_run(fake, run):
     assert "the time was up" in parts["graph"]["error"]
     assert "--generate 2" in parts["epochs"]["command"]
     assert parts["disk"]["error"] == "ended with 1: a warning"
-    assert "not measured: stopped after 90 s, because the time was up" in page
+    assert "not measured: stopped after 45 s, because the time was up" in page
     assert "fit into the host's memory: this does not answer the question" in row(page, PYGS_WAY)
     before, fake.seconds, fake.statuses = len(fake.commands), {}, {}
     found = run("--only", "switches,switch-epochs")
-    assert (found["status"], len(fake.commands)) == (0, before + 2)  # of this call's parts
+    assert (found["status"], len(fake.commands)) == (0, before + 5)  # of this call's parts
     assert "--generate 2" in found["parts"]["switch-epochs"]["command"]
     assert found["parts"]["disk"]["error"]
     assert "2.00 (2.00–2.00) times as fast" in row(found["page"], PYGS_WAY)
@@ -236,8 +244,7 @@ def test_all_ends_in_time_if_every_part_hangs(fake, run):
     assert fake.now <= gpu_all.SECONDS
     assert all(part["error"] for part in found["parts"].values())
     page = found["page"].partition("### ")[0]
-    assert all("| not measured: " in row(page, question) for question in _gpu_page.ROWS
-               if question != "tests/gpu")  # fmt: skip
+    assert all("| not measured: " in row(page, each.question) for each in _gpu_page.ROWS[1:])
     assert "not all ran: stopped after" in row(page, "tests/gpu")
 
 
@@ -251,9 +258,8 @@ def test_an_epoch_that_lacks_memory_is_run_again_with_more(fake, run, memory):
     line = row(found["page"], PYGS_WAY)
     assert ("--host-budget 5GiB" if memory else "not measured: no round in which both") in line
     assert "--host-budget 4GiB" in row(found["page"], "seconds a batch beside one copy a row")
-    nodes = gpu_all.Sizes(None, rehearse=False).million_nodes[0] * 1e6
     *less, none = gpu_all.BUDGETS
-    assert max(parse_size(budget, "budget") for budget in less) < nodes * 512
+    assert max(parse_size(budget, "budget") for budget in less) < found["million_nodes"] * 1e6 * 512
     assert none == ""
 
 
@@ -262,16 +268,13 @@ def test_what_is_behind_a_crash_is_measured_in_another_process(fake, run, kept):
     fake.crashes_at, fake.moves_kept = "zero-copy", kept
     found = run()
     parts = found["parts"]
-    assert [name for name in parts if name.startswith("moves")] == ["moves", "moves, copy+kernel"]
-    assert "--ways copy+kernel,staged" in parts["moves, copy+kernel"]["command"]
+    assert parts["moves, zero-copy"]["error"].startswith("ended with -11")
+    assert not parts["moves, copy+kernel"]["error"]
     assert "copy+kernel: 0.80 of the plain copy, staged 0.60" in row(found["page"], "which way")
     for name in ("epochs", "switch-epochs"):
         assert "--way copy+kernel" in parts[name]["command"]
     fake.crashes_at, fake.moves_kept = gpu_all.SWITCHES[1], kept
     found = run("--only", "switches")
-    again = found["parts"]["switches, 2"]["command"]
-    asked = [one for one in gpu_all.SWITCHES if f"--switch {one}" in again]
-    assert asked == list(gpu_all.SWITCHES[2:])
     line = row(found["page"], "rows moved with each switch")
     measured = [one for one in gpu_all.SWITCHES if f"{one}: h2d" in line]
     assert measured == [one for one in gpu_all.SWITCHES if kept or one != fake.crashes_at]
@@ -308,43 +311,67 @@ def test_the_time_begins_with_the_shell_script(monkeypatch, tmp_path):
     assert f"{gpu_all.BEGAN}=$(date +%s)\n" in text.partition("cd ")[0]
 
 
+def commands_in(out: Path) -> gpu_all.Commands:
+    out.mkdir()
+    return gpu_all.Commands(out, 60.0, {}, lambda: None)
+
+
 def test_a_process_may_write_its_report_when_it_is_stopped(tmp_path):
-    ready = tmp_path / "ready"
-    os.mkfifo(ready)
-    commands = f"trap 'echo report; exit' INT; >{ready}; read x <{ready}"
-    child = _gpu_parts.Process(["sh", "-c", commands])
-    ready.read_text()
-    assert child.wait(0) is None
-    assert child.output()[0] == "report\n"
+    """It is asked as by Ctrl-C, and all that it has started too."""
+    commands = commands_in(tmp_path / "out")
+    code = """
+import subprocess, time
+subprocess.Popen(["sleep", "600"])
+try: time.sleep(600)
+except KeyboardInterrupt: print('{"report": 1}', flush=True)
+"""
+    commands.run([gpu_all.Command("moves", ["-c", code], 2.0)])
+    part = commands.results["parts"]["moves"]
+    assert (part["result"], part["status"]) == ({"report": 1}, None)
+    assert part["error"].endswith("because the time was up")
 
 
-def test_a_process_is_stopped_with_its_children(tmp_path, monkeypatch):
-    *asked, last = _gpu_parts.STOPS  # those that are asked may take seconds
-    monkeypatch.setattr(_gpu_parts, "STOPS", [*((number, 0) for number, _ in asked), last])
+def test_what_runs_is_stopped_with_its_children(tmp_path, monkeypatch):
     number = tmp_path / "number"
     os.mkfifo(number)
-    child = _gpu_parts.Process(["sh", "-c", f"sleep 600 & echo $! >{number}; echo begun; wait"])
-    grandchild = os.pidfd_open(int(number.read_text()))
-    assert child.wait(0) is None
-    assert select.select([grandchild], [], [], 60)[0]  # it has ended
-    os.close(grandchild)
+    code = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open({str(number)!r}, "w").write(str(child.pid))
+child.wait()
+"""
+    found = []
+
+    class Stopped(subprocess.Popen):
+        def wait(self, timeout=None):
+            if not found:
+                found.append(os.pidfd_open(int(number.read_text())))
+                raise SystemExit(143)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(gpu_all.subprocess, "Popen", Stopped)
+    with pytest.raises(SystemExit):
+        commands_in(tmp_path / "out").run([gpu_all.Command("moves", ["-c", code], 60.0)])
+    assert select.select(found, [], [], 60)[0]  # it has ended
+    os.close(found[0])
 
 
 # ---- the rehearsal
 
 
 class InProcess:
-    """Runs a part in this process when it is waited for; tests and disk leave given results."""
+    """Runs a command in this process when it is waited for; tests and disk leave given results."""
 
-    def __init__(self, command: list[str]) -> None:
-        self._command, self._printed, self._errors = list(command), "", ""
+    def __init__(self, words: list[str], printed: IO[bytes], errors: IO[bytes]) -> None:
+        self._command, self._printed, self._errors = (
+            words[len(gpu_all.ENDED) + 1 :],
+            printed,
+            errors,
+        )
 
-    def wait(self, seconds: float) -> int | None:
+    def wait(self) -> int:
         if "pytest" in self._command or "disk" in self._command:
-            child = FakeChild(Fake(), self._command)
-            status = child.wait(seconds)
-            self._printed = child.output()[0]
-            return status
+            return FakeChild(Fake(), self._command, 60.0, self._printed, self._errors).wait()
         script = importlib.import_module(Path(self._command[1]).stem)
         printed, before = io.StringIO(), sys.argv
         sys.argv = self._command[1:]
@@ -352,71 +379,64 @@ class InProcess:
             with contextlib.redirect_stdout(printed):
                 script.main()
         except SystemExit as ended:
-            self._errors = str(ended.code)
+            self._errors.write(str(ended.code).encode())
             return ended.code if isinstance(ended.code, int) else 1
         finally:
-            sys.argv, self._printed = before, printed.getvalue()
+            sys.argv = before
+            self._printed.write(printed.getvalue().encode())
         return 0
 
-    def output(self) -> tuple[str, str]:
-        return self._printed, self._errors
 
-
-@pytest.fixture
-def rehearse(tmp_path, monkeypatch):
-    """Runs the rehearsal's parts in this process and returns what they left; the page is a file."""
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-
-    def make(*given: Any, **named: Any) -> _gpu_parts.Parts:
-        return _gpu_parts.Parts(*given, **named, start=InProcess, clock=lambda: 0.0)
-
-    def run_all(*more: str) -> dict[str, Any]:
-        words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs"), *more]
-        status = gpu_all.run(gpu_all.parse(words), make)
-        parts = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
-        assert status == 0, {name: part["error"] for name, part in parts.items()}
-        return parts
-
-    return run_all
-
-
-def test_a_rehearsal_fills_every_table_and_marks_its_figures(rehearse, tmp_path, monkeypatch):
+def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypatch):
     def run_worker(name, options, *_):
         _, worker = gpu.parse([*options.given, "--worker", name])
-        return _gpu_loaders.RUNS[name](worker) | {"peak_bytes": 1}
+        return _gpu_epochs.RUNS[name](worker) | {"peak_bytes": 1}
+
+    def make(*given):
+        return gpu_all.Commands(*given, start=InProcess, clock=lambda: 0.0)
 
     monkeypatch.setattr(epoch, "spawn", run_worker)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(gpu_all, "SWITCHES", gpu_all.SWITCHES[:2])  # the others take as long each
     monkeypatch.setattr(gpu, "tried_limit", lambda *_: contextlib.nullcontext((None, "no limit")))
-    results = rehearse()
-    assert "strategies" not in results
+    words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
+    status = gpu_all.run(gpu_all.parse(words), make)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
+    assert status == 0, {name: part["error"] for name, part in results.items()}
     page = (tmp_path / "out" / "gpu-results.md").read_text()
     assert "not measured" not in page
     for question in ("rows into", "gather", PYGS_WAY, "GPU idle"):
         assert _gpu_page.FAKE in row(page, question)
-    moves = results["moves"]["result"]["moves"]
+    moves = _gpu_page.all_of((results[f"moves, {way}"] for way in WAYS), "moves")
     assert {(move["part"], move["way"], move["row_bytes"]) for move in moves} == set(
         itertools.product(("h2d", "gather"), WAYS, _gpu_moves.ROW_BYTES)
     )
     epochs = results["epochs"]["result"]["epochs"]
     assert {(one["loader"], one["run"]) for one in epochs} == set(
-        itertools.product(_gpu_loaders.RUNS, range(2))
+        itertools.product(_gpu_epochs.RUNS, range(2))
     )
-    for name in ("switches", "switch-epochs"):
-        found = results[name]["result"]
-        measured = {one["switches"] for one in found["moves"] + found["epochs"]}
-        assert measured == {"defaults", *gpu_all.SWITCHES}
+    epochs = results["switch-epochs"]["result"]["epochs"]
+    assert {one["switches"] for one in epochs} == {"defaults", *gpu_all.SWITCHES}
 
 
-def test_a_rehearsal_measures_every_strategy_if_asked(rehearse, monkeypatch):
+def test_a_rehearsal_measures_every_strategy_if_asked(tmp_path, monkeypatch):
     def run_worker(command, *_):
         worker, printed = gpu_strategies.parse(command[2:]), io.StringIO()
         with contextlib.redirect_stdout(printed):
             gpu_strategies.work(worker, worker.worker)
         return subprocess.CompletedProcess(command, 0, printed.getvalue()), 1
 
+    def make(*given):
+        return gpu_all.Commands(*given, start=InProcess, clock=lambda: 0.0)
+
     monkeypatch.setattr(gpu_strategies, "run_limited", run_worker)
-    found = rehearse("--only", "graph,strategies")["strategies"]["result"]
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
+    assert "strategies" not in gpu_all.parse(words).only
+    status = gpu_all.run(gpu_all.parse([*words, "--only", "graph,strategies"]), make)
+    parts = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
+    assert status == 0, {name: part["error"] for name, part in parts.items()}
+    found = parts["strategies"]["result"]
     assert found["prepared"].keys() == {"partitioned", "packed"}
     assert [each["strategy"] for each in found["results"]] == gpu_strategies.ON_DEVICE
     for each in found["results"]:
