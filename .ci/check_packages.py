@@ -17,28 +17,10 @@ CORE = "gnndrive/_core.abi3.so"
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def missing_from_sdist(sdist: Path) -> list[str]:
-    """Files that building needs and the sdist lacks: build scripts, every file of native/."""
-    with tarfile.open(sdist) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    native = [path.relative_to(ROOT).as_posix() for path in (ROOT / "native").glob("*.[ch]")]
-    wanted = ["build_ext.py", "setup.py", "pyproject.toml", "gnndrive/py.typed", *native]
-    return sorted(set(wanted) - held)
-
-
-def missing_from_wheel(wheel: Path) -> list[str]:
-    """Files that importing needs and the wheel lacks: the core, its types, every module."""
-    with zipfile.ZipFile(wheel) as archive:
-        held = set(archive.namelist())
-    modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "gnndrive").rglob("*.py")]
-    return sorted({CORE, "gnndrive/py.typed", "gnndrive/_core.pyi", *modules} - held)
-
-
-def strays_in_wheel(wheel: Path) -> list[str]:
-    """Files that the wheel should not hold: sources of the core, tests."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    return [name for name in names if re.search(r"\.[cho]$|^(tests|bench|native|build)", name)]
+def missing(held: set[str], named: set[str], pattern: str) -> str:
+    """Of the files `named` and those of the tree that match `pattern` those that are not held."""
+    found = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
+    return ", ".join(sorted((named | found) - held))
 
 
 def shared_libraries(wheel: Path) -> str:
@@ -50,13 +32,19 @@ def shared_libraries(wheel: Path) -> str:
 
 def main(sdist: Path, wheel: Path) -> None:
     """Check both files and print their sizes; exit with a message at the first fault."""
-    if missing := missing_from_sdist(sdist):
-        sys.exit(f"{sdist.name} lacks {', '.join(missing)}: see MANIFEST.in")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    built = {"build_ext.py", "setup.py", "pyproject.toml", "gnndrive/py.typed"}
+    if lacks := missing(held, built, "native/*.[ch]"):
+        sys.exit(f"{sdist.name} lacks {lacks}: see MANIFEST.in")
     if not re.search(r"-cp311-abi3-\w+\.whl$", wheel.name):
         sys.exit(f"{wheel.name} is not tagged cp311-abi3: see setup.py")
-    if missing := missing_from_wheel(wheel):
-        sys.exit(f"{wheel.name} lacks {', '.join(missing)}: see pyproject.toml")
-    if strays := strays_in_wheel(wheel):
+    held = set(zipfile.ZipFile(wheel).namelist())
+    imported = {CORE, "gnndrive/py.typed", "gnndrive/_core.pyi"}
+    if lacks := missing(held, imported, "gnndrive/**/*.py"):
+        sys.exit(f"{wheel.name} lacks {lacks}: see pyproject.toml")
+    stray = re.compile(r"\.[cho]$|^(tests|bench|native|build)")
+    if strays := sorted(filter(stray.search, held)):
         sys.exit(f"{wheel.name} should not hold {', '.join(strays)}")
     if "liburing" in shared_libraries(wheel):
         sys.exit(f"{wheel.name} needs a shared liburing: install liburing.a and build again")

@@ -8,12 +8,12 @@ each name in a line of its own it also warns of names that are not parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import griffe
 
-_SEVERAL = re.compile(r"(\w+(?:, (?:…|\w+))+):(.*)")
+_SECTION = re.compile(r"^Args:\n(?:(?:[ \t].*)?(?:\n|\Z))+", re.MULTILINE)
+_SEVERAL = re.compile(r"^( +)(\w+(?:, (?:…|\w+))+)(:.*(?:\n\1 .*)*)", re.MULTILINE)
 
 
 class SplitParameters(griffe.Extension):
@@ -31,46 +31,19 @@ class SplitParameters(griffe.Extension):
 
 
 def _split(documented: griffe.Object, function: griffe.Function) -> None:
-    if documented.docstring is not None:
-        parameters = function.parameters
-        names = [each.name for each in parameters if "variadic" not in str(each.kind)]
-        lines = documented.docstring.value.splitlines()
-        documented.docstring.value = "\n".join(split_lines(lines, names))
+    if documented.docstring is None:
+        return
+    known = [each.name for each in function.parameters if "variadic" not in str(each.kind)]
 
+    def apart(line: re.Match[str]) -> str:
+        indent, several, text = line.groups()
+        names = several.split(", ")
+        while "…" in names:  # a range of the signature's parameters
+            at = names.index("…")
+            last = known.index(names[at + 1]) if names[at + 1 :] else len(known)
+            names[at : at + 1] = known[known.index(names[at - 1]) + 1 : last]
+        return "\n".join(f"{indent}{name}{text}" for name in names)
 
-def split_lines(lines: list[str], parameters: list[str]) -> Iterator[str]:
-    """Yield a docstring's lines, and those of several parameters once for each.
-
-    Args:
-        lines: the docstring, as inspect.cleandoc leaves it.
-        parameters: the function's parameters in order.
-    """
-    inside, at = False, 0
-    while at < len(lines):
-        line = lines[at]
-        if line and not line[0].isspace():
-            inside = line == "Args:"
-        described = _SEVERAL.fullmatch(line.strip()) if inside else None
-        end = at + 1
-        if described is None:
-            yield line
-        else:
-            indent = line[: len(line) - len(line.lstrip())]
-            while end < len(lines) and lines[end].startswith(f"{indent}  "):
-                end += 1
-            for name in _names(described[1], parameters):
-                yield f"{indent}{name}:{described[2]}"
-                yield from lines[at + 1 : end]
-        at = end
-
-
-def _names(text: str, parameters: list[str]) -> list[str]:
-    """The names in "a, b" or, as a range of parameters, "a, …, d" or "a, …"."""
-    names = text.split(", ")
-    while "…" in names:
-        at = names.index("…")
-        first, last = parameters.index(names[at - 1]), len(parameters)
-        if names[at + 1 :]:
-            last = parameters.index(names[at + 1])
-        names[at : at + 1] = parameters[first + 1 : last]
-    return names
+    documented.docstring.value = _SECTION.sub(
+        lambda section: _SEVERAL.sub(apart, section[0]), documented.docstring.value
+    )

@@ -1,4 +1,4 @@
-"""Make a folder that runs tests/gpu and bench/gpu.py on a machine without network or compiler.
+"""Make a folder that runs tests/gpu and the measurements on a machine without network or compiler.
 
 usage: gpu_bundle.py [--python 3.12] [OUT]
 
@@ -31,7 +31,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = Path(__file__).resolve().parent / "gpu-bundle"
 BYTES_MAX = 64_000_000
 NOT_BUNDLED = {"numpy", "torch", "torch-geometric", "scipy", "psutil"}
 """Packages that are too large, that must match the machine's CUDA, or that those need."""
@@ -39,7 +38,6 @@ NOT_USED = {"matplotlib"}
 """Packages of other tests than tests/gpu. The wheel of fonttools, which matplotlib needs, has a
 .data folder, which run.sh does not install."""
 PAGE = "docs/gpu-results.md"
-RUN = ("tests/gpu", "bench/gpu.py", "bench/gpu_all.py", PAGE)
 GLIBC_MINORS = range(34, 4, -1)  # gnndrive's core needs 2.34 if Debian 12 builds it
 MAKE_STORE = """
 import sys
@@ -84,14 +82,13 @@ def wheels_needed(
     environment = cast("dict[str, str]", default_environment()) | {
         "python_version": python, "python_full_version": f"{python}.0", "extra": "",
     }  # fmt: skip
-    left_out = NOT_BUNDLED | NOT_USED
     versions: dict[str, str] = {}
     waiting = [Requirement(line) for line in asked]
     while waiting:
         wanted = waiting.pop()
         name = canonicalize_name(wanted.name)
         unconditional = wanted.marker is None or wanted.marker.evaluate(environment)
-        if name in left_out or name in versions or not unconditional:
+        if name in NOT_BUNDLED | NOT_USED or name in versions or not unconditional:
             continue
         assert not wanted.extras, f"{wanted}: extras are not followed"
         versions[name], requires = look_up(name)
@@ -99,30 +96,21 @@ def wheels_needed(
     return dict(sorted(versions.items()))
 
 
-def platforms(machine: str) -> list[str]:
-    """The platform tags of wheels that run on the other machine; pip matches them one by one."""
-    names = [f"manylinux_2_{minor}" for minor in GLIBC_MINORS]
-    names += ["manylinux2014", "manylinux2010", "manylinux1"]
-    return [f"{name}_{machine}" for name in names]
-
-
 # ---- the content
 
 
 def download(versions: dict[str, str], python: str, folder: Path) -> None:
     """Download binary wheels for a Python version; exit with pip's last lines if pip fails."""
-    tag = f"cp{python.replace('.', '')}"
+    names = [f"manylinux_2_{minor}" for minor in GLIBC_MINORS]  # pip matches them one by one
+    names += ["manylinux2014", "manylinux2010", "manylinux1"]
     options = ["--python-version", python, "--implementation", "cp"]
-    options += [f"--abi={abi}" for abi in (tag, "abi3", "none")]
-    options += [f"--platform={name}" for name in platforms(platform.machine())]
+    options += [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
+    options += [f"--platform={name}_{platform.machine()}" for name in names]
     wheels = [f"{name}=={version}" for name, version in versions.items()]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+               "--no-input", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]  # fmt: skip
     run(
-        [
-            *[sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"],
-            *["--no-input", "--no-deps", "--only-binary=:all:", "--dest", str(folder)],
-            *options,
-            *wheels,
-        ],
+        [*command, *options, *wheels],
         f"pip could not fetch the wheels of {', '.join(wheels)}. Making a bundle needs a network, "
         "or PIP_FIND_LINKS with a folder that holds them; running one needs neither. pip printed:",
     )
@@ -138,68 +126,6 @@ def build_wheel(folder: Path, scratch: Path) -> None:
     shutil.copy(wheel, folder)
 
 
-def run(command: list[str], failure: str) -> None:
-    """Run a command in the tree; if it fails, exit with `failure` and the end of its output."""
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode:
-        lines = [line for line in done.stdout.splitlines() if not line.startswith("WARNING")]
-        sys.exit("\n    ".join([failure, *lines[-20:]]))
-
-
-def copy_tree(name: str, folder: Path) -> None:
-    """Copy a folder of the tree, without caches."""
-    ignored = shutil.ignore_patterns("__pycache__", ".*")
-    shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-
-
-def fill(folder: Path, python: str, scratch: Path) -> None:
-    """Make the bundle's parts in an empty folder; the quick ones that may fail come first."""
-    wheels = folder / "wheels"
-    wheels.mkdir()
-    download(wheels_needed(project_requirements(), python), python, wheels)
-    build_wheel(wheels, scratch)
-    check_plain(wheels)
-    run([sys.executable, "-c", MAKE_STORE, str(folder / "store")], "the graph could not be made:")
-    for name in ("tests", "bench"):
-        copy_tree(name, folder)
-    for path in PARTS.iterdir():
-        shutil.copy(path, folder)
-    (folder / PAGE).parent.mkdir()
-    shutil.copy(ROOT / PAGE, folder / PAGE)
-    shutil.copy(ROOT / "pyproject.toml", folder)  # pytest's settings
-    (folder / "commit").write_text(f"{commit(ROOT)}\n", encoding="utf-8")
-    (folder / "python-version").write_text(f"{python}\n", encoding="utf-8")
-
-
-def commit(root: Path) -> str:
-    """Name the commit of a tree, and say if it has changed since."""
-    words = []
-    for command in (["rev-parse", "HEAD"], ["status", "--porcelain"]):
-        git = ["git", "-C", str(root), *command]
-        done = subprocess.run(git, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return "unknown"
-        words.append(done.stdout.strip())
-    return f"{words[0]}, with uncommitted changes" if words[1] else words[0]
-
-
-# ---- checks
-
-
-def check_tree(root: Path) -> None:
-    """Exit if the tree lacks what run.sh runs or fills in."""
-    if missing := [name for name in RUN if not (root / name).exists()]:
-        sys.exit(f"a bundle needs {', '.join(RUN)}, but the tree lacks {missing[0]}")
-
-
-def check_target(out: Path) -> None:
-    """Exit if `out` exists and is no bundle."""
-    if out.is_symlink() or (out.exists() and not (out / "run.sh").is_file()):
-        sys.exit(f"{out} exists and is no bundle: remove it, or give another folder")
-
-
 def check_plain(folder: Path) -> None:
     """Exit if unpacking a wheel does not install it, because run.sh only unpacks wheels."""
     for path in sorted(folder.glob("*.whl")):
@@ -210,16 +136,48 @@ def check_plain(folder: Path) -> None:
                 )
 
 
-def bytes_below(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+def run(command: list[str], failure: str) -> None:
+    """Run a command in the tree; if it fails, exit with `failure` and the end of its output."""
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if not line.startswith("WARNING")]
+        sys.exit("\n    ".join([failure, *lines[-20:]]))
+
+
+def fill(folder: Path, python: str, scratch: Path) -> None:
+    """Make the bundle's parts in an empty folder; the quick ones that may fail come first."""
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    download(wheels_needed(project_requirements(), python), python, wheels)
+    build_wheel(wheels, scratch)
+    check_plain(wheels)
+    run([sys.executable, "-c", MAKE_STORE, str(folder / "store")], "the graph could not be made:")
+    ignored = shutil.ignore_patterns("__pycache__", ".*")
+    for name in ("tests", "bench"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copytree(ROOT / ".ci" / "gpu-bundle", folder, ignore=ignored, dirs_exist_ok=True)
+    (folder / PAGE).parent.mkdir()
+    shutil.copy(ROOT / PAGE, folder / PAGE)
+    shutil.copy(ROOT / "pyproject.toml", folder)  # pytest's settings
+    (folder / "commit").write_text(f"{commit()}\n", encoding="utf-8")
+    (folder / "python-version").write_text(f"{python}\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """Name the commit of the tree, and say if it has changed since."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return done.stdout.strip().replace("-dirty", ", with uncommitted changes") or "unknown"
 
 
 def check_size(folder: Path, most: int = BYTES_MAX) -> str:
     """Describe the sizes of the bundle's parts; exit with that text if the sum is too large."""
-    parts = {path.name: bytes_below(path) for path in folder.iterdir()}
+    parts = {
+        path.name: sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
+        for path in folder.iterdir()
+    }
     total = sum(parts.values())
     largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
     words = f"{total / 1e6:.1f} MB of {most / 1e6:.0f}: " + ", ".join(
@@ -233,17 +191,10 @@ def check_size(folder: Path, most: int = BYTES_MAX) -> str:
 # ---- the bundle
 
 
-def replace(made: Path, out: Path) -> None:
-    """Move the new bundle to `out`; an older one there moves into the folder of `made`."""
-    if out.exists():
-        out.rename(made.parent / "old")
-    made.rename(out)
-
-
 def make(out: Path, python: str) -> str:
     """Make a bundle at `out`, replace an older one, and return a description of its sizes."""
-    check_tree(ROOT)
-    check_target(out)
+    if out.is_symlink() or (out.exists() and not (out / "run.sh").is_file()):
+        sys.exit(f"{out} exists and is no bundle: remove it, or give another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
         made, scratch = Path(folder) / "bundle", Path(folder) / "scratch"
@@ -251,7 +202,9 @@ def make(out: Path, python: str) -> str:
         scratch.mkdir()
         fill(made, python, scratch)
         words = check_size(made)
-        replace(made, out)
+        if out.exists():
+            out.rename(Path(folder) / "old")
+        made.rename(out)
     return words
 
 
@@ -261,9 +214,8 @@ def main() -> None:
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "gpu-bundle")
     parser.add_argument("--python", default="3.12", help="Python version there (3.12)")
     options = parser.parse_args()
-    out = Path(
-        os.path.abspath(options.out)
-    )  # not resolved, so that a link is refused instead of followed
+    # Not resolved, so that a link is refused instead of followed.
+    out = Path(os.path.abspath(options.out))
     words = make(out, options.python)
     print(f"{os.path.relpath(out)} for Python {options.python}: {words}")
     print("copy it to the machine with the GPU and start ./run.sh --all OUT there")

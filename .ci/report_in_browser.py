@@ -1,18 +1,15 @@
 """Look at the page of `gnndrive report` in Chromium: what is shown, and whether anything overlaps.
 
-usage: report_in_browser.py [--screenshots FOLDER] [RUN.json…]
-
-Without files it shows the samples of tests/cli/report/html. The tests compute the boxes of the
-figures' texts by themselves, from a table of widths. This script asks a browser, for all texts, at
-four widths and in both schemes; .ci/run calls it where there is a Chromium (Debian's package
-chromium, 0.4 GB, so that it is not installed for it).
+It shows the samples of tests/cli/report/html. The tests compute the boxes of the figures' texts by
+themselves, from a table of widths. This script asks a browser, for all texts, at four widths;
+.ci/run calls it where there is a Chromium (Debian's package chromium, 0.4 GB, so that it is not
+installed for it).
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -76,27 +73,11 @@ FRAME = '<iframe src="{}" style="border:0;display:block;width:{}px;height:{}px">
 
 
 def chromium(*words: str) -> str:
-    """What a headless Chromium prints.
-
-    Raises:
-        SystemExit: there is none, or it failed.
-    """
-    name = shutil.which("chromium") or shutil.which("google-chrome")
-    if name is None:
-        sys.exit("there is no chromium: apt-get install chromium")
+    """What a headless Chromium prints."""
     flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files")
     return subprocess.run(
-        [name, *flags, *words], capture_output=True, text=True, check=True, timeout=120
+        ["chromium", *flags, *words], capture_output=True, text=True, check=True, timeout=120
     ).stdout
-
-
-def inside(content: str, scheme: str, script: str = "") -> str:
-    """A page in one scheme, with a script that its policy would not run."""
-    content = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", content)
-    dark = "all" if scheme == "dark" else "not all"
-    content = content.replace("@media(prefers-color-scheme:dark)", f"@media {dark}")
-    content = content.replace("color-scheme:light dark", f"color-scheme:{scheme}")
-    return content.replace("</body>", f"{script}</body>")
 
 
 def look(contents: dict[str, str], folder: Path) -> dict[str, dict[str, list[str]]]:
@@ -104,12 +85,15 @@ def look(contents: dict[str, str], folder: Path) -> dict[str, dict[str, list[str
     frames = FRAMES
     names = []
     for number, (what, content) in enumerate(contents.items()):
+        # Its policy would not run the script.
+        content = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", content)
         for width in WIDTHS:
             for state in ("closed", "open"):
                 names.append(f"{what}, {width} px, {state}")
                 script = LOOK.replace("OPEN", "true" if state == "open" else "false")
                 file = folder / f"{number}-{width}-{state}.html"
-                file.write_text(inside(content, "light", script.replace("NAME", names[-1])))
+                script = script.replace("NAME", names[-1])
+                file.write_text(content.replace("</body>", f"{script}</body>"))
                 frames += FRAME.format(file.name, width, 3000)
     (folder / "frames.html").write_text(frames)
     told = chromium("--virtual-time-budget=30000", "--dump-dom", f"file://{folder}/frames.html")
@@ -121,24 +105,8 @@ def look(contents: dict[str, str], folder: Path) -> dict[str, dict[str, list[str
     return seen
 
 
-def shoot(content: str, name: str, target: Path, folder: Path) -> None:
-    """Screenshots of a page at two widths, in both schemes."""
-    for scheme in ("light", "dark"):
-        (folder / "inside.html").write_text(inside(content, scheme))
-        for width, height in ((360, 6000), (1200, 4000)):
-            frame = FRAME.format("inside.html", width, height)
-            (folder / "frames.html").write_text(f"<body style='margin:0'>{frame}")
-            file = target / f"{name}-{width}-{scheme}.png"
-            chromium(
-                f"--screenshot={file}", f"--window-size={max(width, 500)},{height}",
-                "--hide-scrollbars", f"file://{folder}/frames.html",
-            )  # fmt: skip
-
-
-def pages(files: list[Path], folder: Path) -> dict[str, str]:
-    """The pages to look at, by name: one for each kind, and one of all; or that of the files."""
-    if files:
-        return {"files": page(files, [read_run(path) for path in files])}
+def pages(folder: Path) -> dict[str, str]:
+    """The pages to look at, by name: one for each kind, and one of all."""
     written = {}
     for kind, run in RUNS.items():
         written[kind] = folder / f"{kind}.json"
@@ -148,18 +116,10 @@ def pages(files: list[Path], folder: Path) -> dict[str, str]:
     return found | {"all": page(list(written.values()), list(parts.values()))}
 
 
-def main(words: list[str]) -> None:
+def main() -> None:
     """Look at the pages; exit with what is wrong, if anything is."""
-    target = None
-    if words[:1] == ["--screenshots"]:
-        target, words = Path(words[1]).resolve(), words[2:]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        contents = pages([Path(word) for word in words], folder)
-        seen = look(contents, folder)
-        for what, content in contents.items() if target is not None else ():
-            target.mkdir(parents=True, exist_ok=True)
-            shoot(content, what, target, folder)
+        seen = look(pages(Path(name)), Path(name))
     for state, each in seen.items():
         print(f"{state}: {len(each['shown'])} lines of text")
     wrong = [f"{state}: {one}" for state, each in seen.items() for one in each["found"]]
@@ -168,4 +128,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

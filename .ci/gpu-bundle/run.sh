@@ -24,37 +24,27 @@ if [ "$found" != "$wanted" ]; then
 fi
 
 # Unpack the wheels, unless the same ones are unpacked already; this needs no pip.
-unpack() {
-    local sum
-    sum=$(cat wheels/*.whl | sha256sum) || return
-    [ "$(cat site/.made 2>/dev/null)" != "$sum" ] || return 0
-    rm -rf site site.new && mkdir site.new &&
-        "$PYTHON" -c 'import sys, zipfile
+sum=$(cat wheels/*.whl | sha256sum) || exit 1
+if [ "$(cat site/.made 2>/dev/null)" != "$sum" ]; then
+    rm -rf site site.new && mkdir site.new && "$PYTHON" -c 'import sys, zipfile
 for wheel in sys.argv[1:]:
     zipfile.ZipFile(wheel).extractall("site.new")' wheels/*.whl &&
-        echo "$sum" >site.new/.made && mv site.new site
-}
-
-unpack || exit 1
+        echo "$sum" >site.new/.made && mv site.new site || exit 1
+fi
 export PYTHONPATH=$PWD/site${PYTHONPATH:+:$PYTHONPATH}
 # Torch makes more streams than CUDA has queues by default, and those of one queue wait for each
 # other.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
-if [ "${1:-}" = --check ]; then
-    exec "$PYTHON" check.py --epoch
-fi
+[ "${1:-}" != --check ] || exec "$PYTHON" check.py --epoch
+"$PYTHON" check.py || exit
 # Plug-ins of the machine's own pytest may not work with the bundle's pytest.
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 if [ "${1:-}" = --all ]; then
-    shift
-    "$PYTHON" check.py || exit
     bundle=$PWD
     cd "$called_in" || exit 1 # where OUT is named from
-    exec "$PYTHON" "$bundle/bench/gpu_all.py" "$@"
+    exec "$PYTHON" "$bundle/bench/gpu_all.py" "${@:2}"
 fi
 [ $# -gt 0 ] || set -- store
-"$PYTHON" check.py || exit
-
 printf '\n== tests/gpu\n'
 "$PYTHON" -m pytest -p asyncio -rs tests/gpu
 tests=$?
