@@ -101,7 +101,7 @@ def train(batches: Iterator[Data], step: Step, meter: Meter) -> dict[str, Any]:
     torch.cuda.synchronize()
     elapsed, steps = time.perf_counter() - started, step.seconds()
     return meter.result(
-        first_s=meter.first_s - meter.set_up["set_up_s"], elapsed_s=elapsed, steps_s=steps,
+        first_s=meter.first_s - meter.set_up_s, elapsed_s=elapsed, steps_s=steps,
         idle=1 - steps / elapsed, checksum=sum(map(int, checked)),
     )  # fmt: skip
 
@@ -131,7 +131,6 @@ def prepared(
 
 
 def copy_whole(x: torch.Tensor) -> torch.Tensor:
-    """Copy all rows to the GPU at once."""
     return x.to("cuda", non_blocking=True)
 
 
@@ -287,7 +286,6 @@ def killed(found: dict[str, Any]) -> bool:
 
 
 def same_batches(results: list[dict[str, Any]]) -> bool:
-    """Whether all loaders trained on the same batches."""
     return len({(result["batches"], result["checksum"]) for result in results}) <= 1
 
 

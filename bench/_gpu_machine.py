@@ -58,7 +58,6 @@ def limits() -> str:
 
 
 def gpu_name(rehearse: bool) -> str:
-    """Name the GPU, its driver, its memory and its link."""
     if rehearse:
         return "a fake GPU"
     if not torch.cuda.is_available():

@@ -83,7 +83,6 @@ def measure_h2d(
 def measure_gather(
     driver: TorchDriver, row_bytes: int, runs: int, of: dict[str, int]
 ) -> dict[str, Any]:
-    """Measure a gather of a batch, and a copy within the GPU's memory."""
     count, slots = of["batch"] // row_bytes, of["slots"] // row_bytes
     rows = driver.allocate(slots * row_bytes).view(slots, row_bytes)
     with driver.computing():

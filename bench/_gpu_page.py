@@ -46,7 +46,6 @@ def step_of(name: str) -> str:
 
 
 def of_step(results: Result, step: str) -> list[Result]:
-    """The commands of a part that have run."""
     return [ran for name, ran in results["parts"].items() if step_of(name) == step]
 
 
@@ -85,7 +84,6 @@ def compared(ran: list[Result], loader: str) -> list[Result]:
 
 
 def why(one: Result) -> str:
-    """Why a command lacks a result."""
     kinds = (one["result"].get(kind, []) for kind in ("failed", "unavailable"))
     lines = [line for lines in kinds for line in lines if isinstance(line, str)]
     return "; ".join(lines) or one["error"] or "no result"
@@ -114,7 +112,6 @@ def tests(results: Result, ran: list[Result]) -> str:
 
 
 def ratios(results: Result, ran: list[Result], kind: str) -> str:
-    """The ratio to a plain copy, of each way and row size."""
     return "; ".join(
         f"{move['way']}, {move['row_bytes']:,} B: {spread(move['ratio'])}"
         for move in all_of(ran, "moves") if move["part"] == kind
@@ -140,7 +137,6 @@ def faster_way(results: Result, ran: list[Result]) -> str:
 
 
 def speedup(results: Result, ran: list[Result], loader: str) -> str:
-    """How many times as fast as `loader` gnndrive was."""
     epochs = all_of(ran, "epochs")
     if not epochs:
         return ""
@@ -168,7 +164,6 @@ def room(found: Result) -> str:
 
 
 def idle(results: Result, ran: list[Result]) -> str:
-    """The share of time without a training step, of each loader."""
     return "; ".join(
         f"{loader} {spread([one['idle'] for one in runs])}"
         for loader, runs in grouped(all_of(ran, "epochs"), "loader").items()
@@ -176,7 +171,6 @@ def idle(results: Result, ran: list[Result]) -> str:
 
 
 def disk(results: Result, ran: list[Result]) -> str:
-    """The disk's two constants."""
     return "".join(
         f"{found['request_s'] * 1e6:.1f} µs a request, {found['byte_s'] * 1e9:.3f} ns a byte, "
         f"{found['depth']} at once, engine {found['engine']}{on_memory(results)}"
@@ -209,7 +203,6 @@ def switches(results: Result, ran: list[Result]) -> str:
 
 
 def switch_epochs(results: Result, ran: list[Result]) -> str:
-    """Seconds a batch of gnndrive with each set of switches."""
     epochs = all_of(ran, "epochs")
     return "; ".join(f"{one['switches']}: {one['s_per_batch']:.3f} s" for one in epochs)
 
@@ -256,13 +249,11 @@ ROWS = (
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return [f"| {' | '.join(cell(value) for value in line)} |" for line in lines] + [""]
 
 
 def cell(value: object) -> str:
-    """A value as the text of a table's cell."""
     return " ".join(str(value).split()).replace("|", "\\|")
 
 
@@ -282,7 +273,6 @@ def answer(results: Result, row: Row) -> tuple[str, str, str, str, str]:
 
 
 def page(results: Result, template: str) -> str:
-    """The page with the results instead of its last section."""
     found = results["parts"].get("machine", {}).get("result", {})
     mark = f" {FAKE}" if results["rehearsal"] else ""
     head = (
@@ -310,7 +300,6 @@ def page(results: Result, template: str) -> str:
 
 
 def moves_table(results: Result, mark: str) -> list[str]:
-    """Every move."""
     rows = [
         (
             move["part"], move["way"], f"{move['row_bytes']:,}", move["switches"],
@@ -325,7 +314,6 @@ def moves_table(results: Result, mark: str) -> list[str]:
 
 
 def epochs_table(results: Result, mark: str) -> list[str]:
-    """Every loader of every try."""
     rows = [
         (
             name, loader, chosen, len(runs), runs[0]["batches"],

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import _script
@@ -53,22 +52,16 @@ class Meter:
     def __init__(self, name: str) -> None:
         self.name, self.batches, self.rows = name, 0, 0
         self.samples, self.sample_s = 0, 0.0
-        self.set_up: dict[str, float] = {"set_up_s": 0.0, "set_up_cpu_s": 0.0}
-        self.first_s = 0.0
-        self.private_bytes = 0  # peak of the process's private memory, sampled at each batch
+        self.set_up_s = self.first_s = 0.0
         self._cpu, self._started = time.process_time(), time.perf_counter()
 
     def ready(self) -> None:
         """Note the end of the set-up before the first batch; `elapsed_s` includes the set-up."""
-        self.set_up = {
-            "set_up_s": time.perf_counter() - self._started,
-            "set_up_cpu_s": time.process_time() - self._cpu,
-        }
+        self.set_up_s = time.perf_counter() - self._started
 
     def batch(self, rows: int) -> None:
         """Count a batch that was touched and is dropped next."""
         self.batches, self.rows = self.batches + 1, self.rows + rows
-        self.private_bytes = max(self.private_bytes, private_bytes())
         seconds = time.perf_counter() - self._started
         self.first_s = self.first_s or seconds
         _script.say(f"{self.name}: batch {self.batches}, {rows} nodes, {seconds:.1f} s")
@@ -79,14 +72,8 @@ class Meter:
             "loader": self.name, "batches": self.batches, "rows": self.rows,
             "elapsed_s": time.perf_counter() - self._started,
             "cpu_s": time.process_time() - self._cpu, "first_s": self.first_s,
-            "samples": self.samples, "sample_s": self.sample_s, "private_bytes": self.private_bytes,
-        } | self.set_up | more  # fmt: skip
-
-
-def private_bytes() -> int:
-    """This process's resident memory without mapped files, which the page cache cannot free."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+            "samples": self.samples, "sample_s": self.sample_s, "set_up_s": self.set_up_s,
+        } | more  # fmt: skip
 
 
 def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
@@ -100,27 +87,24 @@ def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
-    """Run one of gnndrive's variants, with its arguments of `VARIANTS`."""
     return run_loader(options, **VARIANTS[options.worker])
 
 
 def run_loader(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
     """Run a loader with the arguments `more`; the result has the name `options.worker`."""
     meter, loader = Meter(options.worker), make_loader(options, **more)
-    plan = {line.what: line.nbytes for line in loader.plan().lines}
     stats = run_batches(loader, options, meter)
     meter.samples, meter.sample_s = stats["samples"], stats["sample_s"]
     found = stats["rows_hit"] + stats["rows_waited"]
     return meter.result(
         hit_rate=found / (found + stats["rows_loaded"]),
-        **{name: stats[name] for name in REPORTED}, plan=plan,
+        **{name: stats[name] for name in REPORTED},
     )  # fmt: skip
 
 
 def run_batches(
     loader: gnndrive.NeighborLoader, options: argparse.Namespace, meter: Meter
 ) -> dict[str, Any]:
-    """Touch batches and drop them; returns the loader's counters."""
     with loader:
         batches = iter(loader)
         meter.ready()
@@ -149,7 +133,6 @@ PASSED_ON = (
 
 
 def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLoader:
-    """Make the loader that is measured."""
     given = {
         name: getattr(options, name) for name in PASSED_ON if getattr(options, name) is not None
     }
@@ -173,7 +156,6 @@ def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topol
 
 
 def seeds_of(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Seeds]:
-    """Yield the seeds of the first `options.batches` batches of the epoch."""
     schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
     for window in islice(schedule.windows(0), options.batches):
         yield from window.batches

@@ -34,12 +34,10 @@ def add_batches(
 
 
 def names(text: str) -> list[str]:
-    """Comma-separated names."""
     return text.split(",")
 
 
 def numbers(text: str) -> list[int]:
-    """Comma-separated numbers."""
     return [int(number) for number in text.split(",")]
 
 
@@ -75,12 +73,10 @@ def grouped(results: Iterable[dict[str, Any]], *what: str) -> dict[Any, list[dic
 
 
 def say(text: str) -> None:
-    """Print progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def show(text: str, found: dict[str, Any], path: str | None) -> None:
-    """Print a table, and write its figures as JSON to `path`, if given."""
     print(text)
     if path:
         write(found, path)

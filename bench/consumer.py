@@ -181,7 +181,6 @@ class TimedCore:
 
 
 def role_of(name: str) -> str:
-    """The role of a thread, by its name."""
     exact = {LOOP: "loop thread", BURNER: "burner"}
     if name in exact:
         return exact[name]
@@ -205,7 +204,6 @@ def spent(before: Counter[str], after: Counter[str], elapsed_s: float) -> dict[s
 
 
 def run(options: argparse.Namespace, mode: str, compute_s: float) -> dict[str, Any]:
-    """Load the batches with one kind of consumer."""
     core, alone, burner, thread = TimedCore.install(), Burner(), Burner(), None
     if mode in ("thread", "loop"):
         alone.burn(ALONE_S)
@@ -264,7 +262,6 @@ def measure(
 
 
 def table(found: dict[str, Any], own: argparse.Namespace, options: argparse.Namespace) -> str:
-    """Format the results, one line per mode."""
     fanout = ",".join(map(str, options.fanout))
     by_mode = {mode: [r for r in found["results"] if r["loader"] == mode] for mode in own.modes}
     lines = [

@@ -93,7 +93,6 @@ def s_a_batch(result: dict[str, Any]) -> float:
 
 
 def of_floor(result: dict[str, Any]) -> float:
-    """Seconds per batch, as a multiple of the floor."""
     return s_a_batch(result) / float(result["floor_s"])
 
 
@@ -123,7 +122,6 @@ def sample_s(result: dict[str, Any]) -> float:
 
 
 def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
-    """Run all loaders, one after the other."""
     # The mapped loader has no floor, because the page cache does not report its reads.
     results = [spawn(name, options, group) for name in options.loaders if name == MAPPED]
     own = [name for name in options.loaders if name != MAPPED]
@@ -137,7 +135,6 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
 
 
 def table(found: dict[str, Any], options: argparse.Namespace) -> str:
-    """Format the results, one line per loader."""
     fanout = ",".join(map(str, options.fanout))
     lines = [f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}"]
     lines.append(
@@ -180,7 +177,6 @@ def ratios(results: list[dict[str, Any]]) -> list[str]:
 
 
 def import_raw(folder: Path, path: str) -> None:
-    """Make a store from raw arrays."""
     indptr = np.load(folder / "indptr.npy")
     nodes, row_bytes = len(indptr) - 1, (folder / "x.bin").stat().st_size // (len(indptr) - 1)
     features = np.memmap(folder / "x.bin", np.float32, "r", shape=(nodes, row_bytes // 4))

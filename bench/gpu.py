@@ -69,7 +69,6 @@ PARTS = ("h2d", "gather", "epoch")
 
 
 def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
-    """Format the results."""
     lines, to = [found["machine"]], "–"
     if found["moves"]:
         heads = f"{'rows':>6} {'GB/s':>24} {'plain copy GB/s':>24} {'ratio':>18}  switches"
@@ -100,7 +99,6 @@ def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
 
 
 def machine(rehearse: bool) -> str:
-    """Name the GPU and the versions of the libraries."""
     if rehearse:
         return f"a rehearsal on a fake GPU, torch {torch.__version__}"
     try:

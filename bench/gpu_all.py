@@ -177,7 +177,6 @@ def commands(
 
 
 def start(words: Sequence[str], printed: IO[bytes], errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a command in the bundle's folder."""
     return subprocess.Popen(
         words, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
         stdout=printed, stderr=errors,
@@ -285,7 +284,6 @@ def text_of(file: IO[bytes]) -> str:
 
 
 def shown(words: Sequence[str]) -> str:
-    """A command as one would type it in the bundle's folder."""
     return shlex.join(["python3", *(word.removeprefix(f"{ROOT}/") for word in words)])
 
 
@@ -343,7 +341,6 @@ def earlier(file: Path, rehearsal: bool, asked: Sequence[str]) -> Result:
 
 
 def run(own: argparse.Namespace, make: Callable[..., Commands] = Commands) -> int:
-    """Run everything; return the exit status."""
     for folder in (own.out, own.folder):
         folder.mkdir(parents=True, exist_ok=True)
     template = (ROOT / "docs" / "gpu-results.md").read_text(encoding="utf-8")

@@ -65,7 +65,6 @@ STEPS = {
 
 
 def arguments(own: argparse.Namespace, store: gnndrive.Store) -> dict[str, Any]:
-    """The arguments that all loaders and the pack share."""
     drawn = torch.Generator().manual_seed(SEED)
     nodes = torch.randperm(store.num_nodes, generator=drawn)[: own.batches * own.batch_size]
     return {
@@ -119,13 +118,11 @@ def work(own: argparse.Namespace, name: str) -> None:
 
 
 def endless(loader: Any) -> Iterator[Data]:
-    """Epoch after epoch."""
     while True:
         yield from loader
 
 
 def timed(batches: Iterator[Data], step: Step, own: argparse.Namespace) -> dict[str, float]:
-    """Train on an epoch's batches, or for `own.seconds`."""
     torch.cuda.synchronize()
     step.events.clear()
     began, count, nodes = time.perf_counter(), 0, 0
@@ -166,7 +163,6 @@ def compare(batches: Iterator[Data], store: gnndrive.Store) -> int:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format the results."""
     made = ", ".join(f"{what} in {s:.0f} s" for what, s in found["prepared"].items())
     lines = [found["machine"], f"{found['memory']}; made: {made or 'nothing'}"]
     heads = f"{'nodes':>8} {'s/batch':>8} {'step s':>7} {'idle':>5} {'first s':>8}"
@@ -182,7 +178,6 @@ def table(found: dict[str, Any]) -> str:
 
 
 def measure(own: argparse.Namespace, given: list[str]) -> dict[str, Any]:
-    """Run the strategies, one after the other; one that fails is named, and the others go on."""
     name = "a fake GPU" if own.rehearse else torch.cuda.get_device_name()
     found: dict[str, Any] = {"machine": f"{name}, torch {torch.__version__}", "results": []}
     found |= {"prepared": prepare(own) if own.prepare else {}, "failed": []}

@@ -143,7 +143,6 @@ def busy_processor() -> Iterator[None]:
 
 
 def run(check: Check, own: argparse.Namespace) -> dict[str, Any]:
-    """Run the command for one set-up; returns its JSON."""
     command = [sys.executable, "-m", "gnndrive.cli.main", "bench", "headroom", str(own.store)]
     command += [*check.options, "--batches", str(own.batches), "--rounds", str(own.rounds)]
     with contextlib.ExitStack() as around:
@@ -159,7 +158,6 @@ def run(check: Check, own: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
-    """Parse this script's options."""
     parser = _script.parser(__doc__)
     names = list(checks(1, 1, 1))
     parser.add_argument("store", type=Path)

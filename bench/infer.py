@@ -52,7 +52,6 @@ def unchanged(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
 
 
 def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
-    """Infer all layers; returns seconds and what was read."""
     store = gnndrive.open(options.store)
     settings = RunSettings(
         parse_size(options.memory, "--memory"), None, "x", {}, None, BATCH_TARGETS, "auto", 128
@@ -82,7 +81,6 @@ def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
-    """Time some batches of one layer over mapped arrays."""
     store = gnndrive.open(options.store)
     targets = Targets(store, None, store.all_edges(), BATCH_TARGETS)
     x, indices = store.tensor("x", random=True), store.indices
@@ -117,7 +115,6 @@ RUNS = {"gnndrive": run_gnndrive, "mapped": run_mapped}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run both sides; returns their results, the disk's cost and the ratios."""
     store = gnndrive.open(options.store)
 
     def run(name: str) -> dict[str, Any]:
@@ -139,7 +136,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any], options: argparse.Namespace) -> str:
-    """Format the result."""
     ours, mapped = result["gnndrive"], result["mapped"]
     lines = [
         f"{options.layers} layers without compute, memory={options.memory}; {result['memory']}",

@@ -26,13 +26,14 @@ import json
 import sys
 import time
 from itertools import product
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import _limits
 import _script
 from _limits import Cgroup
-from _loaders import SEED, private_bytes, touch
+from _loaders import SEED, touch
 from _script import grouped
 
 import gnndrive
@@ -44,6 +45,12 @@ BESIDE = 450_000_000  # for Python, torch and their libraries
 TOPOLOGIES, SAMPLERS = ("resident", "direct"), (1, 2, 4)
 BUFFERS = [0.75 - 0.05 * step for step in range(13)]  # of the memory
 PROBE_BATCHES, PROBE_WARM_UP, BEST = 14, 6, 4
+
+
+def private_bytes() -> int:
+    """This process's resident memory without mapped files, which the page cache cannot free."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def work(options: argparse.Namespace) -> dict[str, Any]:
@@ -123,19 +130,16 @@ def largest_buffer(
 
 
 def say(memory: int, given: dict[str, Any], result: dict[str, Any] | None) -> None:
-    """Say how a run ended."""
     seconds = "killed" if result is None else f"{result['s']:.2f} s"
     _script.say(f"{format_size(memory)} {given}: {seconds}")
 
 
 def own_of(memory: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of the loader that decides by itself."""
     given: dict[str, Any] = {"memory": memory}
     return given | ({"strategy": options.strategy} if options.strategy else {})
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run all, and return a record for each memory and each set of arguments."""
     found: list[dict[str, Any]] = []
     for memory in options.memory:
         try:
@@ -163,7 +167,6 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(found: list[dict[str, Any]], options: argparse.Namespace) -> str:
-    """Format the medians of each set of arguments, the fastest first."""
     lines = []
     for memory, of_memory in grouped(found, "limit").items():
         rounds: dict[str, list[dict[str, Any]]] = {}

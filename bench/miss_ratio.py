@@ -26,7 +26,6 @@ from gnndrive.common.memory import format_size
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Predict the curve, then run a loader with each buffer."""
     store = gnndrive.open(options.store)
     given: dict[str, Any] = {
         "batch_size": options.batch_size, "shuffle": True, "seed": 1, "strategy": options.strategy,
@@ -54,7 +53,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(store: gnndrive.Store, options: argparse.Namespace, given: dict[str, Any]) -> float:
-    """The share of hits of a loader that runs."""
     with gnndrive.NeighborLoader(store, options.fanout, **placed(given)) as loader:
         batches = iter(loader)
         for _ in islice(batches, options.warm_up):
@@ -71,7 +69,6 @@ def run(store: gnndrive.Store, options: argparse.Namespace, given: dict[str, Any
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format the hits, one line a buffer."""
     lines = [f"{'buffer':>10} {'predicted %':>12} {'measured %':>11} {'points':>7}"]
     for each in found["results"]:
         predicted, measured = 100 * each["predicted"], 100 * each["measured"]

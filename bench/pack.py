@@ -57,7 +57,6 @@ COUNTERS = ("requests", "bytes_read", "bytes_wanted", "rows_loaded")
 
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments that the loaders and the pack share."""
     store, count = gnndrive.open(options.store), options.batches * options.batch_size
     if "train" in store.split_names:
         seeds = store.split("train")[:count]
@@ -71,7 +70,6 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def work_pack(options: argparse.Namespace) -> dict[str, Any]:
-    """Pack, and return the seconds of each phase and the bytes."""
     started = last = time.perf_counter()
     phases: dict[str, float] = {}
 
@@ -94,7 +92,6 @@ def work_pack(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def work_load(options: argparse.Namespace) -> dict[str, Any]:
-    """Load all epochs; return the figures of each."""
     given = _script.arguments_of(options.hand)
     if options.worker == REPLAYS:
         replays = gnndrive.strategies.DiskGNN(packed=options.pack)
@@ -124,7 +121,6 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def spawn(worker: str, options: argparse.Namespace, group: Cgroup | None, **more: Any) -> Any:
-    """Run a worker with cold caches, and return its figures."""
     extra = [str(part) for name, value in more.items() if value is not None
              for part in (f"--{name}", value)]  # fmt: skip
     command = [__file__, *options.given, "--worker", worker, *extra]
@@ -142,7 +138,6 @@ def add_floors(result: dict[str, Any], cost: DiskCost) -> None:
 
 
 def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
-    """Pack in each way, then run all loaders in turn."""
     packs, results = [], []
     store, folder = gnndrive.open(options.store), Path(options.out)
     folder.mkdir(exist_ok=True)
@@ -174,12 +169,10 @@ def epochs_of(found: dict[str, Any], label: str, warm: bool) -> list[dict[str, A
 
 
 def seconds_of(epochs: list[dict[str, Any]]) -> float:
-    """The median of the seconds of a batch."""
     return median(epoch["s"] / epoch["batches"] for epoch in epochs)
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format the figures."""
     lines = [found["memory"]]
     for pack in found["packs"]:
         predicted = pack["predicted_bytes"] / pack["actual_bytes"] - 1

@@ -67,7 +67,6 @@ def read_bytes() -> int:
 
 
 def work_partition(options: argparse.Namespace) -> dict[str, Any]:
-    """Partition the store for a strategy; return the seconds of each phase."""
     name, method, parts = FOLDERS[options.strategy]
     started = last = time.perf_counter()
     phases: dict[str, float] = {}
@@ -90,7 +89,6 @@ def work_partition(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments(options: argparse.Namespace, store: gnndrive.Store) -> dict[str, Any]:
-    """A loader's arguments."""
     drawn = torch.Generator().manual_seed(SEED)
     count = max(round(options.seeds_share * store.num_nodes), 1)
     given: dict[str, Any] = {
@@ -112,7 +110,6 @@ def arguments(options: argparse.Namespace, store: gnndrive.Store) -> dict[str, A
 
 
 def known_windows(loader: gnndrive.NeighborLoader) -> dict[str, Any]:
-    """What is known of a loader's windows."""
     settings = loader.state_dict()["settings"]
     strategy = loader._strategy
     if strategy.name == WHOLE:
@@ -126,7 +123,6 @@ def known_windows(loader: gnndrive.NeighborLoader) -> dict[str, Any]:
 
 
 def work_load(options: argparse.Namespace) -> dict[str, Any]:
-    """Load the epochs; return the figures of each."""
     began, store = time.perf_counter(), gnndrive.open(options.store)
     epochs = []
     with gnndrive.NeighborLoader(store, **placed(arguments(options, store))) as loader:
@@ -161,13 +157,11 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
 def spawn(
     worker: str, strategy: str, options: argparse.Namespace, group: Cgroup | None
 ) -> dict[str, Any]:
-    """Run a worker with cold caches, and return its figures."""
     command = [__file__, *options.given, "--worker", worker, "--strategy", strategy]
     return _limits.spawn(strategy, command, group, [options.store])
 
 
 def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
-    """Partition the store where it is not, then run all loaders in turn."""
     store, made, results = gnndrive.open(options.store), {}, []
     for strategy in options.strategies:
         if strategy in FOLDERS and not partitioned_path(store, FOLDERS[strategy][0]).exists():
@@ -180,7 +174,6 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
 
 
 def row(strategy: str, runs: list[dict[str, Any]], whole: float | None) -> str:
-    """One line for the epochs of a strategy: medians."""
     epochs = [epoch for run in runs for epoch in run["epochs"]]
     each = [epoch["s"] for epoch in epochs]
 
@@ -207,7 +200,6 @@ def row(strategy: str, runs: list[dict[str, Any]], whole: float | None) -> str:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format the figures."""
     lines = [found["memory"]]
     for strategy, made in found["partitioning"].items():
         phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in made["phases"].items())

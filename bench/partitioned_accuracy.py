@@ -47,7 +47,6 @@ RUNS = [FULL, "hierbatching:ldg", "hierbatching:random", "marius:random"]
 
 
 def copied(options: argparse.Namespace, folder: Path) -> gnndrive.Store:
-    """Write the graph, with the features that are trained on."""
     if options.planted:
         nodes, communities = options.planted
         graph = planted(nodes, options.dim, communities, fractions={})
@@ -121,7 +120,6 @@ def arguments(
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train in each way with each seed."""
     folder, results = Path(options.folder), list[dict[str, Any]]()
     folder.mkdir()
     try:
@@ -151,7 +149,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def row(results: list[dict[str, Any]], full: float | None = None) -> str:
-    """One line for the results of a run."""
     first, share = results[0], 100 * mean(each["accuracy"] for each in results)
     seeds = " ".join(f"{100 * each['accuracy']:.1f}" for each in results)
     text = f"{first['run']:<20} {share:5.1f} ({seeds})"

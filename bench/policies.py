@@ -247,7 +247,6 @@ def disk_of(options: argparse.Namespace, store: gnndrive.Store) -> tuple[DiskCos
 
 
 def drawn(options: argparse.Namespace, store: gnndrive.Store) -> Trace:
-    """Sample the batches that the loader would draw."""
     meter = _loaders.Meter("sampling")
 
     def rows() -> Iterator[Any]:
@@ -284,7 +283,6 @@ def runs(
 
 
 def table(found: dict[str, Any], options: argparse.Namespace) -> str:
-    """Format the figures of a batch, one line a run."""
     fanout = ",".join(map(str, options.fanout))
     sweep = options.sweep or f"up to {SWEEP_MAX}"
     lines = [
@@ -308,7 +306,6 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
 
 
 def line_of(result: dict[str, Any], fewest: int) -> str:
-    """Format the figures of one run."""
     batches = result["batches"]
     line = f"{result['policy']:<8} {result['window'] or '':>6} {100 * result['hit_rate']:7.2f}"
     line += f" {result['loads'] / batches:9,.0f} {result['requests'] / batches:9,.0f}"
@@ -353,7 +350,6 @@ def check(options: argparse.Namespace) -> None:
 
 
 def work(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the epoch of the strategy `options.worker` in this process."""
     return _loaders.run_loader(options, **loader_arguments(options.worker, options))
 
 
@@ -399,7 +395,6 @@ def table_of_epochs(found: dict[str, Any], options: argparse.Namespace) -> str:
 
 
 def a_batch(results: list[dict[str, Any]], name: str) -> float:
-    """The median of a figure of a batch."""
     return float(median(result[name] / result["batches"] for result in results))
 
 

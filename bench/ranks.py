@@ -44,7 +44,6 @@ MODES = ("one", "own", "shared")
 
 
 def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
-    """The loader of a rank."""
     store = gnndrive.open(options.store)
     seeds = torch.randperm(store.num_nodes, generator=torch.Generator().manual_seed(0))
     count = min(options.batches * options.batch_size, store.num_nodes)
@@ -122,7 +121,6 @@ def rank_main(options: argparse.Namespace) -> None:
 
 
 def run_mode(options: argparse.Namespace, mode: str, group: Any) -> dict[str, Any]:
-    """Run all ranks of a mode, and return what the first one measured."""
     _limits.drop_caches(Path(options.store), everything=True)
     world = 1 if mode == "one" else options.ranks
     with (
@@ -145,7 +143,6 @@ def run_mode(options: argparse.Namespace, mode: str, group: Any) -> dict[str, An
 
 
 def main() -> None:
-    """Run the modes in turn and print the medians."""
     parser = _script.parser(__doc__)
     parser.add_argument("store")
     parser.add_argument("--ranks", type=int, default=2)

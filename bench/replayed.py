@@ -58,7 +58,6 @@ def forward(model: GraphSAGE, x: torch.Tensor, edge_index: torch.Tensor) -> torc
 def train(
     loader: gnndrive.NeighborLoader, whole: dict[str, Any], seed: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Train a model, and return its accuracies by epoch."""
     torch.manual_seed(seed)
     model = GraphSAGE(
         loader.data.num_features, options.hidden, 2, loader.data.num_classes,
@@ -87,7 +86,6 @@ def train(
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train with each number of recorded epochs and each seed."""
     store = gnndrive.open(options.store)
     seeds, drawn = store.split("train"), torch.Generator().manual_seed(0)
     if options.train is not None:
@@ -119,7 +117,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def row(results: list[dict[str, Any]]) -> str:
-    """One line for the runs with the same number of recorded epochs."""
     recorded = results[0]["recorded"]
     text = f"{f'{recorded} recorded' if recorded else 'fresh':<12}"
     for name in ("best", "last"):
@@ -130,7 +127,6 @@ def row(results: list[dict[str, Any]]) -> str:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format the figures."""
     head = f"{found['nodes']:,} training nodes; test accuracy, mean ± standard deviation"
     return "\n".join([head, *map(row, grouped(found["results"], "recorded").values())])
 

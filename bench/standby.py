@@ -57,7 +57,6 @@ NATIVE = Path(__file__).resolve().parent.parent / "native"
 
 
 def loops() -> CDLL:
-    """Compile the two loops with native/standby.c and load them."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "loops.c", Path(folder) / "loops.so"
         source.write_text(LOOPS)

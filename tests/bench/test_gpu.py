@@ -21,7 +21,16 @@ import torch
 import gnndrive
 from gnndrive.buffer.devices import choose
 from gnndrive.buffer.devices._options import MoveOptions
-from tests.bench.conftest import SMALL
+
+NODES = 3000
+SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = scale.store_path(tmp_path_factory.mktemp("bench"), NODES)
+    scale.write_powerlaw(path, NODES)
+    return path
 
 
 def test_without_a_gpu_it_exits_with_2(monkeypatch, capsys):
@@ -145,6 +154,7 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> Loaders:
 
 @pytest.fixture
 def run(store: Path, loaders: Loaders) -> Callable[..., dict[str, Any]]:
+    """Runs the epochs with more options and returns what was found."""
 
     def run_epochs(*more: str) -> dict[str, Any]:
         own, given = gpu.parse([str(store), *SMALL, *more])

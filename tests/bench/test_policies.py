@@ -12,14 +12,23 @@ import epoch
 import numpy as np
 import policies
 import pytest
+import scale
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, DiskIdentity
 from gnndrive.strategies import Ginex
 from tests.buffer.test_codes import drawn_sweeps, fewest_loads
 
+NODES = 3000
 SMALL = ["--batches", "14", "--batch-size", "20", "--fanout", "3,2", "--samplers", "1"]
 DISK = DiskCost(1e-5, 5e-10, 128, "uring", "", DiskIdentity("", "", "", ""), ())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policies") / "small.gnn"
+    scale.write_powerlaw(path, NODES)
+    return path
 
 
 def options(store: Path, *more: str) -> argparse.Namespace:

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import _limits
 import _loaders
-import _powerlaw
 import consumer
 import epoch
 import headroom_checks
@@ -32,12 +31,20 @@ from gnndrive.cli.measure.verdict import FIRST_WORDS
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
 from gnndrive.store.generate import planted_communities
-from tests.bench.conftest import NODES, SMALL
 from tests.cli.measure.fake_groups import FakeKernel, tables
 from tests.project_files import ROOT
 from tests.soak import product
 
+NODES = 3000
+SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
 DISK = DiskCost(1e-5, 5e-10, 128, "uring", "2024-01-01", {}, ((4096, 1.2e-5), (65536, 4e-5)))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = scale.store_path(tmp_path_factory.mktemp("bench"), NODES)
+    scale.write_powerlaw(path, NODES)
+    return path
 
 
 def options(store: Path, *more: str) -> argparse.Namespace:
@@ -67,17 +74,17 @@ def test_every_script_can_be_imported(script):
 def test_the_power_law_graph_is_whole_and_skewed(store, monkeypatch):
     made = gnndrive.open(store)
     made.verify()
-    assert (made.num_nodes, made.num_edges) == (NODES, _powerlaw.DEGREE * NODES)
-    assert made.info.nbytes == _powerlaw.store_bytes(NODES)
+    assert (made.num_nodes, made.num_edges) == (NODES, scale.DEGREE * NODES)
+    assert made.info.nbytes == scale.store_bytes(NODES)
     in_degree, out_degree = np.diff(made.indptr), np.bincount(made.indices, minlength=NODES)
     for degree, power in ((in_degree, 1.6), (out_degree, 2.2)):
         tenth = np.sort(degree)[-NODES // 10 :].sum() / made.num_edges
         assert tenth == pytest.approx(0.1 ** (1 / power), abs=0.03)
     assert np.corrcoef(in_degree, out_degree)[0, 1] > 0.5  # one permutation for both
     ranks = np.arange(500, dtype=np.int32)[::-1].copy()
-    whole = _powerlaw.index_pointers(ranks, 8000, None)
-    monkeypatch.setattr(_powerlaw, "COUNTED_AT_ONCE", 999)
-    assert np.array_equal(_powerlaw.index_pointers(ranks, 8000, None), whole)
+    whole = scale.index_pointers(ranks, 8000, None)
+    monkeypatch.setattr(scale, "COUNTED_AT_ONCE", 999)
+    assert np.array_equal(scale.index_pointers(ranks, 8000, None), whole)
     assert whole[-1] == 8000
 
 
@@ -131,18 +138,6 @@ def test_the_floor_with_the_adjacencys_reads_is_reported():
 
 
 # ---- bench/scale.py
-
-
-@pytest.mark.usefixtures("in_process")
-def test_scale_measures_one_size(store):
-    result = scale.measure(NODES, options(store, "--topology", "resident"), None)
-    assert result["tables"]["index pointers"] == 4 * (NODES + 1)
-    assert result["tables"]["indices"] == 12 * _powerlaw.DEGREE * NODES // 8 + 8
-    assert result["beyond_bytes"] == result["private_bytes"] - sum(result["tables"].values())
-    text = scale.table({"memory": "enough", "results": [result]}, options(store))
-    assert text.splitlines()[-1].split()[:2] == ["0.003", "M"]
-    for rows, share in ((0, 0), (512, 0.3935), (10**6, 1)):  # touched pages of an order
-        assert scale.touched(4 << 20, rows) == pytest.approx(share * (4 << 20), rel=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore:nodes/y")  # ten nodes cannot have all classes
@@ -203,7 +198,7 @@ def test_infer_compares_with_its_reads_and_a_mapped_loop(store, tmp_path, monkey
     result = infer.measure(given)
     assert not (tmp_path / "work").exists()
     ours = result["gnndrive"]
-    rows, edges = NODES * _powerlaw.COLUMNS * 4, NODES * _powerlaw.DEGREE * 4
+    rows, edges = NODES * scale.COLUMNS * 4, NODES * scale.DEGREE * 4
     assert 2 * (rows * 0.9 + edges) < ours["bytes_read"] < 2 * (rows + edges) + (1 << 20)
     assert ours["bytes_written"] == 2 * rows
     assert result["mapped"]["share"] == pytest.approx(0.5)
@@ -255,13 +250,16 @@ def test_a_wrong_verdict_is_the_exit_code(tmp_path, monkeypatch, capsys, wrong, 
 LIMIT = 2_000_000_000
 
 
-def test_a_run_has_a_group_and_its_peak(tmp_path):
+def test_each_run_has_its_own_group_and_peak(tmp_path):
     (tmp_path / "groups").mkdir()
     fake = FakeKernel(tmp_path / "groups", V2, is_root=True)
     group = Cgroup(LIMIT, tables(tmp_path / "proc", fake, "/"), fake)
+    fake.made.clear()
     command = [sys.executable, "-S", "-c", "print('ran')"]
-    ended, peak = _limits.run_limited(command, group)
-    assert (ended.returncode, ended.stdout, peak) == (0, "ran\n", 4096)
+    for _ in range(2):
+        ended, peak = _limits.run_limited(command, group)
+        assert (ended.returncode, ended.stdout, peak) == (0, "ran\n", 4096)
+    assert len(set(fake.made)) == 2
     ended, peak = _limits.run_limited(command, None)
     assert (ended.stdout, peak) == ("ran\n", None)
     with pytest.raises(subprocess.TimeoutExpired):
