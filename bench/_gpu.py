@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from _loaders import SEED
+from epoch import SEED
 from torch_geometric.data import Data
 
 import gnndrive

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 from gnndrive.common.errors import GNNDriveError
@@ -70,6 +71,29 @@ def grouped(results: Iterable[dict[str, Any]], *what: str) -> dict[Any, list[dic
         key = tuple(result[name] for name in what) if len(what) > 1 else result[what[0]]
         groups.setdefault(key, []).append(result)
     return groups
+
+
+class Phases:
+    """A `progress` function that adds up the seconds of each phase, in `seconds` by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.started = self._last = perf_counter()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Note progress."""
+        now = perf_counter()
+        self.seconds[what] = self.seconds.get(what, 0.0) + now - self._last
+        self._last = now
+        say(f"{what}: {done:,} of {total:,}, {now - self.started:.1f} s")
+
+    def result(self) -> dict[str, Any]:
+        """The seconds until now, and those of each phase."""
+        return {"s": perf_counter() - self.started, "phases": self.seconds}
+
+
+def listed(phases: dict[str, float]) -> str:
+    return ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
 
 
 def say(text: str) -> None:

@@ -47,7 +47,7 @@ from typing import Any
 import _script
 import epoch
 from _limits import Cgroup, limited
-from _loaders import Meter, make_loader
+from epoch import Meter, make_loader
 
 import gnndrive
 from gnndrive.cli.report.text import peak_memory_bytes

@@ -30,9 +30,9 @@ measured in turn.
 exists. `--host-budget` limits each loader's memory, page cache and CUDA's own libraries included,
 with a cgroup as root, after a trial of whether a limit is enforced. Otherwise the output says that
 there was no limit, and the page cache helps the two loaders that map the store. bench/epoch.py's
-options are accepted too (`--batch-size`, `--fanout`, `--topology`, …). With --seconds, epochs have
-as many batches and rounds as fit into the time, at least one round, after a pilot, and only the
-store's files are dropped from the caches. `--json` is written after each result, so that a run that
+options are accepted too (`--batch-size`, `--fanout`, `--topology`, …). With --seconds there are as
+many rounds of epochs as fit into the time, at least one, and only the store's files are dropped
+from the caches. `--json` is written after each result, so that a run that
 is stopped leaves what it had. Without a GPU the script says so and exits with 2; if something could
 not be measured, it says what and exits with 1. --rehearse runs on a fake GPU.
 """
@@ -40,29 +40,405 @@ not be measured, it says what and exits with 1. --rehearse runs on a fake GPU.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import subprocess
 import sys
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import _script
 import epoch
+import numpy as np
 import scale
 import torch
-from _gpu import needed, parse_switches
-from _gpu_epochs import RUNS, Epochs, speedups_of_gnndrive
-from _gpu_moves import measure_moves
-from _limits import tried_limit
-from _script import grouped, names, spread
+from _gpu import Step, needed, parse_switches, switched
+from _limits import Cgroup, tried_limit
+from _script import grouped, names, say, spread
+from epoch import Meter, make_loader, opened, samples
+from torch_geometric.data import Data
+from torch_geometric.nn.models import GraphSAGE
 
 import gnndrive
 from gnndrive.buffer.devices._kernels import WAYS
+from gnndrive.buffer.devices._staged import PORTION_BYTES
+from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.cli.report.text import peak_memory_bytes
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import parse_size
+from gnndrive.common.records import Sample
+from gnndrive.sampling.topologies.base import Topology
 
 PARTS = ("h2d", "gather", "epoch")
+
+
+# ---- h2d and gather
+
+ROW_BYTES = (512, 3072)
+TIMES = 16  # operations between two events
+GATE_CYCLES = 200_000_000  # of the GPU's clock: a tenth of a second, enough to queue all operations
+
+
+def sizes(rehearse: bool) -> dict[str, int]:
+    """Bytes of a portion of staging, of a batch, and of the feature buffer."""
+    if rehearse:
+        return {"portion": 1 << 16, "batch": 1 << 16, "slots": 1 << 18}
+    return {"portion": PORTION_BYTES, "batch": 400 << 20, "slots": 2 << 30}
+
+
+def gpu_seconds(stream: torch.cuda.Stream, work: Callable[[], Any]) -> float:
+    """Seconds that the work which `work` queues on `stream` takes, as a mean of `TIMES` calls."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(GATE_CYCLES)
+        start.record(stream)
+        for _ in range(TIMES):
+            work()
+        end.record(stream)
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / TIMES
+
+
+def side_by_side(
+    stream: torch.cuda.Stream, measured: Callable[[], Any], plain: Callable[[], Any], nbytes: int,
+    runs: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Bytes a second of both, run by run, and the ratio of `measured` to `plain`."""
+    for work in (measured, plain):  # warm up: the first call allocates, pinned memory too
+        gpu_seconds(stream, work)
+    times = [(gpu_seconds(stream, measured), gpu_seconds(stream, plain)) for _ in range(runs)]
+    return {
+        "bytes": nbytes,
+        "bytes_per_s": [nbytes / mine for mine, _ in times],
+        "plain_bytes_per_s": [nbytes / copy for _, copy in times],
+        "ratio": [copy / mine for mine, copy in times],
+    }
+
+
+def measure_h2d(
+    driver: TorchDriver, row_bytes: int, runs: int, of: dict[str, int]
+) -> dict[str, Any]:
+    """Measure a scatter of a portion of staging, rows in order, and one copy of the portion."""
+    count = of["portion"] // row_bytes
+    slots = min(of["slots"] // row_bytes, 1 << 22)
+    into = driver.allocate(slots * row_bytes).view(slots, row_bytes)
+    staging = driver.pinned(count * row_bytes).reshape(count, row_bytes)
+    draw = np.random.default_rng(0)
+    staging[:] = draw.integers(0, 256, staging.shape, np.uint8)
+    moves = driver.pinned(2 * count * 4).view(np.int32).reshape(2, count)
+    moves[0], moves[1] = np.arange(count), draw.choice(slots, count, replace=False)
+    stream, event = driver.scatter(into, staging, moves)
+    event.synchronize()
+    source = torch.from_numpy(staging)
+    target = torch.empty(staging.shape, dtype=torch.uint8, device="cuda")
+    return side_by_side(
+        stream, lambda: driver.scatter(into, staging, moves),
+        lambda: target.copy_(source, non_blocking=True), staging.nbytes, runs,
+    )  # fmt: skip
+
+
+def measure_gather(
+    driver: TorchDriver, row_bytes: int, runs: int, of: dict[str, int]
+) -> dict[str, Any]:
+    count, slots = of["batch"] // row_bytes, of["slots"] // row_bytes
+    rows = driver.allocate(slots * row_bytes).view(slots, row_bytes)
+    with driver.computing():
+        rows.zero_()
+    driver.synchronize()  # gathers may have a stream of their own
+    alias = np.random.default_rng(0).choice(slots, count, replace=False).astype(np.int32)
+    (out, (stream, event)), source = driver.gather(rows, alias), rows[:count]
+    event.synchronize()
+    return side_by_side(
+        stream, lambda: driver.gather(rows, alias), lambda: out.copy_(source), count * row_bytes,
+        runs,
+    )  # fmt: skip
+
+
+MEASURE = {"h2d": measure_h2d, "gather": measure_gather}
+
+
+def measure_moves(own: argparse.Namespace, found: dict[str, Any], save: Callable[[], None]) -> None:
+    """Measure in each way, with each set of switches and for each row size.
+
+    Args:
+        own: the script's options.
+        found: gets the results in `moves`, and in `failed` what could not be measured and why.
+        save: called after each result.
+    """
+    of = sizes(own.rehearse)
+    parts = [part for part in own.parts if part in MEASURE]
+    for switches, way in itertools.product(own.switch if parts else (), own.ways):
+        try:
+            driver = TorchDriver(torch.device("cuda"), way, parse_switches(switches))
+        except ConfigError as error:
+            print(f"{way}: {error}", file=sys.stderr)
+            found["unavailable"].append(f"{way}: {error}")
+            save()
+            continue
+        except Exception as error:  # such as that of a GPU after an illegal access
+            found["failed"].append(f"set-up, {way}, {switches}: {error}")
+            save()
+            continue
+        for part, row_bytes in itertools.product(parts, ROW_BYTES):
+            head = {"part": part, "way": way, "row_bytes": row_bytes, "switches": switches}
+            with noted(found, f"{part}, {way}, {row_bytes} B, {switches}"):
+                result = MEASURE[part](driver, row_bytes, own.runs, of)
+                driver.synchronize()
+                found["moves"].append(head | result)
+            save()
+        with noted(found, f"end, {way}, {switches}"):
+            driver.close()
+            torch.cuda.empty_cache()  # the next driver has streams, and so blocks, of its own
+        save()
+
+
+@contextmanager
+def noted(found: dict[str, Any], what: str) -> Iterator[None]:
+    """A context whose error is noted in `failed`; CUDA raises RuntimeError, CuPy its own."""
+    try:
+        yield
+    except Exception as error:
+        found["failed"].append(f"{what}: {error}")
+
+
+HIDDEN = 64
+REPORTED = ("requests", "bytes_read", "bytes_wanted", "topology", "buffer_bytes", "engine")
+
+
+# ---- the loaders
+
+
+def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
+    """Run gnndrive's loader with device="cuda"."""
+    store, meter = gnndrive.open(options.store), Meter("gnndrive")
+    device = switched(options.way, options.switches)
+    step = step_of(options, store)
+    with make_loader(options, device=device, device_memory=options.device_memory) as loader:
+        figures = train(islice(loader, options.batches), step, meter)
+        stats = loader.stats()
+    found = stats["rows_hit"] + stats["rows_waited"]
+    hit_rate = found / (found + stats["rows_loaded"])
+    return figures | {"hit_rate": hit_rate} | {name: stats[name] for name in REPORTED}
+
+
+def run_by_hand(
+    options: argparse.Namespace, name: str, copy: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[str, Any]:
+    """Sample and gather in threads, ahead of training; copy each batch to the GPU before its step.
+
+    Args:
+        options: the batches and the number of threads.
+        name: name of the loader in the result.
+        copy: copies pinned features to the GPU.
+    """
+    store, meter = gnndrive.open(options.store), Meter(name)
+    step = step_of(options, store)
+
+    def copied(graph: Topology) -> Iterator[Data]:
+        for made in prepared(store, options, graph):
+            x = copy(made.x)
+            del made.x
+            batch = made.to("cuda", non_blocking=True)
+            batch.x = x
+            del made, x
+            yield batch
+            del batch
+
+    with opened(store, options) as graph:
+        return train(copied(graph), step, meter)
+
+
+def step_of(options: argparse.Namespace, store: gnndrive.Store) -> Step:
+    layers = len(options.fanout)
+    return Step(lambda columns, classes: GraphSAGE(columns, HIDDEN, layers, classes), store)
+
+
+def train(batches: Iterator[Data], step: Step, meter: Meter) -> dict[str, Any]:
+    """Train on all batches. The result has the seconds until the last step has ended, the steps'
+    seconds on the GPU, the share of time without a step, and a checksum of the batches; all times
+    begin here, after the set-up."""
+    meter.ready()
+    started, checked = time.perf_counter(), []
+    for batch in batches:
+        checked.append(batch.n_id.sum())
+        step(batch)
+        meter.batch(len(batch.n_id))
+        del batch
+    torch.cuda.synchronize()
+    elapsed, steps = time.perf_counter() - started, step.seconds()
+    return meter.result(
+        first_s=meter.first_s - meter.set_up_s, elapsed_s=elapsed, steps_s=steps,
+        idle=1 - steps / elapsed, checksum=sum(map(int, checked)),
+    )  # fmt: skip
+
+
+def prepared(
+    store: gnndrive.Store, options: argparse.Namespace, graph: Topology, pin: bool = True
+) -> Iterator[Data]:
+    """Yield the batches that gnndrive's loader draws; `options.threads` threads make as many ahead.
+    They gather rows of the memory-mapped table into new tensors, pinned if `pin`."""
+    features, labels = store.tensor("x", random=True), store.tensor("y")
+
+    def picked(table: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
+        out = torch.empty((len(node), *table.shape[1:]), dtype=table.dtype, pin_memory=pin)
+        return torch.index_select(table, 0, node, out=out)
+
+    def make(sample: Sample) -> Data:
+        node = torch.from_numpy(sample.node)
+        edge_index = torch.empty(2, len(sample.row), dtype=torch.int64, pin_memory=pin)
+        for into, given in zip(edge_index, (sample.row, sample.col), strict=True):
+            into.copy_(torch.from_numpy(given))
+        return Data(
+            x=picked(features, node), y=picked(labels, node), edge_index=edge_index,
+            n_id=node.pin_memory() if pin else node, batch_size=sample.num_sampled_nodes[0],
+        )  # fmt: skip
+
+    return samples(store, options, graph, Meter("sampling"), options.threads, make)
+
+
+def copy_whole(x: torch.Tensor) -> torch.Tensor:
+    return x.to("cuda", non_blocking=True)
+
+
+def copy_rows(x: torch.Tensor) -> torch.Tensor:
+    """Copy each row with a separate cudaMemcpyAsync.
+
+    The calls go through CuPy, where they cost least in Python, or through torch without CuPy.
+    """
+    on_gpu = torch.empty_like(x, device="cuda", pin_memory=False)
+    try:
+        import cupy
+    except ImportError:
+        for source, target in zip(x, on_gpu, strict=True):
+            target.copy_(source, non_blocking=True)
+        return on_gpu
+    stream = torch.cuda.current_stream().cuda_stream
+    runtime = cupy.cuda.runtime
+    copy, kind = runtime.memcpyAsync, runtime.memcpyHostToDevice
+    step = x.stride(0) * x.element_size()
+    source, target = x.data_ptr(), on_gpu.data_ptr()
+    for offset in range(0, (len(x) - 1) * step, step):
+        copy(target + offset, source + offset, step, kind, stream)
+    on_gpu[-1].copy_(x[-1], non_blocking=True)  # by torch, so that it keeps x until the copies end
+    return on_gpu
+
+
+RUNS = {
+    "pinned": partial(run_by_hand, name="pinned", copy=copy_whole),
+    "gnndrive": run_gnndrive,
+    "row-copies": partial(run_by_hand, name="row-copies", copy=copy_rows),
+}
+"""By name; those first whose comparison matters most, because time may end within a round."""
+
+
+# ---- rounds
+
+
+class Epochs:
+    """Runs the loaders, round after round, until the rounds or the time are used up.
+
+    Args:
+        own: the script's options; `seconds` is the time, or None for no limit.
+        options: bench/epoch.py's options.
+        group: memory group of the loaders.
+        found: gets the results in `epochs`, and in `failed` which loader failed and why.
+        save: called after each result.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, own: argparse.Namespace, options: argparse.Namespace, group: Cgroup | None,
+        found: dict[str, Any], save: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._own, self._options, self._group = own, options, group
+        self._found, self._save, self._clock = found, save, clock
+        self._ends = None if own.seconds is None else clock() + own.seconds
+        self._failed: set[tuple[str, str]] = set()
+
+    def run(self) -> None:
+        """Run all rounds.
+
+        Raises:
+            SystemExit: the loaders did not train on the same batches.
+        """
+        turns = [
+            (name, switches)
+            for switches in self._own.switch
+            for name in self._own.gpu_loaders
+            if name == "gnndrive" or switches == self._own.switch[0]
+        ]
+        longest = 0.0
+        for number in range(self._own.runs):
+            began = self._clock()
+            if number and self._ends is not None and self._ends - began < longest:
+                say(f"no time for round {number}, {longest:.0f} s")
+                break
+            if number and self._ends is not None and killed(self._found):
+                say(f"no round {number}: a loader needs more memory")
+                break
+            for name, switches in turns:
+                if (name, switches) not in self._failed:
+                    self._one(name, switches, number)
+            longest = max(longest, self._clock() - began)
+        if not same_batches(self._found["epochs"]):
+            sys.exit(
+                "the loaders did not train on the same batches, so their times cannot be compared"
+            )
+
+    def _one(self, name: str, switches: str, number: int) -> None:
+        """Run a loader once, and keep its result."""
+        began = self._clock()
+        if (result := self._spawn(name, switches)) is not None:
+            more = {"run": number, "switches": switches, "wall_s": self._clock() - began}
+            more["s_per_batch"] = result["elapsed_s"] / result["batches"]
+            self._found["epochs"].append(result | more)
+            self._save()
+
+    def _spawn(self, name: str, switches: str) -> dict[str, Any] | None:
+        """Run a loader in a separate process; None: it failed, which is kept, and runs no more."""
+        given = [*self._options.given, "--switch", switches]
+        options = argparse.Namespace(**vars(self._options) | {"given": given})
+        left = None if self._ends is None else max(self._ends - self._clock(), 0.1)
+        try:
+            return epoch.spawn(name, options, self._group, __file__, left, self._ends is None)
+        except subprocess.TimeoutExpired:
+            why = f"{name} had not ended when the time was up"
+        except (SystemExit, GNNDriveError) as error:  # such as a group that cannot be made
+            why = str(error)
+        self._failed.add((name, switches))
+        self._found["failed"].append(f"epoch, {name}, {switches}: {why}")
+        self._save()
+        return None
+
+
+def killed(found: dict[str, Any]) -> bool:
+    """Whether a loader was killed, as one is that exceeds its memory limit."""
+    return any("(killed" in line for line in found.get("failed", []))
+
+
+def same_batches(results: list[dict[str, Any]]) -> bool:
+    return len({(result["batches"], result["checksum"]) for result in results}) <= 1
+
+
+def speedups_of_gnndrive(results: list[dict[str, Any]], name: str) -> list[float]:
+    """How many times as fast as loader `name` gnndrive was, round by round.
+
+    If gnndrive ran with several sets of switches, the first one counts.
+    """
+    seconds: dict[tuple[str, int], float] = {}
+    for result in results:
+        seconds.setdefault((result["loader"], result["run"]), result["s_per_batch"])
+    return [
+        seconds[name, number] / seconds["gnndrive", number]
+        for loader, number in seconds
+        if loader == name and ("gnndrive", number) in seconds
+    ]
 
 
 # ---- the output

@@ -40,8 +40,8 @@ import _script
 import torch
 from _gpu import Step, needed
 from _limits import drop_caches, run_limited, tried_limit
-from _loaders import SEED
 from _script import names, say
+from epoch import SEED
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GAT, GraphSAGE
 

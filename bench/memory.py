@@ -33,8 +33,8 @@ from typing import Any
 import _limits
 import _script
 from _limits import Cgroup
-from _loaders import SEED, touch
 from _script import grouped
+from epoch import SEED, touch
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed

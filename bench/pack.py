@@ -28,7 +28,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -39,8 +38,8 @@ import _limits
 import _script
 import torch
 from _limits import Cgroup, limited
-from _loaders import SEED, touch
-from _script import names, say
+from _script import Phases, listed, names
+from epoch import SEED, load_epoch
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
@@ -70,24 +69,16 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def work_pack(options: argparse.Namespace) -> dict[str, Any]:
-    started = last = time.perf_counter()
-    phases: dict[str, float] = {}
-
-    def progress(what: str, done: int, total: int) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        phases[what] = phases.get(what, 0.0) + now - last
-        last = now
-        say(f"{what}: {done:,} of {total:,}, {now - started:.1f} s")
-
+    """Pack, and return the seconds of each phase and the bytes."""
+    phases = Phases()
     info = gnndrive.pack(
         options.store, **arguments(options), memory=options.memory, order=options.order,
         segment=options.segment, out=options.pack, packing_memory=options.packing_memory,
-        progress=progress,
+        progress=phases,
     )  # fmt: skip
-    return {
-        "s": time.perf_counter() - started, "phases": phases, "segment": info.segment,
-        "predicted_bytes": info.predicted_bytes, "actual_bytes": info.actual_bytes,
+    return phases.result() | {
+        "segment": info.segment, "predicted_bytes": info.predicted_bytes,
+        "actual_bytes": info.actual_bytes,
     }  # fmt: skip
 
 
@@ -96,25 +87,11 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
     if options.worker == REPLAYS:
         replays = gnndrive.strategies.DiskGNN(packed=options.pack)
         given = {"memory": options.memory, "strategy": replays}
-    store, epochs = gnndrive.open(options.store), []
-    row_bytes = store.table("x").row_bytes
+    store = gnndrive.open(options.store)
     with gnndrive.NeighborLoader(store, **arguments(options), **placed(given)) as loader:
-        plan, before = str(loader.plan()), dict.fromkeys(COUNTERS, 0)
-        for _ in range(options.epochs):
-            started, cpu, batches = time.perf_counter(), time.process_time(), 0
-            for batch in loader:
-                touch(batch.x)
-                batches += 1
-            del batch
-            seconds = time.perf_counter() - started
-            stats = loader.stats()
-            counted = {name: int(stats[name]) - before[name] for name in COUNTERS}
-            before = {name: int(stats[name]) for name in COUNTERS}
-            epochs.append(
-                counted | {"s": seconds, "cpu_s": time.process_time() - cpu, "batches": batches}
-            )
-            say(f"{options.worker}: epoch of {batches} batches, {seconds:.1f} s")
-    return {"epochs": epochs, "plan": plan, "row_bytes": row_bytes}
+        epochs = [load_epoch(loader, COUNTERS) for _ in range(options.epochs)]
+        plan = str(loader.plan())
+    return {"epochs": epochs, "plan": plan, "row_bytes": store.table("x").row_bytes}
 
 
 # ---- all of them
@@ -176,9 +153,9 @@ def table(found: dict[str, Any]) -> str:
     lines = [found["memory"]]
     for pack in found["packs"]:
         predicted = pack["predicted_bytes"] / pack["actual_bytes"] - 1
-        phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in pack["phases"].items())
         lines.append(
-            f"pack {pack['order']} {pack['segment']}: {pack['s']:.1f} s ({phases}), "
+            f"pack {pack['order']} {pack['segment']}: {pack['s']:.1f} s "
+            f"({listed(pack['phases'])}), "
             f"{format_size(pack['actual_bytes'])}, predicted {predicted:+.1%}, "
             f"peak {format_size(pack.get('peak_bytes', 0))}"
         )

@@ -29,7 +29,6 @@ import json
 import sys
 import time
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,8 +37,8 @@ import _limits
 import _script
 import torch
 from _limits import Cgroup, drop_caches, tried_limit
-from _loaders import SEED, touch
-from _script import grouped
+from _script import grouped, listed
+from epoch import SEED, load_epoch
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
@@ -68,23 +67,13 @@ def read_bytes() -> int:
 
 def work_partition(options: argparse.Namespace) -> dict[str, Any]:
     name, method, parts = FOLDERS[options.strategy]
-    started = last = time.perf_counter()
-    phases: dict[str, float] = {}
-
-    def progress(what: str, done: int, total: int) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        phases[what] = phases.get(what, 0.0) + now - last
-        last = now
-
-    store = gnndrive.open(options.store)
+    phases, store = _script.Phases(), gnndrive.open(options.store)
     count = options.parts or (parts and min(parts, store.num_nodes))
     info = gnndrive.partition(
-        store, count, method, memory=options.partition_memory, name=name, progress=progress
+        store, count, method, memory=options.partition_memory, name=name, progress=phases
     )
-    return {
-        "s": time.perf_counter() - started, "phases": phases, "method": info.settings.method,
-        "parts": info.num_parts, "bytes": info.nbytes,
+    return phases.result() | {
+        "method": info.settings.method, "parts": info.num_parts, "bytes": info.nbytes,
     }  # fmt: skip
 
 
@@ -126,27 +115,14 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
     began, store = time.perf_counter(), gnndrive.open(options.store)
     epochs = []
     with gnndrive.NeighborLoader(store, **placed(arguments(options, store))) as loader:
-        plan, before = str(loader.plan()), dict.fromkeys(COUNTERS, 0.0)
+        plan = str(loader.plan())
         planned_s = time.perf_counter() - began
         for number in range(options.epochs):
             if number:
                 drop_caches(Path(options.store), everything=True)
-            started, cpu, read = time.perf_counter(), time.process_time(), read_bytes()
-            batches = 0
-            for batch in islice(loader, options.batches):
-                touch(batch.x)
-                batches += 1
-                del batch
-            seconds, stats = time.perf_counter() - started, loader.stats()
-            counted = {name: float(stats[name]) - before[name] for name in COUNTERS}
-            before = {name: float(stats[name]) for name in COUNTERS}
-            epochs.append(
-                counted | {
-                    "s": seconds, "cpu_s": time.process_time() - cpu, "batches": batches,
-                    "read": read_bytes() - read,
-                }
-            )  # fmt: skip
-            _script.say(f"{options.strategy}: epoch of {batches} batches, {seconds:.1f} s")
+            read = read_bytes()
+            epochs.append(load_epoch(loader, COUNTERS, options.batches))
+            epochs[-1]["read"] = read_bytes() - read
         known = known_windows(loader) | {"batches_an_epoch": len(loader)}
     return {"epochs": epochs, "plan": plan, "plan_s": planned_s, **known}
 
@@ -202,10 +178,9 @@ def row(strategy: str, runs: list[dict[str, Any]], whole: float | None) -> str:
 def table(found: dict[str, Any]) -> str:
     lines = [found["memory"]]
     for strategy, made in found["partitioning"].items():
-        phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in made["phases"].items())
         lines.append(
-            f"partitioning for {strategy}: {made['s']:.1f} s ({phases}), {made['parts']:,} "
-            f"partitions by {made['method']}, {format_size(made['bytes'])}, peak "
+            f"partitioning for {strategy}: {made['s']:.1f} s ({listed(made['phases'])}), "
+            f"{made['parts']:,} partitions by {made['method']}, {format_size(made['bytes'])}, peak "
             f"{format_size(made['peak_bytes'])}"
         )
     runs = grouped(found["results"], "strategy")

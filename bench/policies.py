@@ -47,7 +47,6 @@ from dataclasses import InitVar, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-import _loaders
 import _script
 import epoch
 import numpy as np
@@ -247,14 +246,14 @@ def disk_of(options: argparse.Namespace, store: gnndrive.Store) -> tuple[DiskCos
 
 
 def drawn(options: argparse.Namespace, store: gnndrive.Store) -> Trace:
-    meter = _loaders.Meter("sampling")
+    meter = epoch.Meter("sampling")
 
     def rows() -> Iterator[Any]:
-        for sample in _loaders.samples(store, options, graph, meter, options.samplers):
+        for sample in epoch.samples(store, options, graph, meter, options.samplers):
             meter.batch(len(sample.node))
             yield sample.node
 
-    with _loaders.opened(store, options) as graph:
+    with epoch.opened(store, options) as graph:
         return Trace(store.num_nodes, rows())
 
 
@@ -331,7 +330,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 def loader_arguments(text: str, options: argparse.Namespace) -> dict[str, Any]:
     """All arguments of a strategy's loader, for an epoch of the first --batches batches."""
     store = gnndrive.open(options.store)
-    seeds = [torch.from_numpy(each.node) for each in _loaders.seeds_of(store, options)]
+    seeds = [torch.from_numpy(each.node) for each in epoch.seeds_of(store, options)]
     return {"input_nodes": torch.cat(seeds), "shuffle": False} | arguments_of(text)
 
 
@@ -344,13 +343,13 @@ def check(options: argparse.Namespace) -> None:
     """
     for text in options.epochs:
         try:
-            _loaders.make_loader(options, **loader_arguments(text, options))
+            epoch.make_loader(options, **loader_arguments(text, options))
         except TypeError as error:
             sys.exit(f"--epochs {text}: {error}")
 
 
 def work(options: argparse.Namespace) -> dict[str, Any]:
-    return _loaders.run_loader(options, **loader_arguments(options.worker, options))
+    return epoch.run_loader(options, **loader_arguments(options.worker, options))
 
 
 def measure_epochs(options: argparse.Namespace) -> dict[str, Any]:

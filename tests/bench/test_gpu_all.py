@@ -16,9 +16,6 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-import _gpu_epochs
-import _gpu_moves
-import _gpu_page
 import epoch
 import gpu
 import gpu_all
@@ -198,7 +195,7 @@ def test_nothing_is_timed_while_the_graph_is_made_and_every_row_is_filled_in(fak
     assert tests < 120.0 <= min(fake.began("bench/gpu.py") + fake.began("disk"))
     assert fake.now < gpu_all.SECONDS
     assert len(list((tmp_path / "out").iterdir())) <= 8
-    for each in _gpu_page.ROWS:
+    for each in gpu_all.ROWS:
         assert f"\n| {each.question} | {each.wanted} |" in PAGE
     for question, says in {
         "tests/gpu": "1 passed, 1 failed, 2 skipped; test_io::test_d failed: wrong; "
@@ -215,7 +212,7 @@ def test_nothing_is_timed_while_the_graph_is_made_and_every_row_is_filled_in(fak
     }.items():
         assert says in row(page, question)
     assert ("not measured" in page, "fake" in page.partition("## Results")[2]) == (False, False)
-    assert _gpu_page.page(found, page) == page  # may be filled again
+    assert gpu_all.page(found, page) == page  # may be filled again
 
 
 def test_a_part_that_fails_or_hangs_is_named_and_the_others_run(fake, run):
@@ -244,7 +241,7 @@ def test_all_ends_in_time_if_every_part_hangs(fake, run):
     assert fake.now <= gpu_all.SECONDS
     assert all(part["error"] for part in found["parts"].values())
     page = found["page"].partition("### ")[0]
-    assert all("| not measured: " in row(page, each.question) for each in _gpu_page.ROWS[1:])
+    assert all("| not measured: " in row(page, each.question) for each in gpu_all.ROWS[1:])
     assert "not all ran: stopped after" in row(page, "tests/gpu")
 
 
@@ -390,7 +387,7 @@ class InProcess:
 def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypatch):
     def run_worker(name, options, *_):
         _, worker = gpu.parse([*options.given, "--worker", name])
-        return _gpu_epochs.RUNS[name](worker) | {"peak_bytes": 1}
+        return gpu.RUNS[name](worker) | {"peak_bytes": 1}
 
     def make(*given):
         return gpu_all.Commands(*given, start=InProcess, clock=lambda: 0.0)
@@ -406,14 +403,14 @@ def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypat
     page = (tmp_path / "out" / "gpu-results.md").read_text()
     assert "not measured" not in page
     for question in ("rows into", "gather", PYGS_WAY, "GPU idle"):
-        assert _gpu_page.FAKE in row(page, question)
-    moves = _gpu_page.all_of((results[f"moves, {way}"] for way in WAYS), "moves")
+        assert gpu_all.FAKE in row(page, question)
+    moves = gpu_all.all_of((results[f"moves, {way}"] for way in WAYS), "moves")
     assert {(move["part"], move["way"], move["row_bytes"]) for move in moves} == set(
-        itertools.product(("h2d", "gather"), WAYS, _gpu_moves.ROW_BYTES)
+        itertools.product(("h2d", "gather"), WAYS, gpu.ROW_BYTES)
     )
     epochs = results["epochs"]["result"]["epochs"]
     assert {(one["loader"], one["run"]) for one in epochs} == set(
-        itertools.product(_gpu_epochs.RUNS, range(2))
+        itertools.product(gpu.RUNS, range(2))
     )
     epochs = results["switch-epochs"]["result"]["epochs"]
     assert {one["switches"] for one in epochs} == {"defaults", *gpu_all.SWITCHES}

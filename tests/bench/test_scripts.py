@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import _limits
-import _loaders
 import consumer
 import epoch
 import headroom_checks
@@ -57,7 +56,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def spawn(which: str, given: argparse.Namespace, *_: Any) -> dict[str, Any]:
         given.worker = which
-        return _loaders.RUNS[which](given) | {"peak_bytes": 1}
+        return epoch.RUNS[which](given) | {"peak_bytes": 1}
 
     monkeypatch.setattr(epoch, "spawn", spawn)
     monkeypatch.setattr(_limits, "calibrate", lambda store: DISK)
@@ -95,8 +94,8 @@ def test_the_power_law_graph_is_whole_and_skewed(store, monkeypatch):
 def test_all_loaders_draw_the_same_batches(store, topology):
     given = options(store, "--topology", topology)
     given.worker = "gnndrive"
-    ended = [_loaders.RUNS[name](given) for name in ("pyg+", "sampling")]
-    ended.append(_loaders.run_gnndrive(given))
+    ended = [epoch.RUNS[name](given) for name in ("pyg+", "sampling")]
+    ended.append(epoch.run_gnndrive(given))
     assert [result["batches"] for result in ended] == [3] * 3
     assert len({result["rows"] for result in ended}) == 1
     assert ended[-1]["topology"] == topology
