@@ -1,7 +1,6 @@
 """Look at the page of `gnndrive report` in Chromium: what is shown, and whether anything overlaps.
 
-It shows the samples of tests/cli/report/html. The tests compute the boxes of the figures' texts by
-themselves, from a table of widths. This script asks a browser, for all texts, at four widths;
+It shows the samples of tests/cli/report/html, at four widths and in both schemes.
 .ci/run calls it where there is a Chromium (Debian's package chromium, 0.4 GB, so that it is not
 installed for it).
 """
@@ -22,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from gnndrive.cli.report.html import page, read_run  # noqa: E402
 from tests.cli.report.html.samples import RUNS  # noqa: E402
 
-WIDTHS = (320, 360, 768, 1200)
+WIDTHS = (320, 400, 768, 1600)
 # Every text's boxes, line by line; two that overlap, or one that reaches out of the page or cannot
 # be seen. What a box of its own scrolls is measured up to that box.
 LOOK = """
@@ -35,7 +34,7 @@ if (document.documentElement.scrollWidth > innerWidth)
 const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walk.nextNode()) {
   const node = walk.currentNode, parent = node.parentElement, text = node.textContent.trim();
-  if (!text || parent.closest('script,title,desc') || !parent.checkVisibility()) continue;
+  if (!text || parent.closest('script') || !parent.checkVisibility()) continue;
   const range = document.createRange(), room = clip(parent);
   range.selectNodeContents(node);
   for (const r of range.getClientRects()) {
@@ -51,15 +50,6 @@ boxes.forEach((a, i) => boxes.slice(i + 1).forEach(b => {
   if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1)
     found.push('overlap: ' + a.text + ' | ' + b.text);
 }));
-for (const e of document.querySelectorAll('svg')) {
-  if (!e.checkVisibility()) continue;
-  const s = e.getBoundingClientRect();
-  for (const t of e.querySelectorAll('text')) {
-    const r = t.getBoundingClientRect();
-    if (r.left < s.left - 1 || r.right > s.right + 1 || r.bottom > s.bottom + 1)
-      found.push('out of its figure: ' + t.textContent);
-  }
-}
 const shown = boxes.map(b => b.text);
 parent.postMessage({name: 'NAME', found, shown}, '*');
 </script>

@@ -1,83 +1,85 @@
-"""`page`: the whole page, made of the figures that the runs have the numbers for."""
+"""`page`: the head of each run, and the sections that the runs have the numbers for."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from gnndrive.cli.report.html.choice import choice_figure
-from gnndrive.cli.report.html.curve import curve_figure
-from gnndrive.cli.report.html.figure import Figure
-from gnndrive.cli.report.html.headline import headline, what_ran
-from gnndrive.cli.report.html.headroom import headroom_figure
-from gnndrive.cli.report.html.memory import plan_figure
-from gnndrive.cli.report.html.pipeline import pipeline_figure
-from gnndrive.cli.report.html.reading import Part
-from gnndrive.cli.report.html.strategies import strategies_figure
+from gnndrive.cli.report.html.bars import (
+    choice_section,
+    headroom_section,
+    plan_section,
+    strategies_section,
+)
+from gnndrive.cli.report.html.pipeline import pipeline_section
+from gnndrive.cli.report.html.plots import curve_section, timeline_section
+from gnndrive.cli.report.html.reading import Part, hit_share
 from gnndrive.cli.report.html.style import stylesheet
-from gnndrive.cli.report.html.timeline import timeline_figure
-from gnndrive.cli.report.html.values import escaped
+from gnndrive.cli.report.html.values import (
+    count,
+    escaped,
+    folded,
+    over,
+    paragraph,
+    seconds,
+    share,
+    size,
+    table,
+)
 
-FIGURES = {
-    "pipeline": pipeline_figure,
-    "timeline": timeline_figure,
-    "memory": plan_figure,
-    "curve": curve_figure,
-    "strategies": strategies_figure,
-    "headroom": headroom_figure,
-    "choice": choice_figure,
+SECTIONS = {
+    "pipeline": ("The pipeline and its rates", pipeline_section),
+    "timeline": ("Queues and waiting over time", timeline_section),
+    "memory": ("Planned memory", plan_section),
+    "curve": ("Hits by size of the feature buffer", curve_section),
+    "strategies": ("Strategies side by side", strategies_section),
+    "headroom": ("Where time can be gained", headroom_section),
+    "choice": ("What each strategy would take", choice_section),
 }
-"""The page's sections, in its order."""
+"""The page's sections, in its order; each gives HTML, or an empty text."""
+KINDS = {
+    "train": "Training",
+    "strategies": "Comparison of strategies",
+    "headroom": "Headroom",
+    "plan": "A plan",
+}
 
 # No script runs and nothing is fetched, whatever a file says.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run on the page.
-
-    Attributes:
-        content: its file.
-        label: what tells it from the others; empty: it is the only one.
-    """
-
-    content: Part
-    label: str
-
-    @property
-    def command(self) -> str:
-        """Its command as it was typed; empty: not known."""
-        return self.content.text("command")
-
-
-def page(paths: Sequence[Path], parts: Sequence[Part]) -> str:
+def page(paths: Sequence[Path], runs: Sequence[Part]) -> str:
     """The page of one or several runs.
 
     Args:
         paths: their files.
-        parts: what the files hold.
+        runs: what the files hold.
 
     Raises:
         ConfigError: a value of a file is not what it has to be; the message says which.
     """
-    several = len(parts) > 1
-    runs = [
-        Run(part, f"Run {number}, {path.name}" if several else "")
-        for number, (path, part) in enumerate(zip(paths, parts, strict=True), 1)
-    ]
-    heads = [headline(run.content, f"{run.label}: " if run.label else "") for run in runs]
+    labels = [""]
+    if len(runs) > 1:
+        labels = [f"Run {number}, {path.name}" for number, path in enumerate(paths, 1)]
+    labelled = list(zip(labels, runs, strict=True))
+    heads = [headline(run, f"{label}: " if label else "") for label, run in labelled]
     sections, links = [], []
-    for anchor, figure_of in FIGURES.items():
-        found = [(run, figure) for run in runs if (figure := figure_of(run.content)) is not None]
-        if found:
-            title = found[0][1].title
-            links.append(f'<li><a href="#{anchor}">{escaped(title)}</a></li>')
-            sections.append(_section(anchor, title, found))
+    for anchor, (title, section_of) in SECTIONS.items():
+        figures = ""
+        for label, run in labelled:
+            inside = section_of(run)
+            if inside and label:
+                figures += f"<h3>{escaped(label)}</h3>"
+            if inside:
+                figures += f"<figure>{inside}{_command(run, 'Made by ')}</figure>"
+        if figures:
+            links.append(f'<li><a href="#{anchor}">{title}</a></li>')
+            sections.append(f'<section id="{anchor}"><h2>{title}</h2>{figures}</section>\n')
     if len(links) > 1:
         heads.append(f'<nav aria-label="sections"><ul>{"".join(links)}</ul></nav>')
-    title = " and ".join(dict.fromkeys(what_ran(run.content) for run in runs))
+    title = " and ".join(dict.fromkeys(what_ran(run) for run in runs))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -89,11 +91,109 @@ def page(paths: Sequence[Path], parts: Sequence[Part]) -> str:
     )
 
 
-def _section(anchor: str, title: str, found: Sequence[tuple[Run, Figure]]) -> str:
-    """A section with the figure of each run that has one."""
-    inside = ""
-    for number, (run, figure) in enumerate(found, 1):
-        if run.label:
-            inside += f"<h3>{escaped(run.label)}</h3>"
-        inside += figure.markup(f"{anchor}{number}", run.command)
-    return f'<section id="{anchor}"><h2>{escaped(title)}</h2>{inside}</section>\n'
+def _command(run: Part, before: str = "") -> str:
+    """The command as it was typed; empty: not known."""
+    command = run.text("command")
+    return f'<p class="command">{before}<code>{escaped(command)}</code></p>' if command else ""
+
+
+def what_ran(run: Part) -> str:
+    """What ran, in a few words."""
+    kind = run.text("kind", "run")
+    return KINDS.get(kind, kind)
+
+
+def headline(run: Part, label: str) -> str:
+    """The head of a run in HTML; `label`: its number, if the page has several."""
+    store = run.text("store")
+    on = f' on <span class="store">{escaped(store)}</span>' if store else ""
+    lines = [f"<h2>{escaped(label)}{escaped(what_ran(run))}{on}</h2>"]
+    lines.append(paragraph(_when_and_where(run), "muted"))
+    lines += [paragraph(verdict, "verdict") for verdict in _verdicts(run)]
+    tiles = "".join(
+        f"<div><dt>{escaped(what)}</dt><dd>{escaped(value)}</dd></div>"
+        for what, value in _first_figures(run)
+    )
+    if tiles:
+        lines.append(f'<dl class="tiles">{tiles}</dl>')
+    epochs = _epochs(run)
+    if epochs:
+        lines.append(folded("The epochs", epochs))
+    return f"<header>{''.join(lines)}{_command(run)}</header>"
+
+
+def _when_and_where(run: Part) -> str:
+    machine = run.part("machine")
+    parts = [_date(run.text("date"))]
+    if machine is not None:
+        processors, memory = (
+            machine.number_or_none("processors"),
+            machine.number_or_none("memory_bytes"),
+        )
+        parts += [
+            "" if processors is None else f"{processors:.0f} processors",
+            "" if memory is None else f"{size(memory)} of memory",
+            f"Python {machine.text('python')}" if machine.has("python") else "",
+            f"torch {machine.text('torch')}" if machine.has("torch") else "",
+        ]
+    return " · ".join(part for part in [*parts, f"gnndrive {run.text('gnndrive')}"] if part)
+
+
+def _date(text: str) -> str:
+    """A date as people write it, or the text if it is none."""
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M %Z").strip()
+    except ValueError:
+        return text
+
+
+def _verdicts(run: Part) -> list[str]:
+    headroom = run.part("headroom")
+    of_headroom = "" if headroom is None else headroom.text("verdict")
+    found = [run.text("verdict"), of_headroom]
+    said = [text for number, text in enumerate(found) if text and text not in found[:number]]
+    return [text[0].upper() + text[1:] for text in said]
+
+
+def _first_figures(run: Part) -> list[tuple[str, str]]:
+    """What to know first of a run that trained."""
+    if not (run.has("batches") and run.has("elapsed_s")):
+        return []
+    elapsed, batches = run.number("elapsed_s"), run.number("batches")
+    waited, read = run.number_or_none("wait_s"), run.number_or_none("bytes_read")
+    figures = [
+        ("a batch", over(elapsed, batches), seconds),
+        ("batches", batches, count),
+        ("of the time waited for batches", over(waited, elapsed), share),
+        ("of the rows were in the buffer", hit_share(run), share),
+        ("read", read, size),
+        ("read a second", over(read, elapsed), lambda value: size(value, "/s")),
+        ("peak memory", run.number_or_none("peak_memory_bytes"), size),
+    ]
+    found = [(what, say(value)) for what, value, say in figures if value is not None]
+    epochs = run.parts("epochs")
+    last = epochs[-1].part("accuracy") if epochs else None
+    for split in () if last is None else last.content:
+        if last is not None and last.has(split):
+            found.append((f"{split} accuracy", share(last.number(split))))
+    return found
+
+
+def _epochs(run: Part) -> str:
+    """The epochs' results as a table; empty: there are none."""
+    epochs = run.parts("epochs")
+    accuracies = [each.part("accuracy") for each in epochs]
+    splits = sorted({split for each in accuracies if each is not None for split in each.content})
+    rows = []
+    for number, (each, accuracy) in enumerate(zip(epochs, accuracies, strict=True), 1):
+        of_splits = [
+            share(None if accuracy is None else accuracy.number_or_none(split)) for split in splits
+        ]
+        epoch, loss = each.number_or_none("epoch"), each.number_or_none("loss")
+        rows.append((
+            f"{number if epoch is None else math.floor(epoch)}",
+            "not a number" if loss is None else f"{loss:.4f}",
+            seconds(each.number_or_none("seconds")), *of_splits,
+        ))  # fmt: skip
+    heads = ("epoch", "loss", "seconds", *(f"{split} accuracy" for split in splits))
+    return table(heads, rows) if rows else ""

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnndrive.cli.measure.verdict import WAITS as WAITS_MATTER
-from gnndrive.cli.report.html.drawing import LINE, Drawing, wrapped
-from gnndrive.cli.report.html.figure import Figure
 from gnndrive.cli.report.html.reading import Part, hit_share, rows_looked_up
-from gnndrive.cli.report.html.values import count, over, seconds, share, size, table
+from gnndrive.cli.report.html.values import (
+    count,
+    escaped,
+    figure,
+    over,
+    seconds,
+    share,
+    size,
+    table,
+)
 
 STAGES = {
     "sampler_wait": "seeds wait for a sampler",
@@ -29,7 +36,6 @@ WAITS = {
     "standby": "wait_slots_s",
 }
 """Where in the figure the loop's waiting is."""
-_PAD, _GAP, _DOWN = 8.0, 24.0, 22.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +58,21 @@ class Box:
     waited: str = ""
     most: bool = False
 
-    def height(self, width: float) -> float:
-        """Its height in px."""
-        inner = sum(box.height(width - 2 * _PAD) + 16 for box in self.inside)
-        return _PAD + LINE * (1 + len(self._lines(width))) + inner + _PAD
-
-    def draw(self, picture: Drawing, x: float, y: float, width: float) -> None:
-        """Draw it with its upper left corner at (x, y)."""
-        kind = f"box {self.kind}" + (" most" if self.most else "")
-        corner = 3 if self.kind == "queue" else 9
-        picture.box(x, y, width, self.height(width), kind, corner=corner)
-        picture.text(x + _PAD, y + _PAD + 11, self.name, "bold")
-        below = y + _PAD + 11 + LINE
-        for line, kind in self._lines(width):
-            picture.text(x + _PAD, below, line, kind)
-            below += LINE
-        below -= 11
-        for number, box in enumerate(self.inside):
-            high = box.height(width - 2 * _PAD)
-            if number:
-                picture.arrow([(x + width / 2, below - 10), (x + width / 2, below + 4)])
-            box.draw(picture, x + _PAD, below + 6, width - 2 * _PAD)
-            below += high + 16
-
-    def _lines(self, width: float) -> list[tuple[str, str]]:
-        """What it says, line by line, each with its class."""
-        room = width - 2 * _PAD
-        said = [(each, "") for line in self.lines for each in wrapped(line, room, 4)]
-        waited = wrapped(self.waited, room, 4, bold=True) if self.waited else []
-        return said + [(line, "accent") for line in waited]
+    def markup(self, arrow: str = "") -> str:
+        """The place in HTML, an item of a list; `arrow`: the style's class of one that leads to
+        it: "to" if it comes from the left on a wide page, "down" if it does not."""
+        kind = f"{self.kind} most" if self.most else self.kind
+        said = "".join(f"<span>{escaped(line)}</span>" for line in self.lines)
+        waited = f'<span class="accent">{escaped(self.waited)}</span>' if self.waited else ""
+        inner = "".join(box.markup("down" if at else "") for at, box in enumerate(self.inside))
+        inner = f"<ol>{inner}</ol>" if inner else ""
+        return f'<li class="box {kind} {arrow}"><b>{self.name}</b>{said}{waited}{inner}</li>'
 
 
-def pipeline_figure(run: Part) -> Figure | None:
-    """The figure of a run that trained; None: it did not."""
+def pipeline_section(run: Part) -> str:
+    """The places that a batch of training goes through."""
     if not (run.has("batches") and run.has("elapsed_s")):
-        return None
-    boxes = _boxes(run)
+        return ""
     waited = ""
     if run.has("wait_disk_s"):
         waited = " You waited: the time in which your loop had no batch because of this place" + (
@@ -97,9 +82,13 @@ def pipeline_figure(run: Part) -> Figure | None:
         "Each box is a place that a batch goes through, with what was measured there; p50 is the "
         f"median of the batches, p99 what one in a hundred exceeds.{_of_which(run)}{waited}"
     )
-    return Figure(
-        "The pipeline and its rates", about, _numbers(run), lambda picture: _draw(picture, boxes)
-    )
+    sample, *others, releasing, standby = _boxes(run)
+    queue, *stages = (box.markup("to") for box in others)
+    last = f'<li class="last to"><ol>{releasing.markup()}{standby.markup("down")}</ol></li>'
+    back = '<li class="back">slots for the next rows</li>'
+    loop = f'<li class="loop"><ol>{"".join(stages)}{last}{back}</ol></li>'
+    picture = f'<ol class="flow">{sample.markup()}{queue}{loop}</ol>'
+    return figure(about, _numbers(run), picture)
 
 
 def _of_which(run: Part) -> str:
@@ -214,53 +203,6 @@ def _waits(run: Part) -> tuple[dict[str, float], str]:
     most = max(waits, key=lambda name: waits[name])
     share = over(sum(waits.values()), run.number("elapsed_s")) or 0.0
     return waits, most if share >= WAITS_MATTER else ""
-
-
-def _draw(picture: Drawing, boxes: list[Box]) -> None:
-    draw = _upright if picture.width < 700 else _level
-    draw(picture, boxes)
-
-
-def _level(picture: Drawing, boxes: list[Box]) -> None:
-    """From left to right; the last two boxes stand below each other."""
-    widths = (134.0, 136.0, 224.0, 130.0, 158.0, 132.0)
-    x, top = 2.0, 2.0
-    centre: dict[str, float] = {}
-    for number, (box, wide) in enumerate(zip(boxes, widths, strict=False)):
-        box.draw(picture, x, top, wide)
-        centre[box.name] = x + wide / 2
-        if number:
-            picture.arrow([(x - _GAP + 1, top + 17), (x - 1, top + 17)])
-        x += wide + _GAP
-    left, wide = x - _GAP - widths[-1], widths[-1]
-    below = top + boxes[-2].height(wide)
-    picture.arrow([(left + wide / 2, below), (left + wide / 2, below + _DOWN - 1)])
-    boxes[-1].draw(picture, left, below + _DOWN, wide)
-    end = below + _DOWN + boxes[-1].height(wide)
-    turn = picture.bottom + 26
-    to = centre["extract"]
-    picture.arrow(
-        [(left + wide / 2, end), (left + wide / 2, turn), (to, turn),
-         (to, top + boxes[2].height(widths[2]) + 1)]
-    )  # fmt: skip
-    picture.text((to + left) / 2, turn - 6, "slots for the next rows", "muted", middle=True)
-
-
-def _upright(picture: Drawing, boxes: list[Box]) -> None:
-    """From the top down, with the way back on the right."""
-    wide, y = picture.width - 24, 2.0
-    middles: dict[str, float] = {}
-    for number, box in enumerate(boxes):
-        if number:
-            picture.arrow([(wide / 2, y), (wide / 2, y + _DOWN - 1)])
-            y += _DOWN
-        box.draw(picture, 2, y, wide - 2)
-        high = box.height(wide - 2)
-        middles[box.name] = y + (high - 40 if box.inside else high / 2)
-        y += high
-    start, to, right = middles["standby"], middles["extract"], picture.width - 8
-    picture.arrow([(wide, start), (right, start), (right, to), (wide + 1, to)])
-    picture.text(2, y + 18, "Right: slots go back for the next rows.", "muted")
 
 
 def _numbers(run: Part) -> str:

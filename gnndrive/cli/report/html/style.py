@@ -58,34 +58,91 @@ td,th{min-width:4.5em;max-width:26em}
 thead th{color:var(--muted);font-weight:600}
 tbody th{font-weight:600}
 tr.strong th,tr.strong td{background:var(--raised);font-weight:600}
-.wide,.narrow{overflow:hidden}
-.wide{display:none}
-svg{display:block;width:100%;height:auto;max-width:420px}
-.wide svg{max-width:none}
-@media(min-width:900px){.wide{display:block}.narrow{display:none}main{padding:24px 20px 64px}
+small{display:block;font-size:.75rem}
+h4{font-size:.8rem;margin:18px 0 12px}
+.picture{font-size:.75rem;line-height:1.35}
+.accent{color:var(--accent);font-weight:600}
+ol{list-style:none;padding:0;margin:0}
+.box{position:relative;border:1.2px solid var(--edge);border-radius:9px;padding:8px}
+.box>b,.box>span{display:block}
+.stage{background:var(--raised)}.queue{border:1.2px dashed var(--muted);border-radius:3px}
+.place{background:var(--card)}
+.most{border:3.5px solid var(--accent)}
+.box ol{margin-top:6px}
+.to,.down{position:relative;margin-top:24px}
+.to::before,.down::before,.back::before{content:"";position:absolute;
+border:4px solid transparent;border-top:6px solid var(--muted);border-bottom:0}
+.to::before,.down::before{left:calc(50% - 4px);bottom:100%}
+.to::after,.down::after{content:"";position:absolute;bottom:calc(100% + 4px);
+left:calc(50% - .75px);height:18px;border-left:1.5px solid var(--muted)}
+.flow{padding-right:24px}.loop{position:relative}
+.back{color:var(--muted);margin-top:4px}
+.back::after{content:"";position:absolute;right:-20px;top:64px;bottom:50px;width:20px;
+border:1.5px solid var(--muted);border-left:0}
+.back::before{right:-5px;top:62px;transform:rotate(90deg)}
+.bars{width:100%;font-size:.75rem}
+.bars *{border:0;max-width:none}
+.bars tr,.bars th,.bars td{display:block;padding:0}
+.bars tr{margin-bottom:12px}
+.bars small{color:var(--muted)}
+.track{position:relative;height:12px;margin:3px 6px 3px 0}
+.track i{position:absolute;left:0;top:0;bottom:0}
+.c1{background:var(--c1)}.c3{background:var(--c3)}.c4{background:var(--c4)}
+.track .range{border:solid var(--text);border-width:0 1.6px;margin:2px 0;
+background:linear-gradient(var(--text),var(--text)) center/100% 1.6px no-repeat}
+.mark,.track .mark{position:absolute;width:9px;height:9px;top:1.5px;margin-left:-4.5px;
+transform:rotate(45deg);background:var(--card);border:1.8px solid var(--text)}
+.legend{display:flex;flex-wrap:wrap;gap:2px 18px;list-style:none;padding:0;margin:-8px 0 12px}
+.legend i{display:inline-block;width:24px;margin-right:6px}
+.legend .line{height:0;border-width:2px 0 0;vertical-align:middle}
+.legend .fill{height:11px;vertical-align:-1px}
+.plot{display:grid;grid-template-columns:58px 1fr;gap:0 6px;padding-right:24px;color:var(--muted)}
+.y{display:flex;flex-direction:column;justify-content:space-between;text-align:right;
+margin:-.675em 0}
+.area{position:relative;height:96px;border:solid var(--edge);border-width:1px 0;
+background:linear-gradient(var(--edge),var(--edge)) center/100% 1px no-repeat}
+#curve .area{height:180px}
+.area svg{position:absolute;width:100%;height:100%;overflow:visible}
+.area i{position:absolute}
+.area .now{top:0;bottom:0;border-left:1.2px dashed var(--text)}
+.area .mark{margin:-4.5px}
+.x{grid-column:2;position:relative;height:20px}
+.x span{position:absolute;top:4px;transform:translateX(-50%);white-space:nowrap}
+.x span::before{content:"";position:absolute;left:50%;top:-4px;height:4px;
+border-left:1px solid var(--edge)}
+.x .wide{display:none}
+polyline{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}
+polyline.k1{stroke:var(--c1)}
+polyline.k2{stroke:var(--c2);stroke-dasharray:7 4}
+polyline.k3{stroke:var(--c3);stroke-dasharray:2 3}
+.line.k1{border-style:solid;border-color:var(--c1)}
+.line.k2{border-style:dashed;border-color:var(--c2)}
+.line.k3{border-style:dotted;border-color:var(--c3)}
+.fill.k1{background:var(--c1)}
+.fill.k2{background:repeating-linear-gradient(135deg,var(--c2) 0 4px,var(--card) 4px 5.6px)}
+.fill.k3{background:radial-gradient(var(--card) 1.6px,transparent 2px) 0 0/8px 8px var(--c3)}
+.fill.k4{background:repeating-linear-gradient(var(--c4) 0 3px,var(--card) 3px 4.6px)}
+.picture i{forced-color-adjust:none;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+@media(min-width:900px){main{padding:24px 20px 64px}
 header,section,nav{padding:22px 26px}
-.tiles{grid-template-columns:repeat(auto-fill,minmax(210px,1fr))}}
-svg text{font-size:12px;fill:var(--text)}
-svg .bold{font-weight:600}
-svg text.muted{fill:var(--muted)}
-svg .accent{fill:var(--accent);font-weight:600}
-.bar.c1,.c1{fill:var(--c1)}.bar.c3,.c3{fill:var(--c3)}.c2{fill:var(--c2)}.c4{fill:var(--c4)}
-.box{stroke:var(--edge);stroke-width:1.2}
-.stage{fill:var(--raised)}.queue{fill:var(--card);stroke:var(--muted);stroke-dasharray:5 3}
-.place{fill:var(--card)}
-.most{stroke:var(--accent);stroke-width:3.5;stroke-dasharray:none}
-polyline{fill:none}
-.arrow{stroke:var(--muted);stroke-width:1.5}.head{fill:var(--muted)}
-.grid{stroke:var(--edge);stroke-width:1}
-.whisker{stroke:var(--text);stroke-width:1.6}
-.mark{fill:var(--card);stroke:var(--text);stroke-width:1.8}
-.line{stroke-width:2}
-.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}.s4{stroke:var(--c4)}
-.dash{stroke-dasharray:7 4}.dots{stroke-dasharray:2 3}.dash-dots{stroke-dasharray:8 3 2 3}
-.now{stroke:var(--text);stroke-width:1.2}
-.ink{stroke:var(--card);stroke-width:1.6;fill:none}.dot{fill:var(--card)}
-.column{stroke:none}
-@media(forced-colors:active){svg text{fill:CanvasText}}
+.tiles{grid-template-columns:repeat(auto-fill,minmax(210px,1fr))}
+.x .wide{display:inline}
+.bars tr{display:grid;grid-template-columns:156px 1fr 240px;gap:0 14px;margin-bottom:8px}
+.bars td:nth-child(2){order:1}
+.flow{display:grid;grid-template-columns:134fr 136fr 224fr 130fr 158fr 132fr;gap:0 24px;
+align-items:start;padding:0}
+.loop,.loop>ol{display:contents}
+.flow .to{margin-top:0}
+.flow .to::before{left:auto;right:100%;bottom:auto;top:15px;transform:rotate(-90deg)}
+.flow .to::after{left:auto;right:calc(100% + 6px);bottom:auto;top:17px;width:17px;height:0;
+border-left:0;border-top:1.5px solid var(--muted)}
+.loop>ol>.box:first-child,.flow .last{align-self:stretch}
+.last>ol{display:flex;flex-direction:column;height:100%}
+.last>ol::after{content:"";flex:1;align-self:center;border-left:1.5px solid var(--muted)}
+.loop>ol>.back{grid-column:3/7;position:relative;height:26px;margin:0 9.2% 0 15.6%;
+border:1.5px solid var(--muted);border-top:0;text-align:center;padding-top:6px}
+.loop>ol>.back::after{display:none}
+.loop>ol>.back::before{left:-4.7px;right:auto;top:-6px;transform:rotate(180deg)}}
 """
 
 

@@ -102,3 +102,17 @@ def paragraph(text: str, kind: str = "") -> str:
     """A paragraph of plain text."""
     of_kind = f' class="{kind}"' if kind else ""
     return f"<p{of_kind}>{escaped(text)}</p>"
+
+
+def figure(about: str, numbers: str, picture: str = "", says: Sequence[str] = ()) -> str:
+    """What a section shows of a run.
+
+    Args:
+        about: how to read it, in a sentence or two.
+        numbers: the numbers in HTML.
+        picture: a picture of them in HTML; empty: the numbers stand open instead.
+        says: what follows from them, one sentence a line.
+    """
+    shown = f'<div class="picture">{picture}</div>{folded("The numbers", numbers)}'
+    lines = "".join(paragraph(line, "says") for line in says)
+    return f"{lines}<figcaption>{escaped(about)}</figcaption>{shown if picture else numbers}"

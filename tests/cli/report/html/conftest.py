@@ -1,12 +1,10 @@
 """Pages of runs, and what is in them."""
 
 import json
-import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -64,8 +62,3 @@ def page_of(tmp_path: Path) -> PageOf:
         return page(paths, [read_run(path) for path in paths])
 
     return made
-
-
-def pictures(content: str) -> list[ElementTree.Element]:
-    """The page's figures; fails if they are no XML."""
-    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", content, re.S)]

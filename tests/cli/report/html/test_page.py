@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from gnndrive.cli.report.html import page, read_run
-from gnndrive.cli.report.html.drawing import NARROW, WIDE
 from gnndrive.cli.report.html.style import DARK, LIGHT, stylesheet
 from gnndrive.common.errors import ConfigError
-from tests.cli.report.html.conftest import Shown, pictures
+from tests.cli.report.html.conftest import Shown
 from tests.cli.report.html.samples import RUNS, envelope, headroom_run, strategies_run, train_run
 
 SHOWN = {
@@ -153,7 +152,7 @@ def evil(value: Any) -> Any:
     if isinstance(value, list):
         return [evil(each) for each in value]
     made = f"{value}\"'><script>alert(1)</script>&lt;\x00\ud800"
-    return made if isinstance(value, str) else value
+    return made if isinstance(value, str) and value else value
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -161,8 +160,7 @@ def test_no_text_of_a_run_becomes_markup(page_of, kind):
     plain, content = page_of(RUNS[kind]()), page_of(evil(RUNS[kind]()))
     assert content.encode()  # no half of a character
     assert not re.search("<script|\x00", content)
-    names = [[tag for tag, _ in Shown(each).tags if tag not in ("text", "rect")]
-             for each in (plain, content)]  # fmt: skip
+    names = [[tag for tag, _ in Shown(each).tags] for each in (plain, content)]
     assert names[0] == names[1]
     assert "<script>alert(1)</script>" in Shown(content).text
 
@@ -225,9 +223,25 @@ def test_a_value_that_cannot_be_is_named(tmp_path, run, place, value, said):
         page([path], [read_run(path)])
 
 
-def test_a_picture_in_two_widths_has_a_title_and_colours_of_both_schemes(page_of):
-    for picture in pictures(page_of(*(run() for run in RUNS.values()))):
-        title, about = (picture.find(tag) for tag in ("title", "desc"))
-        assert picture.get("viewBox", "").split()[2] in (str(WIDE), str(NARROW))
-        assert f"{title.get('id')} {about.get('id')}" == picture.get("aria-labelledby")
+def test_what_is_drawn_lies_in_its_frame_and_colours_are_of_both_schemes(page_of):
+    content = page_of(*(run() for run in RUNS.values()))
+    places = re.findall(
+        r"(?:left|width|top|bottom|height):([-\d.]+)%", content.split("</style>")[1]
+    )
+    assert len(places) > 100
+    assert all(0 <= float(place) <= 100 for place in places)
+    lines = re.findall(r'points="(.*?)"', content)
+    corners = [tuple(map(float, at.split(","))) for line in lines for at in line.split()]
+    assert len(lines) == 7
+    assert all(0 <= x <= 1000 and 0 <= y <= 100 for x, y in corners)
     assert set(re.findall(r"var\(--(\w+)\)", stylesheet())) == set(LIGHT) == set(DARK)
+
+
+def test_bars_have_the_lengths_of_their_values(page_of):
+    content = page_of(headroom_run())
+    widths = [
+        float(width) for width in re.findall(r'class="c\d" style="[^"]*width:([\d.]+)', content)
+    ]
+    longest = 1.1 * 0.99  # the end of the slowest round's line
+    expected = [100 * took / longest for took in (0.99, 0.97, 0.41, 0.24, 0.86)]
+    assert widths == pytest.approx(expected, abs=0.01)
