@@ -48,8 +48,7 @@ def test_all_strategies_run_side_by_side(gnndrive, store, tmp_path, monkeypatch)
     gnndrive("partition", store, "--parts", "8", "--method", "ldg")
     gnndrive("partition", store, *RANDOM, "--name", "random")
     words = ("--batches", "2", "--warm-up", "1", "--rounds", "1", "--memory", "8GB", "--no-limit")
-    made = ("--json", "--png", tmp_path / "all.png")
-    ended = gnndrive(*COMMAND, store, *SMALL, *words, *made)
+    ended = gnndrive(*COMMAND, store, *SMALL, *words, "--json")
     assert (ended.code, "round 1 of 1: 100 %" in ended.err) == (0, True), ended.err
     content = ended.out[ended.out.index("{\n") :]
     found = json.loads(content)
@@ -66,7 +65,6 @@ def test_all_strategies_run_side_by_side(gnndrive, store, tmp_path, monkeypatch)
     assert "inside windows" in runs["hierbatching"]["note"]
     assert "superbatch=2" in runs["ginex"]["note"]
     assert section["loading_bytes"] == 8 * 10**9 - section["process_bytes"] > 0
-    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "run.json").write_text(content)
     assert gnndrive("report", tmp_path / "run.json", "-o", tmp_path / "a.html").code == 0
 
@@ -133,7 +131,7 @@ def test_rounds_are_taken_in_turn_with_medians(gnndrive, planted, fake):
     assert gnndrive(*again[1:], "--json").json["strategies"]["runs"][0]["strategy"] == "gnndrive"
 
 
-def test_the_table_says_what_was_measured(gnndrive, planted, fake, tmp_path):
+def test_the_table_says_what_was_measured(gnndrive, planted, fake):
     """A strategy that fails does not end the rest, and is not tried again."""
     fake.predicted["gnndrive"] = Prediction(1.5, "disk")
     fake.answers = {"gnndrive": {"seconds": 2.0}, "pyg+": {"counters": {}}}
@@ -152,9 +150,8 @@ def test_the_table_says_what_was_measured(gnndrive, planted, fake, tmp_path):
     failed = {"failed": fake.answers["ali+pg"], "seconds_per_batch": None, "predicted_s": None}
     assert runs["ali+pg"].items() >= failed.items()
     assert [each.loader for each in fake.asked].count("ali+pg") == 2  # once in each command
-    words = ("--strategies", "ali+pg", "--png", tmp_path / "none.png")
-    ended = gnndrive(*COMMAND, planted, *SMALL, *words)
-    assert (ended.code, list(tmp_path.iterdir())) == (2, [])  # none has ended
+    ended = gnndrive(*COMMAND, planted, *SMALL, "--strategies", "ali+pg")
+    assert ended.code == 2  # none has ended
 
 
 def test_batches_are_compared_as_far_as_both_go(gnndrive, tmp_path, fake):
@@ -247,13 +244,6 @@ def test_a_limit_that_cannot_be_set_is_said(gnndrive, planted, fake, monkeypatch
         assert ("may hold the whole store" in out) == (answer[0] is None)
     assert fake.limits == [None, group]
     assert "--memory is not given" in gnndrive(*COMMAND, planted, "--strategies", "pyg+").out
-
-
-def test_a_picture_needs_matplotlib(gnndrive, planted, fake, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    refused = gnndrive(*COMMAND, planted, "--png", tmp_path / "all.png").refusal
-    assert "pip install 'gnndrive[plot]'" in refused
-    assert not fake.asked
 
 
 # ---- a loader, and its process

@@ -97,7 +97,6 @@ REFUSED = {
         (("--split", "none"), "--split none is none of the splits"),
         (("--memory", "300MB"), "nothing is left for loading: give more"),
         (("--memory", "lots"), "is no size"),
-        (("--png", "none/at/all.png"), "give a file in a folder that is there"),
     ],
 }
 

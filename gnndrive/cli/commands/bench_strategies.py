@@ -1,7 +1,6 @@
 """`gnndrive bench strategies`: all strategies side by side, in one run and one memory limit.
 
-`strategy_runs.py` measures, `strategy_figures.py` makes the JSON and the table, and
-`strategy_picture.py` the picture.
+`strategy_runs.py` measures, `strategy_figures.py` makes the JSON and the table.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gnndrive.cli.commands import strategy_figures, strategy_picture, strategy_runs
+from gnndrive.cli.commands import strategy_figures, strategy_runs
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
@@ -76,7 +74,6 @@ def strategies(
         bool, typer.Option(help="Whether the memory of each process is limited, if possible.")
     ] = True,
     as_json: Json = False,
-    png: Annotated[Path | None, typer.Option(help="Draw the result to this file.")] = None,
 ) -> None:
     """Time strategies side by side: the same batches, in one memory limit, cold, in turn."""
     opened = open_homogeneous(store, COMMAND)
@@ -87,29 +84,23 @@ def strategies(
         strategy_runs.aligned_warm_up(batches) if warm_up is None else warm_up, seconds, rounds,
         limit,
     )  # fmt: skip
-    if png is not None:
-        strategy_picture.check_picture(png)
     suited = tuple(each.suited(opened) for each in asked.choices)
     asked = replace(asked, choices=suited)
     lacking = _needs(opened, asked)
     del opened  # pages that a process maps cannot be dropped from the page cache
-    run(asked, lacking, as_json=as_json, png=png)
+    run(asked, lacking, as_json=as_json)
 
 
-def run(
-    asked: Comparison, lacking: Mapping[str, str], *,
-    as_json: bool = False, png: Path | None = None,
-) -> None:  # fmt: skip
+def run(asked: Comparison, lacking: Mapping[str, str], *, as_json: bool = False) -> None:
     """Measure, and print the result as text or JSON.
 
     Args:
         asked: what is compared, and how.
         lacking: see `strategy_runs.measure`.
         as_json: whether to print one JSON object.
-        png: the file to draw to; None: nothing is drawn.
 
     Raises:
-        ConfigError: nothing of the memory is left for loading, or the file cannot be written.
+        ConfigError: nothing of the memory is left for loading.
         typer.Exit: no strategy has ended.
     """
     with _limit(asked) as (group, words), Bars() as bars:
@@ -123,8 +114,6 @@ def run(
         print(strategy_figures.report(asked, found, measured))
     if all(each.failed is not None for each in measured.runs):
         raise typer.Exit(2)
-    if png is not None:
-        strategy_picture.draw(content, png)
 
 
 def _split(store: Store, named: str | None) -> str | None:
