@@ -88,8 +88,8 @@ def _range(ends: tuple[float, float] | None, unknown: str = UNKNOWN) -> str:
 def plan_section(run: Part) -> str:
     """What takes how much memory of the host and of the device, and why."""
     plan = run.part("plan")
-    items = [] if plan is None else plan.parts("items")
-    if plan is None or not items:
+    items = plan.parts("items")
+    if not items:
         return ""
     budget = plan.number_or_none("memory")
     bars, rows, says = [], [], []
@@ -128,8 +128,7 @@ FREE = {
 
 def headroom_section(run: Part) -> str:
     """Seconds a batch if one part of the work cost nothing."""
-    measured = run.part("headroom")
-    lines = [] if measured is None else measured.parts("lines")
+    lines = run.part("headroom").parts("lines")
     if not lines:
         return ""
     bars, rows = [], []
@@ -162,8 +161,8 @@ HEADS = (
 def strategies_section(run: Part) -> str:
     """Strategies side by side: seconds a batch, beside what was predicted, and what each reads."""
     compared = run.part("strategies")
-    runs = [] if compared is None else compared.parts("runs")
-    if compared is None or not runs:
+    runs = compared.parts("runs")
+    if not runs:
         return ""
     bars = [_bar(each) for each in runs]
     memory = compared.number_or_none("memory")

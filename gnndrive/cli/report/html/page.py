@@ -21,6 +21,7 @@ from gnndrive.cli.report.html.values import (
     count,
     escaped,
     folded,
+    known,
     over,
     paragraph,
     seconds,
@@ -124,19 +125,15 @@ def headline(run: Part, label: str) -> str:
 
 def _when_and_where(run: Part) -> str:
     machine = run.part("machine")
-    parts = [_date(run.text("date"))]
-    if machine is not None:
-        processors, memory = (
-            machine.number_or_none("processors"),
-            machine.number_or_none("memory_bytes"),
-        )
-        parts += [
-            "" if processors is None else f"{processors:.0f} processors",
-            "" if memory is None else f"{size(memory)} of memory",
-            f"Python {machine.text('python')}" if machine.has("python") else "",
-            f"torch {machine.text('torch')}" if machine.has("torch") else "",
-        ]
-    return " · ".join(part for part in [*parts, f"gnndrive {run.text('gnndrive')}"] if part)
+    parts = [
+        _date(run.text("date")),
+        known(machine.number_or_none("processors"), lambda number: f"{number:.0f} processors"),
+        known(machine.number_or_none("memory_bytes"), lambda nbytes: f"{size(nbytes)} of memory"),
+        f"Python {machine.text('python')}" if machine.has("python") else "",
+        f"torch {machine.text('torch')}" if machine.has("torch") else "",
+        f"gnndrive {run.text('gnndrive')}",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def _date(text: str) -> str:
@@ -148,11 +145,8 @@ def _date(text: str) -> str:
 
 
 def _verdicts(run: Part) -> list[str]:
-    headroom = run.part("headroom")
-    of_headroom = "" if headroom is None else headroom.text("verdict")
-    found = [run.text("verdict"), of_headroom]
-    said = [text for number, text in enumerate(found) if text and text not in found[:number]]
-    return [text[0].upper() + text[1:] for text in said]
+    found = dict.fromkeys([run.text("verdict"), run.part("headroom").text("verdict")])
+    return [text[0].upper() + text[1:] for text in found if text]
 
 
 def _first_figures(run: Part) -> list[tuple[str, str]]:
@@ -171,24 +165,21 @@ def _first_figures(run: Part) -> list[tuple[str, str]]:
         ("peak memory", run.number_or_none("peak_memory_bytes"), size),
     ]
     found = [(what, say(value)) for what, value, say in figures if value is not None]
-    epochs = run.parts("epochs")
-    last = epochs[-1].part("accuracy") if epochs else None
-    for split in () if last is None else last.content:
-        if last is not None and last.has(split):
-            found.append((f"{split} accuracy", share(last.number(split))))
-    return found
+    accuracies = [epoch.part("accuracy") for epoch in run.parts("epochs")[-1:]]
+    return found + [
+        (f"{split} accuracy", share(last.number(split)))
+        for last in accuracies for split in last.content if last.has(split)
+    ]  # fmt: skip
 
 
 def _epochs(run: Part) -> str:
     """The epochs' results as a table; empty: there are none."""
     epochs = run.parts("epochs")
     accuracies = [each.part("accuracy") for each in epochs]
-    splits = sorted({split for each in accuracies if each is not None for split in each.content})
+    splits = sorted({split for each in accuracies for split in each.content})
     rows = []
     for number, (each, accuracy) in enumerate(zip(epochs, accuracies, strict=True), 1):
-        of_splits = [
-            share(None if accuracy is None else accuracy.number_or_none(split)) for split in splits
-        ]
+        of_splits = [share(accuracy.number_or_none(split)) for split in splits]
         epoch, loss = each.number_or_none("epoch"), each.number_or_none("loss")
         rows.append((
             f"{number if epoch is None else math.floor(epoch)}",

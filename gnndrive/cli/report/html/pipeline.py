@@ -10,6 +10,7 @@ from gnndrive.cli.report.html.values import (
     count,
     escaped,
     figure,
+    known,
     over,
     seconds,
     share,
@@ -44,7 +45,7 @@ class Box:
 
     Attributes:
         name: a word of the paper.
-        lines: what was measured there.
+        lines: what was measured there; those that are not known are empty.
         kind: "stage", "queue" or "place".
         inside: the places that it consists of, from the top down.
         waited: the line that says how long the loop waited for it.
@@ -62,7 +63,7 @@ class Box:
         """The place in HTML, an item of a list; `arrow`: the style's class of one that leads to
         it: "to" if it comes from the left on a wide page, "down" if it does not."""
         kind = f"{self.kind} most" if self.most else self.kind
-        said = "".join(f"<span>{escaped(line)}</span>" for line in self.lines)
+        said = "".join(f"<span>{escaped(line)}</span>" for line in self.lines if line)
         waited = f'<span class="accent">{escaped(self.waited)}</span>' if self.waited else ""
         inner = "".join(box.markup("down" if at else "") for at, box in enumerate(self.inside))
         inner = f"<ol>{inner}</ol>" if inner else ""
@@ -93,10 +94,8 @@ def pipeline_section(run: Part) -> str:
 
 def _of_which(run: Part) -> str:
     """Of which epochs the percentiles are, if it is not all of them: each epoch had a loader."""
-    stages, epochs = run.part("stages"), run.parts("epochs")
-    gather = None if stages is None else stages.part("gather")
-    counted = None if gather is None else gather.number_or_none("count")
-    if counted is None or len(epochs) < 2 or counted >= run.number("batches"):
+    counted = run.part("stages").part("gather").number_or_none("count")
+    if counted is None or len(run.parts("epochs")) < 2 or counted >= run.number("batches"):
         return ""
     return " The percentiles are of the last epoch."
 
@@ -105,94 +104,88 @@ def _kept(text: str) -> str:
     return text.replace(" ", "\xa0")
 
 
-def _spread(run: Part, stage: str, before: str = "") -> tuple[str, ...]:
-    """Median and 99th percentile of a stage, if they are known."""
-    stages = run.part("stages")
-    found = None if stages is None else stages.part(stage)
-    if found is None or not found.has("p50_s"):
-        return ()
-    half, most = found.number("p50_s"), found.number_or_none("p99_s")
-    text = before + _kept(f"p50 {seconds(half)}")
-    return (text if most is None else f"{text}, {_kept(f'p99 {seconds(most)}')}",)
+def _spread(run: Part, stage: str, before: str = "") -> str:
+    """Median and 99th percentile of a stage."""
+    found = run.part("stages").part(stage)
+    if not found.has("p50_s"):
+        return ""
+    text = before + _kept(f"p50 {seconds(found.number('p50_s'))}")
+    most = known(found.number_or_none("p99_s"), lambda p99: _kept(f"p99 {seconds(p99)}"))
+    return f"{text}, {most}" if most else text
 
 
-def _mean(run: Part, seconds_of: str, batches: str) -> tuple[str, ...]:
+def _mean(run: Part, seconds_of: str, batches: str) -> str:
     """The mean of a stage that has no percentiles."""
     mean = over(run.number_or_none(seconds_of), run.number_or_none(batches))
-    return () if mean is None else (f"{seconds(mean)} a batch",)
+    return known(mean, lambda each: f"{seconds(each)} a batch")
 
 
-def _queued(run: Part, queue: str) -> tuple[str, ...]:
+def _queued(run: Part, queue: str) -> str:
     """The mean number of batches in a queue, over the intervals."""
-    known = [each for each in run.parts("intervals") if each.has(queue)]
-    weights = [each.number_or_none("interval_s") or 0.0 for each in known]
-    filled = sum(each.number(queue) * w for each, w in zip(known, weights, strict=True))
+    intervals = [each for each in run.parts("intervals") if each.has(queue)]
+    weights = [each.number_or_none("interval_s") or 0.0 for each in intervals]
+    filled = sum(each.number(queue) * w for each, w in zip(intervals, weights, strict=True))
     mean = over(filled, sum(weights))
-    return () if mean is None else (_kept(f"{count(mean)} batches") + " on average",)
+    return known(mean, lambda filled: _kept(f"{count(filled)} batches") + " on average")
 
 
-def _rate(run: Part, name: str, what: str) -> tuple[str, ...]:
-    """Something a second, if it is known."""
+def _rate(run: Part, name: str, what: str) -> str:
     rate = over(run.number_or_none(name), run.number("elapsed_s"))
-    return () if rate is None else (_kept(count(rate)) + f" {what}/s",)
+    return known(rate, lambda rate: _kept(count(rate)) + f" {what}/s")
 
 
 def _boxes(run: Part) -> list[Box]:
     """The figure's places in the order of a batch."""
     elapsed, read = run.number("elapsed_s"), run.number_or_none("bytes_read")
-    bytes_s, each = over(read, elapsed), over(read, run.number_or_none("requests"))
-    disk = Box(
-        "disk",
-        (
-            *((_kept(size(bytes_s, "/s")),) if bytes_s is not None else ()),
-            *_rate(run, "requests", "requests"),
-            *((f"{_kept(size(each))} a request",) if each is not None else ()),
+    disk = (
+        known(over(read, elapsed), lambda rate: _kept(size(rate, "/s"))),
+        _rate(run, "requests", "requests"),
+        known(
+            over(read, run.number_or_none("requests")),
+            lambda each: f"{_kept(size(each))} a request",
         ),
-        "place",
     )
     row_bytes = over(run.number_or_none("bytes_wanted"), rows_looked_up(run))
     loaded = run.number_or_none("rows_loaded")
     useful = over(None if row_bytes is None or loaded is None else row_bytes * loaded, read)
-    staging = Box(
-        "staging",
-        () if useful is None else (f"{_kept(share(min(useful, 1.0)))} of the bytes are rows",),
-        "place",
+    staging = known(
+        useful, lambda useful: f"{_kept(share(min(useful, 1.0)))} of the bytes are rows"
     )
-    hit, slots = hit_share(run), run.number_or_none("buffer_slots")
-    buffer = Box(
-        "feature buffer",
-        (
-            *((_kept(f"{share(hit)} hits"),) if hit is not None else ()),
-            *_rate(run, "rows", "rows"),
-            *_rate(run, "rows_loaded", "rows loaded"),
-            *((_kept(f"{count(slots)} slots"),) if slots is not None else ()),
-        ),
-        "place",
+    buffer = (
+        known(hit_share(run), lambda hits: _kept(f"{share(hits)} hits")),
+        _rate(run, "rows", "rows"),
+        _rate(run, "rows_loaded", "rows loaded"),
+        known(run.number_or_none("buffer_slots"), lambda slots: _kept(f"{count(slots)} slots")),
     )
+    places = (
+        Box("disk", disk, "place"), Box("staging", (staging,), "place"),
+        Box("feature buffer", buffer, "place"),
+    )  # fmt: skip
     waits, most = _waits(run)
 
-    def waited(name: str) -> tuple[str, bool]:
-        said = f"you waited {_kept(seconds(waits[name]))}" if waits.get(name) else ""
-        return said, bool(said) and name == most
+    def stage(name: str, *lines: str, kind: str = "stage", inside: tuple[Box, ...] = ()) -> Box:
+        waited = f"you waited {_kept(seconds(waits[name]))}" if waits[name] else ""
+        return Box(name, lines, kind, inside, waited, bool(waited) and name == most)
 
-    extract = (*_spread(run, "admission", "waits for slots "), *_spread(run, "read", "read "))
-    seeds = _spread(run, "sampler_wait", "seeds wait ")
-    sample = _spread(run, "sample", "sampling ") or _mean(run, "sample_s", "samples")
-    gather = _spread(run, "gather", "gather ") or _mean(run, "gather_s", "batches")
+    def queue(name: str, key: str) -> Box:
+        return Box(name, (_queued(run, key), _spread(run, key)), "queue")
+
+    admission = _spread(run, "admission", "waits for slots ")
+    reading = _spread(run, "read", "read ")
+    if not (admission or reading):
+        reading = _mean(run, "extract_s", "batches")
     return [
-        Box("sample", (*seeds, *sample, *_rate(run, "edges", "edges")), "stage", (),
-            *waited("sample")),
-        Box("extracting queue", (*_queued(run, "extracting_queue"),
-            *_spread(run, "extracting_queue")), "queue"),
-        Box("extract", extract or _mean(run, "extract_s", "batches"), "stage",
-            (disk, staging, buffer), *waited("extract")),
-        Box("training queue", (*_queued(run, "training_queue"),
-            *_spread(run, "training_queue")), "queue"),
-        Box("train", (*_rate(run, "batches", "batches"), *gather,
-            *_spread(run, "output_queue", "waits for you "),
-            *_spread(run, "step", "step ")), "stage", (), *waited("train")),
+        stage("sample", _spread(run, "sampler_wait", "seeds wait "),
+              _spread(run, "sample", "sampling ") or _mean(run, "sample_s", "samples"),
+              _rate(run, "edges", "edges")),
+        queue("extracting queue", "extracting_queue"),
+        stage("extract", admission, reading, inside=places),
+        queue("training queue", "training_queue"),
+        stage("train", _rate(run, "batches", "batches"),
+              _spread(run, "gather", "gather ") or _mean(run, "gather_s", "batches"),
+              _spread(run, "output_queue", "waits for you "), _spread(run, "step", "step ")),
         Box("releasing queue", (), "queue"),
-        Box("standby", _rate(run, "evictions", "rows leave"), "place", (), *waited("standby")),
+        stage("standby", _rate(run, "evictions", "rows leave"), kind="place"),
     ]  # fmt: skip
 
 
@@ -208,13 +201,13 @@ def _waits(run: Part) -> tuple[dict[str, float], str]:
 def _numbers(run: Part) -> str:
     """Every stage's latencies, and the counters that the figure shows."""
     found = run.part("stages")
-    stages = {} if found is None else {name: found.part(name) for name in STAGES}
+    stages = {name: found.part(name) for name in STAGES if found.has(name)}
     rows = [
         (
             name, STAGES[name], count(stage.number_or_none("count")),
             *(seconds(stage.number_or_none(f"{each}_s")) for each in ("mean", "p50", "p90", "p99")),
         )
-        for name, stage in stages.items() if stage is not None
+        for name, stage in stages.items()
     ]  # fmt: skip
     heads = ("stage", "what a batch does", "batches", "mean", "p50", "p90", "p99")
     elapsed = run.number("elapsed_s")

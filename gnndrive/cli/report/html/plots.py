@@ -306,8 +306,8 @@ class Point:
 def curve_section(run: Part) -> str:
     """The miss-ratio curve: what a larger or a smaller feature buffer would give."""
     curve = run.part("miss_ratio")
-    points = [] if curve is None else _points(curve)
-    if curve is None or len(points) < 2:
+    points = _points(curve)
+    if len(points) < 2:
         return ""
     now = curve.number_or_none("buffer_bytes")
     of = curve.text("table")

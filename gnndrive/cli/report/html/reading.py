@@ -88,15 +88,13 @@ class Part:
             self._refuse(name, "a text")
         return value
 
-    def part(self, name: str) -> Part | None:
-        """An object; None: it is absent.
+    def part(self, name: str) -> Part:
+        """An object, without entries if it is absent.
 
         Raises:
             ConfigError: it is anything else.
         """
-        if not self.has(name):
-            return None
-        value = self.content[name]
+        value = self.content[name] if self.has(name) else {}
         if not isinstance(value, dict):
             self._refuse(name, "an object")
         return Part(value, self._at(name))

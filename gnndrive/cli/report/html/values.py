@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gnndrive.common.memory import format_size
 
@@ -65,6 +65,11 @@ def share(value: float | None) -> str:
 def times(value: float | None) -> str:
     """A ratio: "1.4 times"."""
     return UNKNOWN if value is None else f"{value:.2f} times"
+
+
+def known(value: float | None, say: Callable[[float], str]) -> str:
+    """A value in words; empty: it is not known."""
+    return "" if value is None else say(value)
 
 
 def over(part: float | None, whole: float | None) -> float | None:
