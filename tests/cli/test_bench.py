@@ -20,7 +20,7 @@ def test_io_as_text_and_as_json(gnndrive, blocks):
     options = ("--filename", blocks, "--bs", "4k", "--iodepth", 8, "--size", "128k")
     ended = gnndrive("bench", "io", *options)
     assert (ended.code, ended.err) == (0, "")
-    assert re.search(r"read: IOPS=.*\(128\.0KiB/", ended.out)
+    assert re.search(r"read: IOPS=.*\(131 KB/", ended.out)
     said = gnndrive(
         "bench", "io", f"--filename={blocks}", "--bs=512", "--direct=0", "--numjobs=2",
         "--ioengine=threads", "--iodepth_batch_submit=2", "--iodepth_batch_complete_min=2",

@@ -1,8 +1,8 @@
-"""Reports in fio's form, as text and as JSON with fio's keys, so that fio's readers can parse them.
+"""Reports in fio's form: as text, and as JSON with fio's keys, which fio's readers can parse.
 
-Units are fio's: `bw` is in KiB/s, `runtime` in milliseconds, `usr_cpu` in per cent of one core. CPU
-time is that of the whole process, Python included. Jobs are reported together, as with
-`--group_reporting`.
+Units of the JSON are fio's: `bw` is in KiB/s, `runtime` in milliseconds, `usr_cpu` in per cent of
+one core. CPU time is that of the whole process, Python included. Jobs are reported together, as
+with `--group_reporting`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from gnndrive.cli.measure.fio import FioResult, Spread, spread
 from gnndrive.cli.measure.latency import PERCENTILES, Histogram
 from gnndrive.cli.measure.raw import IoOptions
 from gnndrive.cli.measure.rows import RowsResult
+from gnndrive.cli.report.text import si
+from gnndrive.common.memory import format_size
 from gnndrive.common.records import DiskCost
 
 _UP_TO = {
@@ -27,36 +29,13 @@ _UP_TO = {
 }
 
 
-def kilo(number: float) -> str:
-    """A count as fio writes it: 950, 9521, 94.6k, 1234k."""
-    if number < 10_000:
-        return f"{number:.0f}"
-    return f"{number / 1000:.1f}k" if number < 1_000_000 else f"{number / 1000:.0f}k"
-
-
-def _binary(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f}{unit}" if unit == "B" or count >= 1000 else f"{count:.1f}{unit}"
-
-
-def _decimal(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.1f}{unit}"
-
-
 # ---- fio's text
 
 
 def io_report(options: IoOptions, driven: Driven) -> str:
     """Report raw reads as fio does."""
     head = (
-        f"gnndrive: (g=0): rw={options.rw}, bs={_binary(options.bs)}, "
+        f"gnndrive: (g=0): rw={options.rw}, bs={options.bs}, "
         f"ioengine={options.ioengine}, iodepth={options.iodepth}, numjobs={options.numjobs}, "
         f"direct={int(options.direct)}"
     )
@@ -67,8 +46,8 @@ def _read_lines(driven: Driven) -> list[str]:
     seconds, latency = driven.runtime_s, driven.latency
     speed = driven.nbytes / seconds
     lines = [
-        f"  read: IOPS={kilo(driven.iops)}, BW={_binary(speed)}/s "
-        f"({_decimal(speed)}/s)({_binary(driven.nbytes)}/{seconds * 1000:.0f}msec)"
+        f"  read: IOPS={si(driven.iops)}, BW={format_size(speed)}/s "
+        f"({format_size(driven.nbytes)}/{seconds * 1000:.0f}msec)"
     ]
     named = (("    slat", latency.slat), ("    clat", latency.clat), ("     lat", latency.lat))
     lines += [_latency_line(name, times) for name, times in named if times.count]
@@ -219,9 +198,9 @@ def rows_report(result: RowsResult) -> str:
     speed, wanted = driven.nbytes / driven.runtime_s, driven.rows * result.row_bytes
     lines = [
         f"gnndrive: {driven.rows:,} rows of {result.row_bytes:,} bytes in {driven.runtime_s:.2f} s:"
-        f" {kilo(result.rows_per_s)} rows/s",
-        f"  read      : IOPS={kilo(driven.iops)}, BW={_binary(speed)}/s; "
-        f"{_binary(driven.nbytes / max(driven.requests, 1))} a request",
+        f" {si(result.rows_per_s)} rows/s",
+        f"  read      : IOPS={si(driven.iops)}, BW={format_size(speed)}/s; "
+        f"{format_size(driven.nbytes / max(driven.requests, 1))} a request",
         f"  requests  : {driven.requests:,}, {driven.rows / max(driven.requests, 1):.2f} rows each "
         "(one request a row: 1.00)",
         f"  bytes     : {driven.nbytes / max(wanted, 1):.2f} read for each one wanted; gaps of up "
@@ -274,13 +253,13 @@ def against_report(
     """Report one line per run, then medians and ranges."""
     what, name = compared["what"], compared["fio version"]
     lines = [
-        f"run {number}: {kilo(mine)} {what} beside {name}'s {kilo(their.iops)} IOPS: "
+        f"run {number}: {si(mine)} {what} beside {name}'s {si(their.iops)} IOPS: "
         f"{mine / their.iops:.3f}"
         for number, (mine, their) in enumerate(zip(figures, fios, strict=True), 1)
     ]
 
     def shown(figure: Spread) -> str:
-        return f"{kilo(figure.median)} ({kilo(figure.least)} to {kilo(figure.most)})"
+        return f"{si(figure.median)} ({si(figure.least)} to {si(figure.most)})"
 
     ratio = compared["ratio"]
     lines.append(
@@ -293,7 +272,7 @@ def against_report(
 
 def costs(cost: DiskCost) -> str:
     """Describe a calibration in one line."""
-    speed = f" ({_decimal(1 / cost.byte_s)}/s)" if cost.byte_s else ""
+    speed = f" ({format_size(1 / cost.byte_s)}/s)" if cost.byte_s else ""
     return (
         f"{cost.request_s * 1e6:.2f} µs a request and {cost.byte_s * 1e9:.3f} ns a byte{speed} at "
         f"depth {cost.depth}, within {100 * misfit(cost):.0f} %, {cost.engine}, {cost.date[:10]}"
@@ -306,8 +285,8 @@ def points_report(cost: DiskCost) -> str:
     for size, seconds in medians(cost.points):
         each = [t for nbytes, t in cost.points if nbytes == size]
         lines.append(
-            f"  {_binary(size):>8}: {seconds * 1e6:6.2f} µs a read ({min(each) * 1e6:.2f} to "
-            f"{max(each) * 1e6:.2f}), {kilo(1 / seconds)} IOPS, {_decimal(size / seconds)}/s; "
+            f"  {size:>7,} bytes: {seconds * 1e6:6.2f} µs a read ({min(each) * 1e6:.2f} to "
+            f"{max(each) * 1e6:.2f}), {si(1 / seconds)} IOPS, {format_size(size / seconds)}/s; "
             f"the line says {cost.seconds(1, size) * 1e6:.2f} µs"
         )
     return "\n".join(lines)

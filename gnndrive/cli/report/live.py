@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gnndrive.cli.report.text import Stats, mib, percent, ratio, si
+from gnndrive.cli.report.text import Stats, percent, ratio, si
+from gnndrive.common.memory import format_size
 
 WINDOW_S = 5.0  # rates are averages over about the last five seconds
 REDRAW_S = 0.1  # a terminal is drawn at most ten times a second
@@ -124,7 +125,7 @@ class LiveLine:
             f"s{sampling} x{extracting} t{training}",
             f"{si(ratio(rows, seconds))} rows/s",
             f"{si(ratio(requests, seconds))} IOPS",
-            f"{mib(ratio(read, seconds))}/s",
+            f"{format_size(ratio(read, seconds))}/s",
             f"hit {percent(hits, hits + waited + loaded)}",
         ]
         if loss is not None:

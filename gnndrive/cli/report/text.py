@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gnndrive.common.memory import format_size
+
 Stats = Mapping[str, Any]
 LOOKED_UP = ("rows_hit", "rows_waited", "rows_loaded")
 
@@ -23,24 +25,12 @@ def ratio(part: float, whole: float) -> float:
 
 
 def si(number: float) -> str:
-    """A count with a decimal prefix and at most one decimal: 950, 12.3 k, 1.1 M."""
+    """A count with a decimal prefix and three digits, or more above 999 G: 950, 12.3 k, 1.1 M."""
     for prefix in ("", " k", " M", " G"):
         if number < 999.5 or prefix == " G":
             break
         number /= 1000
-    digits = 0 if number >= 99.95 or (prefix == "" and number == int(number)) else 1
-    return f"{number:.{digits}f}{prefix}"
-
-
-def mib(count: float) -> str:
-    """Bytes in binary units: 512 B, 64.0 KiB, 256.0 MiB, 1.5 GiB."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 1023.95 or unit == "GiB":
-            break
-    return f"{count:.1f} {unit}"
+    return f"{number:.0f}{prefix}" if number >= 999.5 else f"{number:.3g}{prefix}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -118,16 +108,16 @@ def final_report(
         "rows": f"{si(of('rows'))}, {si(rates['rows_per_s'])}/s; "
         f"hit {percent(of('rows_hit'), rows)}, shared {percent(of('rows_waited'), rows)}, "
         f"loaded {percent(of('rows_loaded'), rows)}",
-        "reads": f"IOPS={si(rates['requests_per_s'])}, BW={mib(rates['read_bytes_per_s'])}/s, "
-        f"{si(of('requests'))} requests of {mib(rates['bytes_per_request'])}, "
-        f"{si(of('retries'))} retries",
-        "bytes": f"{mib(of('bytes_read'))} read, {mib(of('bytes_wanted'))} wanted "
+        "reads": f"IOPS={si(rates['requests_per_s'])}, "
+        f"BW={format_size(rates['read_bytes_per_s'])}/s, {si(of('requests'))} requests of "
+        f"{format_size(rates['bytes_per_request'])}, {si(of('retries'))} retries",
+        "bytes": f"{format_size(of('bytes_read'))} read, {format_size(of('bytes_wanted'))} wanted "
         f"({100 * rates['wanted_rate']:.1f} %)",
         "stages": f"sample {of('sample_s'):.1f} s, extract {of('extract_s'):.1f} s, "
         f"gather {of('gather_s'):.1f} s, summed over workers",
         "waiting": f"{of('wait_s'):.1f} s for batches, "
         f"{percent(of('wait_s'), elapsed)} of the time",
-        "memory": f"peak {mib(peak)}, feature buffer {mib(of('buffer_bytes'))} "
+        "memory": f"peak {format_size(peak)}, feature buffer {format_size(of('buffer_bytes'))} "
         f"({si(of('buffer_slots'))} slots)",
         **(results or {}),
     }

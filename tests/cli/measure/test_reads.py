@@ -309,13 +309,11 @@ def test_gnndrives_report_has_the_form_of_fios(blocks):
     shares = [*job["latency_ns"].values(), *job["latency_us"].values(), *job["latency_ms"].values()]
     assert sum(shares) == pytest.approx(100)
     said = text.io_report(options, driven)
-    for part in ("rw=randread, bs=4.0KiB", "  read: IOPS=", "slat (", "clat (", " lat (",
+    for part in ("rw=randread, bs=4096", "  read: IOPS=", "slat (", "clat (", " lat (",
                  "clat percentiles (", "99.99th=[", "  cpu          : usr="):  # fmt: skip
         assert part in said
     plain = text.io_report(options, raw.run(IoOptions(str(blocks), reads=50, slat=False)))
     assert ("slat (" in plain, "lat percentiles (" in plain) == (False, True)
-    counts = {5: "5", 950: "950", 9521: "9521", 94_613: "94.6k", 1_234_567: "1235k"}
-    assert {count: text.kilo(count) for count in counts} == counts
 
 
 # ---- the calibration

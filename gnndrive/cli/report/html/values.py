@@ -9,7 +9,9 @@ import html
 import re
 from collections.abc import Callable, Sequence
 
+from gnndrive.cli.report.text import si
 from gnndrive.common.memory import format_size
+from gnndrive.plan.strategy_costs import duration
 
 UNKNOWN = "not known"
 # Controls, halves of characters, and marks that turn the direction of what follows.
@@ -23,15 +25,7 @@ def escaped(text: str) -> str:
 
 def seconds(value: float | None) -> str:
     """Seconds in the unit that leaves a number from 1 on: "13.2 ms"."""
-    if value is None:
-        return UNKNOWN
-    if value == 0:
-        return "0 s"
-    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1, 1e3, "ms"), (600, 1, "s")):
-        if value < limit:
-            return f"{three_digits(value * factor)} {unit}"
-    minutes = f"{value / 60:.0f} min"
-    return minutes if value < 7200 else f"{three_digits(value / 3600)} h"
+    return UNKNOWN if value is None else duration(value)
 
 
 def size(value: float | None, per: str = "") -> str:
@@ -40,21 +34,8 @@ def size(value: float | None, per: str = "") -> str:
 
 
 def count(value: float | None, per: str = "") -> str:
-    """A count with three digits or more: "950", "12.3 k", "1.1 M"; `per`: such as "/s"."""
-    if value is None:
-        return UNKNOWN
-    for prefix in ("", " k", " M", " G"):
-        if value < 999.5 or prefix == " G":
-            break
-        value /= 1000
-    return f"{three_digits(value)}{prefix}{per}"
-
-
-def three_digits(value: float) -> str:
-    """A number with three digits, or with all of those before the point."""
-    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
-    text = f"{value:.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """A count with three digits: "950", "12.3 k", "1.1 M"; `per`: such as "/s"."""
+    return UNKNOWN if value is None else f"{si(value)}{per}"
 
 
 def share(value: float | None) -> str:
