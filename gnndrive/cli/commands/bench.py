@@ -219,16 +219,9 @@ def _show_against_fio(
     fios: list[fio.FioResult],
     as_json: bool,
 ) -> None:
-    compared = text.ratios(what, figures, fios)
+    compared, lines = fio.against(what, figures, fios)
     if as_json:
-        spreads = {
-            name: asdict(value) if isinstance(value, fio.Spread) else value
-            for name, value in compared.items()
-        }
-        runs = [
-            {"ours": mine, "fio": asdict(their)} for mine, their in zip(figures, fios, strict=True)
-        ]
-        print(json.dumps({**content, "against fio": {**spreads, "runs": runs}}, indent=2))
+        print(json.dumps({**content, "against fio": compared}, indent=2))
         return
     print(report)
-    print(text.against_report(compared, figures, fios))
+    print(lines)

@@ -11,10 +11,11 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from gnndrive.cli.measure.raw import IoOptions
+from gnndrive.cli.report.text import si
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.disk.engines.threads import THREADS_MAX
 
@@ -39,24 +40,6 @@ class FioResult:
     sys_cpu: float
     lat_ns_mean: float
     clat_ns_p99: float
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """One figure over several runs.
-
-    Attributes:
-        median, least, most: of the figure over the runs.
-    """
-
-    median: float
-    least: float
-    most: float
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Median and range of at least one value."""
-    return Spread(statistics.median(values), min(values), max(values))
 
 
 def require_fio() -> str:
@@ -164,3 +147,42 @@ def in_turn(
             results.append(run_gnndrive())
             fios.append(run_fio())
     return results, fios
+
+
+def against(
+    what: str, figures: Sequence[float], fios: Sequence[FioResult]
+) -> tuple[dict[str, Any], str]:
+    """Compare the figure of each gnndrive run with the IOPS of the fio run beside it.
+
+    Args:
+        what: the figure's name, "IOPS" or "rows/s".
+        figures, fios: gnndrive's figures and fio's results, one of each per run.
+
+    Returns:
+        The comparison for JSON, and as text: a line for each run, then medians and ranges.
+    """
+    version, theirs = fios[0].version, [one.iops for one in fios]
+    each = [mine / their for mine, their in zip(figures, theirs, strict=True)]
+    ours, fio, ratio = _spread(figures), _spread(theirs), _spread(each)
+    lines = [
+        f"run {number}: {si(mine)} {what} beside {version}'s {si(their)} IOPS: {mine / their:.3f}"
+        for number, (mine, their) in enumerate(zip(figures, theirs, strict=True), 1)
+    ]
+
+    def shown(figure: dict[str, float]) -> str:
+        return f"{si(figure['median'])} ({si(figure['least'])} to {si(figure['most'])})"
+
+    lines.append(
+        f"median of {len(figures)} in turn: {shown(ours)} {what} beside {shown(fio)} IOPS: ratio "
+        f"{ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['most']:.3f})"
+    )
+    runs = [{"ours": mine, "fio": asdict(their)} for mine, their in zip(figures, fios, strict=True)]
+    content = {
+        "what": what, "fio version": version, "ours": ours, "fio": fio, "ratio": ratio,
+        "runs": runs,
+    }  # fmt: skip
+    return content, "\n".join(lines)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}

@@ -8,13 +8,11 @@ with `--group_reporting`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from gnndrive.cli.measure.calibrate import medians, misfit
 from gnndrive.cli.measure.drive import Driven
-from gnndrive.cli.measure.fio import FioResult, Spread, spread
 from gnndrive.cli.measure.latency import PERCENTILES, Histogram
 from gnndrive.cli.measure.raw import IoOptions
 from gnndrive.cli.measure.rows import RowsResult
@@ -189,7 +187,7 @@ def _distribution(times: Histogram) -> dict[str, dict[str, float]]:
     return shares
 
 
-# ---- rows, comparisons, the calibration
+# ---- rows, the calibration
 
 
 def rows_report(result: RowsResult) -> str:
@@ -232,42 +230,6 @@ def rows_json(result: RowsResult) -> dict[str, Any]:
         "usr_cpu": driven.usr_cpu,
         "sys_cpu": driven.sys_cpu,
     }
-
-
-def ratios(what: str, figures: Sequence[float], fios: Sequence[FioResult]) -> dict[str, Any]:
-    """Compare the figure of each gnndrive run with the IOPS of the fio run beside it.
-
-    Args:
-        what: the figure's name, "IOPS" or "rows/s".
-        figures, fios: gnndrive's figures and fio's results, one of each per run.
-    """
-    theirs = [one.iops for one in fios]
-    each = [mine / their for mine, their in zip(figures, theirs, strict=True)]
-    named = {"ours": spread(figures), "fio": spread(theirs), "ratio": spread(each)}
-    return {"what": what, "fio version": fios[0].version, **named}
-
-
-def against_report(
-    compared: dict[str, Any], figures: Sequence[float], fios: Sequence[FioResult]
-) -> str:
-    """Report one line per run, then medians and ranges."""
-    what, name = compared["what"], compared["fio version"]
-    lines = [
-        f"run {number}: {si(mine)} {what} beside {name}'s {si(their.iops)} IOPS: "
-        f"{mine / their.iops:.3f}"
-        for number, (mine, their) in enumerate(zip(figures, fios, strict=True), 1)
-    ]
-
-    def shown(figure: Spread) -> str:
-        return f"{si(figure.median)} ({si(figure.least)} to {si(figure.most)})"
-
-    ratio = compared["ratio"]
-    lines.append(
-        f"median of {len(figures)} in turn: {shown(compared['ours'])} {what} beside "
-        f"{shown(compared['fio'])} IOPS: ratio {ratio.median:.3f} ({ratio.least:.3f} to "
-        f"{ratio.most:.3f})"
-    )
-    return "\n".join(lines)
 
 
 def costs(cost: DiskCost) -> str:

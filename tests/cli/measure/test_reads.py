@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gnndrive.cli.measure import calibrate, fio, raw, rows, text
 from gnndrive.cli.measure.calibrate import READ_BYTES, ROUNDS, fit, medians, misfit
-from gnndrive.cli.measure.fio import FioResult, fio_command, in_turn, parse_fio, spread
+from gnndrive.cli.measure.fio import FioResult, against, fio_command, in_turn, parse_fio
 from gnndrive.cli.measure.latency import Histogram, merged
 from gnndrive.cli.measure.raw import IoOptions, block_count, block_numbers
 from gnndrive.cli.measure.rows import RowsOptions
@@ -288,9 +288,8 @@ def test_runs_alternate_and_ratios_compare_those_of_each_pair():
     assert (order, list(map(len, both))) == (["ours", "fio", "fio", "ours", "ours", "fio"], [3, 3])
     ours = [90.0, 200.0, 110.0]
     theirs = [FioResult("fio-3.33", iops, 0, 0, 0, 0, 0) for iops in (100.0, 200.0, 100.0)]
-    compared = text.ratios("IOPS", ours, theirs)
-    assert compared["ratio"] == spread([0.9, 1.0, 1.1])
-    said = text.against_report(compared, ours, theirs)
+    compared, said = against("IOPS", ours, theirs)
+    assert compared["ratio"] == {"median": 1.0, "least": 0.9, "most": 1.1}
     assert "run 1: 90 IOPS beside fio-3.33's 100 IOPS: 0.900" in said
     assert "ratio 1.000 (0.900 to 1.100)" in said
 
