@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from time import perf_counter
 
-from gnndrive.cli.measure.latency import Latency, merged
+from gnndrive.cli.measure.latency import Latency
 from gnndrive.common.errors import ConfigError, ReadError
 from gnndrive.common.records import EngineSettings, Stretch
 from gnndrive.disk.engines.threads import Threads
@@ -134,7 +134,7 @@ async def _drive(
         ctx=after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw,
         majf=after.ru_majflt - before.ru_majflt,
         minf=after.ru_minflt - before.ru_minflt,
-        latency=merged(one.latency() for one in engines),
+        latency=sum((Latency.of(one.latency()) for one in engines), Latency()),
     )
 
 

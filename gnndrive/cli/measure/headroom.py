@@ -6,9 +6,9 @@ as full as they are in the middle of an epoch (twice as many where the buffer is
 the run goes on into further epochs if one is short.
 
 Before the first round the batches are drawn once, with a free disk. Their samples are kept for the
-runs with a free sampler (`free_sampler.py`), a few whole batches for those with a free loader, and
-the page cache gets the adjacency for those with a free disk (`free_engine.py`). Rows that were
-not read are zeros, so the training step must take as long for any values, as a model's does.
+runs with a free sampler, a few whole batches for those with a free loader, and the page cache gets
+the adjacency for those with a free disk (`free.py`). Rows that were not read are zeros, so the
+training step must take as long for any values, as a model's does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Literal
 
-from gnndrive.cli.measure.free_engine import FreeReads
-from gnndrive.cli.measure.free_sampler import KeptSamples, bytes_of, with_replaying_sampler
+from gnndrive.cli.measure.free import FreeReads, KeptSamples, bytes_of, with_replaying_sampler
 from gnndrive.cli.measure.verdict import Headroom
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, format_size

@@ -6,7 +6,6 @@ minimum and maximum are exact, the other figures are right to a bucket's width, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -38,6 +37,14 @@ class Histogram:
     buckets: Int64Array = field(
         default_factory=lambda: np.zeros(lib.GD_LATENCY_BUCKETS, np.int64), repr=False
     )
+
+    @classmethod
+    def of(cls, counted: Any) -> Histogram:
+        """What a `gd_histogram` of the C core has counted."""
+        buckets = np.empty(lib.GD_LATENCY_BUCKETS, np.int64)
+        ffi.memmove(pointer(buckets), counted.bucket, buckets.nbytes)
+        ends = int(counted.min_ns), int(counted.max_ns)
+        return cls(int(counted.count), int(counted.sum_ns), *ends, buckets)
 
     def __add__(self, other: Histogram) -> Histogram:
         if not (self.count and other.count):
@@ -91,30 +98,13 @@ class Latency:
     clat: Histogram = field(default_factory=Histogram)
     lat: Histogram = field(default_factory=Histogram)
 
+    @classmethod
+    def of(cls, counted: Any) -> Latency:
+        """What a `gd_latency *` of the C core has counted."""
+        return cls(*map(Histogram.of, (counted.slat, counted.clat, counted.lat)))
+
     def __add__(self, other: Latency) -> Latency:
         return Latency(self.slat + other.slat, self.clat + other.clat, self.lat + other.lat)
-
-
-def merged(latencies: Iterable[Any]) -> Latency:
-    """Merge one C `gd_latency *` of each engine to one `Latency`."""
-    total = ffi.new("gd_latency *")
-    for one in latencies:
-        for name in ("slat", "clat", "lat"):
-            into, source = getattr(total, name), getattr(one, name)
-            lib.gd_histogram_merge(ffi.addressof(into), ffi.addressof(source))
-    return Latency(_histogram(total.slat), _histogram(total.clat), _histogram(total.lat))
-
-
-def _histogram(counted: Any) -> Histogram:
-    buckets = np.empty(lib.GD_LATENCY_BUCKETS, np.int64)
-    ffi.memmove(pointer(buckets), counted.bucket, buckets.nbytes)
-    return Histogram(
-        int(counted.count),
-        int(counted.sum_ns),
-        int(counted.min_ns),
-        int(counted.max_ns),
-        buckets,
-    )
 
 
 @cache

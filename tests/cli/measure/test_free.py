@@ -14,8 +14,7 @@ import torch
 
 from gnndrive import NeighborLoader
 from gnndrive import open as open_store
-from gnndrive.cli.measure.free_engine import FreeReads
-from gnndrive.cli.measure.free_sampler import KeptSamples, with_replaying_sampler
+from gnndrive.cli.measure.free import FreeReads, KeptSamples, with_replaying_sampler
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gnndrive.cli.measure import calibrate, fio, raw, rows, text
 from gnndrive.cli.measure.calibrate import READ_BYTES, ROUNDS, fit, medians, misfit
 from gnndrive.cli.measure.fio import FioResult, against, fio_command, in_turn, parse_fio
-from gnndrive.cli.measure.latency import Histogram, merged
+from gnndrive.cli.measure.latency import Histogram, Latency
 from gnndrive.cli.measure.raw import IoOptions, block_count, block_numbers
 from gnndrive.cli.measure.rows import RowsOptions
 from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreError
@@ -51,7 +51,7 @@ def histogram(*parts):
         latencies.append(ffi.new("gd_latency *"))
         for ns in part:
             lib.gd_histogram_add(ffi.addressof(latencies[-1].lat), ns)
-    return merged(latencies).lat
+    return sum(map(Latency.of, latencies), Latency()).lat
 
 
 def test_small_times_are_exact():
@@ -363,7 +363,7 @@ def test_a_store_too_small_to_measure_is_refused(tmp_path):
     x = np.empty((0, DIM), np.float32)
     tiny = write_store(tmp_path / "tiny.gnn", indptr=[0], indices=[], nodes={"x": x})
     with pytest.raises(ConfigError, match="needs no calibration"):
-        calibrate.calibrate(tiny, reads=1, features="x")
+        calibrate.calibrate(tiny, reads=1)
 
 
 def test_a_read_only_folder_is_refused_before_measuring(store, monkeypatch):

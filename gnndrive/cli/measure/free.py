@@ -1,6 +1,14 @@
-"""A sampler that is free: it draws each batch once, keeps the sample, and then replays it.
+"""What `gnndrive bench headroom` makes free: reads without a disk, and samples that are replayed.
 
-`gnndrive bench headroom` puts `replaying(…)` into a strategy in place of its sampler. While
+`FreeReads` is a loader's `engine=` for which the disk is free: rows land at once, as zeros, and no
+read is carried out. It does all that the threads engine does but for the disk: extents are taken,
+rows are copied out of staging to their places, the event loop is woken. The bytes come from
+/dev/zero, so a training step that looks at them takes its usual time, but learns nothing. Never use
+it for anything but timing. A loader's second engine, which reads the adjacency while samples are
+drawn, must give the true bytes, because they decide what a batch is. So those reads are answered
+from the page cache; a pass over the same batches beforehand fills it.
+
+`with_replaying_sampler` puts a sampler into a strategy in place of its own. While
 `KeptSamples.keeps`, samples are drawn by the strategy's own sampler and kept; afterwards each
 sample that is known costs nothing, and any other is drawn. A sample depends on its key and seeds
 only, so a replayed batch has the same bytes.
@@ -8,7 +16,9 @@ only, so a replayed batch has the same bytes.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -18,11 +28,63 @@ import torch
 
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.plugins import find
-from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.common.records import EdgeKey, EngineSettings, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.disk.engines.threads import Threads
+from gnndrive.disk.read_job import ReadJob
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.strategies.base import Strategy, batches_of
+
+# ---- reads
+
+ZEROS = "/dev/zero"
+
+
+class FreeReads(Threads):
+    """Completes reads of rows without a disk, and those of the adjacency from the page cache.
+
+    The two are told apart by `settings.gives_way`, which the engine of the rows has.
+    """
+
+    name = "free"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        # No read waits, so that more threads than processors would only take turns.
+        threads = min(settings.depth, os.cpu_count() or 1)
+        super().__init__(replace(settings, depth=threads))
+        self._opening, self._files = threading.Lock(), dict[tuple[int, int], int]()
+        if settings.gives_way:
+            zeros = os.open(ZEROS, os.O_RDONLY | os.O_CLOEXEC)
+            self._files[0, 0] = zeros
+        self._zeros = self._files.get((0, 0))
+        self._close_files = weakref.finalize(self, _close, self._files)
+
+    def _descriptor(self, job: ReadJob) -> int:
+        """A descriptor of zeros, or one of the job's file that reads through the page cache."""
+        if self._zeros is not None:
+            return self._zeros
+        status = os.fstat(job.fd)
+        key = status.st_dev, status.st_ino
+        with self._opening:
+            if key not in self._files:
+                path = f"/proc/self/fd/{job.fd}"
+                self._files[key] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._files[key]
+
+    async def aclose(self) -> None:
+        """See `Engine.aclose`; may be cancelled and called again."""
+        await super().aclose()
+        self._close_files()
+
+
+def _close(files: dict[tuple[int, int], int]) -> None:
+    for fd in files.values():
+        os.close(fd)
+    files.clear()
+
+
+# ---- samples
 
 
 class KeptSamples:
@@ -90,18 +152,7 @@ def with_replaying_sampler(strategy: Strategy, kept: KeptSamples) -> Strategy:
 
     Its name is that under which the sizes of the same batches are known.
     """
-    sampler = replaying(strategy.sampler, kept)
-    return replace(strategy, name=batches_of(strategy), sampler=sampler)
-
-
-def replaying(kind: Any, kept: KeptSamples) -> type[Sampler]:
-    """A sampler class that keeps or replays the samples of another one.
-
-    Args:
-        kind: the sampler that draws: a plug-in's name, or its class.
-        kept: the samples.
-    """
-    plugin: type[Sampler] = find("samplers", kind)
+    plugin: type[Sampler] = find("samplers", strategy.sampler)
 
     class Replaying(Sampler):
         """Replays the samples in `kept`, and draws the others."""
@@ -143,4 +194,4 @@ def replaying(kind: Any, kept: KeptSamples) -> type[Sampler]:
             """See `Sampler.bounds`."""
             return self._own.bounds(batch_size, nodes, edges, degrees)
 
-    return Replaying
+    return replace(strategy, name=batches_of(strategy), sampler=Replaying)
