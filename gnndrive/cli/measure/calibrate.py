@@ -39,21 +39,18 @@ WARM_UP_POINTS = 8  # of time, in which a virtual disk that was idle uses up its
 def calibrate(
     store: Store,
     *,
-    features: str | None = None,
     depth: int = DEPTH,
     ioengine: str = "uring",
-    seconds: float = SECONDS_A_POINT,
     reads: int | None = None,
 ) -> DiskCost:
     """Measure the disk that a store lies on and write disk.json into the store's folder.
 
     Args:
-        store: the store; its folder must be writable.
-        features: the array whose file to read; None: the largest per-node array.
+        store: the store, of which the file of the largest per-node array is read; its folder must
+            be writable.
         depth: reads in flight.
         ioengine: "uring" or "threads".
-        seconds: how long to read for one point; each size has `ROUNDS` points.
-        reads: how many reads to make for one point, instead of `seconds`.
+        reads: how many reads to make for one point; None: as many as end in `SECONDS_A_POINT`.
 
     Returns:
         The two constants, seconds per request and per byte, and the points behind them.
@@ -65,7 +62,7 @@ def calibrate(
     """
     if not os.access(store.path, os.W_OK):
         raise not_writable(store, "no permission")
-    points = measure_points(store, features or _largest(store), depth, ioengine, seconds, reads)
+    points = measure_points(store, depth, ioengine, reads)
     cost = cost_of(points, store, depth, ioengine)
     save_calibration(store, cost)
     return cost
@@ -100,12 +97,12 @@ def _largest(store: Store) -> str:
 
 
 def measure_points(
-    store: Store, features: str, depth: int, ioengine: str, seconds: float, reads: int | None
+    store: Store, depth: int, ioengine: str, reads: int | None
 ) -> tuple[tuple[int, float], ...]:
     """Points (bytes of a read, seconds per read), in rounds over the sizes that can be read."""
-    disk = Disk(store, features, depth, ioengine)
-    disk.read(FILE_BYTES_MIN, WARM_UP_POINTS * seconds, reads)
-    return tuple(disk.point(nbytes, seconds, reads) for nbytes in disk.sizes * ROUNDS)
+    disk = Disk(store, _largest(store), depth, ioengine)
+    disk.read(FILE_BYTES_MIN, WARM_UP_POINTS * SECONDS_A_POINT, reads)
+    return tuple(disk.point(nbytes, SECONDS_A_POINT, reads) for nbytes in disk.sizes * ROUNDS)
 
 
 class Disk:
