@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnndrive.cli.measure.verdict import WAITS as WAITS_MATTER
+from gnndrive.cli.report.html.plots import WAITS
 from gnndrive.cli.report.html.reading import Part, hit_share, rows_looked_up
 from gnndrive.cli.report.html.values import (
     count,
@@ -30,7 +31,7 @@ STAGES = {
     "step": "your training step",
 }
 """What happens to a batch, in order."""
-WAITS = {
+WAITED_AT = {
     "sample": "wait_sampling_s",
     "extract": "wait_disk_s",
     "train": "wait_gather_s",
@@ -192,7 +193,7 @@ def _boxes(run: Part) -> list[Box]:
 def _waits(run: Part) -> tuple[dict[str, float], str]:
     """Seconds that the loop waited, by place, and the place with the most; empty if not
     known, or if all waits together are so short that the verdict names the training step."""
-    waits = {name: run.number_or_none(key) or 0.0 for name, key in WAITS.items()}
+    waits = {name: run.number_or_none(key) or 0.0 for name, key in WAITED_AT.items()}
     most = max(waits, key=lambda name: waits[name])
     share = over(sum(waits.values()), run.number("elapsed_s")) or 0.0
     return waits, most if share >= WAITS_MATTER else ""
@@ -224,9 +225,7 @@ def _numbers(run: Part) -> str:
     waits = [
         (f"waited for {what}", seconds(run.number(name)), share(over(run.number(name), elapsed)))
         for name, what in (
-            ("wait_s", "batches, in all"), ("wait_disk_s", "the disk"),
-            ("wait_sampling_s", "sampling"), ("wait_gather_s", "the gather"),
-            ("wait_slots_s", "slots"),
+            ("wait_s", "batches, in all"), *WAITS.items(),
         ) if run.has(name)
     ]  # fmt: skip
     both = [*counters, *waits]
