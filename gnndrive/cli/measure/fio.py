@@ -65,18 +65,12 @@ def fio_command(fio: str, options: IoOptions) -> list[str]:
     jobs, depth, engine = options.numjobs, options.iodepth, "io_uring"
     if options.ioengine == "threads":
         jobs, depth, engine = jobs * min(depth, THREADS_MAX), 1, "psync"
-    words = {
-        "name": "gnndrive",
+    words = options.words() | {
         "filename": options.filename.replace(":", "\\:"),
-        "rw": options.rw,
-        "bs": options.bs,
         "iodepth": depth,
         "numjobs": jobs,
-        "direct": int(options.direct),
         "ioengine": engine,
-        "iodepth_batch_submit": options.submit_batch or None,
         "iodepth_batch_complete_min": options.complete_min if options.complete_min > 1 else None,
-        "size": options.size,
         "number_ios": options.reads,
         "runtime": options.runtime_s and f"{round(options.runtime_s * 1000)}ms",
         "time_based": 1 if options.runtime_s else None,

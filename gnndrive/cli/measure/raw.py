@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +66,23 @@ class IoOptions:
     reads: int | None = None
     seed: int = 1
     inflight_bytes: int = 0
+
+    def words(self) -> dict[str, Any]:
+        """The options under fio's names; None: not given."""
+        return {
+            "name": "gnndrive",
+            "filename": self.filename,
+            "rw": self.rw,
+            "bs": self.bs,
+            "iodepth": self.iodepth,
+            "numjobs": self.numjobs,
+            "direct": int(self.direct),
+            "ioengine": self.ioengine,
+            "iodepth_batch_submit": self.submit_batch or None,
+            "iodepth_batch_complete_min": self.complete_min,
+            "size": self.size,
+            "runtime": self.runtime_s,
+        }
 
 
 def run(options: IoOptions) -> Driven:

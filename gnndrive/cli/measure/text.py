@@ -87,7 +87,8 @@ def _percentile_lines(name: str, times: Histogram) -> list[str]:
 
 def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
     """Report raw reads in the form of fio's JSON; figures that do not apply are 0."""
-    now, words = time.time(), job_options(options)
+    now = time.time()
+    words = {name: str(value) for name, value in options.words().items() if value is not None}
     nothing: dict[str, Any] = _section(0, 0, 0.0, {name: Histogram() for name in _TIMES})
     latency = driven.latency
     times = {"slat_ns": latency.slat, "clat_ns": latency.clat, "lat_ns": latency.lat}
@@ -121,25 +122,6 @@ def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
 
 
 _TIMES = ("slat_ns", "clat_ns", "lat_ns")
-
-
-def job_options(options: IoOptions) -> dict[str, str]:
-    """The options under fio's names, as text, as fio repeats them in its JSON."""
-    words = {
-        "name": "gnndrive",
-        "filename": options.filename,
-        "rw": options.rw,
-        "bs": options.bs,
-        "iodepth": options.iodepth,
-        "numjobs": options.numjobs,
-        "direct": int(options.direct),
-        "ioengine": options.ioengine,
-        "iodepth_batch_submit": options.submit_batch or None,
-        "iodepth_batch_complete_min": options.complete_min,
-        "size": options.size,
-        "runtime": options.runtime_s,
-    }
-    return {name: str(value) for name, value in words.items() if value is not None}
 
 
 def _section(
