@@ -85,11 +85,7 @@ def cost_of(
 
 
 def _largest(store: Store) -> str:
-    """The name of the largest per-node array.
-
-    Raises:
-        ConfigError: the store has none.
-    """
+    """The name of the largest per-node array; a ConfigError if the store has none."""
     of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
     if not of_nodes:
         raise ConfigError(f"{store.path} has no per-node array to read: import it with features")
@@ -106,13 +102,10 @@ def measure_points(
 
 
 class Disk:
-    """The disk that holds a store's rows, for random reads of one file.
+    """The disk that holds a store's rows, for random reads of one file of at least 64 KiB.
 
     Attributes:
         sizes: the sizes of `READ_BYTES`, in bytes, that the disk and the file allow.
-
-    Raises:
-        ConfigError: the file is smaller than 64 KiB.
     """
 
     def __init__(self, store: Store, features: str, depth: int, ioengine: str) -> None:
@@ -160,15 +153,8 @@ def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Fit t = request_s + bytes x byte_s to the medians of the sizes, by least relative error.
-
-    Args:
-        points: bytes of a read and seconds per read, of at least two sizes.
-
-    Returns:
-        request_s and byte_s, in seconds. If one of them would be negative, it is 0 and the other
-        one is fitted alone.
-    """
+    """Fit t = request_s + bytes x byte_s to the medians of at least two sizes, by least relative
+    error. If one of the two would be negative, it is 0 and the other one is fitted alone."""
     nbytes, seconds = np.array(medians(points), float).T
     terms = np.stack([np.ones_like(nbytes), nbytes]) / seconds
     solved = np.linalg.lstsq((terms * _SCALE[:, None]).T, np.ones_like(seconds), rcond=None)[0]

@@ -61,13 +61,7 @@ V2 = Version(2, "memory.max", "memory.swap.max", "memory.peak", False)
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroups:
-    """The groups that are to be seen here.
-
-    Attributes:
-        version: the one that has the memory controller.
-        top: the folder of the uppermost group.
-        own: the folder of this process's group, `top` or one below it.
-    """
+    """The groups that are to be seen here, from the uppermost one to this process's own."""
 
     version: Version
     top: Path
@@ -121,13 +115,6 @@ class Parent:
     """The group below which limited groups are made: the own one, or the nearest above it that
     allows that. `close` it at the end.
 
-    Args:
-        groups: the groups that are to be seen here.
-        kernel: carries out what is done to them.
-
-    Attributes:
-        folder: the group's folder.
-
     Raises:
         CannotLimit: no group allows limited groups below it.
     """
@@ -179,11 +166,7 @@ class Parent:
         raise CannotLimit("; ".join(dict.fromkeys((complaints[0], complaints[-1]))))
 
     def _tried(self, folder: Path) -> Path:
-        """Make a group in `folder`, enter it and remove it; returns `folder`.
-
-        Raises:
-            CannotLimit: one of these does not work, or the group has no limit of memory.
-        """
+        """Make a group in `folder`, enter and remove it; returns `folder` or raises CannotLimit."""
         group = new_group(folder)
         try:
             self._kernel.make(group)
@@ -216,11 +199,7 @@ class Parent:
         self._enabled.append(folder)
 
     def _clear(self, folder: Path) -> None:
-        """Move the processes of `folder` into a group below it.
-
-        Raises:
-            CannotLimit: they cannot be moved.
-        """
+        """Move the processes of `folder` into a group below it, or raise CannotLimit."""
         rest = new_group(folder)
         try:
             self._kernel.make(rest)
@@ -232,11 +211,7 @@ class Parent:
             ) from error
 
     def _move(self, source: Path, target: Path) -> None:
-        """Move the processes of a group.
-
-        Raises:
-            OSError: one cannot be moved.
-        """
+        """Move the processes of a group; an OSError if one cannot be moved."""
         for _ in range(MOVES):
             # 0 stands for a process of another PID namespace; written, it would mean this one.
             found = [pid for pid in self._kernel.read(source / PROCESSES).split() if pid != "0"]
@@ -271,14 +246,7 @@ def _why(error: OSError) -> str:
 
 
 def memory_groups(proc: Path) -> MemoryGroups:
-    """Find the memory groups that are to be seen here.
-
-    Args:
-        proc: the folder of the kernel's tables, /proc.
-
-    Raises:
-        CannotLimit: none are mounted.
-    """
+    """Find the memory groups that are to be seen here; a CannotLimit if none are mounted."""
     try:
         mounts = (proc / "self" / "mountinfo").read_text(encoding="utf-8").splitlines()
         lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()

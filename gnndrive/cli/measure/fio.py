@@ -22,16 +22,7 @@ from gnndrive.disk.engines.threads import THREADS_MAX
 
 @dataclass(frozen=True, slots=True)
 class FioResult:
-    """What fio measured; a latency is 0 if fio does not report it.
-
-    Attributes:
-        version: fio's version.
-        iops: reads per second.
-        bw_bytes: bytes per second.
-        usr_cpu, sys_cpu: per cent of one core.
-        lat_ns_mean: mean latency.
-        clat_ns_p99: the 99th percentile of the completion latency.
-    """
+    """What fio measured; CPU in per cent of one core, a latency is 0 if fio does not report it."""
 
     version: str
     iops: float
@@ -43,11 +34,7 @@ class FioResult:
 
 
 def require_fio() -> str:
-    """Find the path of fio.
-
-    Raises:
-        ConfigError: fio is not installed.
-    """
+    """The path of fio; a ConfigError if it is not installed."""
     found = shutil.which("fio")
     if found is None:
         raise ConfigError(
@@ -83,12 +70,7 @@ def fio_command(fio: str, options: IoOptions) -> list[str]:
 
 
 def run_fio(options: IoOptions) -> FioResult:
-    """Run fio once.
-
-    Raises:
-        ConfigError: fio is not installed.
-        GNNDriveError: fio failed; the message quotes its first line.
-    """
+    """Run fio once; a GNNDriveError that quotes its first line if it failed."""
     command = fio_command(require_fio(), options)
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
@@ -98,11 +80,7 @@ def run_fio(options: IoOptions) -> FioResult:
 
 
 def parse_fio(text: str) -> FioResult:
-    """Parse the output of `fio --output-format=json --group_reporting`; skip notes before the JSON.
-
-    Raises:
-        GNNDriveError: the text is no such report.
-    """
+    """Parse what `fio --output-format=json --group_reporting` prints, notes before the JSON too."""
     try:
         content: dict[str, Any] = json.loads(text[text.index("{") :])
         job = content["jobs"][0]

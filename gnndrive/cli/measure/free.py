@@ -95,8 +95,6 @@ class KeptSamples:
 
     Attributes:
         keeps: whether samples that are drawn are kept; set it to False before they are replayed.
-        count: the number of samples that are kept.
-        nbytes: their bytes.
         full: whether a sample was not kept for want of room.
         replayed: how many times a sample was taken from here.
     """

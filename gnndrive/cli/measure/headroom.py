@@ -51,14 +51,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
-
-    Attributes:
-        batches: batches that are timed in a run.
-        rounds: runs of each line.
-        warm_up: batches before them; None: until rows leave the feature buffer, at most 32, and two
-            more.
-    """
+    """How much is measured: batches that are timed in a run, runs of each line, and batches before
+    them; None: until rows leave the feature buffer, at most 32, and two more."""
 
     batches: int = 16
     rounds: int = 3
@@ -67,12 +61,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a line.
-
-    Attributes:
-        seconds: seconds a batch.
-        stats: what the loader counted meanwhile; empty without a loader.
-    """
+    """One run of a line: seconds a batch, and what the loader, if there was one, counted."""
 
     seconds: float
     stats: dict[str, float] = field(default_factory=dict)

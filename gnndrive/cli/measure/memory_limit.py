@@ -29,11 +29,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The group of one run; made by `Cgroup.run`.
-
-    Attributes:
-        group: its folder.
-    """
+    """The group of one run; made by `Cgroup.run`."""
 
     group: Path
     _peak: Path
@@ -66,7 +62,7 @@ class Cgroup:
         words: what is limited and what is not, for a report.
 
     Raises:
-        CannotLimit: this process may not limit memory; the message says why.
+        CannotLimit: this process may not limit memory.
     """
 
     def __init__(self, limit_bytes: int, proc: Path = PROC, kernel: Kernel | None = None) -> None:
@@ -82,11 +78,7 @@ class Cgroup:
 
     @contextmanager
     def run(self) -> Iterator[Run]:
-        """A context with a fresh group, for one run.
-
-        Raises:
-            CannotLimit: the group cannot be made.
-        """
+        """A context with a fresh group, for one run; a CannotLimit if it cannot be made."""
         group = new_group(self._parent.folder)
         try:
             self._kernel.make(group)
@@ -146,12 +138,7 @@ def has_swap(proc: Path) -> bool:
 @contextmanager
 def memory_limit(limit_bytes: int, proc: Path = PROC) -> Iterator[tuple[Cgroup | None, str]]:
     """A context with a memory limit for child processes, and what it limits in words; None if there
-    can be none, with the reason.
-
-    Args:
-        limit_bytes: the limit of each run.
-        proc: the folder of the kernel's tables.
-    """
+    can be none, with the reason."""
     try:
         group = Cgroup(limit_bytes, proc)
     except CannotLimit as error:

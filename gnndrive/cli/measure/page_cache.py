@@ -28,10 +28,6 @@ def may_drop_all() -> bool:
 
 
 def drop_all() -> None:
-    """Drop the machine's whole page cache, and the kernel's directory entries and inodes.
-
-    Raises:
-        OSError: this process may not.
-    """
+    """Drop the machine's whole page cache, and the kernel's directory entries and inodes."""
     os.sync()
     DROP_CACHES.write_text("3", encoding="ascii")

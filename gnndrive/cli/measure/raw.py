@@ -123,11 +123,7 @@ def run(options: IoOptions) -> Driven:
 
 
 def block_count(options: IoOptions) -> int:
-    """Count the whole blocks of `bs` bytes in the file, or in its first `size` bytes.
-
-    Raises:
-        ConfigError: an option cannot work, or the file has no whole block.
-    """
+    """Count the whole blocks of `bs` bytes in the file, or in its first `size` bytes."""
     _check(options)
     try:
         with open(options.filename, "rb") as file:
@@ -162,16 +158,8 @@ def _check(options: IoOptions) -> None:
 def block_numbers(
     options: IoOptions, blocks: int, total: int | None, job: int
 ) -> Iterator[Int64Array]:
-    """Yield the numbers of the blocks that a job reads, as int64 [n] arrays.
-
-    An array has up to READS_AT_ONCE numbers, or twice `iodepth` if that is more.
-
-    Args:
-        options: what to read; only rw, iodepth and seed matter.
-        blocks: how many blocks the file has.
-        total: how many blocks to read; None: without end.
-        job: the job's number.
-    """
+    """Yield the numbers of the blocks that a job reads, as int64 [n] arrays of up to READS_AT_ONCE
+    numbers, or twice `iodepth` if that is more; `total`: how many; None: without end."""
     random = np.random.default_rng([options.seed, job])
     done, at_once = 0, max(READS_AT_ONCE, 2 * options.iodepth)
     while total is None or done < total:

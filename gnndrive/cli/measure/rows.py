@@ -71,12 +71,10 @@ class RowsOptions:
 
 @dataclass(frozen=True, slots=True)
 class RowsResult:
-    """The result of reading rows.
+    """What was read, in what time.
 
     Attributes:
-        driven: what was read, and the time and CPU that it took.
-        row_bytes: bytes of one row.
-        gap_bytes: the largest gap that was read over, in bytes.
+        gap_bytes: the largest gap that was read over.
         predicted_s: seconds that these requests take by the store's calibration or by the
             recalibration; None: the store is not calibrated.
     """
@@ -139,12 +137,7 @@ def _drive_in_turn(
 
 
 def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
-    """Yield the distinct rows of each batch, sorted, int64 [rows].
-
-    Raises:
-        ConfigError: an option cannot work.
-        StoreError: the graph is damaged.
-    """
+    """Yield the distinct rows of each batch, sorted, int64 [rows]."""
     if options.share is not None and not 0 < options.share <= 1:
         raise ConfigError(f"share={options.share}: give a share of the rows above 0, at most 1")
     if options.batches < 1 or options.batch_size < 1:

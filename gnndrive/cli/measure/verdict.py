@@ -257,14 +257,8 @@ def _next(found: Headroom, first: Sequence[str]) -> list[str]:
 
 
 def verdict_of_run(stats: Mapping[str, Any]) -> str:
-    """What a training run waited for, by its own counters, without another run.
-
-    Args:
-        stats: as `NeighborLoader.stats` returns it. The parts of `wait_s` may be missing.
-
-    Returns:
-        A sentence; "": nothing was loaded.
-    """
+    """A sentence about what a training run waited for, by its own counters; empty: nothing was
+    loaded. The parts of `wait_s` may be missing in `stats`."""
     elapsed_s, wait_s = float(stats.get("elapsed_s", 0)), float(stats.get("wait_s", 0))
     if not stats.get("batches") or elapsed_s <= 0:
         return ""

@@ -87,13 +87,7 @@ class LiveLine:
             self._live = None
 
     def update(self, batch: int, stats: Stats, *, loss: float | None = None) -> None:
-        """Report that `batch` batches of the epoch are done.
-
-        Args:
-            batch: from 1 to `batches`.
-            stats: what `loader.stats()` returns now; its counters must not decrease.
-            loss: the last batch's loss, if it is known.
-        """
+        """Report that `batch` batches of the epoch are done; counters of `stats` never decrease."""
         counters = _counters(stats)
         now = counters[0]
         self._window.append(counters)

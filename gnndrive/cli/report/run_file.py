@@ -28,11 +28,8 @@ _words: ContextVar[Sequence[str] | None] = ContextVar("words", default=None)
 
 @contextmanager
 def typed(words: Sequence[str] | None) -> Iterator[None]:
-    """A context in which `run_envelope` names this command.
-
-    Args:
-        words: those after the program's name; None: those of sys.argv.
-    """
+    """A context in which `run_envelope` names the command of these words, which come after the
+    program's name; None: those of sys.argv."""
     token = _words.set(words)
     try:
         yield
@@ -41,11 +38,7 @@ def typed(words: Sequence[str] | None) -> Iterator[None]:
 
 
 def run_envelope(kind: Kind) -> dict[str, Any]:
-    """The keys that every RUN.json has: gnndrive, kind, command, date and machine.
-
-    Args:
-        kind: which sections a reader may expect.
-    """
+    """The keys that every RUN.json has; `kind`: which sections a reader may expect."""
     words = _words.get()
     return {
         "gnndrive": version("gnndrive"),

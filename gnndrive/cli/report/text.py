@@ -132,11 +132,6 @@ def final_report(
 def as_json(stats: Stats, *, peak_memory: int | None = None, **more: Any) -> str:
     """The same report as one JSON object: the counters, the derived figures, and `more`.
 
-    Args:
-        stats: what `loader.stats()` returned.
-        peak_memory: peak memory in bytes; None: that of this process.
-        more: more entries; JSON must be able to hold them.
-
     Raises:
         ValueError: a number is nan or infinite.
     """
@@ -145,9 +140,5 @@ def as_json(stats: Stats, *, peak_memory: int | None = None, **more: Any) -> str
 
 
 def json_text(content: Mapping[str, Any]) -> str:
-    """One JSON object, as the commands print it.
-
-    Raises:
-        ValueError: a number is nan or infinite.
-    """
+    """One JSON object, as the commands print it; a ValueError if a number is nan or infinite."""
     return json.dumps(content, indent=2, sort_keys=True, allow_nan=False)

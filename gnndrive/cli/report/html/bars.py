@@ -29,7 +29,6 @@ class Bar:
     """A bar.
 
     Attributes:
-        name: what it is of.
         value: how long it is; None: there is no bar, but its texts.
         says: the value in words.
         below: more to know of it.

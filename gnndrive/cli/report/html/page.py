@@ -52,15 +52,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 
 def page(paths: Sequence[Path], runs: Sequence[Part]) -> str:
-    """The page of one or several runs.
-
-    Args:
-        paths: their files.
-        runs: what the files hold.
-
-    Raises:
-        ConfigError: a value of a file is not what it has to be; the message says which.
-    """
+    """The page of one or several runs; a ConfigError names a value that cannot be."""
     labels = [""]
     if len(runs) > 1:
         labels = [f"Run {number}, {path.name}" for number, path in enumerate(paths, 1)]

@@ -39,11 +39,7 @@ def nice_step(most: float, steps: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The level scale of a plot, from `least` to `most`; logarithmic if it begins above 0.
-
-    Attributes:
-        say: how its numbers are written.
-    """
+    """The level scale of a plot, from `least` to `most`; logarithmic if it begins above 0."""
 
     least: float
     most: float
@@ -90,8 +86,6 @@ def plot(
     """A plot in HTML.
 
     Args:
-        title: what it shows.
-        scale: the level scale.
         top: the end of the upright scale, which begins at 0.
         say: how the upright scale's numbers are written.
         inside: what is drawn, in HTML.

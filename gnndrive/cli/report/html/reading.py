@@ -30,11 +30,9 @@ SECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An object of a file.
+    """An object of a file; `place` is the file and the keys that lead to it.
 
-    Attributes:
-        content: its entries.
-        place: where it is, for messages: the file, and the keys that lead to it.
+    A value that is not what it has to be is a ConfigError that names its place.
     """
 
     content: Mapping[str, Any]
@@ -45,11 +43,7 @@ class Part:
         return self.content.get(name) is not None
 
     def number(self, name: str) -> float:
-        """A number that has to be there.
-
-        Raises:
-            ConfigError: there is none from 0 to `NUMBER_MAX`.
-        """
+        """A number from 0 to `NUMBER_MAX` that has to be there."""
         value = self.content.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._refuse(name, "a number")
@@ -58,29 +52,17 @@ class Part:
         return float(value)
 
     def number_or_none(self, name: str) -> float | None:
-        """A number; None: it is absent or null.
-
-        Raises:
-            ConfigError: it is anything else.
-        """
+        """A number; None: it is absent or null."""
         return self.number(name) if self.has(name) else None
 
     def numbers(self, name: str) -> list[float]:
-        """A list of numbers, empty if it is absent.
-
-        Raises:
-            ConfigError: it is anything else.
-        """
+        """A list of numbers, empty if it is absent."""
         values = self._list(name)
         each = Part({str(number): value for number, value in enumerate(values)}, self._at(name))
         return [each.number(number) for number in each.content]
 
     def text(self, name: str, default: str = "") -> str:
-        """A text, or `default` if it is absent.
-
-        Raises:
-            ConfigError: it is anything else.
-        """
+        """A text, or `default` if it is absent."""
         if not self.has(name):
             return default
         value = self.content[name]
@@ -89,22 +71,14 @@ class Part:
         return value
 
     def part(self, name: str) -> Part:
-        """An object, without entries if it is absent.
-
-        Raises:
-            ConfigError: it is anything else.
-        """
+        """An object, without entries if it is absent."""
         value = self.content[name] if self.has(name) else {}
         if not isinstance(value, dict):
             self._refuse(name, "an object")
         return Part(value, self._at(name))
 
     def parts(self, name: str) -> list[Part]:
-        """A list of objects, empty if it is absent.
-
-        Raises:
-            ConfigError: it is anything else.
-        """
+        """A list of objects, empty if it is absent."""
         found = []
         for number, value in enumerate(self._list(name)):
             if not isinstance(value, dict):
@@ -131,11 +105,7 @@ class Part:
 
 
 def read_run(path: Path) -> Part:
-    """Read a RUN.json.
-
-    Raises:
-        ConfigError: there is no such file, it cannot be read, or it is no run.
-    """
+    """Read a RUN.json; a ConfigError says why it is none."""
     try:
         with open(path, "rb") as file:
             text = file.read(FILE_BYTES_MAX + 1)

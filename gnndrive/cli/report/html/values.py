@@ -59,13 +59,8 @@ def over(part: float | None, whole: float | None) -> float | None:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: int | None = None) -> str:
-    """A table that scrolls sideways where it is too wide.
-
-    Args:
-        heads: the columns' names.
-        rows: the cells; the first of a row is its head.
-        strong: the row to set off.
-    """
+    """A table that scrolls sideways where it is too wide; the first cell of a row is its head, and
+    `strong` the row to set off."""
     head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in heads)
     lines = []
     for number, (first, *rest) in enumerate(rows):
