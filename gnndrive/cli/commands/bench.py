@@ -195,7 +195,7 @@ def show_rows(
         print(json.dumps(text.rows_json(result)) if as_json else text.rows_report(result))
         return
     fio.require_fio()
-    file = opened.table(wanted.features)
+    file = opened.table(rows.FEATURES)
     options = replace(
         options,
         filename=file.path,

@@ -107,7 +107,7 @@ class KeptSamples:
 
     @property
     def count(self) -> int:
-        """See the class."""
+        """How many samples are kept."""
         return len(self._samples)
 
     def add(self, key: int, sample: Sample | Subgraph) -> None:

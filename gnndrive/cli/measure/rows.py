@@ -29,6 +29,8 @@ from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
 
+FEATURES = "x"  # the array whose rows are read
+SEED = 1
 LANDING_BYTES = 64 << 20  # of rows in one plan: as in a loader whose rows have 512 bytes
 ROWS_AT_ONCE_MIN = 256
 SECONDS_A_POINT = 0.1  # of a recalibration: less than reading one stretch of rows takes
@@ -39,7 +41,6 @@ class RowsOptions:
     """Which rows to read, and how.
 
     Attributes:
-        features: name of the per-node array to read.
         share: share of all rows, drawn at random for each batch; None: sample neighbourhoods.
         batches: number of batches.
         batch_size: seeds in a sampled batch, drawn from all nodes.
@@ -47,13 +48,11 @@ class RowsOptions:
         gap: largest gap between rows, in bytes, that is read over; None: from the store's
             calibration, or the default without one.
         separate: whether to send one request per row and merge none: the naive ring.
-        iodepth, ioengine, submit_batch, complete_min, slat: as in `IoOptions`.
-        seed: seed of the random rows.
+        iodepth, ioengine, submit_batch, complete_min: as in `IoOptions`.
         recalibrate: whether to measure the disk before each stretch of rows and predict by that.
             The speed of a disk that others use too changes within seconds.
     """
 
-    features: str = "x"
     share: float | None = None
     batches: int = 3
     batch_size: int = 1000
@@ -64,8 +63,6 @@ class RowsOptions:
     ioengine: str = "uring"
     submit_batch: int = 0
     complete_min: int = 1
-    slat: bool = False
-    seed: int = 1
     recalibrate: bool = False
 
 
@@ -98,7 +95,7 @@ def run(store: Store, options: RowsOptions) -> RowsResult:
         StoreError: the store is damaged.
         ReadError: a read failed.
     """
-    file = store.table(options.features)
+    file = store.table(FEATURES)
     cost = load_calibration(store)
     block = block_bytes(file.row_bytes)
     gap = gap_bytes(cost, block) if options.gap is None else options.gap
@@ -110,7 +107,6 @@ def run(store: Store, options: RowsOptions) -> RowsResult:
             block,
             submit_batch=options.submit_batch,
             complete_min=options.complete_min,
-            measure=options.slat,
         )
         plans = _Plans(table, batches)
         if options.recalibrate:
@@ -128,7 +124,7 @@ def _drive_in_turn(
 ) -> tuple[Driven, DiskCost | None]:
     """Read stretch by stretch, measuring the disk before each; return the sums and the cost."""
     depth, engine = options.iodepth, options.ioengine
-    disk = Disk(store, options.features, depth, engine)
+    disk = Disk(store, FEATURES, depth, engine)
     driven, points = drive([iter(())], engine, settings), []
     for reads in plans:
         points += [disk.point(nbytes, SECONDS_A_POINT) for nbytes in disk.sizes]
@@ -142,9 +138,9 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
         raise ConfigError(f"share={options.share}: give a share of the rows above 0, at most 1")
     if options.batches < 1 or options.batch_size < 1:
         raise ConfigError("batches and batch_size must be at least 1")
-    random = np.random.default_rng(options.seed)
+    random = np.random.default_rng(SEED)
     if options.share is not None:
-        count = store.table(options.features).row_count
+        count = store.table(FEATURES).row_count
         for _ in range(options.batches):
             yield np.flatnonzero(random.random(count, np.float32) < options.share)
         return
@@ -152,7 +148,7 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
     sampler = Uniform(options.fanout)
     for batch in range(options.batches):
         seeds = random.choice(store.num_nodes, min(options.batch_size, store.num_nodes), False)
-        key = batch_key(options.seed, 0, batch)
+        key = batch_key(SEED, 0, batch)
         yield distinct(sampler.sample_nodes(seeds, key, topology).node)
 
 
