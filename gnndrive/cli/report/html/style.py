@@ -103,7 +103,7 @@ margin:-.675em 0}
 background:linear-gradient(var(--edge),var(--edge)) center/100% 1px no-repeat}
 #curve .area{height:180px}
 .area svg{position:absolute;width:100%;height:100%;overflow:visible}
-.area i{position:absolute}
+.area i{position:absolute}.area .fill{box-sizing:content-box;padding-right:.5px}
 .area .now{top:0;bottom:0;border-left:1.2px dashed var(--text)}
 .area .mark{margin:-4.5px}
 .x{grid-column:2;position:relative;height:20px}
