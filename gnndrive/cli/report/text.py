@@ -83,27 +83,19 @@ def derived(stats: Stats) -> dict[str, float]:
     }
 
 
-def final_report(
-    stats: Stats,
-    *,
-    title: str = "gnndrive",
-    results: Mapping[str, str] | None = None,
-    peak_memory: int | None = None,
-) -> str:
+def final_report(stats: Stats, *, title: str, results: Mapping[str, str]) -> str:
     """The report at the end of a run.
 
     Args:
         stats: what `loader.stats()` returned.
         title: the beginning of the first line.
         results: more lines, such as accuracies, by name; they come last.
-        peak_memory: peak memory in bytes; None: that of this process.
     """
 
     def of(name: str) -> Any:
         return stats.get(name, 0)
 
     rates, rows, elapsed = derived(stats), looked_up(stats), of("elapsed_s")
-    peak = peak_memory_bytes() if peak_memory is None else peak_memory
     lines = {
         "rows": f"{si(of('rows'))}, {si(rates['rows_per_s'])}/s; "
         f"hit {percent(of('rows_hit'), rows)}, shared {percent(of('rows_waited'), rows)}, "
@@ -117,9 +109,9 @@ def final_report(
         f"gather {of('gather_s'):.1f} s, summed over workers",
         "waiting": f"{of('wait_s'):.1f} s for batches, "
         f"{percent(of('wait_s'), elapsed)} of the time",
-        "memory": f"peak {format_size(peak)}, feature buffer {format_size(of('buffer_bytes'))} "
-        f"({si(of('buffer_slots'))} slots)",
-        **(results or {}),
+        "memory": f"peak {format_size(peak_memory_bytes())}, "
+        f"feature buffer {format_size(of('buffer_bytes'))} ({si(of('buffer_slots'))} slots)",
+        **results,
     }
     width = max(len(name) for name in lines)
     head = (
@@ -129,14 +121,14 @@ def final_report(
     return "\n".join([head, *(f"  {name:<{width}} : {text}" for name, text in lines.items())])
 
 
-def as_json(stats: Stats, *, peak_memory: int | None = None, **more: Any) -> str:
+def as_json(stats: Stats, **more: Any) -> str:
     """The same report as one JSON object: the counters, the derived figures, and `more`.
 
     Raises:
         ValueError: a number is nan or infinite.
     """
-    peak = peak_memory_bytes() if peak_memory is None else peak_memory
-    return json_text({**stats, **derived(stats), "peak_memory_bytes": peak, **more})
+    peak = {"peak_memory_bytes": peak_memory_bytes()}
+    return json_text({**stats, **derived(stats), **peak, **more})
 
 
 def json_text(content: Mapping[str, Any]) -> str:
