@@ -18,9 +18,8 @@ from gnndrive.sampling.samplers.base import SamplerContext
 from gnndrive.sampling.schedules.base import InputEdges, ScheduleContext
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.layout.kind import FoundLayout
-from gnndrive.store.packed.format import PACKED, PACKS, PackInfo
+from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, PackSettings, differences
 from gnndrive.store.packed.recording import Recording
-from gnndrive.store.packed.settings import PackSettings, differences
 from gnndrive.strategies.base import PLAIN, Scheme, Strategy, refuse_unused
 from gnndrive.strategies.packs.plan import RECORDED, PackSlots, packed_planner, unpacked_cost
 from gnndrive.strategies.packs.recording import pack_command, pack_settings

@@ -12,8 +12,8 @@ from gnndrive.common.memory import format_size
 from gnndrive.inference.unfinished import Unfinished, unfinished
 from gnndrive.store.added import DERIVED
 from gnndrive.store.format import STORE_JSON
+from gnndrive.store.layout.folder import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.layout.kinds import KINDS
-from gnndrive.store.layout.unfinished import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.temporary_folders import LOCK, LOCKED, Leftover, leftovers
 
 INSIDE = (

@@ -10,9 +10,9 @@ from gnndrive.cli.commands.progress import Bars
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.store.format import STORE_JSON
+from gnndrive.store.layout.folder import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.layout.kind import LayoutInfo, LayoutKind
 from gnndrive.store.layout.kinds import KINDS
-from gnndrive.store.layout.unfinished import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 

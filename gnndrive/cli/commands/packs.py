@@ -28,8 +28,7 @@ from gnndrive.cli.commands.options import (
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
-from gnndrive.store.packed.format import PACKS, PackInfo, pack_path
-from gnndrive.store.packed.settings import differences
+from gnndrive.store.packed.format import PACKS, PackInfo, differences, pack_path
 from gnndrive.store.packed.unpack import unpack as remove_packs
 from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.store.reader import open as open_store

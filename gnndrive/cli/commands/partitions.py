@@ -13,9 +13,8 @@ from gnndrive.cli.commands.options import Json, StorePath
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
-from gnndrive.store.partitioned.format import partitioned_path
+from gnndrive.store.partitioned.format import STATIC_DEFAULT, partitioned_path
 from gnndrive.store.partitioned.partition import partition as partition_store
-from gnndrive.store.partitioned.settings import STATIC_DEFAULT
 from gnndrive.store.reader import open as open_store
 
 

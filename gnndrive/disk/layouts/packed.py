@@ -1,6 +1,6 @@
 """The packed layout: rows in the order in which recorded batches use them (DiskGNN §4.3).
 
-A pack has the rows of a table in one file (`gnndrive/store/packed/placement.py`): the hot rows,
+A pack has the rows of a table in one file (`gnndrive/store/packed/sections.py`): the hot rows,
 then for each segment its shared rows and its batches' chunks. A batch's `Replayed.rows` are
 positions in this file, so a batch is one long read, a few shorter ones in the segment's stretch,
 and rows that are in memory already. Reads are planned as in the table layout.

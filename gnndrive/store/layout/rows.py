@@ -1,37 +1,442 @@
-"""Rows of a table written to the files of a packed layout (DiskGNN, SIGMOD 2025, §4.3).
+"""Rows of a table written to the files of a layout, and compared with them (DiskGNN, SIGMOD 2025,
+§4.3).
 
 `RowPacking` reads the table once, in parts that fit in memory, and for each part writes the rows of
-every output at their known places. Rows in another order than their ids' go through a spool
-(outputs.py). Every write may be repeated, and a record counts the parts that are durable, so a
-packing that is killed at any moment repeats one part at most (parts of less than 128 MiB count
-together) and ends with the same bytes.
+every output at their known places. `reserve` has made all files at their full size before, so that
+a disk that is too small is an error at once. Every write may be repeated, and a record counts the
+parts that are durable, so a packing that is killed at any moment repeats one part at most (parts of
+less than 128 MiB count together) and ends with the same bytes.
+
+Ascending ids make one slice of an output for each part of the table, a few runs of ascending ids
+one slice for each run. An output of many short runs would make very many small writes, so its rows
+are first spooled in the order of their ids and then put into their own order, in stretches that fit
+in memory; they are written twice. Long runs of such an output are not spooled. A few rows in an
+order of their own, such as the seeds of a batch, are best an output of their own.
+
+`verify_rows` reads table and outputs once each and compares the checksums of the rows
+(native/pack.c). So it finds an output that differs, but not which of its rows does.
 
 When not to use it: to copy a few rows of a large table, because it reads all of the table between
-the smallest and the largest id.
+the smallest and the largest id; and for a file that is written once from its beginning.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.io.direct_file import PAGE_BYTES, DirectReader
-from gnndrive.common.io.write_errors import disk_full, free_bytes, write_failure
+from gnndrive.common.io.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectReader, page_buffer
+from gnndrive.common.io.small_files import fsync_folder, make_durable, write_all
+from gnndrive.common.io.write_errors import FULL, disk_full, free_bytes, write_failure
 from gnndrive.common.memory import format_size, least_text
-from gnndrive.common.records import TableFile
-from gnndrive.store.format import Progress
-from gnndrive.store.layout.outputs import Output, Piece, divide
-from gnndrive.store.layout.reserving import reserve_spool
-from gnndrive.store.layout.row_record import SUFFIX, RowRecord, load
+from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress, npy_header
+from gnndrive.store.layout.arrays import StoredIds
 from gnndrive.store.layout.row_writer import BUFFERS, RowWriter, buffer_bytes
-from gnndrive.store.layout.table_parts import SUM_MODULUS, Ids, Part, TableParts
+from gnndrive.store.layout.table_parts import (
+    SUM_MODULUS,
+    Ids,
+    Part,
+    TableParts,
+    gather,
+    sum_of_rows,
+)
+
+SUFFIX = ".rows.json"
+_VERSION = 1
+_BYTES_MAX = 1 << 30
+
+
+@dataclass(slots=True)
+class RowRecord:
+    """Progress of one table.
+
+    Attributes:
+        key: identifies table, outputs and files.
+        sums: the checksum of each output's rows so far.
+        rows: all ids below it are written, or spooled.
+        ordered: how many spooled pieces are in their own order.
+        written: bytes written or spooled so far.
+        files: the outputs' files, relative to the packed folder.
+        ended: whether all rows are written, and the files synced.
+    """
+
+    key: str
+    sums: list[int] = field(default_factory=list)
+    rows: int = 0
+    ordered: int = 0
+    written: int = 0
+    files: list[str] = field(default_factory=list)
+    ended: bool = False
+
+    def save(self, path: Path) -> None:
+        """Replace the record at `path`, durably.
+
+        Raises:
+            OSError: the operating system's.
+        """
+        text = json.dumps({"version": _VERSION, **asdict(self)}).encode()
+        new = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(new, flags, 0o666)
+        try:
+            write_all(fd, memoryview(text))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(new, path)
+        fsync_folder(path.parent)
+
+
+def forget(folder: Path, files: set[str]) -> None:
+    """Remove the records of tables that have one of `files`, which are about to be made anew.
+
+    Args:
+        folder: the packed folder.
+        files: paths relative to it.
+
+    Raises:
+        OSError: a record cannot be read or removed.
+    """
+    stale = [path for path in folder.glob(f"*{SUFFIX}") if _files_of(path) & files]
+    for path in stale:
+        os.unlink(path)
+    if stale:
+        fsync_folder(folder)
+
+
+def _files_of(path: Path) -> set[str]:
+    try:
+        return set(json.loads(path.read_bytes())["files"])
+    except (ValueError, TypeError, KeyError):
+        return set()  # `load_record` ignores it
+
+
+def load_record(path: Path, key: str, outputs: int) -> RowRecord:
+    """The record at `path`, or a new one if there is none of this key.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            document: dict[str, Any] = json.loads(file.read(_BYTES_MAX))
+        if document.pop("version") == _VERSION and document["key"] == key:
+            record = RowRecord(**document)
+            if len(record.sums) == outputs:
+                return record
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        pass
+    return RowRecord(key, [0] * outputs)
+
+
+_MARGIN_BYTES = 1 << 20  # for folders, records and the file system's metadata
+_BLOCK_BYTES = 512  # the unit of st_blocks
+
+
+LESS = (
+    "pack fewer batches or epochs, allow less with --disk, or choose a folder on another disk with "
+    "--out"
+)
+
+
+def reserve(
+    folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0, less: str = LESS
+) -> None:
+    """Make the files of `arrays` at their full size, with their headers, durably.
+
+    A file that is there keeps its rows, so an interrupted packing may reserve again. The records of
+    progress of tables whose files are not there are removed (`RowRecord`).
+
+    Args:
+        folder: the packed folder, which must exist.
+        arrays: the arrays; their files are relative to `folder`.
+        spool_bytes: bytes that will be needed besides, see `RowPacking.spool_bytes`.
+        less: what else to do than to free some space, for errors.
+
+    Raises:
+        StoreError: the disk has less room than that; files that were not there before are removed.
+        ConfigError: too many files are open.
+    """
+    arrays = list(arrays)
+    missing = sum(max(0, info.nbytes - _allocated_bytes(folder / info.file)) for info in arrays)
+    needed = missing + spool_bytes
+    made: list[Path] = []
+    try:
+        if needed and needed + _MARGIN_BYTES > free_bytes(folder):
+            raise disk_full(folder, needed, less)
+        short = {info.file for info in arrays if _size(folder / info.file) < info.nbytes}
+        forget(folder, short)
+        for info in arrays:
+            path = folder / info.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                made.append(path)
+            _reserve_file(path, info.nbytes, npy_header(info))
+        make_durable(folder)
+    except OSError as error:
+        for path in made:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if error.errno in FULL:
+            raise disk_full(folder, needed, less) from error
+        raise write_failure(folder, error) from error
+
+
+def reserve_spool(path: Path, nbytes: int) -> None:
+    """Make a file of `nbytes` without a header; keeps what is in it.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    _reserve_file(path, nbytes, b"")
+
+
+def _reserve_file(path: Path, nbytes: int, header: bytes) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        if nbytes:
+            os.posix_fallocate(fd, 0, nbytes)
+        os.ftruncate(fd, nbytes)
+        if header and os.pread(fd, len(header), 0) != header:
+            write_all(fd, memoryview(header))
+    finally:
+        os.close(fd)
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.lstat(path).st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _allocated_bytes(path: Path) -> int:
+    try:
+        return os.lstat(path).st_blocks * _BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
+
+
+RUNS_MAX = 255  # with so many, "sets" order of eight batches still needs no spool
+RUN_BYTES_MIN = 1 << 20  # an output of more runs has those of so many bytes written as runs
+_BLOCK_IDS = 1 << 18  # ids that are looked at at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PickedIds:
+    """Ids that are picked out of two files whenever they are needed.
+
+    Attributes:
+        ids: int32 or int64 [entries].
+        order: which of them, int32 [n].
+    """
+
+    ids: StoredIds
+    order: StoredIds
+    ndim = 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the ids."""
+        return self.ids.dtype
+
+    @property
+    def shape(self) -> tuple[int]:
+        """How many there are."""
+        return (len(self.order),)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.asarray(np.asarray(self.ids)[np.asarray(self.order)], dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """Consecutive rows of one file.
+
+    Attributes:
+        file: an .npy file in the form of a store's, whose array has rows of the table's size.
+        offset: the byte of the file at which the first row starts.
+        ids: the number of each row in the table, in the order of the file; int32 or int64 [n]. If
+            they are in a file, it is read again for each part of the table.
+    """
+
+    file: Path
+    offset: int
+    ids: Ids | StoredIds | PickedIds
+
+    def position(self, row_bytes: int) -> int:
+        """The position of the first row in the file's array."""
+        return (self.offset - DATA_OFFSET) // row_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A stretch of one output whose rows are written in one way.
+
+    Attributes:
+        output: the number of the output.
+        start, stop: the stretch, in rows of the output.
+        bounds: where the ascending runs in it begin, and `stop`; int64 [runs + 1]; None: the rows
+            are spooled.
+    """
+
+    output: int
+    start: int
+    stop: int
+    bounds: Int64Array | None
+
+    def slices(self, ids: Ids, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Stretches of the output whose ids are in [first, last), all of them; not if spooled."""
+        assert self.bounds is not None
+        for start, stop in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
+            run = ids[start:stop]
+            low, high = start + _place(run, first), start + _place(run, last)
+            if low < high:
+                yield low, high
+
+    def within(self, ids: Ids, first: int, last: int) -> Int64Array:
+        """Places in the output, ascending, whose ids are in [first, last); int64 [n]."""
+        found = [
+            at + np.flatnonzero((block >= first) & (block < last))
+            for at, block in _blocks(ids, self.start, self.stop)
+        ]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def below(self, ids: Ids, first: int) -> int:
+        """How many ids of the piece are less than `first`."""
+        return sum(
+            int(np.count_nonzero(block < first)) for _, block in _blocks(ids, self.start, self.stop)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """All outputs of one table, divided.
+
+    Attributes:
+        pieces: the pieces, in the order of the outputs.
+        first, last: all ids are in [first, last).
+        digest: a text that identifies the outputs and their division.
+    """
+
+    pieces: tuple[Piece, ...]
+    first: int
+    last: int
+    digest: str
+
+
+def divide(table: TableFile, outputs: Sequence[Output], slice_rows: int, folder: Path) -> Division:
+    """Check the outputs of a table and divide them into pieces.
+
+    Args:
+        table: the table.
+        outputs: the outputs; their files are in `folder`.
+        slice_rows: how many rows at most may be put in order in memory at a time.
+        folder: the packed folder.
+
+    Raises:
+        ConfigError: an id is no row of the table, or two outputs overlap.
+    """
+    _check_places(table, outputs)
+    pieces: list[Piece] = []
+    first, last, digest = table.row_count, 0, hashlib.sha256()
+    for number, output in enumerate(outputs):
+        ids = np.asarray(output.ids)
+        low, high, breaks = _scan(ids, digest)
+        if len(ids) and (low < 0 or high >= table.row_count):
+            raise ConfigError(
+                f"{output.file} is to hold row {low if low < 0 else high} of {table.path}, which "
+                f"has {table.row_count}: record the batches again from this store"
+            )
+        first, last = min(first, low), max(last, high + 1)
+        pieces += _pieces(number, ids, breaks, table.row_bytes, slice_rows)
+        place = (output.file.relative_to(folder).as_posix(), output.offset, len(ids))
+        digest.update(repr(place).encode())
+    digest.update(repr([(p.output, p.start, p.stop) for p in pieces if p.bounds is None]).encode())
+    return Division(tuple(pieces), min(first, last), last, digest.hexdigest())
+
+
+def _check_places(table: TableFile, outputs: Sequence[Output]) -> None:
+    ends: dict[Path, int] = {}
+    for output in sorted(outputs, key=lambda each: (each.file, each.offset)):
+        if output.ids.ndim != 1 or output.ids.dtype not in (np.int32, np.int64):
+            raise ConfigError(
+                f"the ids of {output.file} are {output.ids.dtype} {list(output.ids.shape)}: give "
+                "int32 or int64 [n]"
+            )
+        row, rest = divmod(output.offset - DATA_OFFSET, table.row_bytes)
+        if row < 0 or rest or output.offset < ends.get(output.file, 0):
+            raise ConfigError(
+                f"an output at byte {output.offset} of {output.file} overlaps another one or does "
+                "not begin at a row: remove the folder, and pack again"
+            )
+        end = output.offset + len(output.ids) * table.row_bytes
+        ends[output.file] = max(ends.get(output.file, 0), end)
+
+
+def _blocks(ids: Ids, start: int, stop: int) -> Iterator[tuple[int, Ids]]:
+    for at in range(start, stop, _BLOCK_IDS):
+        yield at, ids[at : min(at + _BLOCK_IDS, stop)]
+
+
+def _scan(ids: Ids, digest: Any) -> tuple[int, int, list[int] | None]:
+    """The smallest and largest id, and where runs begin but the first; None: too many."""
+    low, high, breaks, before = 1 << 62, -1, list[int](), None
+    many = False
+    for at, block in _blocks(ids, 0, len(ids)):
+        digest.update(np.ascontiguousarray(block).data)
+        low, high = min(low, int(block.min())), max(high, int(block.max()))
+        if before is not None and block[0] < before:
+            breaks.append(at)
+        before = block[-1]
+        if not many:
+            breaks += (at + 1 + np.flatnonzero(block[1:] < block[:-1])).tolist()
+            many = len(breaks) >= RUNS_MAX
+    return low, high, None if many else breaks
+
+
+def _pieces(
+    number: int, ids: Ids, breaks: list[int] | None, row_bytes: int, slice_rows: int
+) -> Iterator[Piece]:
+    """The pieces of one output."""
+    if not len(ids):
+        return
+    if breaks is not None:
+        yield Piece(number, 0, len(ids), np.array([0, *breaks, len(ids)], np.int64))
+        return
+    for start in range(0, len(ids), slice_rows):
+        window = ids[start : start + slice_rows]
+        stop = start + len(window)
+        bounds = np.concatenate([[0], 1 + np.flatnonzero(window[1:] < window[:-1]), [len(window)]])
+        long = np.diff(bounds) * row_bytes >= RUN_BYTES_MIN
+        turns = 1 + np.flatnonzero(long[1:] != long[:-1])
+        for low, high in zip([0, *turns.tolist()], [*turns.tolist(), len(long)], strict=True):
+            runs = start + bounds[low : high + 1]
+            assert runs[-1] <= stop
+            yield Piece(number, int(runs[0]), int(runs[-1]), runs if long[low] else None)
+
+
+def _place(run: Ids, value: int) -> int:
+    """Where `value` would be in ascending ids; numpy would convert the ids to int64 otherwise."""
+    if value > np.iinfo(run.dtype).max:
+        return len(run)
+    return int(np.searchsorted(run, run.dtype.type(value)))
+
 
 MEMORY_MIN = 64 << 20
 SYNC_BYTES = 128 << 20  # of the table: a sync takes 30 ms, so smaller parts share one
@@ -80,7 +485,7 @@ class RowPacking:
     Args:
         table: the table.
         outputs: what to write; no two overlap. Their files are in `folder`, at their full size
-            (`reserving.reserve`) when `run` is called.
+            (`reserve`) when `run` is called.
         folder: the packed folder, which only one process writes.
         name: the table's name without "/"; the record is NAME.rows.json in `folder`, the spool
             NAME.spool.
@@ -178,7 +583,7 @@ class RowPacking:
             keys.append(f"{path.relative_to(self.folder)} {found.st_ino}")
         key = hashlib.sha256("\n".join(keys).encode()).hexdigest()
         try:
-            record = load(self._record_path, key, len(self.outputs))
+            record = load_record(self._record_path, key, len(self.outputs))
             record.files = [path.relative_to(self.folder).as_posix() for path in self._ends()]
             if self.spool_bytes and not record.ended:
                 self._open_spool(record)
@@ -286,3 +691,110 @@ def _ranks(ids: Ids) -> Ids:
 
 def _silent(what: str, done: int, total: int) -> None:
     """Report nothing."""
+
+
+def stored_sum(file: Path, offset: int, rows: int, row_bytes: int, position: int) -> int:
+    """The checksum of rows that are in a file.
+
+    Args:
+        file: the file.
+        offset: where the first row starts, in bytes.
+        rows: how many rows.
+        row_bytes: bytes of one row.
+        position: the position of the first row in the file's array; 0 with all rows of the array
+            makes the array's checksum.
+
+    Raises:
+        ReadError: the disk failed.
+        StoreError: the file is missing or too short.
+    """
+    step = max(STRETCH_BYTES // row_bytes, 1)
+    buffer, total = page_buffer(step * row_bytes + 2 * PAGE_BYTES), 0
+    with DirectReader(file) as reader:
+        for row in range(0, rows, step):
+            nbytes = min(step, rows - row) * row_bytes
+            found = reader.read(offset + row * row_bytes, nbytes, buffer)
+            total += sum_of_rows(found, row_bytes, position + row)
+    return total % SUM_MODULUS
+
+
+def table_sums(
+    table: TableFile,
+    outputs: Sequence[Output],
+    folder: Path,
+    memory: int,
+    progress: Progress | None = None,
+) -> list[int]:
+    """The checksums that outputs should have, from one pass over the table.
+
+    Args:
+        table: the table.
+        outputs: the outputs; their files are in `folder`.
+        folder: the packed folder.
+        memory: bytes that this may use, at least 64 MiB; the ids are not counted.
+        progress: called as progress("table", bytes done, bytes in all).
+
+    Raises:
+        ConfigError: `memory` is too little, or an id is no row of the table.
+        ReadError, StoreError: the table cannot be read.
+    """
+    budget = budget_for(memory, table.row_bytes)
+    division = divide(table, outputs, budget.slice_rows, folder)
+    total = (division.last - division.first) * table.row_bytes
+    sums = [0] * len(outputs)
+    parts = TableParts(table, budget.part_bytes).parts(division.first, division.last)
+    with closing(parts):
+        for part in parts:
+            _add(sums, division, part, outputs, table.row_bytes)
+            if progress is not None:
+                done = part.first + part.count - division.first
+                progress("table", done * table.row_bytes, total)
+    return [each % SUM_MODULUS for each in sums]
+
+
+def verify_rows(
+    table: TableFile,
+    outputs: Sequence[Output],
+    folder: Path,
+    memory: int,
+    progress: Progress | None = None,
+    mend: str = "pack again, and check the disk",
+) -> int:
+    """Check that the rows in the outputs' files are the table's; see `table_sums`.
+
+    Args:
+        table, outputs, folder, memory, progress: as for `table_sums`.
+        mend: what to do if they are not, for errors.
+
+    Returns:
+        The checksum of all outputs' rows.
+
+    Raises:
+        StoreError: some are not, or a file is missing or too short.
+        ConfigError, ReadError: as for `table_sums`.
+    """
+    expected = table_sums(table, outputs, folder, memory, progress)
+    for output, wanted in zip(outputs, expected, strict=True):
+        rows, position = len(output.ids), output.position(table.row_bytes)
+        if stored_sum(output.file, output.offset, rows, table.row_bytes, position) != wanted:
+            raise StoreError(
+                f"rows {position} to {position + rows - 1} of {output.file} are not those of "
+                f"{table.path}: {mend}"
+            )
+    return sum(expected) % SUM_MODULUS
+
+
+def _add(
+    sums: list[int], division: Division, part: Part, outputs: Sequence[Output], row_bytes: int
+) -> None:
+    """Add what the rows of a part contribute."""
+    first, last = part.first, part.first + part.count
+    for piece in division.pieces:
+        output = outputs[piece.output]
+        ids, position = np.asarray(output.ids), output.position(row_bytes)
+        if piece.bounds is None:
+            places = piece.within(ids, first, last)
+            sums[piece.output] += gather(part, row_bytes, ids[places], position + places)
+            continue
+        for low, high in piece.slices(ids, first, last):
+            sums[piece.output] += gather(part, row_bytes, ids[low:high], position + low)

@@ -34,8 +34,15 @@ from gnndrive.common.records import (
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import dtype_name
 from gnndrive.store.packed.format import MEND
-from gnndrive.store.packed.placement import PLACING, placing_sections
-from gnndrive.store.packed.sections import ABSENT, Schema, Section, Type, narrow
+from gnndrive.store.packed.sections import (
+    ABSENT,
+    PLACING,
+    Schema,
+    Section,
+    Type,
+    narrow,
+    placing_sections,
+)
 from gnndrive.store.types import Types, folder
 
 Sections = Mapping[str, "npt.NDArray[Any] | None"]

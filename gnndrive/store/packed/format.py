@@ -6,30 +6,200 @@ index when a batch is read (samples.py, encoding.py). The files have the store's
 
 - index.npy, int64 [batches, columns]: where each batch lies, and its counts (sections.py).
 - samples/NNN.npy, int32 [n]: the recorded samples (samples.py).
-- rows/TABLE.npy: the rows (placement.py).
+- rows/TABLE.npy: the rows (sections.py).
 - ids/TABLE/hot.npy, ids/TABLE/SSS.npy: the numbers of the hot rows, and of the shared rows of
   segment SSS; ids/TABLE/bands.npy, int64 [BANDS, 2]: the slot after each band's last, and the uses
   of its rows.
+
+A loader finds the pack whose `SAMPLING` settings equal its own. The other settings decide how the
+recorded batches are placed on disk; packs that differ only in these replay the same batches. As
+soon as the segment size is known, so is every file with its size (`contents`): the packer adds up
+the bytes before it writes a row.
 
 When not to use it: the store's own arrays are in store.json (`gnndrive/store/format.py`).
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
+from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.format import COUNT_MAX, ArrayInfo, index_dtype
 from gnndrive.store.layout.arrays import LayoutArray, parse_array
 from gnndrive.store.layout.kind import LayoutKind
-from gnndrive.store.packed.sections import Schema, parse_schema
-from gnndrive.store.packed.settings import PackSettings, parse_settings, said
+from gnndrive.store.packed.sections import (
+    BANDS,
+    PLACE_COLUMNS,
+    RECORD_ALIGN,
+    Schema,
+    aligned,
+    parse_schema,
+)
 from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
+
+SAMPLING = (
+    "inputs", "batch_size", "drop_last", "shuffle", "num_neighbors", "replace", "sampling",
+)  # fmt: skip
+"""The settings that a loader and a pack must share."""
+
+ORDERS = ("sets", "minhash", "id")
+_SPOKEN = {"num_neighbors": "fanout", "inputs": "the input nodes or edges"}
+_DIGITS = 12
+_OPTIONAL = ("segment", "memory", "disk")
+_RANGES = dict.fromkeys(("batch_size", "epochs", "segment"), (1, COUNT_MAX))
+_RANGES |= dict.fromkeys(("memory", "disk", "device_memory"), (0, COUNT_MAX))
+_RANGES["seed"] = -(1 << 63), 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class PackSettings:
+    """What a pack depends on, beside the store.
+
+    Attributes:
+        inputs: the text that identifies the input nodes or edges.
+        batch_size, drop_last, shuffle, replace: the loader's arguments.
+        num_neighbors: the loader's argument in a form that JSON can hold: a list, or a dict of
+            lists by the types' names.
+        sampling: the text that identifies how PyG's samplers draw; "" for plain neighbour sampling.
+        seed: the seed that the recorded epochs are drawn with.
+        epochs: the number of recorded epochs.
+        order: how rows are ordered inside a segment, one of `ORDERS`.
+        segment: batches of a segment; None: the smallest that fits on the disk.
+        memory: bytes of host memory that training will have; None: it was not said.
+        device_memory: bytes of device memory for hot rows.
+        disk: the most bytes of the pack; None: as many as it takes.
+
+    Raises:
+        ConfigError: a number is none that pack.json may hold, or there is no such order.
+    """
+
+    inputs: str
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    num_neighbors: Any
+    replace: bool
+    sampling: str = ""
+    seed: int = 0
+    epochs: int = 1
+    order: str = "sets"
+    segment: int | None = None
+    memory: int | None = None
+    device_memory: int = 0
+    disk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ConfigError(f"order={self.order!r}: give one of {', '.join(ORDERS)}")
+        for name, (least, end) in _RANGES.items():
+            number = getattr(self, name)
+            if number is None and name in _OPTIONAL:
+                continue
+            if type(number) is not int or not least <= number < end:
+                raise ConfigError(
+                    f"{name}={number!r}: give a whole number from {least} to {end - 1}"
+                )
+
+    @property
+    def digest(self) -> str:
+        """The name of the pack's folder: 12 hexadecimal digits of the settings' SHA-256."""
+        text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True, allow_nan=False)
+        return sha256(text.encode()).hexdigest()[:_DIGITS]
+
+    @property
+    def batches(self) -> str:
+        """A text that identifies the recorded batches; packs that place them otherwise share it."""
+        named = {name: getattr(self, name) for name in (*SAMPLING, "seed", "epochs")}
+        return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings in a form that JSON can hold."""
+        return asdict(self)
+
+    def texts(self) -> list[str]:
+        """See `LayoutSettings.texts`; the epochs first."""
+        epochs = f"{self.epochs} {'epoch' if self.epochs == 1 else 'epochs'}"
+        parts = [epochs, f"fanout {said(self.num_neighbors)}", f"batch size {self.batch_size}"]
+        parts += [f"seed {self.seed}", f"order {self.order}"]
+        return parts if self.shuffle else [*parts, "not shuffled"]
+
+
+def said(value: Any) -> str:
+    """A setting as the command line takes it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {said(each)}" for name, each in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) or "none"
+
+
+def parse_settings(record: Record) -> PackSettings:
+    """The settings in a pack.json, which may come from a stranger.
+
+    Raises:
+        StoreError: they are damaged.
+    """
+    wholes = ("batch_size", "epochs", "device_memory")
+    given: dict[str, Any] = {name: record.text(name) for name in ("inputs", "sampling", "order")}
+    given["seed"] = record.value("seed", int)
+    for name in (*wholes, *_OPTIONAL):
+        absent = name in _OPTIONAL and record.fields.get(name, 0) is None
+        given[name] = None if absent else record.whole(name)
+    for name in ("drop_last", "shuffle", "replace"):
+        given[name] = record.value(name, bool)
+    given["num_neighbors"] = _fanout(record)
+    try:
+        return PackSettings(**given)
+    except ConfigError as error:
+        raise record.error(f"is refused: {error}") from None
+
+
+def _fanout(record: Record) -> Any:
+    fanout = record.fields.get("num_neighbors")
+    lists = list(fanout.values()) if isinstance(fanout, dict) else [fanout]
+    for each in lists:
+        if not isinstance(each, list) or any(type(n) is not int or n < -1 for n in each):
+            raise record.error("has a 'num_neighbors' that is no list of numbers for each hop")
+    return fanout
+
+
+def differences(
+    there: PackSettings, wanted: PackSettings, names: tuple[str, ...] = SAMPLING
+) -> list[str]:
+    """The settings in which a pack differs from what is wanted, each as a text: "fanout was [10]
+    and is [5]"; empty: none.
+
+    Args:
+        there: the pack's settings.
+        wanted: the loader's.
+        names: the settings to compare.
+    """
+    found = []
+    for name in names:
+        was, now = getattr(there, name), getattr(wanted, name)
+        if was != now:
+            found.append(f"{_SPOKEN.get(name, name)} was {_shown(was)} and is {_shown(now)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if value != "" else "that of plain neighbour sampling"
+
+
+assert set(SAMPLING) <= {each.name for each in fields(PackSettings)}
+
 
 FORMAT, VERSION = "gnndrive-pack", 1
 PACKED, PACK_JSON, INDEX = "packed", "pack.json", "index"
@@ -184,3 +354,166 @@ def table_checksums(store: Store, tables: Iterable[FeatureTable]) -> dict[str, s
 def pack_path(store: Store, settings: PackSettings) -> Path:
     """The folder of a store's pack with these settings, if the user names no other."""
     return Path(store.path, PACKED, settings.digest)
+
+
+_BYTES = PLACE_COLUMNS.index("bytes")
+_NO_CHECKSUMS = {"sha256": "sha256:" + 64 * "0", "sum64": "sum64:" + 16 * "0"}
+
+
+SAMPLES, FOOTER_BYTES = "samples", 4096  # the second: of a volume
+
+
+def volume_name(number: int) -> str:
+    """The name of a volume: "samples/000"."""
+    return f"{SAMPLES}/{number:03d}"
+
+
+def volume_info(number: int, records: Iterable[int], columns: int) -> ArrayInfo:
+    """A volume as an array, without checksum.
+
+    Args:
+        number: the volume's number.
+        records: bytes of each of its records.
+        columns: columns of the index.
+    """
+    sizes = list(records)
+    nbytes = sum(sizes) + aligned(8 * len(sizes) * columns, RECORD_ALIGN) + FOOTER_BYTES
+    return ArrayInfo(volume_name(number), "int32", (nbytes // 4,), "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableRows:
+    """How many rows a pack has of one table.
+
+    Attributes:
+        slots: hot rows.
+        rows: rows of the file: hot ones, shared ones, and chunks.
+        shared_rows: shared rows of each segment.
+    """
+
+    slots: int
+    rows: int
+    shared_rows: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableUse(TableRows):
+    """How the batches use them.
+
+    Attributes:
+        hot, shared, entries: hot, shared and all entries of each batch, int64 [batches].
+    """
+
+    hot: Int64Array
+    shared: Int64Array
+    entries: Int64Array
+
+
+def rows_name(table: str) -> str:
+    """The name of the array of a table's rows."""
+    return f"rows/{table}"
+
+
+def hot_name(table: str) -> str:
+    """The name of the array of the numbers of a table's hot rows."""
+    return f"ids/{table}/hot"
+
+
+def bands_name(table: str) -> str:
+    """The name of the array that says where the bands of a table's hot rows end."""
+    return f"ids/{table}/bands"
+
+
+def shared_name(table: str, segment: int) -> str:
+    """The name of the array of the numbers of a segment's shared rows."""
+    return f"ids/{table}/{segment:03d}"
+
+
+def id_infos(table: FeatureTable, slots: int, shared_rows: Sequence[int]) -> Iterator[ArrayInfo]:
+    """The arrays of numbers of a table's rows; a segment without shared rows has none."""
+    dtype = index_dtype(table.file.row_count)
+    yield ArrayInfo(hot_name(table.name), dtype, (slots,), "")
+    yield ArrayInfo(bands_name(table.name), "int64", (BANDS, 2), "")
+    for segment, rows in enumerate(shared_rows):
+        if rows:
+            yield ArrayInfo(shared_name(table.name, segment), dtype, (rows,), "")
+
+
+def rows_info(table: FeatureTable, rows: int) -> ArrayInfo:
+    """The array of a table's rows."""
+    return ArrayInfo(rows_name(table.name), table.file.dtype, (rows, *table.file.row_shape), "")
+
+
+def placed_index(schema: Schema, index: Int64Array, uses: Mapping[str, TableUse]) -> Int64Array:
+    """The first columns of the index as they are when rows are placed, but for the offsets.
+
+    Args:
+        schema: the schema of the recorded samples.
+        index: their index, int64 [batches, columns].
+        uses: how each table is used.
+    """
+    found = index.copy()
+    for name, use in uses.items():
+        for kind, each in (("hot", use.hot), ("shared", use.shared), ("order", use.entries)):
+            if (column := schema.column.get(f"count {kind}/{name}")) is not None:
+                found[:, column] = each
+    for row in found:
+        row[_BYTES] = schema.places(schema.counts(row).tolist())[1]
+    return found
+
+
+def contents(
+    schema: Schema,
+    index: Int64Array,
+    tables: Sequence[FeatureTable],
+    rows: Mapping[str, TableRows],
+) -> list[ArrayInfo]:
+    """All arrays of a pack, without checksums.
+
+    Args:
+        schema: the schema of placed samples.
+        index: the index, int64 [batches, columns]; of its columns the first three count.
+        tables: the packed tables.
+        rows: how many rows it has of each of them.
+    """
+    columns = len(schema.columns)
+    volumes: dict[int, list[int]] = {}
+    for row in index:
+        volumes.setdefault(int(row[0]), []).append(int(row[_BYTES]))
+    found = [ArrayInfo(INDEX, "int64", (len(index), columns), "")]
+    found += [volume_info(number, records, columns) for number, records in volumes.items()]
+    for table in tables:
+        each = rows[table.name]
+        found.append(rows_info(table, each.rows))
+        found += id_infos(table, each.slots, each.shared_rows)
+    return found
+
+
+def listed(infos: Sequence[ArrayInfo], checksums: Mapping[str, str]) -> dict[str, LayoutArray]:
+    """The arrays as pack.json has them.
+
+    Args:
+        infos: the arrays.
+        checksums: their checksums by name; one that is missing is filled with zeros.
+    """
+    found = {}
+    for info in infos:
+        kind = "sum64" if info.name.startswith("rows/") else "sha256"
+        checksum = checksums.get(info.name, _NO_CHECKSUMS[kind])
+        found[info.name] = LayoutArray(info.name, info.dtype, info.shape, checksum)
+    return found
+
+
+def pack_bytes(info: PackInfo) -> int:
+    """Bytes of a whole pack, with pack.json, once it says so itself in `actual_bytes`; also in
+    `predicted_bytes` if these are 0."""
+    files = sum(array.nbytes for array in info.arrays.values())
+    nbytes = files
+    while True:
+        predicted = info.predicted_bytes or nbytes
+        again = files + len(
+            PACKS.dump(replace(info, predicted_bytes=predicted, actual_bytes=nbytes))
+        )
+        if again == nbytes:
+            return nbytes
+        nbytes = again

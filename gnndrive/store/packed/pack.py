@@ -15,19 +15,25 @@ not to use it: `gnndrive.pack` (loader/packing.py) is for users.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.write_errors import free_bytes
 from gnndrive.common.memory import available_memory, format_size, least_text
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import LayoutArray, file_checksum
-from gnndrive.store.layout.reserving import reserve
-from gnndrive.store.layout.rows import MEMORY_MIN, RowPacking
+from gnndrive.store.layout.folder import LayoutFolder
+from gnndrive.store.layout.rows import MEMORY_MIN, RowPacking, reserve
 from gnndrive.store.layout.table_parts import SUM_MODULUS
-from gnndrive.store.packed.contents import (
+from gnndrive.store.packed.format import (
+    MEND,
+    PACKS,
+    PackInfo,
+    PackSettings,
     TableRows,
     TableUse,
     contents,
@@ -35,32 +41,142 @@ from gnndrive.store.packed.contents import (
     pack_bytes,
     placed_index,
     rows_info,
+    table_checksums,
 )
-from gnndrive.store.packed.folder import PackingFolder
-from gnndrive.store.packed.format import PACKS, PackInfo, table_checksums
-from gnndrive.store.packed.hot import choose_hot
-from gnndrive.store.packed.mapped_samples import MappedSamples
-from gnndrive.store.packed.orders import SETS_MAX
-from gnndrive.store.packed.placement import with_places
 from gnndrive.store.packed.places import NodePlaces
-from gnndrive.store.packed.placing import Placing
-from gnndrive.store.packed.record import BatchSource, HotRows, Recorded, record
-from gnndrive.store.packed.room import DoesNotFit, Room
-from gnndrive.store.packed.row_outputs import outputs_of
-from gnndrive.store.packed.samples import load_schema
-from gnndrive.store.packed.sections import Schema
-from gnndrive.store.packed.segments import choose_segment
-from gnndrive.store.packed.settings import PackSettings
+from gnndrive.store.packed.placing import Placing, outputs_of
+from gnndrive.store.packed.record import BatchSource, HotRows, Prediction, Recorded, record
+from gnndrive.store.packed.samples import VOLUME_BYTES, MappedSamples, load_schema
+from gnndrive.store.packed.sections import Schema, with_places
 from gnndrive.store.packed.sharing import (
+    SETS_MAX,
+    SegmentChoice,
     SegmentSearch,
     SharedRows,
     TooLittleMemory,
+    choose_hot,
+    choose_segment,
     hot_places,
     load_shared,
     write_hot,
 )
-from gnndrive.store.packed.volumes import VOLUME_BYTES
 from gnndrive.store.reader import Store
+
+_MARGIN_BYTES = 2 << 20  # for folders and the file system's metadata
+_BLOCK_BYTES = 512  # the unit of st_blocks
+_UNSURE = 2  # so many times less than the prediction, a pack may be
+
+
+class DoesNotFit(ConfigError):
+    """The pack needs more than `disk=`, so the same call can never succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many bytes a pack may have.
+
+    Attributes:
+        root: the unfinished pack's folder.
+        settings: what the pack is made with.
+    """
+
+    root: Path
+    settings: PackSettings
+
+    @property
+    def free(self) -> int:
+        """Bytes that the disk has for the pack, with those that it takes already."""
+        taken = sum(path.stat().st_blocks for path in self.root.rglob("*") if path.is_file())
+        return max(free_bytes(self.root) + taken * _BLOCK_BYTES - _MARGIN_BYTES, 0)
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of the pack."""
+        disk = self.settings.disk
+        return self.free if disk is None else min(disk, self.free)
+
+    def check_prediction(self, found: Prediction) -> None:
+        """Refuse what cannot fit, from the first recorded batches.
+
+        The rows of a segment are at least those of one of its batches. With hot rows nothing is
+        known of the others, because rows may be hot that the first batches do not show to be. Five
+        batches may be larger than the others, so only what exceeds the limit twice is refused here;
+        the exact bytes are compared before a row is written.
+
+        Raises:
+            DoesNotFit: `disk=` is too small.
+            StoreError: the disk is too full.
+        """
+        least, segment = found.samples, self.settings.segment
+        if segment is None and self.settings.order == "sets":
+            segment = SETS_MAX
+        if not found.hot and segment is not None:
+            least += found.cold // segment
+        if least // _UNSURE > self.limit:
+            raise self._refusal(least, "about", [])
+
+    def refusal(self, choice: SegmentChoice, fixed: int) -> Exception:
+        """The error for a pack that fits with no segment that may be chosen.
+
+        Args:
+            choice: what each segment size needs.
+            fixed: bytes that do not depend on the number of epochs.
+        """
+        needed = min(choice.needed[size] for size in choice.candidates)
+        return self._refusal(needed, "at least", list(self._remedies(choice, needed, fixed)))
+
+    def _remedies(self, choice: SegmentChoice, needed: int, fixed: int) -> Iterator[str]:
+        if fitting := choice.fitting:
+            order = "" if min(fitting) <= SETS_MAX else ' and order="minhash"'
+            yield f"give segment={min(fitting)}{order}"
+        epochs = self.settings.epochs
+        fewer = (self.limit - fixed) * epochs // max(needed - fixed, 1)
+        if 1 <= fewer < epochs:
+            yield f"record epochs={fewer}"
+
+    def _refusal(self, needed: int, about: str, remedies: list[str]) -> Exception:
+        text = f"the pack needs {about} {needed:,} bytes ({format_size(needed)})"
+        remedies += ["pack fewer batches", "give more memory= for hot rows"]
+        if (disk := self.settings.disk) is not None and disk <= self.free:
+            remedies += ["allow more with disk="]
+            return DoesNotFit(f"{text}, and disk={format_size(disk)}: {', or '.join(remedies)}")
+        remedies += ["free some space", "choose another disk with out="]
+        has = f"the disk of {self.root} has {self.free:,} for it"
+        return StoreError(f"{text}, and {has}: {', or '.join(remedies)}")
+
+
+class PackingFolder(LayoutFolder[PackInfo]):
+    """The folder of an unfinished pack; see `LayoutFolder`.
+
+    Args:
+        store: the store that is packed.
+        target: the pack's folder.
+        settings: what the pack is made with.
+        tables: the checksums of the packed tables (`PackInfo.tables`). A pack of other tables has
+            the same name.
+    """
+
+    def __init__(
+        self, store: Store, target: Path, settings: PackSettings, tables: Mapping[str, str]
+    ) -> None:
+        super().__init__(PACKS, store, target, settings)
+        self._tables = dict(tables)
+
+    def _record(self) -> dict[str, Any]:
+        return super()._record() | {"tables": self._tables}
+
+    def _said_of_target(self) -> str:
+        try:
+            return f", with the rows of {', '.join(PACKS.read(self.target).tables)}"
+        except StoreError:
+            return ""
+
+    def _read(self) -> PackInfo:
+        info = super()._read()
+        if info.tables != self._tables:
+            raise StoreError(f"{self.path} has the rows of other tables: {MEND}")
+        return info
+
 
 HotSlots = Callable[[Recorded], Mapping[str, int]]
 """Takes what was recorded; returns how many rows of each table memory will hold."""
@@ -93,7 +209,7 @@ def write_pack(
         hot_slots: see `HotSlots`.
         memory: bytes that this may use, apart from what `source` uses; None: a gibibyte, or half of
             the available memory if that is less.
-        hot_rows: how many rows of each table memory will probably hold, see `record.HotRows`.
+        hot_rows: how many rows of each table memory will probably hold, see `HotRows`.
         progress: called as progress(what, done, total) in each phase.
         volume_bytes: see `SampleWriter`.
 

@@ -38,10 +38,17 @@ from gnndrive.store.format import DATA_OFFSET, ArrayInfo
 from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
 from gnndrive.store.packed.format import MEND, PACK_JSON, PACKS, PackInfo, table_checksums
-from gnndrive.store.packed.hot import BANDS
-from gnndrive.store.packed.placement import LEVELS, fill, places_of, with_places
 from gnndrive.store.packed.samples import SampleReader, read_index
-from gnndrive.store.packed.sections import PLACE_COLUMNS, Schema, Type
+from gnndrive.store.packed.sections import (
+    BANDS,
+    LEVELS,
+    PLACE_COLUMNS,
+    Schema,
+    Type,
+    fill,
+    places_of,
+    with_places,
+)
 from gnndrive.store.reader import Store
 
 COUNT_MAX = 1 << 40

@@ -1,8 +1,15 @@
 """Recorded samples on disk: `SampleWriter` writes them, `SampleReader` reads them again.
 
-A batch's sections for placing (`node`, `row`, `hot/TABLE`, …) come from `SampleReader.sections`,
-and a volume with other sections replaces the recorded one through `VolumeWriter`. Of a finished
-pack, `Recording` (recording.py) reads the batches with the places of their rows.
+They are in volumes, `samples/NNN.npy`, int32 [n]: records (sections.py), the rows of the index that
+belong to them, and a footer of 4,096 bytes that says where these rows are. A volume is written
+under another name, fsynced and renamed: it exists whole or not at all, and says itself what it
+holds. So a packer that was killed goes on after the last whole volume, and a volume can be replaced
+by one with other sections (`generation`) in one step.
+
+`MappedSamples` maps the samples of an unfinished pack, some of whose sections the packer reads many
+times. A volume that was placed (placing.py) has more columns in its rows of the index than a
+recorded one, but the same sections, so both are read in the same way. Of a finished pack,
+`Recording` (recording.py) reads the batches with the places of their rows.
 
 When not to use it: for samples of a single epoch that is trained once; drawing them costs less.
 """
@@ -13,8 +20,10 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +31,13 @@ import numpy.typing as npt
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES
-from gnndrive.common.io.small_files import write_whole
+from gnndrive.common.io.small_files import PART, fsync_folder, write_all, write_whole
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.records import Int64Array, Seeds
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import open_plain, read_plain
+from gnndrive.store.files import open_plain, read_at_most, read_plain
 from gnndrive.store.format import DATA_OFFSET, JSON_BYTES_MAX, ArrayInfo, npy_header
+from gnndrive.store.layout.arrays import Ids, Maps, StoredIds
 from gnndrive.store.packed.encoding import (
     RecordedBatch,
     Sections,
@@ -34,19 +45,196 @@ from gnndrive.store.packed.encoding import (
     check_schema,
     hop_counts_of,
     schema_of,
+    section_name,
     sections_of,
 )
-from gnndrive.store.packed.format import MEND
-from gnndrive.store.packed.sections import RECORD_ALIGN, Schema, parse_schema
-from gnndrive.store.packed.volumes import (
-    VOLUME_BYTES,
-    VolumeWriter,
-    read_volume,
-    volume_name,
-    whole_volumes,
+from gnndrive.store.packed.format import FOOTER_BYTES, MEND, SAMPLES, volume_info, volume_name
+from gnndrive.store.packed.sections import (
+    ABSENT,
+    PLACE_COLUMNS,
+    RECORD_ALIGN,
+    Schema,
+    TablePlaces,
+    aligned,
+    parse_schema,
 )
 from gnndrive.store.parsing import Record
 from gnndrive.store.types import Types
+
+VOLUME_BYTES = 64 << 20
+_MAGIC = 0x6B6361706E6E67  # "gnnpack"
+_FOOTER = ("magic", "rows", "columns", "offset", "generation")
+_ZEROS = bytes(RECORD_ALIGN)
+_BYTES = PLACE_COLUMNS.index("bytes")
+
+
+class VolumeWriter:
+    """Writes one volume, its records in order; use it as a context manager.
+
+    Args:
+        root: the pack's folder.
+        number: the volume's number.
+        schema: what its records hold.
+        generation: 0 for recorded samples; a number of the caller's for those that replace them.
+
+    Attributes:
+        count: records written so far.
+        nbytes: bytes of them.
+    """
+
+    def __init__(self, root: Path, number: int, schema: Schema, generation: int = 0) -> None:
+        self.number, self.count, self.nbytes = number, 0, 0
+        self._path = root / f"{volume_name(number)}.npy"
+        self._schema, self._generation = schema, generation
+        self._rows: list[list[int]] = []
+        self._fd = -1
+
+    def __enter__(self) -> VolumeWriter:
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self._part, flags, 0o666)
+            write_all(self._fd, memoryview(_ZEROS))  # in the place of the header
+        except OSError as error:
+            raise write_failure(self._path, error) from error
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def _part(self) -> Path:
+        return self._path.with_name(self._path.name + PART)
+
+    def append(
+        self, sections: Sequence[npt.NDArray[Any] | None], rest: Sequence[int]
+    ) -> Int64Array:
+        """Write a record.
+
+        Args:
+            sections: its sections, in the schema's order and dtypes; None: it has none.
+            rest: the columns of its row of the index after the counts.
+
+        Returns:
+            Its row of the index, int64 [columns].
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+        """
+        counts = [ABSENT if each is None else len(each) for each in sections]
+        starts, nbytes = self._schema.places(counts)
+        record = np.zeros(nbytes, np.uint8)
+        for start, each in zip(starts, sections, strict=True):
+            if each is not None:
+                record[start : start + each.nbytes] = each.view(np.uint8)
+        row = [self.number, self.nbytes, nbytes, *counts, *rest]
+        assert len(row) == len(self._schema.columns)
+        self._put(record)
+        self._rows.append(row)
+        self.count, self.nbytes = self.count + 1, self.nbytes + nbytes
+        return np.array(row, np.int64)
+
+    def finish(self) -> None:
+        """Write the rows of the index and the footer, fsync the file and give it its name.
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+        """
+        rows = np.array(self._rows, np.int64).reshape(-1, len(self._schema.columns))
+        footer = np.zeros(FOOTER_BYTES // 8, np.int64)
+        footer[: len(_FOOTER)] = (_MAGIC, *rows.shape, self.nbytes, self._generation)
+        table = np.zeros(aligned(rows.nbytes, RECORD_ALIGN), np.uint8)
+        table[: rows.nbytes] = rows.reshape(-1).view(np.uint8)
+        self._put(table)
+        self._put(footer.view(np.uint8))
+        columns = len(self._schema.columns)
+        info = volume_info(self.number, (row[_BYTES] for row in self._rows), columns)
+        try:
+            os.pwrite(self._fd, npy_header(info), 0)
+            os.fsync(self._fd)
+            os.rename(self._part, self._path)
+            fsync_folder(self._path.parent)
+        except OSError as error:
+            raise write_failure(self._path, error) from error
+
+    def _put(self, array: npt.NDArray[np.uint8]) -> None:
+        try:
+            write_all(self._fd, array.data)
+        except OSError as error:
+            raise write_failure(self._path, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A whole volume.
+
+    Attributes:
+        rows: its rows of the index, int64 [records, columns].
+        generation: see `VolumeWriter`.
+    """
+
+    rows: Int64Array
+    generation: int
+
+
+def read_volume(root: Path, number: int, *widths: int) -> Volume:
+    """Read the footer of a volume that this machine has written, and its rows of the index.
+
+    Args:
+        root: the pack's folder.
+        number: the volume's number.
+        widths: how many columns it may have.
+
+    Raises:
+        StoreError: it is missing, or no volume of so many columns.
+    """
+    name = f"{volume_name(number)}.npy"
+    fd = open_plain(root, name)
+    try:
+        size = os.fstat(fd).st_size
+        os.lseek(fd, max(size - FOOTER_BYTES, 0), os.SEEK_SET)
+        content = read_at_most(fd, FOOTER_BYTES)
+        footer = dict(zip(_FOOTER, np.frombuffer(content, np.int64).tolist(), strict=False))
+        count, offset = footer.get("rows", 0), footer.get("offset", 0)
+        columns = footer.get("columns", 0)
+        end = size - FOOTER_BYTES - DATA_OFFSET
+        fits = len(content) == FOOTER_BYTES and 0 <= offset <= end
+        if not fits or footer["magic"] != _MAGIC or columns not in widths:
+            raise _no_volume(root / name)
+        if not 0 <= 8 * count * columns <= end - offset:
+            raise _no_volume(root / name)
+        os.lseek(fd, DATA_OFFSET + offset, os.SEEK_SET)
+        rows = np.frombuffer(read_at_most(fd, 8 * count * columns), np.int64)
+        return Volume(rows.reshape(count, columns), footer["generation"])
+    finally:
+        os.close(fd)
+
+
+def whole_volumes(root: Path) -> int:
+    """How many volumes are there, from the first on; removes all other files of samples/.
+
+    Raises:
+        StoreError: a file cannot be removed.
+    """
+    folder = root / SAMPLES
+    names = set(os.listdir(folder)) if folder.is_dir() else set()
+    count = 0
+    while Path(f"{volume_name(count)}.npy").name in names:
+        names.remove(Path(f"{volume_name(count)}.npy").name)
+        count += 1
+    for name in names:
+        try:
+            os.unlink(folder / name)
+        except OSError as error:
+            raise write_failure(folder / name, error) from error
+    return count
+
+
+def _no_volume(path: Path) -> StoreError:
+    return StoreError(f"{path} is no volume of this recording: remove the folder and pack again")
+
 
 SCHEMA_JSON = "schema.json"  # of an unfinished pack; pack.json has it in a finished one
 
@@ -309,3 +497,96 @@ def read_index(root: Path, batches: int, columns: int) -> Int64Array:
     if len(content) != wanted:
         raise StoreError(f"{root}/index.npy has another size than pack.json says: {MEND}")
     return np.frombuffer(content, np.int64, offset=DATA_OFFSET).reshape(batches, columns)
+
+
+class MappedSamples:
+    """The sections of all batches.
+
+    Args:
+        root: the folder.
+        schema: what a record holds.
+        rows: the rows of the index, int64 [columns] each, of the volumes as they are now.
+    """
+
+    def __init__(self, root: Path, schema: Schema, rows: Iterable[Int64Array]) -> None:
+        self.schema, self.rows = schema, list(rows)
+        self._root = root
+        self._maps = Maps()
+        self._place = {section.name: at for at, section in enumerate(schema.sections)}
+
+    def __len__(self) -> int:
+        """The number of batches of all recorded epochs."""
+        return len(self.rows)
+
+    def sections(self, number: int) -> Mapping[str, Ids | None]:
+        """The sections of a batch by name, in the schema's order; None: it has none."""
+        row = self.rows[number]
+        counts = self.schema.counts(row).tolist()
+        starts, _ = self.schema.places(counts)
+        volume, first = self._maps.data(self._volume(row)), int(row[1])
+        found: dict[str, Ids | None] = {}
+        for section, start, count in zip(self.schema.sections, starts, counts, strict=True):
+            part = volume[first + start : first + start + section.itemsize * max(count, 0)]
+            found[section.name] = None if count < 0 else part.view(section.dtype)
+        return found
+
+    def section(self, number: int, name: str) -> Ids:
+        """One section of a batch; empty if it has none."""
+        found = self.sections(number)[name]
+        return np.empty(0, np.int32) if found is None else found
+
+    def count(self, number: int, name: str) -> int:
+        """The number of entries of a section."""
+        return max(int(self.schema.counts(self.rows[number])[self._place[name]]), 0)
+
+    def stored(self, number: int, name: str) -> StoredIds:
+        """One section of a batch, whose file is mapped only while it is looked at."""
+        row, at = self.rows[number], self._place[name]
+        counts = self.schema.counts(row).tolist()
+        start = int(row[1]) + self.schema.places(counts)[0][at]
+        dtype = np.dtype(self.schema.sections[at].dtype)
+        return StoredIds(self._maps, self._volume(row), start, max(counts[at], 0), dtype)
+
+    def _volume(self, row: Int64Array) -> Path:
+        return self._root / f"{volume_name(int(row[0]))}.npy"
+
+
+class Entries:
+    """The entries of one table in each batch: the rows that the batch needs.
+
+    Args:
+        samples: the samples.
+        table: the table.
+        places: what the index says of it.
+
+    Attributes:
+        table, places: the table, and what the index says of it.
+        arranged: see `TablePlaces`.
+        section: the section that holds them.
+    """
+
+    def __init__(self, samples: MappedSamples, table: FeatureTable, places: TablePlaces) -> None:
+        self.table, self.places, self.arranged = table, places, places.arranged
+        self._samples = samples
+        self.section = section_name("edge" if table.of_edges else "node", table.type)
+
+    def ids(self, number: int) -> Ids:
+        """The rows, int32 or int64 [entries]; the seeds' first if the table is arranged."""
+        return self._samples.section(number, self.section)
+
+    def stored(self, number: int) -> StoredIds:
+        """The same, whose file is mapped only while they are looked at."""
+        return self._samples.stored(number, self.section)
+
+    def count(self, number: int) -> int:
+        """The number of entries of a batch."""
+        return self._samples.count(number, self.section)
+
+    def seeds(self, number: int) -> int:
+        """How many of the first entries are seeds, which are all in the chunk."""
+        if not self.arranged:
+            return 0
+        samples = self._samples
+        found = samples.schema.hop_counts(samples.rows[number], "nodes", None)
+        assert found is not None, "plain samples have counts by hop"
+        return found[0]

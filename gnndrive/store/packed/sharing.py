@@ -1,10 +1,33 @@
-"""Choose the hot rows and the segment size of a recording, and write the ids of shared rows.
+"""Decide which rows of a recording are hot, which its segments share, and in which order.
 
-`SegmentSearch` counts, in one pass over the recorded batches, the least bytes that a pack with each
-segment size takes. `settle` then decides for one size which rows each segment shares and in which
-order, and writes their ids, so that the bytes are known exactly and placing (placing.py) only looks
-rows up. `SharedRows`, a small durable file, says what was decided; a packer that was killed before
-it was written decides again.
+Hot rows stay in memory during training (DiskGNN §4.2). All batches are recorded before they are
+packed, so the uses of each node are known exactly, and the nodes with the most uses save the most
+reads. Their rows lie on disk in bands, the hottest first, so that training with less memory keeps a
+first part of the file.
+
+As many batches share a file, a segment, as the disk space demands (§4.3, Algorithm 2). A cold row
+is on disk once for each segment whose batches use it: in a batch's own chunk if it is used once
+there, in the segment's shared file if more often. So the rows on disk are the distinct cold rows of
+each segment, and larger segments take less space. They also scatter a batch's rows over a larger
+shared file, so the smallest segment that fits is the best. Distinct rows are counted exactly, for
+all candidates in one pass over the recorded batches: a use adds a row to a segment's batches unless
+an earlier batch of that segment used the node, and the node's previous use says this for every
+size.
+
+A batch wants some rows of a shared file, and reads whole pages. The more the rows of a page are
+wanted by the same batches, the less is read in vain (§4.3):
+
+- "sets" puts rows together that exactly the same batches use. Two neighbouring sets in Gray's order
+  differ in one batch, so that a batch's stretches are long. For segments of at most 64 batches; the
+  best order as long as a set has a page's rows or more.
+- "minhash" is the paper's: two MinHashes of the set of batches, as the released code sorts by both;
+  the paper's text has the smaller of the two, which is worse. For segments of any size.
+- "id" is the order of the table, to compare with.
+
+`SegmentSearch` counts the least bytes that a pack with each segment size takes; `settle` decides
+for one size and writes the ids, so that the bytes are known exactly and placing (placing.py) only
+looks rows up. `SharedRows`, a small durable file, says what was decided; a packer that was killed
+before it was written decides again.
 """
 
 from __future__ import annotations
@@ -12,27 +35,303 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.io.small_files import write_whole
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import format_size, least_text
-from gnndrive.common.records import Int32Array
+from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import ArrayInfo, Progress, index_dtype, npy_header
 from gnndrive.store.layout.arrays import Ids, map_array
-from gnndrive.store.packed.contents import TableUse, bands_name, hot_name, shared_name
-from gnndrive.store.packed.hot import HotNodes
-from gnndrive.store.packed.mapped_samples import Entries, MappedSamples
-from gnndrive.store.packed.orders import order_rows
-from gnndrive.store.packed.placement import places_of
+from gnndrive.store.packed.format import ORDERS, TableUse, bands_name, hot_name, shared_name
 from gnndrive.store.packed.places import NodePlaces, TooManyShared
-from gnndrive.store.packed.segments import rows_by_segment
+from gnndrive.store.packed.samples import Entries, MappedSamples
+from gnndrive.store.packed.sections import BANDS, places_of
+
+_CHUNK = 1 << 22  # nodes that are looked at at once
+Counts = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HotNodes:
+    """The hot nodes in the order of their rows on disk; a node's place in it is its slot.
+
+    Attributes:
+        node: the hot nodes, int32 or int64 [slots]: band after band, the hottest first, and by id
+            within a band.
+        band_ends: the slot after the last one of each band, int64 [BANDS]; a band may be empty.
+        band_uses: the uses of each band's nodes together, int64 [BANDS].
+    """
+
+    node: Int32Array | Int64Array
+    band_ends: Int64Array
+    band_uses: Int64Array
+
+    @property
+    def uses(self) -> int:
+        """The uses of all hot nodes together."""
+        return int(self.band_uses.sum())
+
+
+def choose_hot(counts: Counts, slots: int) -> HotNodes:
+    """Return the nodes with the most uses; of those with equally many, the ones with lowest id.
+
+    A node without uses is never hot. Nodes with equally many uses are in the same band; apart from
+    that, the bands have about equally many nodes. Needs 8 bytes for each number up to the largest
+    count and a few bytes for each slot, besides `counts`.
+
+    Args:
+        counts: how many batches use each node, uint32 [nodes].
+        slots: how many nodes may be hot.
+    """
+    having = _histogram(counts)
+    with_more = having[::-1].cumsum()[::-1] - having  # nodes with more uses than 0, 1, ...
+    fitting = np.flatnonzero(with_more[1:] < slots) + 1
+    if not len(fitting):
+        return HotNodes(np.empty(0, index_dtype(len(counts))), *np.zeros((2, BANDS), np.int64))
+    threshold = int(fitting[0])
+    taken = having.copy()
+    taken[:threshold] = 0
+    taken[threshold] = min(having[threshold], slots - with_more[threshold])
+    band_of = np.zeros(len(having), np.uint8)
+    # If no node has just this count, all hot nodes may have more uses, and the quotient is BANDS.
+    band_of[threshold:] = np.minimum(with_more[threshold:] * BANDS // taken.sum(), BANDS - 1)
+    sizes = np.zeros(BANDS, np.int64)
+    uses = np.zeros(BANDS, np.int64)
+    np.add.at(sizes, band_of, taken)
+    np.add.at(uses, band_of, taken * np.arange(len(taken)))
+    node = _collect(counts, threshold, int(taken[threshold]), band_of, sizes)
+    return HotNodes(node, sizes.cumsum(), uses)
+
+
+def _chunks(counts: Counts) -> Iterator[tuple[int, Counts]]:
+    for start in range(0, len(counts), _CHUNK):
+        yield start, counts[start : start + _CHUNK]
+
+
+def _histogram(counts: Counts) -> Int64Array:
+    """How many nodes have 0, 1, 2 ... uses, int64 [largest count + 1]."""
+    largest = int(counts.max(initial=0))
+    having = np.zeros(largest + 1, np.int64)
+    for _, chunk in _chunks(counts):
+        having += np.bincount(chunk, minlength=largest + 1)
+    return having
+
+
+def _collect(
+    counts: Counts, threshold: int, ties: int, band_of: npt.NDArray[np.uint8], sizes: Int64Array
+) -> npt.NDArray[Any]:
+    """The nodes above the threshold, and the first `ties` at it, each put into its band."""
+    node = np.empty(int(sizes.sum()), index_dtype(len(counts)))
+    at = sizes.cumsum() - sizes
+    for start, chunk in _chunks(counts):
+        chosen = np.flatnonzero(chunk >= threshold)
+        tied = np.flatnonzero(chunk[chosen] == threshold)
+        chosen = np.delete(chosen, tied[ties:])
+        ties -= min(ties, len(tied))
+        band = band_of[chunk[chosen]]
+        chosen = chosen[np.argsort(band, kind="stable")]
+        end = 0
+        for number, count in enumerate(np.bincount(band, minlength=BANDS).tolist()):
+            node[at[number] : at[number] + count] = chosen[end : end + count] + start
+            at[number] += count
+            end += count
+    return node
+
+
+Members = npt.NDArray[Any]
+
+SETS_MAX = 64
+"""The most batches of a segment in the order "sets": a set is a mask of 64 bits."""
+
+_GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+def order_rows(order: str, members: Iterable[Members], rows: int, batches: int) -> Int64Array:
+    """Return the order of the rows in a segment's shared file; it depends on the sets alone.
+
+    Args:
+        order: one of `ORDERS`.
+        members: the shared rows that each batch of the segment uses: numbers below `rows`.
+        rows: how many shared rows there are.
+        batches: how many batches the segment has.
+
+    Returns:
+        The row at each position of the file, int64 [rows].
+
+    Raises:
+        ConfigError: there is no such order, or the segment is too large for it.
+    """
+    if order == "id":
+        return np.arange(rows)
+    if order == "minhash":
+        key = _minhashes(members, rows, batches)
+    elif order == "sets" and batches <= SETS_MAX:
+        key = _gray_rank(_masks(members, rows, batches))
+    elif order == "sets":
+        raise ConfigError(
+            f"the order 'sets' is for segments of at most {SETS_MAX} batches, and this one has "
+            f"{batches}: take a smaller segment, or the order 'minhash'"
+        )
+    else:
+        raise ConfigError(f"there is no order {order!r}: take one of {', '.join(ORDERS)}")
+    return np.argsort(key, kind="stable")
+
+
+def _unsigned(bits: int) -> Any:
+    """The narrowest type for so many bits: up to 16, sorting takes a pass instead of a merge."""
+    return next(np.dtype(f"u{width}") for width in (1, 2, 4, 8) if bits <= 8 * width)
+
+
+def _masks(members: Iterable[Members], rows: int, batches: int) -> npt.NDArray[Any]:
+    """The set of batches that use each row, one bit for each batch."""
+    mask = np.zeros(rows, _unsigned(batches))
+    for batch, used in enumerate(members):
+        mask[used] |= mask.dtype.type(1 << batch)
+    return mask
+
+
+def _gray_rank(mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The place of each mask in Gray's order, in which neighbours differ in one bit."""
+    shift = 1
+    while shift < 8 * mask.dtype.itemsize:
+        mask = mask ^ (mask >> mask.dtype.type(shift))
+        shift *= 2
+    return mask
+
+
+def _minhashes(members: Iterable[Members], rows: int, batches: int) -> npt.NDArray[Any]:
+    """Both MinHashes of each row's set of batches, as one number."""
+    bits = max(1, (batches - 1).bit_length())
+    first, second = (_ranks(batches, number) for number in (0, 1))
+    least = np.full((2, rows), batches - 1, _unsigned(2 * bits))
+    for batch, used in enumerate(members):
+        least[0, used] = np.minimum(least[0, used], first[batch])
+        least[1, used] = np.minimum(least[1, used], second[batch])
+    both: npt.NDArray[Any] = (least[0] << least.dtype.type(bits)) | least[1]
+    return both
+
+
+def _ranks(batches: int, number: int) -> list[int]:
+    """The place of each batch in a random order of the batches: a hash without collisions."""
+    hashes = []
+    for batch in range(batches):
+        state = (2 * batch + number + 1) * _GOLDEN & _MASK  # SplitMix64
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        hashes.append((state ^ (state >> 31), batch))
+    ranks = [0] * batches
+    for rank, (_, batch) in enumerate(sorted(hashes)):
+        ranks[batch] = rank
+    return ranks
+
+
+SETS_DEFAULT = 8
+"""The smallest segment to which the order "sets" is worth its sorting: a sixth less disk space, and
+hardly a byte read in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChoice:
+    """How many batches share a file, and what other sizes would need.
+
+    Attributes:
+        segment: batches of a segment; None: no candidate fits.
+        needed: bytes on disk by segment size, ascending: of every candidate, of the sizes that the
+            order would not choose by itself, and of the size that was asked for.
+        candidates: the sizes among which `segment` was chosen, ascending.
+        disk_bytes: the limit; None: none was given.
+    """
+
+    segment: int | None
+    needed: Mapping[int, int]
+    candidates: Sequence[int]
+    disk_bytes: int | None
+
+    @property
+    def bytes(self) -> int | None:
+        """The bytes on disk with `segment`; None: no candidate fits."""
+        return None if self.segment is None else self.needed[self.segment]
+
+    @property
+    def fitting(self) -> list[int]:
+        """All sizes in `needed` that fit, ascending; with another order, or asked for by number,
+        each of them can be had."""
+        limit = self.disk_bytes
+        return [size for size, need in self.needed.items() if limit is None or need <= limit]
+
+
+def rows_by_segment(
+    batches: Iterable[Ids], num_nodes: int, segment: int | None = None
+) -> tuple[dict[int, int], int]:
+    """Return how many rows the chunks and the shared rows of all batches are together, for the
+    segment sizes 1, 2, 4, ... up to all batches, and for `segment`.
+
+    One pass over the batches; takes 4 bytes a node.
+
+    Returns:
+        The rows by segment size, ascending, and the number of batches.
+    """
+    sizes = [1 << power for power in range(31)] + ([segment] if segment else [])
+    rows, count = _count(batches, num_nodes, sizes)
+    kept = [size for size in sizes if size < 2 * count or size in (1, segment)]
+    return {size: rows[size] for size in sorted(set(kept))}, count
+
+
+def _count(batches: Iterable[Ids], nodes: int, sizes: list[int]) -> tuple[dict[int, int], int]:
+    last = np.full(nodes, -1, np.int32)
+    each = np.array(sizes, np.int64)
+    rows = np.zeros(len(sizes), np.int64)
+    batch = -1
+    for batch, ids in enumerate(batches):
+        before = np.zeros(batch + 1, np.int64)  # ids last used by no batch, by batch 0, 1, ...
+        _enter(last, ids, batch, before)
+        first = batch - batch % each  # of the segment, for each size
+        rows += before.cumsum()[first]
+    return dict(zip(sizes, rows.tolist(), strict=True)), batch + 1
+
+
+def _enter(last: Ids, ids: Ids, batch: int, before: Int64Array) -> None:
+    ids = np.ascontiguousarray(ids, np.int64)
+    code = lib.gd_uses_enter(
+        pointer(last), len(last), pointer(ids), len(ids), batch, pointer(before)
+    )
+    if code:
+        raise ValueError(f"batch {batch} has ids outside 0 to {len(last) - 1}")
+
+
+def choose_segment(
+    needed: Mapping[int, int], disk_bytes: int | None, order: str, segment: int | None = None
+) -> SegmentChoice:
+    """Return the smallest segment whose bytes fit.
+
+    Args:
+        needed: bytes on disk by segment size.
+        disk_bytes: the limit; None: everything fits.
+        order: the order of shared rows, see `order_rows`. "sets" begins at `SETS_DEFAULT`
+            and ends at `SETS_MAX`; others begin at 1, packing without shared files.
+        segment: the only size to consider, which `needed` has; None: choose.
+    """
+    ascending = dict(sorted(needed.items()))
+    if segment is not None:
+        candidates = [segment]
+    elif order == "sets":
+        least = min(SETS_DEFAULT, max(size for size in ascending))
+        candidates = [size for size in ascending if least <= size <= SETS_MAX]
+    else:
+        candidates = list(ascending)
+    fitting = [size for size in candidates if disk_bytes is None or ascending[size] <= disk_bytes]
+    return SegmentChoice(min(fitting, default=None), ascending, candidates, disk_bytes)
+
 
 SHARED_JSON = "shared.json"  # of an unfinished pack
 SEARCH, SHARE = "search", "share"
@@ -185,7 +484,7 @@ class SegmentSearch:
         Args:
             segment: batches of a segment.
             slots: table -> hot rows.
-            order: the order of shared rows, see `orders.order_rows`.
+            order: the order of shared rows, see `order_rows`.
 
         Raises:
             TooLittleMemory: the segment is too large for the memory.

@@ -10,9 +10,14 @@ import os
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.layout.folder import aside_of, put_aside, remove_layout
+from gnndrive.store.layout.folder import (
+    UnfinishedLayout,
+    aside_of,
+    put_aside,
+    remove_layout,
+    unfinished_layouts,
+)
 from gnndrive.store.layout.kind import FoundLayout
-from gnndrive.store.layout.unfinished import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.packed.format import PACKED, PACKS, PackInfo
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store

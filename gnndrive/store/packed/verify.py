@@ -17,8 +17,13 @@ from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import Ids, file_checksum, map_array
-from gnndrive.store.layout.row_checks import verify_rows
-from gnndrive.store.packed.contents import (
+from gnndrive.store.layout.rows import verify_rows
+from gnndrive.store.packed.encoding import Sections, rows_of
+from gnndrive.store.packed.format import (
+    INDEX,
+    MEND,
+    PACKS,
+    PackInfo,
     TableRows,
     bands_name,
     contents,
@@ -27,18 +32,15 @@ from gnndrive.store.packed.contents import (
     rows_name,
     shared_name,
 )
-from gnndrive.store.packed.encoding import Sections, rows_of
-from gnndrive.store.packed.format import INDEX, MEND, PACKS, PackInfo
-from gnndrive.store.packed.hot import BANDS
-from gnndrive.store.packed.mapped_samples import MappedSamples
-from gnndrive.store.packed.placement import (
+from gnndrive.store.packed.placing import IN_CHUNK, outputs_of
+from gnndrive.store.packed.samples import MappedSamples, SampleReader, read_index
+from gnndrive.store.packed.sections import (
+    BANDS,
     TablePlaces,
     fill,
     places_of,
     with_places,
 )
-from gnndrive.store.packed.row_outputs import IN_CHUNK, outputs_of
-from gnndrive.store.packed.samples import SampleReader, read_index
 from gnndrive.store.reader import Store
 
 CHECKSUMS, SAMPLES = "checksums", "samples"

@@ -1,6 +1,6 @@
 """`assign`: the partition of each node of a store, as a durable file (HierBatching; MariusGNN).
 
-    random   partitions of equal size, drawn at random
+    random   partitions of equal size, drawn at random (MariusGNN, EuroSys 2023, §5)
     ldg      linear deterministic greedy partitioning, repeated, within any memory
     metis    METIS, for graphs that fit in memory many times over
     file     partitions that the user has found
@@ -11,27 +11,170 @@ kill and ends with the same bytes. When not to use it: `gnndrive.partition` is f
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.io.small_files import write_whole
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.io.direct_writer import DirectWriter
+from gnndrive.common.io.small_files import PART, write_whole
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.store.format import Progress
-from gnndrive.store.partitioned import at_random, ldg, metis, part_file, symmetric
-from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require
+from gnndrive.store.format import ArrayInfo, Progress, npy_header
+from gnndrive.store.partitioned import ldg, metis, symmetric
+from gnndrive.store.partitioned.arrays import map_part, remove_beginning, write_part, zeros
+from gnndrive.store.partitioned.symmetric import FIXED_BYTES, pointer_bytes, require
 from gnndrive.store.reader import Store
+
+RANDOM = "random"  # the phase, for progress
+_CHUNK = 1 << 16
+
+
+def random_bytes(nodes: int) -> int:
+    """Bytes that `assign_random` uses beside the buffers."""
+    width = 4 if nodes < 1 << 31 else 8
+    return (width + 4 + 1) * nodes + 64 * _CHUNK
+
+
+def assign_random(
+    nodes: int, parts: int, seed: int, report: Progress, first: Int64Array | None = None
+) -> Int32Array:
+    """Assign each node to a random partition.
+
+    Args:
+        nodes: how many nodes there are.
+        parts: how many partitions.
+        seed: decides.
+        report: called as report("random", nodes done, nodes).
+        first: distinct nodes that fill the first partitions, in random order; None: no such nodes.
+
+    Returns:
+        The partition of each node, int32 [nodes].
+    """
+    part = np.empty(nodes, np.int32)
+    is_first = np.zeros(nodes, np.bool_)
+    if first is not None:
+        is_first[first] = True
+    at, others_at = 0, int(np.count_nonzero(is_first))
+    done = 0
+    for drawn in _shuffled(nodes, seed):
+        mine = is_first[drawn]
+        for chosen, start in ((drawn[mine], at), (drawn[~mine], others_at)):
+            part[chosen] = (start + np.arange(len(chosen))) * parts // nodes
+        ahead = int(np.count_nonzero(mine))
+        at, others_at, done = at + ahead, others_at + len(drawn) - ahead, done + len(drawn)
+        report(RANDOM, done, nodes)
+    return part
+
+
+def _shuffled(nodes: int, seed: int) -> Iterator[Int64Array]:
+    """All nodes in random order, in chunks."""
+    width = 4 if nodes < 1 << 31 else 8
+    moved = zeros(nodes, f"int{8 * width}")
+    key = ffi.cast("int64_t", seed & (1 << 64) - 1)
+    for start in range(0, nodes, _CHUNK):
+        drawn = np.empty(min(_CHUNK, nodes - start), np.int64)
+        moving = ffi.cast("void *", moved.ctypes.data)
+        lib.gd_shuffle(moving, width, nodes, key, start, len(drawn), pointer(drawn))
+        yield drawn
+
+
+PARTS_MAX = 1 << 31
+_NAMES = "auto, metis, ldg, random"  # what a name that is no file may have been meant as
+_NPY = b"\x93NUMPY"
+_STEP = 1 << 20
+
+
+class GivenParts:
+    """The partition of each node, from the user.
+
+    Args:
+        source: an array of whole numbers [nodes], or the path of a .npy file of one, or of a text
+            with one number on each line, as METIS's programs write it. A text is read into memory.
+        nodes: how many nodes the store has.
+
+    Attributes:
+        path: the file, or what stands for it in errors.
+        parts: the largest number + 1.
+        digest: the SHA-256 of the numbers, as int32, whatever they came in.
+
+    Raises:
+        ConfigError: these are not partitions of so many nodes.
+    """
+
+    def __init__(self, source: Any, nodes: int) -> None:
+        is_path = isinstance(source, str | os.PathLike)
+        self.path = Path(source) if is_path else "the array of partitions"
+        self._numbers = _read(Path(source), nodes) if is_path else np.asarray(source)
+        found = self._numbers
+        if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != nodes:
+            raise ConfigError(
+                f"{self.path} holds {found.dtype} {list(found.shape)}: give whole numbers "
+                f"[{nodes}], the partition of each node in the order of their ids"
+            )
+        self.parts, digest = 0, sha256()
+        for block in self._blocks():
+            self.parts = max(self.parts, int(block.max()) + 1)
+            digest.update(block.data)
+        self.digest = digest.hexdigest()
+
+    def write(self, folder: Path) -> None:
+        """Write them where `assign` looks for the partitions of an earlier call.
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+            ConfigError: the file has changed.
+        """
+        if (folder / PART).exists():
+            return
+        with DirectWriter(folder / PART, whole=True) as writer:
+            writer.append(npy_header(ArrayInfo("part", "int32", self._numbers.shape, "")))
+            for block in self._blocks():
+                writer.append(block)
+            writer.finish()
+
+    def _blocks(self) -> Iterator[Int32Array]:
+        for start in range(0, len(self._numbers), _STEP):
+            block = np.asarray(self._numbers[start : start + _STEP])
+            least, most = int(block.min()), int(block.max())
+            if least < 0 or most >= PARTS_MAX - 1:
+                at = start + int(np.argmin(block) if least < 0 else np.argmax(block))
+                raise ConfigError(
+                    f"{self.path} has a number below 0 or above {PARTS_MAX - 2}, "
+                    f"{least if least < 0 else most} of node {at}: give the partition of each "
+                    "node, counted from 0"
+                )
+            yield block.astype("<i4")
+
+
+def _read(path: Path, nodes: int) -> npt.NDArray[Any]:
+    try:
+        with open(path, "rb") as file:
+            is_npy = file.read(len(_NPY)) == _NPY
+        if is_npy:
+            array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            return array
+        return np.loadtxt(path, np.int64, ndmin=1, max_rows=nodes + 1)
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(
+            f"method={str(path)!r} is neither one of {_NAMES} nor a file of partitions that can "
+            f"be read ({error}): give a .npy file of whole numbers, or a text with one number on "
+            "each line"
+        ) from None
+
 
 NODES_A_PART = 8192
 PARTS_LEAST, PARTS_MOST = 16, 65_536
 PART_BYTES_LEAST = 4 << 20  # of rows of x, so that a partition is a few long reads
 LISTS = "symmetric.lists"
-METHOD = f"{part_file.NAME}.method"
+METHOD = f"{PART}.method"
 TRAIN = "train"
 
 
@@ -98,15 +241,15 @@ def assign(
         StoreError: the store is damaged, or the disk is full.
         ReadError: the store cannot be read.
     """
-    path = folder / part_file.NAME
+    path = folder / PART
     if not path.exists():
         work = _Work(store, settings, folder, memory, report)
         method = _chosen(work) if settings.method == "auto" else settings.method
         _check(work, method)
         with store.unchanged():
             _METHODS[method](work)
-    part_file.remove_beginning(folder, f"{part_file.NAME}.", LISTS, metis.OUT)
-    part = part_file.map_part(path, store.num_nodes)
+    remove_beginning(folder, f"{PART}.", LISTS, metis.OUT)
+    part = map_part(path, store.num_nodes)
     if settings.method == "file":
         _check_given(part, settings.parts)
     return part
@@ -156,7 +299,7 @@ class _Work:
 
     def finish(self, part: Int32Array) -> None:
         """Write the partition of each node."""
-        part_file.write_part(self.folder / part_file.NAME, part)
+        write_part(self.folder / PART, part)
 
 
 def _check(work: _Work, method: str) -> None:
@@ -180,7 +323,7 @@ def _check(work: _Work, method: str) -> None:
 def _random(work: _Work) -> None:
     first = _training_nodes(work.store) if work.settings.train_first else None
     seed = work.settings.seed
-    work.finish(at_random.assign_random(work.nodes, work.parts, seed, work.report, first))
+    work.finish(assign_random(work.nodes, work.parts, seed, work.report, first))
 
 
 def _training_nodes(store: Store) -> Int64Array:
@@ -229,6 +372,6 @@ _METHODS = {"metis": _metis, "ldg": _ldg, "random": _random, "file": _file}
 _LEAST: dict[str, Callable[[Store, int], int]] = {
     "metis": _least_in_lists,
     "ldg": _least_in_lists,
-    "random": lambda store, _: at_random.memory_of(store.num_nodes),
+    "random": lambda store, _: random_bytes(store.num_nodes),
     "file": lambda *_: 0,
 }

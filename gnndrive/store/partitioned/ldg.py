@@ -19,11 +19,11 @@ import numpy as np
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.io.small_files import PART
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import Progress
-from gnndrive.store.partitioned import part_file
-from gnndrive.store.partitioned.budget import BYTES_A_PART, zeros
-from gnndrive.store.partitioned.symmetric import SymmetricLists
+from gnndrive.store.partitioned.arrays import last_pass, map_part, remove, write_part, zeros
+from gnndrive.store.partitioned.symmetric import BYTES_A_PART, SymmetricLists
 
 PASSES = 10
 _STILL = 100  # the passes end when fewer than a hundredth of the nodes move
@@ -57,18 +57,18 @@ def assign_ldg(
         ReadError: the lists cannot be read.
     """
     part = zeros(nodes, np.int32)
-    last = part_file.last_pass(folder)
-    before = folder / f"{part_file.NAME}.{last}"
-    part[:] = part_file.map_part(before, nodes) if last else -1
+    last = last_pass(folder)
+    before = folder / f"{PART}.{last}"
+    part[:] = map_part(before, nodes) if last else -1
     for number in range(last + 1, PASSES + 1):
         moved = _run_pass(lists, part, parts, partial(_tell, report, number, nodes))
         if number == PASSES or moved * _STILL < nodes:
             break
-        after = folder / f"{part_file.NAME}.{number}"
-        part_file.write_part(after, part)
-        part_file.remove(before)
+        after = folder / f"{PART}.{number}"
+        write_part(after, part)
+        remove(before)
         before = after
-    part_file.write_part(folder / part_file.NAME, part)
+    write_part(folder / PART, part)
 
 
 def _tell(report: Progress, number: int, nodes: int, done: int) -> None:

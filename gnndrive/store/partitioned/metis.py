@@ -21,7 +21,7 @@ from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import Progress
-from gnndrive.store.partitioned.part_file import remove
+from gnndrive.store.partitioned.arrays import remove
 from gnndrive.store.partitioned.symmetric import SymmetricLists
 
 METIS = "metis"  # the phase, for progress

@@ -9,7 +9,7 @@ Everything in the folder may come from a stranger, so it is checked:
 - by `verify`, because it takes a pass over the folder and the store: checksums, that `order` is a
   permutation and `place` its inverse, and every row and list.
 
-When not to use it: to write such a folder (write.py).
+When not to use it: to write such a folder (partition.py).
 """
 
 from __future__ import annotations

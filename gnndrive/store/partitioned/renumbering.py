@@ -24,7 +24,7 @@ from gnndrive.common.io.direct_file import PAGE_BYTES
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import ArrayInfo, Progress
 from gnndrive.store.layout.table_parts import TableParts
-from gnndrive.store.partitioned.arrays import Ids, map_numbers, numbers, table, write_array
+from gnndrive.store.partitioned.arrays import Ids, map_numbers, numbers, write_array, zeros
 from gnndrive.store.reader import Store
 
 ORDER, OUT_EDGES, STATIC = "order", "out-edges", "static nodes"
@@ -115,7 +115,7 @@ def write_static(root: Path, infos: dict[str, ArrayInfo], store: Store, report: 
     report(STATIC, 0, store.num_nodes)
     written = map_numbers(root, infos["order"])
     order, hot = written[: store.num_nodes], np.array(written[store.num_nodes :])
-    place = table(store.num_nodes, infos["place"].storage)
+    place = zeros(store.num_nodes, infos["place"].storage)
     for start in range(0, len(order), _STEP):
         block = order[start : start + _STEP]
         place[block] = np.arange(statics + start, statics + start + len(block))
@@ -137,7 +137,7 @@ def out_edges(store: Store, report: Progress) -> Counts:
         StoreError, ReadError: the lists cannot be read.
     """
     file, nodes = store.edges().indices_file, store.num_nodes
-    counts = table(nodes, np.uint32)
+    counts = zeros(nodes, np.uint32)
     with closing(TableParts(file, PART_BYTES).parts(0, file.row_count)) as parts:
         for part in parts:
             ids = ffi.cast("void *", part.rows.ctypes.data)

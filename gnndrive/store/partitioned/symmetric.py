@@ -7,11 +7,16 @@ with one more pass for each. If all lists fit they stay there, else they are wri
 which is read once in each pass over the graph. The lists are the same whatever the memory.
 
 When not to use it: where in-neighbours suffice; this costs a few passes over the edges.
+
+`require` refuses too little memory. Counted are the arrays with an entry for each node or
+partition, the store's index pointers among them, the symmetric lists in memory, and all buffers;
+not the interpreter and its libraries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import errno
+from collections.abc import Callable, Generator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -20,17 +25,108 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.errors import StoreError
-from gnndrive.common.ffi import ffi, lib
-from gnndrive.common.io.direct_file import whole_pages
-from gnndrive.common.io.direct_writer import DirectWriter
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.ffi import check, ffi, lib
+from gnndrive.common.io.direct_file import PAGE_BYTES, whole_pages
+from gnndrive.common.io.direct_writer import WRITER_BYTES, DirectWriter
 from gnndrive.common.io.write_errors import disk_full, free_bytes
+from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
 from gnndrive.store.layout.table_parts import TableParts
-from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require, zeros
-from gnndrive.store.partitioned.edge_stream import PART_BYTES, EdgeStream
+from gnndrive.store.partitioned.arrays import zeros
 from gnndrive.store.reader import Store
+
+PART_BYTES = (4 << 20) + 2 * PAGE_BYTES
+BUFFER_BYTES = 2 * PART_BYTES
+
+
+class EdgeStream:
+    """The edges of a homogeneous store.
+
+    Args:
+        store: the store; its index pointers are read into memory.
+
+    Attributes:
+        index_bytes: bytes of an index, 4 or 8.
+        nodes, edges: how many there are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        edges = store.edges()
+        self._path, self._pointers = edges.indices_path, edges.index_pointers
+        self._parts = TableParts(edges.indices_file, PART_BYTES)
+        self.index_bytes = edges.indices_file.row_bytes
+        self.nodes, self.edges = store.num_nodes, store.num_edges
+        self._csc = ffi.new("gd_csc *")
+        self._csc.indptr = ffi.cast("void *", self._pointers.ctypes.data)
+        self._csc.indptr_bytes, self._csc.index_bytes = self._pointers.itemsize, self.index_bytes
+        self._csc.nodes, self._csc.edges = self.nodes, self.edges
+
+    def each(self, call: Callable[[Any], int], tell: Callable[[int], object]) -> None:
+        """Give all edges to a C function.
+
+        Args:
+            call: takes a `gd_edges *`, returns 0 or -errno.
+            tell: called with how many edges are done.
+
+        Raises:
+            StoreError: an index is not a node, or the store is damaged.
+            ConfigError: a node has too many edges.
+            ReadError: the store cannot be read.
+            OSError: another error of `call`.
+        """
+        edges = ffi.new("gd_edges *")
+        edges.csc = self._csc
+        with closing(self._parts.parts(0, self.edges)) as parts:
+            for part in parts:
+                edges.sources = ffi.cast("void *", part.rows.ctypes.data)
+                edges.first, edges.count = part.first, part.count
+                try:
+                    check(call(edges), "a pass over the edges")
+                except OSError as error:
+                    raise self._named(error) from error
+                tell(part.first + part.count)
+
+    def _named(self, error: OSError) -> Exception:
+        if error.errno == errno.EOVERFLOW:
+            return ConfigError(
+                f"{self._path}: a node has 2^32 or more edges, and partitions are found for fewer: "
+                "drop duplicates before you import the graph, or give method='random'"
+            )
+        if error.errno != errno.ERANGE:
+            return error
+        return StoreError(
+            f"{self._path} names a node that is not in the store: check it (gnndrive verify), and "
+            "import or copy it again"
+        )
+
+
+BYTES_A_PART = 32  # native/ldg.c: a size, two places of the tournament, a count, a number
+FIXED_BYTES = 2 * BUFFER_BYTES + WRITER_BYTES + (4 << 20)
+
+
+def pointer_bytes(store: Store) -> int:
+    """Bytes of the store's index pointers in memory."""
+    return (store.num_nodes + 1) * (4 if store.num_edges < 1 << 32 else 8)
+
+
+def require(memory: int, least: int, what: str) -> None:
+    """Check that the memory suffices.
+
+    Args:
+        memory: bytes that may be used.
+        least: bytes that are needed.
+        what: what needs them, for the error.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if memory < least:
+        raise ConfigError(
+            f"memory={format_size(memory)} is too little {what}: give at least {least_text(least)}"
+        )
+
 
 COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
 NUMBERS_MOST = (1 << 32) - 1  # of a range; a place in it is 32 bits

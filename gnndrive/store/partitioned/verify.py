@@ -20,16 +20,13 @@ from gnndrive.common.io.hashing import hash_file
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET, Progress, storage_dtype
 from gnndrive.store.layout.arrays import Maps, StoredIds
-from gnndrive.store.layout.outputs import Output
-from gnndrive.store.layout.row_checks import verify_rows
+from gnndrive.store.layout.rows import Output, verify_rows
 from gnndrive.store.layout.table_parts import TableParts
-from gnndrive.store.partitioned.arrays import Ids, table
+from gnndrive.store.partitioned.arrays import Ids, zeros
 from gnndrive.store.partitioned.format import ARRAYS, MEND, PartitionInfo
-from gnndrive.store.partitioned.new_lists import NewLists, Slice
+from gnndrive.store.partitioned.lists import NewLists, Shares, Slice, list_starts, static_windows
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.renumbering import hottest, out_edges
-from gnndrive.store.partitioned.shares import Shares
-from gnndrive.store.partitioned.static_lists import list_starts, static_windows
 from gnndrive.store.reader import Store
 
 CHECKSUMS, IDS, LISTS, STATIC_LISTS = "checksums", "ids", "lists", "static lists"
@@ -71,7 +68,7 @@ class _Check:
         """Check everything; each step relies on those before it."""
         self._checksums()
         self._ids()
-        place = table(self._opened.num_nodes, self._opened.place.dtype)
+        place = zeros(self._opened.num_nodes, self._opened.place.dtype)
         place[:] = self._opened.place
         self._place = place
         self._static_nodes()

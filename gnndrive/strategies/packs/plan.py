@@ -48,8 +48,7 @@ from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.items import Graph, Samples
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.packed.predict import SLOT_BYTES
-from gnndrive.store.packed.record import Recorded
+from gnndrive.store.packed.record import SLOT_BYTES, Recorded
 from gnndrive.store.packed.recording import RecordedSizes, Recording, recorded_sizes
 from gnndrive.strategies.base import stages_for
 

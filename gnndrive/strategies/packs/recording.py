@@ -39,7 +39,7 @@ from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import Sampler, batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.packed.encoding import RecordedBatch
-from gnndrive.store.packed.settings import PackSettings
+from gnndrive.store.packed.format import PackSettings
 
 COUNT_BYTES = 4  # of a row of a table: how many batches use it
 

@@ -14,7 +14,7 @@ import gnndrive
 from gnndrive import ConfigError
 from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
 from gnndrive.disk.tiers import host_rows
-from gnndrive.store.packed.orders import SETS_MAX
+from gnndrive.store.packed.sharing import SETS_MAX
 from gnndrive.store.packed.verify import verify_pack
 from gnndrive.strategies import STRATEGIES
 from tests.loader.batches import assert_all_same, assert_same

@@ -10,7 +10,7 @@ import pytest
 import gnndrive
 from gnndrive import NeighborLoader, Store
 from gnndrive.common.io import small_files
-from gnndrive.store.layout import row_checks, rows
+from gnndrive.store.layout import rows
 from gnndrive.store.layout.rows import Budget
 from tests.given import moved
 from tests.loader.hetero.graph import make_data
@@ -41,8 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return Budget(part_bytes, dirty_bytes, min(slice_rows, fitting))
 
         monkeypatch.setattr(rows, "SYNC_BYTES", 1)
-        for module in (rows, row_checks):
-            monkeypatch.setattr(module, "budget_for", budget)
+        monkeypatch.setattr(rows, "budget_for", budget)
 
     return set_budget
 

@@ -18,12 +18,11 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store import Store
 from gnndrive.store.layout.arrays import LayoutArray
-from gnndrive.store.layout.unfinished import unfinished_layouts
-from gnndrive.store.packed.folder import PackingFolder
-from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, pack_path
+from gnndrive.store.layout.folder import unfinished_layouts
+from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, PackSettings, pack_path
+from gnndrive.store.packed.pack import PackingFolder
 from gnndrive.store.packed.samples import write_index
 from gnndrive.store.packed.sections import Schema, Section
-from gnndrive.store.packed.settings import PackSettings
 from gnndrive.store.packed.unpack import unpack
 from tests.store.kills import killed_at
 from tests.store.packed.packs import files_of

@@ -17,10 +17,10 @@ import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.layout import outputs, row_checks, row_writer
-from gnndrive.store.packed import room, sharing
+from gnndrive.store.layout import row_writer, rows
+from gnndrive.store.packed import pack, sharing
 from gnndrive.store.packed.format import PACKS
-from gnndrive.store.packed.room import DoesNotFit, Room
+from gnndrive.store.packed.pack import DoesNotFit, Room
 from gnndrive.store.packed.verify import verify_pack
 from tests.store.packed.packs import check_pack, drawn, files_of, make_graph, pack_loader, rows_at
 from tests.store.packed.resuming import Work
@@ -44,7 +44,7 @@ def test_shares_of_hot_rows(make, tmp_path, hot):
      (torch.bool, (3,), "id", 4), (torch.int64, (2, 8), "sets", 20)],
 )  # fmt: skip
 def test_rows_of_any_size(make, tmp_path, small, monkeypatch, dtype, shape, order, segment):
-    monkeypatch.setattr(row_checks, "STRETCH_BYTES", 10_000)
+    monkeypatch.setattr(rows, "STRETCH_BYTES", 10_000)
     data = make_graph()
     x = torch.randint(0, 2 if dtype == torch.bool else 100, (data.num_nodes, *shape)).to(dtype)
     data = Data(x=x, edge_index=data.edge_index)
@@ -183,7 +183,7 @@ def test_a_pack_whose_first_batches_are_the_largest_fits(make, tmp_path, monkeyp
     loader = make(input_nodes=nodes, shuffle=False)
     disk = pack_loader(loader, tmp_path / "p", **given).actual_bytes
     assert pack_loader(loader, tmp_path / "q", disk=disk + 1000, **given).actual_bytes > disk - 1000
-    monkeypatch.setattr(room, "_UNSURE", 1)
+    monkeypatch.setattr(pack, "_UNSURE", 1)
     with pytest.raises(DoesNotFit, match="needs about"):
         pack_loader(loader, tmp_path / "r", disk=disk + 1000, **given)
 
@@ -191,10 +191,10 @@ def test_a_pack_whose_first_batches_are_the_largest_fits(make, tmp_path, monkeyp
 def test_a_full_disk_is_refused_and_the_samples_are_kept(make, tmp_path, monkeypatch):
     whole = pack_loader(make(), tmp_path / "whole").actual_bytes
     with monkeypatch.context() as patch:
-        patch.setattr(room, "free_bytes", lambda _: 1)
+        patch.setattr(pack, "free_bytes", lambda _: 1)
         assert Room(tmp_path, None).free == 0, "not less"
-        patch.setattr(room, "free_bytes", lambda _: whole // 2)
-        patch.setattr(room, "_MARGIN_BYTES", 0)
+        patch.setattr(pack, "free_bytes", lambda _: whole // 2)
+        patch.setattr(pack, "_MARGIN_BYTES", 0)
         with pytest.raises(StoreError, match=r"the disk of .* has [0-9,]+ for it: .*free some"):
             pack_loader(make(), tmp_path / "p")
     assert not (tmp_path / "p").exists()
@@ -243,7 +243,7 @@ def test_nothing_to_pack_is_refused(make, tmp_path):
 def work(make, tmp_path, small, monkeypatch) -> Work:
     small(20_000, slice_rows=100)
     monkeypatch.setattr(row_writer, "BUFFER_BYTES", 8 * 4096)
-    monkeypatch.setattr(outputs, "RUNS_MAX", 3)  # so that shared rows are spooled
+    monkeypatch.setattr(rows, "RUNS_MAX", 3)  # so that shared rows are spooled
     loader = make(input_nodes=torch.arange(160))
     source, target = drawn(loader), tmp_path / "packs" / "p"
     target.parent.mkdir()

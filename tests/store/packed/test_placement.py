@@ -8,12 +8,17 @@ import pytest
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Sample
-from gnndrive.store.packed import hot, orders
-from gnndrive.store.packed.hot import BANDS, choose_hot
-from gnndrive.store.packed.orders import ORDERS, order_rows
+from gnndrive.store.packed import sharing
 from gnndrive.store.packed.places import IN_CHUNK, IN_HOT, IN_SHARED, NodePlaces, renumber
-from gnndrive.store.packed.predict import TableRows, predict
-from gnndrive.store.packed.segments import choose_segment, rows_by_segment
+from gnndrive.store.packed.record import TableRows, predict
+from gnndrive.store.packed.sharing import (
+    BANDS,
+    ORDERS,
+    choose_hot,
+    choose_segment,
+    order_rows,
+    rows_by_segment,
+)
 
 # ---- hot nodes
 
@@ -27,7 +32,7 @@ def test_the_nodes_with_the_most_uses_are_hot_in_bands_by_use_and_id(seeds, monk
         counts = most * random.random(int(random.integers(1, 300))) ** random.integers(1, 8)
         counts = counts.round().astype(np.uint32)
         slots = int(random.integers(0, len(counts) + 1))
-        monkeypatch.setattr(hot, "_CHUNK", int(random.integers(1, 80)))
+        monkeypatch.setattr(sharing, "_CHUNK", int(random.integers(1, 80)))
         found = choose_hot(counts, slots)
         ranked = sorted(np.flatnonzero(counts), key=lambda node: (-int(counts[node]), node))
         assert sorted(found.node.tolist()) == sorted(ranked[:slots])
@@ -131,7 +136,7 @@ def test_sets_lie_together_in_grays_order_and_by_id(batches, seeds):
 
 @pytest.mark.parametrize("batches", [1, 8, 65, 300])
 def test_minhash_sorts_by_both_hashes_and_by_id(batches, seeds):
-    ranks = [orders._ranks(batches, number) for number in (0, 1)]
+    ranks = [sharing._ranks(batches, number) for number in (0, 1)]
     assert [sorted(each) for each in ranks] == [list(range(batches))] * 2
     for seed in seeds(1):
         members, rows = random_members(np.random.default_rng(seed), batches)
@@ -146,8 +151,8 @@ def test_minhash_sorts_by_both_hashes_and_by_id(batches, seeds):
 
 
 def test_the_hashes_are_what_they_have_been():
-    assert orders._ranks(8, 0) == [7, 0, 1, 2, 3, 4, 5, 6]
-    assert orders._ranks(8, 1) == [1, 7, 0, 5, 6, 4, 3, 2]
+    assert sharing._ranks(8, 0) == [7, 0, 1, 2, 3, 4, 5, 6]
+    assert sharing._ranks(8, 1) == [1, 7, 0, 5, 6, 4, 3, 2]
 
 
 def test_an_order_that_cannot_be_is_refused():

@@ -14,8 +14,8 @@ from gnndrive import LinkNeighborLoader
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.packed.placement import PLACING
 from gnndrive.store.packed.samples import SampleReader
+from gnndrive.store.packed.sections import PLACING
 from gnndrive.strategies.packs.recording import pack_settings, recording_memory
 from tests.loader.batches import assert_all_same, assert_same
 from tests.store.conftest import poke

@@ -20,12 +20,9 @@ from gnndrive.common.io import direct_file, small_files, write_errors
 from gnndrive.common.io.small_files import make_durable
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
-from gnndrive.store.layout import outputs as outputs_module
-from gnndrive.store.layout import reserving, row_writer
+from gnndrive.store.layout import row_writer, rows
 from gnndrive.store.layout import rows as rows_module
-from gnndrive.store.layout.outputs import Output, divide
-from gnndrive.store.layout.reserving import reserve
-from gnndrive.store.layout.rows import RowPacking, budget_for
+from gnndrive.store.layout.rows import Output, RowPacking, budget_for, divide, reserve
 from gnndrive.store.layout.table_parts import Part, gather, sum_of_rows
 from tests.soak import product
 from tests.store.kills import counting, refuse_direct
@@ -114,14 +111,14 @@ def test_files_have_their_full_size_and_keep_their_rows(tmp_path, file_system_sy
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     needed = sum(info.nbytes for info in ARRAYS) + 1_000_000
-    for module in (reserving, write_errors):
+    for module in (rows_module, write_errors):
         monkeypatch.setattr(module, "free_bytes", lambda folder: needed + (1 << 20) - 1)
     with pytest.raises(StoreError, match=rf"needs {needed:,} more bytes .*free some") as caught:
         reserve(tmp_path, ARRAYS, 1_000_000)
     assert f"{needed + (1 << 20) - 1:,} are free" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     reserve(tmp_path, ARRAYS, 999_999)
-    monkeypatch.setattr(reserving, "free_bytes", lambda folder: 0)
+    monkeypatch.setattr(rows, "free_bytes", lambda folder: 0)
     reserve(tmp_path, ARRAYS)
     with pytest.raises(StoreError, match="needs 1 more bytes"):
         reserve(tmp_path, ARRAYS, 1)
@@ -215,9 +212,9 @@ def test_all_row_sizes(tmp_path, small, monkeypatch, row_bytes, direct):
         np.concatenate([rng.permutation(count)[:300], np.arange(count)]),
     ])  # fmt: skip
     small(2 * 4096 + count * row_bytes // 7, slice_rows=count // 3)
-    monkeypatch.setattr(outputs_module, "RUNS_MAX", 16)
-    monkeypatch.setattr(outputs_module, "RUN_BYTES_MIN", 20_000)
-    monkeypatch.setattr(outputs_module, "_BLOCK_IDS", 61)
+    monkeypatch.setattr(rows_module, "RUNS_MAX", 16)
+    monkeypatch.setattr(rows_module, "RUN_BYTES_MIN", 20_000)
+    monkeypatch.setattr(rows_module, "_BLOCK_IDS", 61)
     monkeypatch.setattr(row_writer, "BUFFER_BYTES", 8 * 4096)
     monkeypatch.setattr(row_writer, "_DIRECT_BYTES_MIN", 1)
     monkeypatch.setattr(direct_file, "STRETCH_BYTES", 8192)
@@ -438,7 +435,7 @@ class Work:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "pwrite", write)
             counting(patch.setattr, count)
-            for module in (reserving, row_writer):
+            for module in (rows_module, row_writer):
                 patch.setattr(module, "make_durable", sync)
             try:
                 self.run()
@@ -467,7 +464,7 @@ def work(tmp_path, small, monkeypatch):
     small(50_000, slice_rows=200)
     monkeypatch.setattr(row_writer, "BUFFER_BYTES", 8 * 4096)
     monkeypatch.setattr(row_writer, "_DIRECT_BYTES_MIN", 4096)
-    monkeypatch.setattr(outputs_module, "RUNS_MAX", 16)  # so that rows are spooled
+    monkeypatch.setattr(rows_module, "RUNS_MAX", 16)  # so that rows are spooled
     return Work(tmp_path)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gnndrive.store.layout import row_checks, row_writer, rows
+from gnndrive.store.layout import row_writer, rows
 from gnndrive.store.layout.rows import Budget
-from gnndrive.store.partitioned import list_writer, renumbering, static_lists
+from gnndrive.store.partitioned import lists, renumbering
 from tests.store.packed.conftest import file_system_syncs  # noqa: F401
 from tests.store.partitioned.made import make_store
 
@@ -25,15 +25,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             most = max(part_bytes, row_bytes + 2 * 4096)
             return Budget(most, 1 << 20, max((most - 2 * 4096) // row_bytes, 1))
 
-        for module in (rows, row_checks, list_writer):
+        for module in (rows, lists):
             monkeypatch.setattr(module, "budget_for", budget)
-        for module in (rows, list_writer):
+        for module in (rows, lists):
             monkeypatch.setattr(module, "SYNC_BYTES", 1)
-        for module in (renumbering, static_lists, list_writer):
+        for module in (renumbering, lists):
             monkeypatch.setattr(module, "PART_BYTES", part_bytes)
-        for module in (renumbering, static_lists):
+        for module in (renumbering, lists):
             monkeypatch.setattr(module, "_STEP", step)
-        monkeypatch.setattr(list_writer, "window_bytes", lambda *_: 100)
+        monkeypatch.setattr(lists, "window_bytes", lambda *_: 100)
         monkeypatch.setattr(row_writer, "BUFFER_BYTES", 3 * 4096)
 
     return set_budget

@@ -16,17 +16,16 @@ import gnndrive
 from gnndrive.store.format import ArrayInfo, npy_header
 from gnndrive.store.layout.arrays import LayoutArray, file_checksum
 from gnndrive.store.layout.table_parts import sum_of_rows
-from gnndrive.store.partitioned.assign import assign
+from gnndrive.store.partitioned.assign import GivenParts, assign
 from gnndrive.store.partitioned.format import (
     ARRAYS,
     HOT_SHARE,
     PARTITIONS,
     PartitionInfo,
+    PartitionSettings,
     array_infos,
 )
-from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
-from gnndrive.store.partitioned.settings import PartitionSettings
 from gnndrive.store.reader import Store
 
 ANY = np.ndarray[Any, Any]

@@ -15,9 +15,9 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.store import Store, write_store
 from gnndrive.store import open as open_store
-from gnndrive.store.partitioned import edge_stream, given, ldg, metis, symmetric
-from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
-from gnndrive.store.partitioned.given import GivenParts
+from gnndrive.store.partitioned import assign as assigning
+from gnndrive.store.partitioned import ldg, metis, symmetric
+from gnndrive.store.partitioned.assign import GivenParts, assign, choose_method, default_parts
 from tests.forked import Program
 from tests.soak import product
 from tests.store.conftest import poke
@@ -82,17 +82,17 @@ def test_training_nodes_fill_the_first_partitions(store: Store, tmp_path: Path, 
 def written(folder: Path, part: Any, form: str) -> Any:
     """The partitions in one of the forms that are accepted."""
     if form == "npy":
-        np.save(folder / "given.npy", np.array(part, np.uint16))
-        return str(folder / "given.npy")
+        np.save(folder / "assign.npy", np.array(part, np.uint16))
+        return str(folder / "assign.npy")
     if form == "text":
-        (folder / "given.txt").write_text("".join(f"{number}\n" for number in part))
-        return folder / "given.txt"
+        (folder / "assign.txt").write_text("".join(f"{number}\n" for number in part))
+        return folder / "assign.txt"
     return np.array(part, np.int64) if form == "array" else list(part)
 
 
 @pytest.mark.parametrize("form", ["npy", "text", "array", "list"])
 def test_partitions_from_the_user(store, tmp_path, monkeypatch, form):
-    monkeypatch.setattr(given, "_STEP", 300)
+    monkeypatch.setattr(assigning, "_STEP", 300)
     part = [(node + 1) % 5 for node in range(NODES)]
     found = GivenParts(written(tmp_path, part, form), NODES)
     assert found.parts == 5
@@ -297,8 +297,7 @@ def brute_ldg(lists: Sequence[set[int]], parts: int) -> tuple[list[int], int]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Edges and lists are read a thousand numbers at a time."""
-    for module in (edge_stream, symmetric):
-        monkeypatch.setattr(module, "PART_BYTES", 3 * 4096)
+    monkeypatch.setattr(symmetric, "PART_BYTES", 3 * 4096)
     monkeypatch.setattr(symmetric, "_CHUNK_NUMBERS", 7)
 
 
@@ -395,8 +394,7 @@ def test_a_pass_that_cannot_begin_is_refused():
 @pytest.fixture(params=["ldg", "ldg in a file", "random", "metis"])
 def work(request, tmp_path, monkeypatch) -> tuple[Callable[[], object], Path]:
     """What assigns the nodes of a store, or goes on, and where."""
-    for module in (edge_stream, symmetric):
-        monkeypatch.setattr(module, "PART_BYTES", 5 * 4096)
+    monkeypatch.setattr(symmetric, "PART_BYTES", 5 * 4096)
     if request.param == "ldg in a file":
         monkeypatch.setattr(symmetric, "NUMBERS_MOST", 2500)
     store, folder = edge_store(tmp_path / "g.gnn", 400, draw_edges(400, 3000)), tmp_path / "work"

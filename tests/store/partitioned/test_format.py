@@ -15,9 +15,8 @@ import pytest
 import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.layout.folder import LayoutFolder
-from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, PARTITIONS
+from gnndrive.store.partitioned.format import ARRAYS, PARTITION_JSON, PARTITIONS, PartitionSettings
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
-from gnndrive.store.partitioned.settings import PartitionSettings
 from gnndrive.store.reader import Store
 from tests.soak import product
 from tests.store.conftest import edit_json

@@ -15,8 +15,9 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive.cli.commands import clean
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.layout import outputs, reserving
-from gnndrive.store.partitioned import renumbering, write
+from gnndrive.store.layout import rows
+from gnndrive.store.partitioned import partition as partitioning
+from gnndrive.store.partitioned import renumbering
 from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.store.partitioned.verify import verify_partition
@@ -160,7 +161,7 @@ def test_auto_says_what_it_chose_and_goes_on_with_it(store, monkeypatch):
 @pytest.fixture
 def work(tmp_path, small, monkeypatch) -> Work:
     small(2 * 4096 + 1000, step=60)
-    monkeypatch.setattr(outputs, "RUNS_MAX", 3)  # so that rows are spooled
+    monkeypatch.setattr(rows, "RUNS_MAX", 3)  # so that rows are spooled
     store = make_store(tmp_path / "graph.gnn", NODES, 1_500)
 
     def make(tell: Any, **more: Any) -> None:
@@ -221,7 +222,7 @@ def test_killed_while_it_replaces_another(work, tmp_path):
 def test_a_disk_that_is_too_small(store, monkeypatch):
     """It is refused before the partitions are searched for, with what is missing."""
     told: list[str] = []
-    for module in (write, reserving):
+    for module in (partitioning, rows):
         monkeypatch.setattr(module, "free_bytes", lambda _: 10_000)
     with pytest.raises(StoreError, match=r"it needs [\d,]+ more bytes .*--static"):
         partition(store, 20, "random", progress=lambda what, *_: told.append(what))

@@ -1,0 +1,411 @@
+"""The lists of a store in the new order, as codes: `indices` and `static_indices`.
+
+The nodes of a partition have ascending ids in the store, so a part of the store's indices, however
+short, makes one consecutive slice of each partition. So one pass over the store in file order makes
+all lists, and a slice can be made again at any time (`NewLists`).
+
+The copies of the static nodes' lists, by rank, are made from `indices` window by window; a window
+is as many entries as memory holds. For each, one pass over `indices` in file order copies the
+stretches that belong to it, so that nothing is read at random (`static_windows`).
+
+`write_lists` and `write_static_lists` are the phases "lists" and "static lists", each of which goes
+on, or begins again, after a kill. `Shares` counts from the codes how many in-edges sampling inside
+a window keeps: all edges inside its partitions, those from static nodes in memory, and of the
+others as many as chance puts both ends into the window (`PartitionInfo.share_kept`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.io.direct_file import Bytes
+from gnndrive.common.io.write_errors import write_failure
+from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress
+from gnndrive.store.layout.row_writer import BUFFERS, RowWriter, buffer_bytes
+from gnndrive.store.layout.rows import SUFFIX, SYNC_BYTES, RowRecord, budget_for, load_record
+from gnndrive.store.layout.table_parts import Part, TableParts
+from gnndrive.store.partitioned.arrays import Ids, map_numbers, numbers, zeros
+from gnndrive.store.partitioned.format import HOT_SHARE
+from gnndrive.store.partitioned.renumbering import PART_BYTES, checked, find, no_such_node
+from gnndrive.store.reader import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Consecutive entries of `indices`.
+
+    Attributes:
+        partition: their partition.
+        first: the position of the first entry.
+        count: how many there are.
+        target: the new id of the first entry's target.
+    """
+
+    partition: int
+    first: int
+    count: int
+    target: int
+
+
+class NewLists:
+    """See the module.
+
+    Args:
+        store: the store.
+        order, place, bounds, edge_bounds: the arrays of the partitioned folder.
+        codes: codes are from 0 to `codes` - 1.
+        first: the position in the store's indices from which parts are given.
+
+    Attributes:
+        begins: where the next slice of each partition begins, int64 [P].
+
+    Raises:
+        StoreError: `order` has the id of no node.
+    """
+
+    def __init__(
+        self, store: Store, order: Ids, place: Ids, bounds: Int64Array, edge_bounds: Int64Array,
+        codes: int, first: int = 0,
+    ) -> None:  # fmt: skip
+        self._store, self._order, self._place, self._codes = store, order, place, codes
+        self._pointers, self._file = store.index_pointers, store.edges().indices_file
+        ends = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        self._filled = [(p, low, high) for p, (low, high) in enumerate(ends) if low < high]
+        self.begins = edge_bounds[:-1].copy()
+        self._lists: Any = None
+        self._room = 0
+        before = Part(0, first, np.empty(0, np.uint8))
+        for partition, low, high in self._filled if first else ():
+            self.begins[partition] += self._begin(before, low, high)
+
+    def slices(self, part: Part) -> Iterator[Slice]:
+        """The slices that the next part of the store's indices makes; each is to be made by
+        `fill` before the next one is asked for.
+
+        Raises:
+            StoreError: `order` has the id of no node.
+        """
+        first, last = part.first, part.first + part.count
+        low_node = find(self._pointers, first, "right") - 1
+        high_node = find(self._pointers, last)
+        for partition, start, stop in self._filled:
+            ids = self._order[start:stop]
+            low, high = start + find(ids, low_node), start + find(ids, high_node)
+            if low < high and (count := self._begin(part, low, high)):
+                yield Slice(partition, int(self.begins[partition]), count, low)
+                self.begins[partition] += count
+
+    def fill(self, done: int, count: int, out: Bytes) -> None:
+        """Make the next entries of the slice: a `Fill` of the row writer.
+
+        Raises:
+            StoreError: the store's indices or `place` have a number out of range.
+        """
+        into = ffi.cast("void *", out.ctypes.data)
+        written = lib.gd_lists_write(self._lists, count, into)
+        assert checked(written, lambda: no_such_node(self._store)) == count
+
+    def _begin(self, part: Part, low: int, high: int) -> int:
+        """Begin with the lists of the new ids from `low` to `high` - 1; returns their entries."""
+        self._targets = targets = np.ascontiguousarray(self._order[low:high])
+        lists = self._lists = ffi.new("gd_lists *")
+        indices = part.rows.view(self._file.dtype)
+        lists.indices, lists.first, lists.count = numbers(indices), part.first, part.count
+        lists.order, lists.targets = numbers(targets), len(targets)
+        lists.pointers, lists.place = numbers(self._pointers), numbers(self._place)
+        lists.nodes, lists.codes = self._store.num_nodes, self._codes
+        total = lib.gd_lists_total(lists)
+        return checked(total, lambda: "order.npy has ids of no nodes: partition the store again")
+
+
+_STEP = 1 << 20
+
+
+def list_starts(store: Store, order: Ids, place: Ids, statics: int) -> Int64Array:
+    """Where the list of each static node begins in `indices`, int64 [K].
+
+    Raises:
+        StoreError: a number in `order` or `place` is out of range.
+    """
+    starts, pointers = np.zeros(statics, np.int64), store.index_pointers
+    at, nodes = 0, store.num_nodes
+    for start in range(0, nodes, _STEP):
+        block = np.ascontiguousarray(order[start : min(start + _STEP, nodes)])
+        given = numbers(block), len(block), numbers(pointers), numbers(place)
+        at = checked(
+            lib.gd_static_starts(*given, nodes, statics, at, pointer(starts)),
+            lambda: "order.npy or place.npy has a number out of range: partition the store again",
+        )
+    return starts
+
+
+def static_windows(
+    indices: TableFile,
+    starts: Int64Array,
+    bounds: Int64Array,
+    window_bytes: int,
+    told: Callable[[int], None],
+) -> Iterator[tuple[int, Ids]]:
+    """Yield `static_indices` in stretches: the position of the first entry, and the codes.
+
+    Args:
+        indices: the file of lists in the new order.
+        starts: where the list of each rank begins in it, int64 [K].
+        bounds: where the copy of each list begins, int64 [K + 1].
+        window_bytes: bytes of a stretch, at most.
+        told: called with the entries of `indices` that were read in each part.
+
+    Raises:
+        ReadError, StoreError: `indices` cannot be read.
+    """
+    width = indices.row_bytes
+    step = max(window_bytes // width, 1)
+    window = zeros(min(step, int(bounds[-1])), indices.dtype)
+    for first in range(0, int(bounds[-1]), step):
+        last = min(first + step, int(bounds[-1]))
+        low = np.maximum(bounds[:-1], first)
+        length = np.minimum(bounds[1:], last) - low
+        ranks = np.flatnonzero(length > 0)
+        source = (starts + low - bounds[:-1])[ranks]
+        by_place = np.argsort(source)
+        source, length = source[by_place], length[ranks][by_place]
+        to = (low[ranks] - first)[by_place]
+        del low, ranks, by_place
+        _copy(indices, source, length, to, window, told)
+        yield first, window[: last - first]
+
+
+def _copy(
+    indices: TableFile, source: Int64Array, length: Int64Array, to: Int64Array, window: Ids,
+    told: Callable[[int], None],
+) -> None:  # fmt: skip
+    """Copy the stretches of `indices` at `source`, which ascends, to their places in a window."""
+    ends = source + length
+    into: Any = ffi.cast("uint8_t *", window.ctypes.data)
+    parts = TableParts(indices, PART_BYTES).parts(int(source[0]), int(ends[-1]))
+    with closing(parts):
+        for part in parts:
+            low = int(np.searchsorted(ends, part.first, "right"))
+            high = int(np.searchsorted(source, part.first + part.count))
+            lib.gd_copy_stretches(
+                ffi.cast("uint8_t *", part.rows.ctypes.data), part.first, part.count,
+                indices.row_bytes, pointer(source[low:high]), pointer(length[low:high]),
+                pointer(to[low:high]), high - low, into,
+            )  # fmt: skip
+            told(part.count)
+
+
+LISTS, STATIC_LISTS = "lists", "static lists"
+_DIRTY_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A partitioned folder while it is written.
+
+    Attributes:
+        root: the hidden folder.
+        store: the store.
+        infos: its arrays by name.
+        memory: bytes that may be used besides the store's index pointers.
+        report: called as report(phase, done, total).
+    """
+
+    root: Path
+    store: Store
+    infos: dict[str, ArrayInfo]
+    memory: int
+    report: Progress
+
+    def numbers(self, name: str) -> Ids:
+        """Map an array that is written."""
+        return map_numbers(self.root, self.infos[name])
+
+    def small(self, name: str) -> Int64Array:
+        """Read an array of int64."""
+        return np.array(self.numbers(name), np.int64)
+
+    def file(self, name: str) -> TableFile:
+        """Where the rows of an array lie."""
+        info = self.infos[name]
+        path = str(self.root / info.file)
+        return TableFile(
+            path, DATA_OFFSET, info.shape[0], info.row_bytes, info.dtype, info.shape[1:]
+        )
+
+    def in_memory(self, name: str) -> Ids:
+        """Read an array that is looked up at random."""
+        info = self.infos[name]
+        found = zeros(info.shape[0], info.storage)
+        found[:] = self.numbers(name)
+        return found
+
+
+def write_lists(folder: Unfinished) -> None:
+    """Write `indices`, which is reserved, from one pass over the store's lists.
+
+    Raises:
+        StoreError: the disk is full or failed, or the store is damaged.
+        ReadError: the store cannot be read.
+    """
+    name, record = "indices", _record(folder, "indices")
+    if record.ended:
+        return
+    store, info = folder.store, folder.infos[name]
+    file, path = store.edges().indices_file, folder.root / info.file
+    place, order = folder.in_memory("place"), folder.numbers("order")
+    lists = NewLists(
+        store, order, place, folder.small("bounds"), folder.small("edge_bounds"),
+        store.num_nodes + folder.infos["home"].shape[0], record.rows,
+    )  # fmt: skip
+    budget = budget_for(folder.memory - place.nbytes, max(info.row_bytes, file.row_bytes))
+    saved = record.rows
+    with RowWriter(folder.root, info.row_bytes, budget.dirty_bytes) as writer:
+        parts = TableParts(file, budget.part_bytes).parts(record.rows, file.row_count)
+        with closing(parts):
+            for part in parts:
+                for each in lists.slices(part):
+                    at = DATA_OFFSET + each.first * info.row_bytes
+                    writer.fill(path, at, each.count, lists.fill)
+                record.rows = part.first + part.count
+                folder.report(LISTS, record.rows, file.row_count)
+                if (record.rows - saved) * file.row_bytes >= SYNC_BYTES:
+                    writer.sync()
+                    saved = record.rows
+                    _save(folder, name, record)
+        writer.sync()
+    _end(folder, name, record)
+
+
+def write_static_lists(folder: Unfinished) -> None:
+    """Write `static_indices`, which is reserved, from `indices`.
+
+    Raises:
+        StoreError: the disk is full or failed.
+        ReadError: `indices` cannot be read.
+    """
+    name, record = "static_indices", _record(folder, "static_indices")
+    if record.ended:
+        return
+    info, bounds = folder.infos[name], folder.small("static_bounds")
+    place, statics = folder.numbers("place"), len(bounds) - 1
+    starts = list_starts(folder.store, folder.numbers("order"), place, statics)
+    done, total = 0, int(folder.infos["indices"].shape[0])
+    window = window_bytes(folder.memory, statics)
+    passes = -(-info.shape[0] * info.row_bytes // window)
+    with RowWriter(folder.root, info.row_bytes, _DIRTY_BYTES) as writer:
+
+        def told(count: int) -> None:
+            nonlocal done
+            done += count
+            folder.report(STATIC_LISTS, min(done, passes * total), passes * total)
+
+        windows = static_windows(folder.file("indices"), starts, bounds, window, told)
+        for first, codes in windows:
+            at = DATA_OFFSET + first * info.row_bytes
+            writer.fill(folder.root / info.file, at, len(codes), partial(_take, codes))
+        writer.sync()
+    folder.report(STATIC_LISTS, passes * total, passes * total)
+    _end(folder, name, record)
+
+
+def window_bytes(memory: int, statics: int) -> int:
+    """Bytes of the static nodes' lists that are made at a time."""
+    used = 72 * statics + 2 * PART_BYTES + BUFFERS * buffer_bytes(8)
+    return max(memory - used, 1 << 20)
+
+
+def _take(codes: Ids, done: int, count: int, out: Bytes) -> None:
+    out[:] = codes[done : done + count].view(np.uint8)
+
+
+def _record(folder: Unfinished, name: str) -> RowRecord:
+    """What of an array is durable."""
+    info = folder.infos[name]
+    try:
+        key = f"{info.file} {os.stat(folder.root / info.file).st_ino}"
+        record = load_record(folder.root / f"{name}{SUFFIX}", key, 0)
+    except OSError as error:
+        raise write_failure(folder.root / info.file, error) from error
+    record.files = [info.file]
+    return record
+
+
+def _end(folder: Unfinished, name: str, record: RowRecord) -> None:
+    """Sync the file by itself, because kernels before 5.8 report failed writes only there."""
+    path = folder.root / folder.infos[name].file
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise write_failure(path, error) from error
+    record.ended = True
+    _save(folder, name, record)
+
+
+def _save(folder: Unfinished, name: str, record: RowRecord) -> None:
+    path = folder.root / f"{name}{SUFFIX}"
+    try:
+        record.save(path)
+    except OSError as error:
+        raise write_failure(path, error) from error
+
+
+class Shares:
+    """See the module.
+
+    Args:
+        home, bounds, edge_bounds: the arrays of a partitioned folder.
+        nodes: how many nodes there are.
+    """
+
+    def __init__(
+        self, home: Int64Array, bounds: Int64Array, edge_bounds: Int64Array, nodes: int
+    ) -> None:
+        self._home, self._bounds, self._edge_bounds, self._nodes = home, bounds, edge_bounds, nodes
+        self._hot = min(round(HOT_SHARE * nodes), len(home))
+        self._found, self._edges = np.zeros(2, np.int64), 0
+
+    def add(self, codes: Ids) -> None:
+        """Count the next codes of `indices`.
+
+        Raises:
+            StoreError: a code is out of range.
+        """
+        first, last = self._edges, self._edges + len(codes)
+        part = int(np.searchsorted(self._edge_bounds, first, "right")) - 1
+        while first < last:
+            end = min(int(self._edge_bounds[part + 1]), last)
+            if end > first:
+                low, high = self._bounds[part : part + 2].tolist()
+                taken, codes = codes[: end - first], codes[end - first :]
+                given = numbers(taken), len(taken), pointer(self._home), len(self._home)
+                counted = lib.gd_count_inside(
+                    *given, self._nodes, self._hot, low, high, pointer(self._found)
+                )
+                checked(counted, lambda: "indices.npy has a code out of range: partition again")
+            first, part = end, part + 1
+        self._edges = last
+
+    @property
+    def inside(self) -> float:
+        """The share of in-edges that come from the partition of their target."""
+        return int(self._found[0]) / max(self._edges, 1)
+
+    @property
+    def hot(self) -> float:
+        """See `PartitionInfo.share_hot`."""
+        return int(self._found[1]) / max(self._edges, 1)
