@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,16 +13,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.errors import ConfigError, ReadError, StoreError
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.io.hashing import hash_file
+from gnndrive.common.io.small_files import write_whole
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import refusal
-from gnndrive.store.files import open_plain
-from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, ArrayInfo, storage_dtype
+from gnndrive.common.records import TableFile
+from gnndrive.store.files import open_plain, read_plain
+from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
 from gnndrive.store.parsing import Record
 
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
 _NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
 Ids: TypeAlias = "npt.NDArray[Any]"
+"""Whole numbers, int32 or int64."""
 _OPEN_MAX = 4  # files whose maps are kept, each with a descriptor
 
 
@@ -44,35 +49,46 @@ class LayoutArray:
     checksum: str
 
     @property
+    def info(self) -> ArrayInfo:
+        """The array without its checksum."""
+        return ArrayInfo(self.name, self.dtype, self.shape, "")
+
+    @property
     def file(self) -> str:
         """The file, relative to the layout's folder."""
-        return f"{self.name}.npy"
+        return self.info.file
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole file."""
-        return DATA_OFFSET + math.prod(self.shape) * storage_dtype(self.dtype).itemsize
+        return self.info.nbytes
 
     def as_dict(self) -> dict[str, Any]:
         """The array's record in the layout's json."""
         return {"dtype": self.dtype, "shape": list(self.shape), "checksum": self.checksum}
 
 
-def parse_array(name: str, record: Record, groups: Sequence[str]) -> LayoutArray:
-    """An array of a layout.
-
-    Args:
-        name: its name, which may come from a stranger.
-        record: what the folder's json says of it.
-        groups: the first parts of the names that are allowed.
+def parse_arrays(top: Record, groups: Sequence[str]) -> dict[str, LayoutArray]:
+    """The arrays that a layout's json lists, which may come from a stranger; the first part of each
+    name is one of `groups`.
 
     Raises:
-        StoreError: the record is damaged.
+        StoreError: the json is damaged.
     """
+    listed = top.value("arrays", dict)
+    return {
+        name: _parse_array(
+            name, Record(fields, top.where, f"arrays[{name!r}]", top.mend), groups
+        )
+        for name, fields in listed.items()
+    }  # fmt: skip
+
+
+def _parse_array(name: str, record: Record, groups: Sequence[str]) -> LayoutArray:
     parts = name.split("/")
     if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in groups:
         raise record.error(f"is none of {', '.join(groups)}")
-    dtype, shape, checksum = record.text("dtype"), record.value("shape", list), ""
+    dtype, shape = record.text("dtype"), record.value("shape", list)
     try:
         storage_dtype(dtype)
     except ConfigError as error:
@@ -87,28 +103,78 @@ def parse_array(name: str, record: Record, groups: Sequence[str]) -> LayoutArray
     return LayoutArray(name, dtype, tuple(shape), checksum)
 
 
-def file_checksum(root: Path, array: LayoutArray | ArrayInfo, mend: str) -> str:
-    """The SHA-256 of an array's file, as the json has it.
+def checksums(
+    root: Path,
+    arrays: Iterable[LayoutArray | ArrayInfo],
+    mend: str,
+    progress: Callable[[int, int], object],
+    each: Callable[[str, int, Bytes], object] | None = None,
+) -> Iterator[tuple[str, str]]:
+    """Yield the name of each array and the SHA-256 of its file, as the json has it.
 
     Args:
-        root: the folder.
-        array: the array.
-        mend: what to do if the file is damaged, for errors.
+        root, arrays: the folder, and arrays in it.
+        mend: what to do if a file is damaged, for errors.
+        progress: called as progress(bytes done, bytes in all).
+        each: called as each(array's name, offset, content) with the stretches of the files, in
+            order; the first of a file is its header.
 
     Raises:
-        StoreError: the file is missing, of another size, or cannot be read.
+        StoreError: a file is missing, or of another size.
+        ReadError: it cannot be read.
     """
-    path = root / array.file
-    fd = open_plain(root, array.file, mend)
+    arrays = list(arrays)
+    done, total = 0, sum(array.nbytes for array in arrays)
+    for array in arrays:
+
+        def stretch(offset: int, content: Bytes, name: str = array.name, done: int = done) -> None:
+            if each is not None:
+                each(name, offset, content)
+            progress(done + offset + content.size, total)
+
+        path = root / array.file
+        fd = open_plain(root, array.file, mend)
+        try:
+            if os.fstat(fd).st_size != array.nbytes:
+                raise StoreError(f"{path} does not have {array.nbytes:,} bytes: {mend}")
+        finally:
+            os.close(fd)
+        yield array.name, hash_file(path, array.nbytes, stretch)
+        done += array.nbytes
+
+
+def write_small(root: Path, name: str, array: npt.NDArray[Any]) -> None:
+    """Write an array that is small, whole or not at all, and durably.
+
+    Raises:
+        StoreError: the disk is full, or writing failed.
+    """
+    info = ArrayInfo(name, array.dtype.name, array.shape, "")
+    path = root / info.file
     try:
-        if os.fstat(fd).st_size != array.nbytes:
-            raise StoreError(f"{path} does not have {array.nbytes:,} bytes: {mend}")
-    finally:
-        os.close(fd)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failure(path, error) from error
+    write_whole(path, npy_header(info) + np.ascontiguousarray(array).tobytes())
+
+
+def read_bytes(root: Path, file: str, nbytes: int, mend: str) -> bytes:
+    """At most the first `nbytes` of a file, perhaps a stranger's.
+
+    Raises:
+        StoreError: it is missing, no plain file, or cannot be read.
+        ConfigError: too many files are open.
+    """
     try:
-        return hash_file(path, array.nbytes)
-    except ReadError as error:
-        raise StoreError(f"{error}: {mend}") from None
+        return read_plain(root, file, nbytes, mend)
+    except OSError as error:
+        raise StoreError(f"{root / file} cannot be read ({error.strerror}): {mend}") from None
+
+
+def table_file(root: Path, info: ArrayInfo) -> TableFile:
+    """Where the rows of an array lie."""
+    path, rows = str(root / info.file), info.shape[0]
+    return TableFile(path, DATA_OFFSET, rows, info.row_bytes, info.dtype, info.shape[1:])
 
 
 class Maps:
@@ -118,11 +184,7 @@ class Maps:
         self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
 
     def data(self, path: Path) -> npt.NDArray[np.uint8]:
-        """The bytes of an .npy file in the form of a store's, without the header.
-
-        Raises:
-            StoreError, ConfigError: see `map_array`.
-        """
+        """The bytes of a store's .npy file without the header; see `map_array`."""
         found = self._maps.pop(path, None)
         if found is None:
             found = map_array(path, "uint8")

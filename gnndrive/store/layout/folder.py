@@ -40,12 +40,7 @@ ASIDE = 12 * "0"  # stands for the digest
 class LayoutFolder(Generic[Info]):
     """The folder of an unfinished layout; use it as a context manager, which holds the lock.
 
-    Args:
-        kind: the kind of layout.
-        store: the store.
-        target: the layout's folder.
-        settings: what the layout is made with.
-        overwrite: whether a layout that is there is replaced when this one is finished.
+    `overwrite` says whether a layout that is at `target` is replaced when this one is finished.
 
     Attributes:
         path: the folder, which is there within the `with` block.
@@ -70,7 +65,7 @@ class LayoutFolder(Generic[Info]):
         self.finished: Info | None = None
 
     def _read(self) -> Info:
-        """Read the layout's json again, and check that it is of the store."""
+        """Read the layout's json, and check that it is of the store."""
         return self.kind.read(self.path, self._store)
 
     def __enter__(self) -> Self:
@@ -81,7 +76,7 @@ class LayoutFolder(Generic[Info]):
             self.path.mkdir(exist_ok=True)
             self._lock = try_lock(self.path / self.kind.lock)
         except (BlockingIOError, FileNotFoundError) as error:
-            raise self._not_there(error) from None
+            raise self._not_ours(error) from None
         except OSError as error:
             if has_no_locks(error):
                 raise StoreError(
@@ -124,7 +119,7 @@ class LayoutFolder(Generic[Info]):
             "version": self.kind.version, "store": self._store.identity, "settings": self._settings,
         }  # fmt: skip
 
-    def _not_there(self, error: OSError) -> Exception:
+    def _not_ours(self, error: OSError) -> Exception:
         if isinstance(error, BlockingIOError):
             return ConfigError(
                 f"another process is {self.kind.doing} {self.target} with the same settings: wait "
@@ -162,7 +157,8 @@ class LayoutFolder(Generic[Info]):
         """The layout, if an earlier maker has finished it, which may have removed its record."""
         try:
             settings = json.loads((self.path / self.kind.json).read_bytes())["settings"]
-            return self._read() if _plain(settings) == _plain(self._settings) else None
+            found, mine = (json.dumps(each, sort_keys=True) for each in (settings, self._settings))
+            return self._read() if found == mine else None
         except (OSError, StoreError, ValueError, TypeError, KeyError):
             return None
 
@@ -198,16 +194,8 @@ class LayoutFolder(Generic[Info]):
         return found
 
 
-def _plain(settings: dict[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
-
-
 def remove_leftovers(path: Path, kind: LayoutKind[Any]) -> None:
-    """Remove what only an unfinished layout has.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    """Remove what only an unfinished layout has."""
     kept = {kind.json, kind.lock, *(f"{name}.npy" for name in kind.arrays)}
     for entry in list(os.scandir(path)):
         if not entry.is_dir(follow_symlinks=False):
@@ -219,11 +207,7 @@ def remove_leftovers(path: Path, kind: LayoutKind[Any]) -> None:
 
 
 def put_into_place(path: Path, target: Path, kind: LayoutKind[Any]) -> None:
-    """Give the folder of a whole layout its name, and remove its lock.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    """Give the folder of a whole layout its name, and remove its lock."""
     os.rename(path, target)
     (target / kind.lock).unlink(missing_ok=True)  # the last: before that, it can be taken over
     fsync_folder(target.parent)
@@ -235,11 +219,7 @@ def aside_of(target: Path, kind: LayoutKind[Any]) -> Path:
 
 
 def put_aside(target: Path, kind: LayoutKind[Any]) -> None:
-    """Move a layout out of the way; of a link, only the link is removed.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    """Move a layout out of the way; of a link, only the link is removed."""
     if target.is_symlink():
         target.unlink()
         return
@@ -253,9 +233,6 @@ def remove_layout(path: Path, kind: LayoutKind[Any]) -> None:
 
     What says which layout it is goes first: if this is interrupted, no maker goes on with the rest,
     and it is not taken for a whole one.
-
-    Raises:
-        OSError: the operating system's.
     """
     if not path.exists():
         return
@@ -307,13 +284,10 @@ class UnfinishedLayout:
     def clean(self) -> bool:
         """Do what `remedy` says; returns whether the folder is gone. It stays if a process works in
         it."""
-        return self._end(self.remedy == "restore")
+        return self.remove(restore=self.remedy == "restore")
 
-    def remove(self) -> bool:
-        """Remove the folder; returns whether it is gone. It stays if a process works in it."""
-        return self._end(False)
-
-    def _end(self, restore: bool) -> bool:
+    def remove(self, restore: bool = False) -> bool:
+        """Remove the folder, or put it into place; returns whether it is gone, see `clean`."""
         with contextlib.suppress(OSError):
             fd = try_lock(self.path / self.kind.lock)
             try:
@@ -329,11 +303,7 @@ class UnfinishedLayout:
 
 def unfinished_layouts(folder: Path, kind: LayoutKind[Any]) -> list[UnfinishedLayout]:
     """The unfinished layouts of a kind in a folder, by name, those that were replaced or removed
-    last; folders in it are not searched.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    last; folders in it are not searched."""
     pattern = re.compile(
         rf"\.(?P<name>.+)\.(?P<digest>[0-9a-f]{{12}}){re.escape(kind.ending)}", re.DOTALL
     )

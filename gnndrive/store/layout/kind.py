@@ -10,15 +10,17 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from gnndrive.common.errors import StoreError
-from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
-from gnndrive.store.layout.arrays import LayoutArray
+from gnndrive.store.layout.arrays import LayoutArray, read_bytes
+from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
@@ -29,15 +31,18 @@ class LayoutSettings(Protocol):
     @property
     def digest(self) -> str:
         """12 hexadecimal digits that identify the settings."""
-        ...
 
     def as_dict(self) -> dict[str, Any]:
         """The settings in a form that JSON can hold."""
-        ...
 
     def texts(self) -> list[str]:
         """What a user is told of them, in a few words each."""
-        ...
+
+
+def digest_of(settings: Mapping[str, Any]) -> str:
+    """12 hexadecimal digits of the settings' SHA-256."""
+    text = json.dumps(settings, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 class LayoutInfo(Protocol):
@@ -46,42 +51,33 @@ class LayoutInfo(Protocol):
     @property
     def store(self) -> str:
         """The identity of the store (`Store.identity`)."""
-        ...
 
     @property
     def settings(self) -> LayoutSettings:
         """What the layout was made with."""
-        ...
 
     @property
     def arrays(self) -> Mapping[str, LayoutArray]:
         """Every array by name."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """Bytes of the layout's files."""
-        ...
 
     def as_dict(self) -> dict[str, Any]:
         """The whole content, in a form that JSON can hold."""
-        ...
 
     def shown(self) -> dict[str, Any]:
         """What `gnndrive info --json` shows of it, without the arrays."""
-        ...
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the arrays' files, by array or group of arrays."""
-        ...
 
     def texts(self) -> list[str]:
         """What `gnndrive info` says of it in one line, in a few words each, but for its size."""
-        ...
 
     def lines(self) -> dict[str, str]:
         """What `gnndrive info` says of it alone, by what it is about."""
-        ...
 
 
 Info = TypeVar("Info", bound=LayoutInfo)
@@ -128,7 +124,7 @@ class LayoutKind(ABC, Generic[Info]):
     format: str
     version: int
     ending: str
-    arrays: Collection[str]
+    arrays: Sequence[str]
     names: re.Pattern[str]
     anywhere: bool
     called: str
@@ -163,7 +159,7 @@ class LayoutKind(ABC, Generic[Info]):
 
     @abstractmethod
     def settings(self, record: Record) -> LayoutSettings:
-        """The settings in a json, or in the record of an unfinished layout.
+        """The settings in a json, or in the record of an unfinished layout, perhaps a stranger's.
 
         Raises:
             StoreError: they are damaged.
@@ -184,11 +180,7 @@ class LayoutKind(ABC, Generic[Info]):
         return (text + "\n").encode()
 
     def parse(self, content: bytes, where: str) -> Info:
-        """Parse the json.
-
-        Args:
-            content: its bytes, which may come from a stranger.
-            where: its path, for errors.
+        """Parse the json, which may come from a stranger; `where` is its path, for errors.
 
         Raises:
             StoreError: it is invalid, of another version of the format, or contradicts itself.
@@ -221,16 +213,21 @@ class LayoutKind(ABC, Generic[Info]):
             raise StoreError(
                 f"{where} is not there: {root} is not {self.called}; make one with {self.made_by}"
             )
-        try:
-            content = read_plain(root, self.json, JSON_BYTES_MAX + 1, self.mend)
-        except OSError as error:
-            raise StoreError(f"{where} cannot be read ({error.strerror}): {self.mend}") from None
+        content = read_bytes(root, self.json, JSON_BYTES_MAX + 1, self.mend)
         if len(content) > JSON_BYTES_MAX:
             raise StoreError(f"{where} is too large: {self.mend}")
         info = self.parse(content, str(where))
         if store is not None:
             self.check_store(info, root, store)
         return info
+
+    def opened(self, path: Path, info: Info, changed: str) -> OpenedFolder:
+        """The folder of a layout whose json was read, and says `info`; a folder that was replaced
+        since then is noticed at the first check. `changed` is the error's message."""
+        return OpenedFolder(path / self.json, partial(self._says, path, info), changed)
+
+    def _says(self, path: Path, info: Info) -> bool:
+        return self.read(path) == info  # it has the checksums of all files
 
     def of(self, store: Store) -> list[FoundLayout[Info]]:
         """The layouts in a store's folder, by name; unfinished ones are left out."""

@@ -5,8 +5,7 @@ page at its two ends through the page cache: buffered writes take 20 times the p
 each byte, and dirty pages count in a cgroup. The caller's thread gathers into one buffer while
 threads of the writer write the others. Every write may be repeated.
 
-When not to use it: for a file that is written in order from its beginning; then only one fragment
-is ever left, and no second descriptor is needed.
+When not to use it: for a file that is written in order from its beginning (`DirectWriter`).
 """
 
 from __future__ import annotations
@@ -43,11 +42,7 @@ def buffer_bytes(row_bytes: int) -> int:
 
 
 class _File:
-    """An open file: one descriptor for whole pages, one for fragments.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """An open file: one descriptor for whole pages, one for fragments."""
 
     def __init__(self, path: Path) -> None:
         self.path, flags = path, os.O_WRONLY | os.O_NOFOLLOW
@@ -59,14 +54,8 @@ class _File:
             raise
 
     def write(self, buffer: Bytes, base: int, start: int, end: int) -> int:
-        """Write buffer[start:end]; buffer[0] belongs at byte `base` of the file, on a page.
-
-        Returns:
-            How many of the bytes went through the page cache.
-
-        Raises:
-            OSError: the operating system's.
-        """
+        """Write buffer[start:end]; buffer[0] belongs at byte `base` of the file, on a page. Returns
+        how many of the bytes went through the page cache."""
         head, tail = whole_pages(start), end // PAGE_BYTES * PAGE_BYTES
         if not self._pages.direct or tail - head < _DIRECT_BYTES_MIN:
             self._put(buffer, base, start, end)
@@ -92,7 +81,7 @@ class RowWriter:
     """See the module. A context manager; after an error it can only be closed.
 
     Args:
-        folder: the packed folder, for syncs and errors; all files are on its file system.
+        folder: the layout's folder, for syncs and errors; all files are on its file system.
         row_bytes: bytes of one row.
         dirty_bytes_max: how many bytes may wait in the page cache to be written to the disk.
     """
@@ -113,12 +102,10 @@ class RowWriter:
 
     def __exit__(self, *raised: object) -> None:
         self._threads.shutdown()
-        for file in self._files.values():
-            file.close(drop=False)
-        self._files.clear()
+        self._close_files(drop=False)
 
     def write(self, part: Part, path: Path, offset: int, ids: Ids, position: int) -> int:
-        """Gather rows of a part, and have them written.
+        """Gather rows of a part, and have them written; see `fill` for its errors.
 
         Args:
             part: the part; it must stay valid until this returns.
@@ -129,10 +116,6 @@ class RowWriter:
 
         Returns:
             The rows' checksum.
-
-        Raises:
-            StoreError: this or an earlier write failed.
-            ConfigError: too many files are open, or threads started.
         """
         total, width = 0, self._row_bytes
 
@@ -144,13 +127,7 @@ class RowWriter:
         return total % SUM_MODULUS
 
     def fill(self, path: Path, offset: int, rows: int, fill: Fill) -> None:
-        """Have consecutive rows written that `fill` makes.
-
-        Args:
-            path: the file, at its full size.
-            offset: where the first row starts in the file, in bytes.
-            rows: how many rows there are.
-            fill: see `Fill`.
+        """Have `rows` consecutive rows written that `fill` makes; arguments as for `write`.
 
         Raises:
             StoreError: this or an earlier write failed.
@@ -232,11 +209,7 @@ class RowWriter:
             self._free.put(buffer)
 
     def _settle(self) -> None:
-        """Wait for all writes.
-
-        Raises:
-            StoreError: a write failed.
-        """
+        """Wait for all writes, and check them."""
         buffers = [self._free.get() for _ in range(BUFFERS)]
         for buffer in buffers:
             self._free.put(buffer)

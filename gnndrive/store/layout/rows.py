@@ -26,18 +26,19 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectReader, page_buffer
-from gnndrive.common.io.small_files import fsync_folder, make_durable, write_all
+from gnndrive.common.io.small_files import fsync_folder, make_durable, replace_file, write_all
 from gnndrive.common.io.write_errors import FULL, disk_full, free_bytes, write_failure
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int64Array, TableFile
@@ -60,7 +61,10 @@ _BYTES_MAX = 1 << 30
 
 @dataclass(slots=True)
 class RowRecord:
-    """Progress of one table.
+    """What of a table's rows is durable: a small file that is replaced after each part is synced.
+
+    A record of other outputs, of other files or of another version is ignored: every row is then
+    written again.
 
     Attributes:
         key: identifies table, outputs and files.
@@ -68,7 +72,7 @@ class RowRecord:
         rows: all ids below it are written, or spooled.
         ordered: how many spooled pieces are in their own order.
         written: bytes written or spooled so far.
-        files: the outputs' files, relative to the packed folder.
+        files: the outputs' files, relative to the layout's folder.
         ended: whether all rows are written, and the files synced.
     """
 
@@ -80,35 +84,54 @@ class RowRecord:
     files: list[str] = field(default_factory=list)
     ended: bool = False
 
+    @staticmethod
+    def load(path: Path, key: str, outputs: int) -> RowRecord:
+        """The record at `path`, or a new one if there is none of this key.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        try:
+            with path.open("rb") as file:
+                document: dict[str, Any] = json.loads(file.read(_BYTES_MAX))
+            if document.pop("version") == _VERSION and document["key"] == key:
+                record = RowRecord(**document)
+                if len(record.sums) == outputs:
+                    return record
+        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+            pass
+        return RowRecord(key, [0] * outputs)
+
     def save(self, path: Path) -> None:
         """Replace the record at `path`, durably.
 
         Raises:
-            OSError: the operating system's.
+            StoreError: the disk is full, or writing failed.
         """
         text = json.dumps({"version": _VERSION, **asdict(self)}).encode()
-        new = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(new, flags, 0o666)
         try:
-            write_all(fd, memoryview(text))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(new, path)
-        fsync_folder(path.parent)
+            replace_file(path, lambda file: file.write(text))
+        except OSError as error:
+            raise write_failure(path, error) from error
+
+    def end(self, path: Path) -> None:
+        """Sync each file by itself, because kernels before 5.8 report failed writes only there, and
+        save the record."""
+        for file in (path.parent / name for name in sorted(self.files)):
+            try:
+                fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                raise write_failure(file, error) from error
+        self.ended = True
+        self.save(path)
 
 
-def forget(folder: Path, files: set[str]) -> None:
-    """Remove the records of tables that have one of `files`, which are about to be made anew.
-
-    Args:
-        folder: the packed folder.
-        files: paths relative to it.
-
-    Raises:
-        OSError: a record cannot be read or removed.
-    """
+def _forget(folder: Path, files: set[str]) -> None:
+    """Remove the records of tables that have one of `files`, which are about to be made anew."""
     stale = [path for path in folder.glob(f"*{SUFFIX}") if _files_of(path) & files]
     for path in stale:
         os.unlink(path)
@@ -120,30 +143,13 @@ def _files_of(path: Path) -> set[str]:
     try:
         return set(json.loads(path.read_bytes())["files"])
     except (ValueError, TypeError, KeyError):
-        return set()  # `load_record` ignores it
+        return set()  # `load` ignores it
 
 
-def load_record(path: Path, key: str, outputs: int) -> RowRecord:
-    """The record at `path`, or a new one if there is none of this key.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            document: dict[str, Any] = json.loads(file.read(_BYTES_MAX))
-        if document.pop("version") == _VERSION and document["key"] == key:
-            record = RowRecord(**document)
-            if len(record.sums) == outputs:
-                return record
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
-        pass
-    return RowRecord(key, [0] * outputs)
-
+# ---- room for the files
 
 _MARGIN_BYTES = 1 << 20  # for folders, records and the file system's metadata
 _BLOCK_BYTES = 512  # the unit of st_blocks
-
 
 LESS = (
     "pack fewer batches or epochs, allow less with --disk, or choose a folder on another disk with "
@@ -160,8 +166,7 @@ def reserve(
     progress of tables whose files are not there are removed (`RowRecord`).
 
     Args:
-        folder: the packed folder, which must exist.
-        arrays: the arrays; their files are relative to `folder`.
+        folder, arrays: the layout's folder, and arrays in it.
         spool_bytes: bytes that will be needed besides, see `RowPacking.spool_bytes`.
         less: what else to do than to free some space, for errors.
 
@@ -170,14 +175,15 @@ def reserve(
         ConfigError: too many files are open.
     """
     arrays = list(arrays)
-    missing = sum(max(0, info.nbytes - _allocated_bytes(folder / info.file)) for info in arrays)
-    needed = missing + spool_bytes
+    there = {info.file: _status(folder / info.file) for info in arrays}
+    taken = {file: status.st_blocks * _BLOCK_BYTES for file, status in there.items() if status}
+    needed = sum(max(0, info.nbytes - taken.get(info.file, 0)) for info in arrays) + spool_bytes
     made: list[Path] = []
     try:
         if needed and needed + _MARGIN_BYTES > free_bytes(folder):
             raise disk_full(folder, needed, less)
-        short = {info.file for info in arrays if _size(folder / info.file) < info.nbytes}
-        forget(folder, short)
+        sizes = {file: status.st_size for file, status in there.items() if status}
+        _forget(folder, {info.file for info in arrays if sizes.get(info.file, -1) < info.nbytes})
         for info in arrays:
             path = folder / info.file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,16 +200,15 @@ def reserve(
         raise write_failure(folder, error) from error
 
 
-def reserve_spool(path: Path, nbytes: int) -> None:
-    """Make a file of `nbytes` without a header; keeps what is in it.
-
-    Raises:
-        OSError: the operating system's.
-    """
-    _reserve_file(path, nbytes, b"")
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
 
 
-def _reserve_file(path: Path, nbytes: int, header: bytes) -> None:
+def _reserve_file(path: Path, nbytes: int, header: bytes = b"") -> None:
+    """Make a file of `nbytes`; keeps what is in it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         if nbytes:
@@ -215,19 +220,7 @@ def _reserve_file(path: Path, nbytes: int, header: bytes) -> None:
         os.close(fd)
 
 
-def _size(path: Path) -> int:
-    try:
-        return os.lstat(path).st_size
-    except FileNotFoundError:
-        return -1
-
-
-def _allocated_bytes(path: Path) -> int:
-    try:
-        return os.lstat(path).st_blocks * _BLOCK_BYTES
-    except FileNotFoundError:
-        return 0
-
+# ---- outputs, divided into pieces
 
 RUNS_MAX = 255  # with so many, "sets" order of eight batches still needs no spool
 RUN_BYTES_MIN = 1 << 20  # an output of more runs has those of so many bytes written as runs
@@ -300,12 +293,17 @@ class Piece:
     stop: int
     bounds: Int64Array | None
 
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start
+
     def slices(self, ids: Ids, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Stretches of the output whose ids are in [first, last), all of them; not if spooled."""
         assert self.bounds is not None
-        for start, stop in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
+        for start, stop in pairwise(self.bounds.tolist()):
             run = ids[start:stop]
-            low, high = start + _place(run, first), start + _place(run, last)
+            low, high = start + place_in(run, first), start + place_in(run, last)
             if low < high:
                 yield low, high
 
@@ -341,13 +339,8 @@ class Division:
 
 
 def divide(table: TableFile, outputs: Sequence[Output], slice_rows: int, folder: Path) -> Division:
-    """Check the outputs of a table and divide them into pieces.
-
-    Args:
-        table: the table.
-        outputs: the outputs; their files are in `folder`.
-        slice_rows: how many rows at most may be put in order in memory at a time.
-        folder: the packed folder.
+    """Check the outputs of a table, whose files are in `folder`, and divide them into pieces; at
+    most `slice_rows` rows may be put in order in memory at a time.
 
     Raises:
         ConfigError: an id is no row of the table, or two outputs overlap.
@@ -421,22 +414,22 @@ def _pieces(
         return
     for start in range(0, len(ids), slice_rows):
         window = ids[start : start + slice_rows]
-        stop = start + len(window)
         bounds = np.concatenate([[0], 1 + np.flatnonzero(window[1:] < window[:-1]), [len(window)]])
         long = np.diff(bounds) * row_bytes >= RUN_BYTES_MIN
         turns = 1 + np.flatnonzero(long[1:] != long[:-1])
-        for low, high in zip([0, *turns.tolist()], [*turns.tolist(), len(long)], strict=True):
+        for low, high in pairwise([0, *turns.tolist(), len(long)]):
             runs = start + bounds[low : high + 1]
-            assert runs[-1] <= stop
             yield Piece(number, int(runs[0]), int(runs[-1]), runs if long[low] else None)
 
 
-def _place(run: Ids, value: int) -> int:
-    """Where `value` would be in ascending ids; numpy would convert the ids to int64 otherwise."""
-    if value > np.iinfo(run.dtype).max:
-        return len(run)
-    return int(np.searchsorted(run, run.dtype.type(value)))
+def place_in(ids: Ids, value: int, side: Literal["left", "right"] = "left") -> int:
+    """Where `value` is in ascending ids; numpy would convert all of them to int64 otherwise."""
+    if value > np.iinfo(ids.dtype).max:
+        return len(ids)
+    return int(np.searchsorted(ids, ids.dtype.type(value), side))
 
+
+# ---- writing
 
 MEMORY_MIN = 64 << 20
 SYNC_BYTES = 128 << 20  # of the table: a sync takes 30 ms, so smaller parts share one
@@ -480,32 +473,30 @@ def budget_for(memory: int, row_bytes: int) -> Budget:
 
 
 class RowPacking:
-    """The rows of one table on their way to the files of a packed folder.
+    """The rows of one table on their way to the files of a layout's folder.
 
     Args:
         table: the table.
         outputs: what to write; no two overlap. Their files are in `folder`, at their full size
             (`reserve`) when `run` is called.
-        folder: the packed folder, which only one process writes.
+        folder: the folder, which only one process writes.
         name: the table's name without "/"; the record is NAME.rows.json in `folder`, the spool
             NAME.spool.
         memory: bytes that this may use, at least 64 MiB; the ids are not counted.
         identity: a text that identifies the table's content, such as its checksum; a record of
             another one is ignored.
 
+    Attributes:
+        spool_bytes: bytes on disk that `run` needs besides the files.
+
     Raises:
         ConfigError: `memory` is too little, an id is no row of the table, or outputs overlap.
     """
 
     def __init__(
-        self,
-        table: TableFile,
-        outputs: Sequence[Output],
-        folder: Path,
-        name: str,
-        memory: int,
+        self, table: TableFile, outputs: Sequence[Output], folder: Path, name: str, memory: int,
         identity: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.table, self.outputs, self.folder, self.name = table, list(outputs), folder, name
         self._budget = budget_for(memory, table.row_bytes)
         self._division = divide(table, self.outputs, self._budget.slice_rows, folder)
@@ -517,7 +508,7 @@ class RowPacking:
         for piece in self._division.pieces:
             if piece.bounds is None:
                 self._spooled.append((piece, self.spool_bytes))
-                self.spool_bytes += (piece.stop - piece.start) * table.row_bytes
+                self.spool_bytes += piece.rows * table.row_bytes
 
     def run(self, progress: Progress | None = None) -> list[int]:
         """Write all rows that an earlier run has not written, durably.
@@ -537,7 +528,7 @@ class RowPacking:
         """
         record = self._begin()
         if not record.ended:
-            self._run(record, progress or _silent)
+            self._run(record, progress or (lambda *_: None))
         try:
             self._spool_path.unlink(missing_ok=True)
         except OSError as error:
@@ -559,18 +550,20 @@ class RowPacking:
                         continue
                     writer.sync()
                     first = record.rows
-                    self._save(record)
+                    record.save(self._record_path)
                     progress(f"rows {self.name}", record.written, total)
             self._order(writer, table, record, progress)
             writer.sync()
-        self._check_durable()
-        record.ended = True
-        self._save(record)
+        record.end(self._record_path)
 
     def _begin(self) -> RowRecord:
         """Check the files; returns the record of an earlier run, or a new one."""
         keys = [self._division.digest, self._identity, repr(self.table.row_count)]
-        for path, end in sorted(self._ends().items()):
+        ends: dict[Path, int] = {}
+        for output in self.outputs:
+            end = output.offset + len(output.ids) * self.table.row_bytes
+            ends[output.file] = max(ends.get(output.file, 0), end)
+        for path, end in sorted(ends.items()):
             try:
                 found = os.stat(path)
             except OSError as error:
@@ -583,8 +576,8 @@ class RowPacking:
             keys.append(f"{path.relative_to(self.folder)} {found.st_ino}")
         key = hashlib.sha256("\n".join(keys).encode()).hexdigest()
         try:
-            record = load_record(self._record_path, key, len(self.outputs))
-            record.files = [path.relative_to(self.folder).as_posix() for path in self._ends()]
+            record = RowRecord.load(self._record_path, key, len(self.outputs))
+            record.files = [path.relative_to(self.folder).as_posix() for path in ends]
             if self.spool_bytes and not record.ended:
                 self._open_spool(record)
         except OSError as error:
@@ -600,15 +593,7 @@ class RowPacking:
             if record.rows:
                 record.sums = [0] * len(record.sums)
                 record.rows = record.ordered = record.written = 0
-            reserve_spool(self._spool_path, self.spool_bytes)
-
-    def _ends(self) -> dict[Path, int]:
-        """How long each file has to be at least."""
-        ends: dict[Path, int] = {}
-        for output in self.outputs:
-            end = output.offset + len(output.ids) * self.table.row_bytes
-            ends[output.file] = max(ends.get(output.file, 0), end)
-        return ends
+            _reserve_file(self._spool_path, self.spool_bytes)
 
     def _write_part(self, writer: RowWriter, part: Part, record: RowRecord) -> None:
         width, first, last = self.table.row_bytes, part.first, part.first + part.count
@@ -617,12 +602,12 @@ class RowPacking:
                 continue
             output = self.outputs[piece.output]
             ids, position = np.asarray(output.ids), output.position(width)
-            total = 0
+            total = record.sums[piece.output]
             for low, high in piece.slices(ids, first, last):
                 at = output.offset + low * width
                 total += writer.write(part, output.file, at, ids[low:high], position + low)
                 record.written += (high - low) * width
-            record.sums[piece.output] = (record.sums[piece.output] + total) % SUM_MODULUS
+            record.sums[piece.output] = total % SUM_MODULUS
         for piece, start in self._spooled:
             ids = np.asarray(self.outputs[piece.output].ids)
             taken = np.sort(ids[piece.within(ids, first, last)])
@@ -638,14 +623,14 @@ class RowPacking:
         if not self._spooled:
             return
         width, pending = self.table.row_bytes, 0
-        done = sum(_rows(piece) for piece, _ in self._spooled[: record.ordered]) * width
+        done = sum(piece.rows for piece, _ in self._spooled[: record.ordered]) * width
         with DirectReader(self._spool_path) as spool:
             for number, (piece, start) in enumerate(self._spooled):
                 if number < record.ordered:
                     continue
                 progress(f"order {self.name}", done, self.spool_bytes)
-                output, nbytes = self.outputs[piece.output], _rows(piece) * width
-                part = Part(0, _rows(piece), spool.read(start, nbytes, table.buffers[0]))
+                output, nbytes = self.outputs[piece.output], piece.rows * width
+                part = Part(0, piece.rows, spool.read(start, nbytes, table.buffers[0]))
                 at = output.offset + piece.start * width
                 position = output.position(width) + piece.start
                 ranks = _ranks(np.asarray(output.ids)[piece.start : piece.stop])
@@ -655,30 +640,8 @@ class RowPacking:
                 if pending >= self._budget.part_bytes // 2 or number + 1 == len(self._spooled):
                     writer.sync()
                     record.ordered, pending = number + 1, 0
-                    self._save(record)
+                    record.save(self._record_path)
         progress(f"order {self.name}", done, self.spool_bytes)
-
-    def _check_durable(self) -> None:
-        """Sync each file by itself: kernels before 5.8 report failed writes only there."""
-        for path in sorted(self._ends()):
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-            except OSError as error:
-                raise write_failure(path, error) from error
-
-    def _save(self, record: RowRecord) -> None:
-        try:
-            record.save(self._record_path)
-        except OSError as error:
-            raise write_failure(self._record_path, error) from error
-
-
-def _rows(piece: Piece) -> int:
-    return piece.stop - piece.start
 
 
 def _ranks(ids: Ids) -> Ids:
@@ -689,81 +652,18 @@ def _ranks(ids: Ids) -> Ids:
     return ranks
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """Report nothing."""
-
-
-def stored_sum(file: Path, offset: int, rows: int, row_bytes: int, position: int) -> int:
-    """The checksum of rows that are in a file.
-
-    Args:
-        file: the file.
-        offset: where the first row starts, in bytes.
-        rows: how many rows.
-        row_bytes: bytes of one row.
-        position: the position of the first row in the file's array; 0 with all rows of the array
-            makes the array's checksum.
-
-    Raises:
-        ReadError: the disk failed.
-        StoreError: the file is missing or too short.
-    """
-    step = max(STRETCH_BYTES // row_bytes, 1)
-    buffer, total = page_buffer(step * row_bytes + 2 * PAGE_BYTES), 0
-    with DirectReader(file) as reader:
-        for row in range(0, rows, step):
-            nbytes = min(step, rows - row) * row_bytes
-            found = reader.read(offset + row * row_bytes, nbytes, buffer)
-            total += sum_of_rows(found, row_bytes, position + row)
-    return total % SUM_MODULUS
-
-
-def table_sums(
-    table: TableFile,
-    outputs: Sequence[Output],
-    folder: Path,
-    memory: int,
-    progress: Progress | None = None,
-) -> list[int]:
-    """The checksums that outputs should have, from one pass over the table.
-
-    Args:
-        table: the table.
-        outputs: the outputs; their files are in `folder`.
-        folder: the packed folder.
-        memory: bytes that this may use, at least 64 MiB; the ids are not counted.
-        progress: called as progress("table", bytes done, bytes in all).
-
-    Raises:
-        ConfigError: `memory` is too little, or an id is no row of the table.
-        ReadError, StoreError: the table cannot be read.
-    """
-    budget = budget_for(memory, table.row_bytes)
-    division = divide(table, outputs, budget.slice_rows, folder)
-    total = (division.last - division.first) * table.row_bytes
-    sums = [0] * len(outputs)
-    parts = TableParts(table, budget.part_bytes).parts(division.first, division.last)
-    with closing(parts):
-        for part in parts:
-            _add(sums, division, part, outputs, table.row_bytes)
-            if progress is not None:
-                done = part.first + part.count - division.first
-                progress("table", done * table.row_bytes, total)
-    return [each % SUM_MODULUS for each in sums]
+# ---- comparing
 
 
 def verify_rows(
-    table: TableFile,
-    outputs: Sequence[Output],
-    folder: Path,
-    memory: int,
-    progress: Progress | None = None,
-    mend: str = "pack again, and check the disk",
-) -> int:
-    """Check that the rows in the outputs' files are the table's; see `table_sums`.
+    table: TableFile, outputs: Sequence[Output], folder: Path, memory: int,
+    progress: Callable[[int, int], object], mend: str = "pack again, and check the disk",
+) -> int:  # fmt: skip
+    """Check that the rows in the outputs' files are the table's.
 
     Args:
-        table, outputs, folder, memory, progress: as for `table_sums`.
+        table, outputs, folder, memory: as for `RowPacking`.
+        progress: called as progress(bytes of the table done, bytes in all).
         mend: what to do if they are not, for errors.
 
     Returns:
@@ -771,30 +671,49 @@ def verify_rows(
 
     Raises:
         StoreError: some are not, or a file is missing or too short.
-        ConfigError, ReadError: as for `table_sums`.
+        ConfigError: `memory` is too little, or an id is no row of the table.
+        ReadError: the table cannot be read.
     """
-    expected = table_sums(table, outputs, folder, memory, progress)
+    width, budget = table.row_bytes, budget_for(memory, table.row_bytes)
+    division = divide(table, outputs, budget.slice_rows, folder)
+    rows, expected = division.last - division.first, [0] * len(outputs)
+    parts = TableParts(table, budget.part_bytes).parts(division.first, division.last)
+    with closing(parts):
+        for part in parts:
+            for piece in division.pieces:
+                expected[piece.output] += _sum_in(part, piece, outputs[piece.output], width)
+            progress((part.first + part.count - division.first) * width, rows * width)
     for output, wanted in zip(outputs, expected, strict=True):
-        rows, position = len(output.ids), output.position(table.row_bytes)
-        if stored_sum(output.file, output.offset, rows, table.row_bytes, position) != wanted:
+        count, position = len(output.ids), output.position(width)
+        if _stored_sum(output, width) != wanted % SUM_MODULUS:
             raise StoreError(
-                f"rows {position} to {position + rows - 1} of {output.file} are not those of "
+                f"rows {position} to {position + count - 1} of {output.file} are not those of "
                 f"{table.path}: {mend}"
             )
     return sum(expected) % SUM_MODULUS
 
 
-def _add(
-    sums: list[int], division: Division, part: Part, outputs: Sequence[Output], row_bytes: int
-) -> None:
-    """Add what the rows of a part contribute."""
+def _sum_in(part: Part, piece: Piece, output: Output, row_bytes: int) -> int:
+    """What the rows of a part add to the checksum of an output's piece."""
     first, last = part.first, part.first + part.count
-    for piece in division.pieces:
-        output = outputs[piece.output]
-        ids, position = np.asarray(output.ids), output.position(row_bytes)
-        if piece.bounds is None:
-            places = piece.within(ids, first, last)
-            sums[piece.output] += gather(part, row_bytes, ids[places], position + places)
-            continue
-        for low, high in piece.slices(ids, first, last):
-            sums[piece.output] += gather(part, row_bytes, ids[low:high], position + low)
+    ids, position = np.asarray(output.ids), output.position(row_bytes)
+    if piece.bounds is None:
+        places = piece.within(ids, first, last)
+        return gather(part, row_bytes, ids[places], position + places)
+    return sum(
+        gather(part, row_bytes, ids[low:high], position + low)
+        for low, high in piece.slices(ids, first, last)
+    )
+
+
+def _stored_sum(output: Output, row_bytes: int) -> int:
+    """The checksum of an output's rows as they are in its file."""
+    rows, position, step = len(output.ids), output.position(row_bytes), STRETCH_BYTES // row_bytes
+    step = max(step, 1)
+    buffer, total = page_buffer(step * row_bytes + 2 * PAGE_BYTES), 0
+    with DirectReader(output.file) as reader:
+        for row in range(0, rows, step):
+            nbytes = min(step, rows - row) * row_bytes
+            found = reader.read(output.offset + row * row_bytes, nbytes, buffer)
+            total += sum_of_rows(found, row_bytes, position + row)
+    return total % SUM_MODULUS

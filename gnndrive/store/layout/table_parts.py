@@ -1,9 +1,7 @@
 """A table of rows, read once in parts that fit in memory, with long direct reads.
 
-`TableParts` reads a part while the caller works on the one before, so it holds two. It reads with
-O_DIRECT, because a table larger than memory would only push other files out of the page cache; if
-the file system refuses that, it reads through the page cache and tells the kernel to drop what it
-read. When not to use it: for a few rows of a table, which an engine reads on demand.
+`TableParts` reads a part while the caller works on the one before, so it holds two. When not to use
+it: for a few rows of a table, which an engine reads on demand.
 """
 
 from __future__ import annotations
@@ -42,12 +40,8 @@ class Part:
 
 
 class TableParts:
-    """The parts of one table.
-
-    Args:
-        table: the table.
-        part_bytes: bytes of each of the two buffers, at least one row and two pages.
-    """
+    """The parts of one table; `part_bytes` are those of each of two buffers, at least one row and
+    two pages."""
 
     def __init__(self, table: TableFile, part_bytes: int) -> None:
         self.table = table
@@ -92,17 +86,12 @@ class TableParts:
 
 
 def gather(
-    part: Part,
-    row_bytes: int,
-    ids: Ids,
-    position: int | Int64Array,
-    out: Bytes | None = None,
+    part: Part, row_bytes: int, ids: Ids, position: int | Int64Array, out: Bytes | None = None
 ) -> int:
     """Copy rows out of a part, and return their checksum.
 
     Args:
-        part: the part.
-        row_bytes: bytes of one row.
+        part, row_bytes: where the rows are.
         ids: numbers of rows of the table, all in the part, in the order of the output; [n].
         position: of the first row in the output's array, or of each row, int64 [n].
         out: where the rows go, at least n * row_bytes long; None: only the checksum is computed.
@@ -125,13 +114,7 @@ def gather(
 
 
 def sum_of_rows(rows: Bytes, row_bytes: int, position: int) -> int:
-    """The checksum of consecutive rows.
-
-    Args:
-        rows: their bytes, uint8 [n * row_bytes].
-        row_bytes: bytes of one row.
-        position: the position of the first row in its array.
-    """
+    """The checksum of consecutive rows; `position` is that of the first row in its array."""
     count = rows.size // row_bytes
     return int(lib.gd_pack_sum(_pointer(rows, "uint8_t *"), count, row_bytes, position))
 

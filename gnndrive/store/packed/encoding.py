@@ -32,7 +32,7 @@ from gnndrive.common.records import (
     ends_of,
 )  # fmt: skip
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import dtype_name
+from gnndrive.store.format import dtype_name, index_dtype
 from gnndrive.store.packed.format import MEND
 from gnndrive.store.packed.sections import (
     ABSENT,
@@ -40,7 +40,6 @@ from gnndrive.store.packed.sections import (
     Schema,
     Section,
     Type,
-    narrow,
     placing_sections,
 )
 from gnndrive.store.types import Types, folder
@@ -128,7 +127,7 @@ def _fixed_sections(form: str, types: Types) -> list[Section]:
     if form != "sample":
         seeds = [Section(name, "int64", "int64") for name in ("input_id", "seed")]
         return [*_graph_sections(types), *seeds]
-    nodes, edges = (narrow(count) for count in (types.num_nodes, types.num_edges))
+    nodes, edges = (index_dtype(count) for count in (types.num_nodes, types.num_edges))
     return [
         Section("node", nodes, "int64"), Section("row", "int32", "int32"),
         Section("colptr", "int32", "int32"), Section("edge", edges, edges),
@@ -145,7 +144,7 @@ def _graph_sections(types: Types) -> Iterator[Section]:
         of_type: dict[Any, int] = counts
         for type, count in of_type.items():
             for field in fields:
-                dtype = narrow(count) if field in _IDS else "int32"
+                dtype = index_dtype(count) if field in _IDS else "int32"
                 yield Section(section_name(field, type), dtype, "int64")
 
 

@@ -21,11 +21,9 @@ When not to use it: the store's own arrays are in store.json (`gnndrive/store/fo
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from hashlib import sha256
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +32,8 @@ from gnndrive.common.memory import format_size
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import COUNT_MAX, ArrayInfo, index_dtype
-from gnndrive.store.layout.arrays import LayoutArray, parse_array
-from gnndrive.store.layout.kind import LayoutKind
+from gnndrive.store.layout.arrays import LayoutArray, parse_arrays
+from gnndrive.store.layout.kind import LayoutKind, digest_of
 from gnndrive.store.packed.sections import (
     BANDS,
     PLACE_COLUMNS,
@@ -47,18 +45,24 @@ from gnndrive.store.packed.sections import (
 from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
+FORMAT, VERSION = "gnndrive-pack", 1
+PACKED, PACK_JSON, INDEX, SAMPLES = "packed", "pack.json", "index", "samples"
+MEND = "remove the pack, and pack the store again (gnndrive pack)"
+GROUPS = (INDEX, SAMPLES, "rows", "ids")
 SAMPLING = (
     "inputs", "batch_size", "drop_last", "shuffle", "num_neighbors", "replace", "sampling",
 )  # fmt: skip
 """The settings that a loader and a pack must share."""
 
 ORDERS = ("sets", "minhash", "id")
+FOOTER_BYTES = 4096  # of a volume of samples
 _SPOKEN = {"num_neighbors": "fanout", "inputs": "the input nodes or edges"}
-_DIGITS = 12
 _OPTIONAL = ("segment", "memory", "disk")
 _RANGES = dict.fromkeys(("batch_size", "epochs", "segment"), (1, COUNT_MAX))
 _RANGES |= dict.fromkeys(("memory", "disk", "device_memory"), (0, COUNT_MAX))
 _RANGES["seed"] = -(1 << 63), 1 << 64
+_BYTES = PLACE_COLUMNS.index("bytes")
+_NO_CHECKSUMS = {"sha256": "sha256:" + 64 * "0", "sum64": "sum64:" + 16 * "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +116,16 @@ class PackSettings:
 
     @property
     def digest(self) -> str:
-        """The name of the pack's folder: 12 hexadecimal digits of the settings' SHA-256."""
-        text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True, allow_nan=False)
-        return sha256(text.encode()).hexdigest()[:_DIGITS]
+        """See `LayoutSettings.digest`; the name of the pack's folder."""
+        return digest_of(self.as_dict())
 
     @property
     def batches(self) -> str:
         """A text that identifies the recorded batches; packs that place them otherwise share it."""
-        named = {name: getattr(self, name) for name in (*SAMPLING, "seed", "epochs")}
-        return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+        return digest_of({name: getattr(self, name) for name in (*SAMPLING, "seed", "epochs")})
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings in a form that JSON can hold."""
+        """See `LayoutSettings.as_dict`."""
         return asdict(self)
 
     def texts(self) -> list[str]:
@@ -145,27 +147,6 @@ def said(value: Any) -> str:
     return str(value) or "none"
 
 
-def parse_settings(record: Record) -> PackSettings:
-    """The settings in a pack.json, which may come from a stranger.
-
-    Raises:
-        StoreError: they are damaged.
-    """
-    wholes = ("batch_size", "epochs", "device_memory")
-    given: dict[str, Any] = {name: record.text(name) for name in ("inputs", "sampling", "order")}
-    given["seed"] = record.value("seed", int)
-    for name in (*wholes, *_OPTIONAL):
-        absent = name in _OPTIONAL and record.fields.get(name, 0) is None
-        given[name] = None if absent else record.whole(name)
-    for name in ("drop_last", "shuffle", "replace"):
-        given[name] = record.value(name, bool)
-    given["num_neighbors"] = _fanout(record)
-    try:
-        return PackSettings(**given)
-    except ConfigError as error:
-        raise record.error(f"is refused: {error}") from None
-
-
 def _fanout(record: Record) -> Any:
     fanout = record.fields.get("num_neighbors")
     lists = list(fanout.values()) if isinstance(fanout, dict) else [fanout]
@@ -178,14 +159,8 @@ def _fanout(record: Record) -> Any:
 def differences(
     there: PackSettings, wanted: PackSettings, names: tuple[str, ...] = SAMPLING
 ) -> list[str]:
-    """The settings in which a pack differs from what is wanted, each as a text: "fanout was [10]
-    and is [5]"; empty: none.
-
-    Args:
-        there: the pack's settings.
-        wanted: the loader's.
-        names: the settings to compare.
-    """
+    """The settings `names` in which a pack differs from what is wanted, each as a text: "fanout was
+    [10] and is [5]"."""
     found = []
     for name in names:
         was, now = getattr(there, name), getattr(wanted, name)
@@ -196,15 +171,6 @@ def differences(
 
 def _shown(value: Any) -> str:
     return repr(value) if value != "" else "that of plain neighbour sampling"
-
-
-assert set(SAMPLING) <= {each.name for each in fields(PackSettings)}
-
-
-FORMAT, VERSION = "gnndrive-pack", 1
-PACKED, PACK_JSON, INDEX = "packed", "pack.json", "index"
-MEND = "remove the pack, and pack the store again (gnndrive pack)"
-GROUPS = (INDEX, "samples", "rows", "ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +205,7 @@ class PackInfo:
         return self.settings.epochs
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of pack.json, for display and `--json`."""
+        """See `LayoutInfo.as_dict`."""
         return {
             "format": FORMAT, "version": VERSION, "store": self.store,
             "settings": self.settings.as_dict(), "batches": self.batches, "segment": self.segment,
@@ -298,14 +264,7 @@ class PackKind(LayoutKind[PackInfo]):
 
     def info(self, top: Record, settings: Any, store: str) -> PackInfo:
         """See `LayoutKind.info`."""
-        schema = parse_schema(top.inner("schema"))
-        listed = top.value("arrays", dict)
-        arrays = {
-            name: parse_array(
-                name, Record(listed[name], top.where, f"arrays[{name!r}]", MEND), GROUPS
-            )
-            for name in listed
-        }
+        schema, arrays = parse_schema(top.inner("schema")), parse_arrays(top, GROUPS)
         tables = top.value("tables", dict)
         if not all(isinstance(each, str) for each in tables.values()):
             raise top.error("has a checksum of a table that is no text")
@@ -314,12 +273,31 @@ class PackKind(LayoutKind[PackInfo]):
         info = PackInfo(
             store, settings, batches, segment, predicted, actual, schema, arrays, tables
         )
-        _check(info, top)
+        index, shape = arrays.get(INDEX), (info.epochs * info.batches, len(schema.columns))
+        if index is None or (index.dtype, index.shape) != ("int64", shape):
+            raise top.error(f"has no index of int64 {list(shape)}")
+        if info.segment < 1:
+            raise top.error("has a 'segment' of no batches")
+        for name, array in arrays.items():
+            if name.startswith("samples/") and (array.dtype != "int32" or len(array.shape) != 1):
+                raise top.error(f"has samples that are not int32 [n]: {name}")
         return info
 
     def settings(self, record: Record) -> PackSettings:
         """See `LayoutKind.settings`."""
-        return parse_settings(record)
+        texts = ("inputs", "sampling", "order")
+        given: dict[str, Any] = {name: record.text(name) for name in texts}
+        given["seed"] = record.value("seed", int)
+        for name in ("batch_size", "epochs", "device_memory", *_OPTIONAL):
+            absent = name in _OPTIONAL and record.fields.get(name, 0) is None
+            given[name] = None if absent else record.whole(name)
+        for name in ("drop_last", "shuffle", "replace"):
+            given[name] = record.value(name, bool)
+        given["num_neighbors"] = _fanout(record)
+        try:
+            return PackSettings(**given)
+        except ConfigError as error:
+            raise record.error(f"is refused: {error}") from None
 
 
 PACKS = PackKind(
@@ -327,23 +305,6 @@ PACKS = PackKind(
     anywhere=True, called="a pack", doing="packing", made_by="gnndrive pack", mend=MEND,
     in_the_way="remove it first (gnndrive unpack)", elsewhere="pack to another one with out=",
 )  # fmt: skip
-
-
-def _check(info: PackInfo, top: Record) -> None:
-    """Check that pack.json does not contradict itself.
-
-    Raises:
-        StoreError: it does.
-    """
-    index = info.arrays.get(INDEX)
-    shape = (info.epochs * info.batches, len(info.schema.columns))
-    if index is None or (index.dtype, index.shape) != ("int64", shape):
-        raise top.error(f"has no index of int64 {list(shape)}")
-    if info.segment < 1:
-        raise top.error("has a 'segment' of no batches")
-    for name, array in info.arrays.items():
-        if name.startswith("samples/") and (array.dtype != "int32" or len(array.shape) != 1):
-            raise top.error(f"has samples that are not int32 [n]: {name}")
 
 
 def table_checksums(store: Store, tables: Iterable[FeatureTable]) -> dict[str, str]:
@@ -356,29 +317,7 @@ def pack_path(store: Store, settings: PackSettings) -> Path:
     return Path(store.path, PACKED, settings.digest)
 
 
-_BYTES = PLACE_COLUMNS.index("bytes")
-_NO_CHECKSUMS = {"sha256": "sha256:" + 64 * "0", "sum64": "sum64:" + 16 * "0"}
-
-
-SAMPLES, FOOTER_BYTES = "samples", 4096  # the second: of a volume
-
-
-def volume_name(number: int) -> str:
-    """The name of a volume: "samples/000"."""
-    return f"{SAMPLES}/{number:03d}"
-
-
-def volume_info(number: int, records: Iterable[int], columns: int) -> ArrayInfo:
-    """A volume as an array, without checksum.
-
-    Args:
-        number: the volume's number.
-        records: bytes of each of its records.
-        columns: columns of the index.
-    """
-    sizes = list(records)
-    nbytes = sum(sizes) + aligned(8 * len(sizes) * columns, RECORD_ALIGN) + FOOTER_BYTES
-    return ArrayInfo(volume_name(number), "int32", (nbytes // 4,), "")
+# ---- files and their sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,6 +348,11 @@ class TableUse(TableRows):
     entries: Int64Array
 
 
+def volume_name(number: int) -> str:
+    """The name of a volume of samples: "samples/000"."""
+    return f"{SAMPLES}/{number:03d}"
+
+
 def rows_name(table: str) -> str:
     """The name of the array of a table's rows."""
     return f"rows/{table}"
@@ -429,14 +373,11 @@ def shared_name(table: str, segment: int) -> str:
     return f"ids/{table}/{segment:03d}"
 
 
-def id_infos(table: FeatureTable, slots: int, shared_rows: Sequence[int]) -> Iterator[ArrayInfo]:
-    """The arrays of numbers of a table's rows; a segment without shared rows has none."""
-    dtype = index_dtype(table.file.row_count)
-    yield ArrayInfo(hot_name(table.name), dtype, (slots,), "")
-    yield ArrayInfo(bands_name(table.name), "int64", (BANDS, 2), "")
-    for segment, rows in enumerate(shared_rows):
-        if rows:
-            yield ArrayInfo(shared_name(table.name, segment), dtype, (rows,), "")
+def volume_info(number: int, records: Sequence[int], columns: int) -> ArrayInfo:
+    """A volume of records of these bytes; the index has so many columns."""
+    rows = aligned(8 * len(records) * columns, RECORD_ALIGN)
+    nbytes = sum(records) + rows + FOOTER_BYTES
+    return ArrayInfo(volume_name(number), "int32", (nbytes // 4,), "")
 
 
 def rows_info(table: FeatureTable, rows: int) -> ArrayInfo:
@@ -445,13 +386,8 @@ def rows_info(table: FeatureTable, rows: int) -> ArrayInfo:
 
 
 def placed_index(schema: Schema, index: Int64Array, uses: Mapping[str, TableUse]) -> Int64Array:
-    """The first columns of the index as they are when rows are placed, but for the offsets.
-
-    Args:
-        schema: the schema of the recorded samples.
-        index: their index, int64 [batches, columns].
-        uses: how each table is used.
-    """
+    """The first columns of the index of recorded samples, int64 [batches, columns], as they are
+    when rows are placed, but for the offsets. `schema` is that of recorded samples."""
     found = index.copy()
     for name, use in uses.items():
         for kind, each in (("hot", use.hot), ("shared", use.shared), ("order", use.entries)):
@@ -463,18 +399,15 @@ def placed_index(schema: Schema, index: Int64Array, uses: Mapping[str, TableUse]
 
 
 def contents(
-    schema: Schema,
-    index: Int64Array,
-    tables: Sequence[FeatureTable],
+    schema: Schema, index: Int64Array, tables: Sequence[FeatureTable],
     rows: Mapping[str, TableRows],
-) -> list[ArrayInfo]:
+) -> list[ArrayInfo]:  # fmt: skip
     """All arrays of a pack, without checksums.
 
     Args:
         schema: the schema of placed samples.
         index: the index, int64 [batches, columns]; of its columns the first three count.
-        tables: the packed tables.
-        rows: how many rows it has of each of them.
+        tables, rows: the packed tables, and how many rows the pack has of each.
     """
     columns = len(schema.columns)
     volumes: dict[int, list[int]] = {}
@@ -483,19 +416,18 @@ def contents(
     found = [ArrayInfo(INDEX, "int64", (len(index), columns), "")]
     found += [volume_info(number, records, columns) for number, records in volumes.items()]
     for table in tables:
-        each = rows[table.name]
+        each, dtype = rows[table.name], index_dtype(table.file.row_count)
         found.append(rows_info(table, each.rows))
-        found += id_infos(table, each.slots, each.shared_rows)
+        found.append(ArrayInfo(hot_name(table.name), dtype, (each.slots,), ""))
+        found.append(ArrayInfo(bands_name(table.name), "int64", (BANDS, 2), ""))
+        for segment, count in enumerate(each.shared_rows):
+            if count:
+                found.append(ArrayInfo(shared_name(table.name, segment), dtype, (count,), ""))
     return found
 
 
 def listed(infos: Sequence[ArrayInfo], checksums: Mapping[str, str]) -> dict[str, LayoutArray]:
-    """The arrays as pack.json has them.
-
-    Args:
-        infos: the arrays.
-        checksums: their checksums by name; one that is missing is filled with zeros.
-    """
+    """The arrays as pack.json has them; a checksum that is missing is filled with zeros."""
     found = {}
     for info in infos:
         kind = "sum64" if info.name.startswith("rows/") else "sha256"
@@ -511,9 +443,8 @@ def pack_bytes(info: PackInfo) -> int:
     nbytes = files
     while True:
         predicted = info.predicted_bytes or nbytes
-        again = files + len(
-            PACKS.dump(replace(info, predicted_bytes=predicted, actual_bytes=nbytes))
-        )
+        whole = replace(info, predicted_bytes=predicted, actual_bytes=nbytes)
+        again = files + len(PACKS.dump(whole))
         if again == nbytes:
             return nbytes
         nbytes = again

@@ -15,17 +15,18 @@ not to use it: `gnndrive.pack` (loader/packing.py) is for users.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.io.write_errors import free_bytes
 from gnndrive.common.memory import available_memory, format_size, least_text
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import Progress
-from gnndrive.store.layout.arrays import LayoutArray, file_checksum
+from gnndrive.store.layout.arrays import LayoutArray, checksums
 from gnndrive.store.layout.folder import LayoutFolder
 from gnndrive.store.layout.rows import MEMORY_MIN, RowPacking, reserve
 from gnndrive.store.layout.table_parts import SUM_MODULUS
@@ -57,11 +58,15 @@ from gnndrive.store.packed.sharing import (
     choose_hot,
     choose_segment,
     hot_places,
-    load_shared,
     write_hot,
 )
 from gnndrive.store.reader import Store
 
+HotSlots = Callable[[Recorded], Mapping[str, int]]
+"""Takes what was recorded; returns how many rows of each table memory will hold."""
+
+MEMORY_DEFAULT = 1 << 30
+_BYTES_A_ROW = 12  # of a table: its uses, its place, and what counts rows by segment size
 _MARGIN_BYTES = 2 << 20  # for folders and the file system's metadata
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _UNSURE = 2  # so many times less than the prediction, a pack may be
@@ -73,12 +78,8 @@ class DoesNotFit(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many bytes a pack may have.
-
-    Attributes:
-        root: the unfinished pack's folder.
-        settings: what the pack is made with.
-    """
+    """How many bytes a pack may have, in the unfinished pack's folder `root`; refuses a pack that
+    does not fit, with the bytes it needs and what would fit."""
 
     root: Path
     settings: PackSettings
@@ -116,23 +117,18 @@ class Room:
             raise self._refusal(least, "about", [])
 
     def refusal(self, choice: SegmentChoice, fixed: int) -> Exception:
-        """The error for a pack that fits with no segment that may be chosen.
-
-        Args:
-            choice: what each segment size needs.
-            fixed: bytes that do not depend on the number of epochs.
-        """
+        """The error for a pack that fits with no segment that may be chosen; `fixed` bytes do not
+        depend on the number of epochs."""
         needed = min(choice.needed[size] for size in choice.candidates)
-        return self._refusal(needed, "at least", list(self._remedies(choice, needed, fixed)))
-
-    def _remedies(self, choice: SegmentChoice, needed: int, fixed: int) -> Iterator[str]:
+        remedies = []
         if fitting := choice.fitting:
             order = "" if min(fitting) <= SETS_MAX else ' and order="minhash"'
-            yield f"give segment={min(fitting)}{order}"
+            remedies.append(f"give segment={min(fitting)}{order}")
         epochs = self.settings.epochs
         fewer = (self.limit - fixed) * epochs // max(needed - fixed, 1)
         if 1 <= fewer < epochs:
-            yield f"record epochs={fewer}"
+            remedies.append(f"record epochs={fewer}")
+        return self._refusal(needed, "at least", remedies)
 
     def _refusal(self, needed: int, about: str, remedies: list[str]) -> Exception:
         text = f"the pack needs {about} {needed:,} bytes ({format_size(needed)})"
@@ -146,15 +142,8 @@ class Room:
 
 
 class PackingFolder(LayoutFolder[PackInfo]):
-    """The folder of an unfinished pack; see `LayoutFolder`.
-
-    Args:
-        store: the store that is packed.
-        target: the pack's folder.
-        settings: what the pack is made with.
-        tables: the checksums of the packed tables (`PackInfo.tables`). A pack of other tables has
-            the same name.
-    """
+    """The folder of an unfinished pack; see `LayoutFolder`. A pack of other tables has the same
+    name, so their checksums (`PackInfo.tables`) are compared, too."""
 
     def __init__(
         self, store: Store, target: Path, settings: PackSettings, tables: Mapping[str, str]
@@ -176,14 +165,6 @@ class PackingFolder(LayoutFolder[PackInfo]):
         if info.tables != self._tables:
             raise StoreError(f"{self.path} has the rows of other tables: {MEND}")
         return info
-
-
-HotSlots = Callable[[Recorded], Mapping[str, int]]
-"""Takes what was recorded; returns how many rows of each table memory will hold."""
-
-CHECK = "check"
-MEMORY_DEFAULT = 1 << 30
-_BYTES_A_ROW = 12  # of a table: its uses, its place, and what counts rows by segment size
 
 
 def write_pack(
@@ -235,20 +216,23 @@ def write_pack(
             f"memory={format_size(memory)} is too little to pack {rows:,} rows: give at least "
             f"{least_text(least)}"
         )
-    told, packed = progress or _silent, table_checksums(store, tables)
+    told, packed = progress or (lambda *_: None), table_checksums(store, tables)
     with PackingFolder(store, target, settings, packed) as folder, store.unchanged():
         if folder.finished is not None:
             return folder.finished
         work = _Packing(store, folder, settings, source.total, tables, memory, told)
-        try:
-            shared = work.shared(source, hot_slots, hot_rows, volume_bytes)
-        except DoesNotFit:
-            folder.discard()
-            raise
-        work.place(shared)
-        sums = work.write_rows(shared)
-        store.check_unchanged()
-        return work.finish(shared, sums)
+        shared = SharedRows.load(folder.path)
+        if shared is None:
+            try:
+                recorded = record(
+                    folder.path, source, store.info.types, tables, work.room.check_prediction,
+                    hot_rows, told, volume_bytes,
+                )  # fmt: skip
+                shared = work.share(recorded, hot_slots)
+            except DoesNotFit:
+                folder.discard()
+                raise
+        return work.finish(shared)
 
 
 class _Packing:
@@ -261,22 +245,9 @@ class _Packing:
         self._store, self._folder, self._root = store, folder, folder.path
         self._settings, self._tables, self._memory = settings, tables, memory
         self._batches, self._progress = total // settings.epochs, progress
-        self._room = Room(folder.path, settings)
-        self._rows: dict[str, TableRows] = {}
+        self.room = Room(folder.path, settings)
 
-    def shared(
-        self, source: BatchSource, hot_slots: HotSlots, hot_rows: HotRows, volume_bytes: int
-    ) -> SharedRows:
-        """Record the batches and decide which rows are hot or shared, unless that is done."""
-        if (shared := load_shared(self._root)) is not None:
-            return shared
-        recorded = record(
-            self._root, source, self._store.info.types, self._tables, self._room.check_prediction,
-            hot_rows, self._progress, volume_bytes,
-        )  # fmt: skip
-        return self._share(recorded, hot_slots)
-
-    def _share(self, recorded: Recorded, hot_slots: HotSlots) -> SharedRows:
+    def share(self, recorded: Recorded, hot_slots: HotSlots) -> SharedRows:
         """Choose the hot rows and the segment, and write which rows are hot or shared.
 
         Raises:
@@ -293,17 +264,16 @@ class _Packing:
         search = SegmentSearch(
             self._root, samples, self._tables, places, self._memory, self._progress
         )
-        needed, counted, limit = dict[int, int](), set[int](), self._room.limit
+        needed, counted, limit = dict[int, int](), set[int](), self.room.limit
         for size in search.count(self._settings.segment):
-            least = search.least(size, slots)
-            needed[size] = self._bytes(recorded, least, size)
+            needed[size] = self._bytes(recorded, search.least(size, slots), size)
         while True:
             choice = choose_segment(needed, limit, self._settings.order, self._settings.segment)
             # If none fits, one that might with another order is counted to be named.
             segment = choice.segment or min(choice.fitting, default=None)
             if segment is None or segment in counted:
                 fixed = sum(slots[t.name] * t.file.row_bytes for t in self._tables)
-                raise self._room.refusal(choice, fixed)
+                raise self.room.refusal(choice, fixed)
             order = self._settings.order if choice.segment else "id"
             try:
                 uses = search.settle(segment, slots, order)
@@ -336,59 +306,48 @@ class _Packing:
             arrays, table_checksums(self._store, self._tables),
         )  # fmt: skip
 
-    def place(self, shared: SharedRows) -> None:
-        """Rewrite the samples with where their rows lie."""
-        schema = load_schema(self._root)
-        assert schema is not None, "it was written before the first sample"
-        placing = Placing(self._root, schema, self._tables, shared)
-        self._schema, self._named = placing.schema, placing.places
-        self._index = placing.run(self._progress)
-
-    def write_rows(self, shared: SharedRows) -> dict[str, str]:
-        """Reserve the files of rows and write them; returns their checksums by array."""
-        samples = MappedSamples(self._root, self._schema, self._index)
-        packings = []
-        for table in self._tables:
-            outputs = outputs_of(
-                self._root, samples, table, self._named[table.name], shared.segment
-            )
-            packings.append(
-                RowPacking(
-                    table.file, list(outputs), self._root, table.name.replace("/", ":"),
-                    self._memory, self._store.info.arrays[table.name].sha256,
-                )
-            )  # fmt: skip
-        infos = [
-            rows_info(table, sum(len(output.ids) for output in packing.outputs))
-            for table, packing in zip(self._tables, packings, strict=True)
-        ]
-        reserve(self._root, infos, max(packing.spool_bytes for packing in packings))
-        found = {}
-        for table, info, packing in zip(self._tables, infos, packings, strict=True):
-            total = sum(packing.run(self._progress)) % SUM_MODULUS
-            found[info.name] = f"sum64:{total:016x}"
-            self._rows[table.name] = TableRows(
-                shared.slots[table.name], info.shape[0], shared.shared_rows[table.name]
-            )
-        return found
-
-    def finish(self, shared: SharedRows, sums: Mapping[str, str]) -> PackInfo:
-        """Compute the other checksums and make the folder a pack.
+    def finish(self, shared: SharedRows) -> PackInfo:
+        """Place and write all rows, compute the checksums and make the folder a pack.
 
         Raises:
-            StoreError: a file has another size than was planned, or the disk failed.
+            StoreError: the disk is full or failed, the store has changed, or a file has another
+                size than was planned.
         """
-        infos = contents(self._schema, self._index, self._tables, self._rows)
+        recorded = load_schema(self._root)
+        assert recorded is not None, "it was written before the first sample"
+        placing = Placing(self._root, recorded, self._tables, shared)
+        schema, index = placing.schema, placing.run(self._progress)
+        rows, sums = self._write_rows(MappedSamples(self._root, schema, index), placing, shared)
+        self._store.check_unchanged()
+        infos = contents(schema, index, self._tables, rows)
         hashed = [info for info in infos if info.name not in sums]
-        done, total, found = 0, sum(info.nbytes for info in hashed), dict(sums)
-        for info in hashed:
-            found[info.name] = file_checksum(self._root, info, PACKS.mend)
-            done += info.nbytes
-            self._progress(CHECK, done, total)
-        arrays = listed(infos, found)
-        made = self._info(self._schema, shared.segment, shared.predicted_bytes, arrays)
+        told = partial(self._progress, "check")
+        try:
+            sums |= dict(checksums(self._root, hashed, MEND, told))
+        except ReadError as error:
+            raise StoreError(f"{error}: {MEND}") from None
+        arrays = listed(infos, sums)
+        made = self._info(schema, shared.segment, shared.predicted_bytes, arrays)
         return self._folder.finish(replace(made, actual_bytes=pack_bytes(made)))
 
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Report nothing."""
+    def _write_rows(
+        self, samples: MappedSamples, placing: Placing, shared: SharedRows
+    ) -> tuple[dict[str, TableRows], dict[str, str]]:
+        """Reserve the files of rows and write them; returns how many rows each table has, and the
+        checksum of each array."""
+        packings = {}
+        for table in self._tables:
+            places = placing.places[table.name]
+            outputs = list(outputs_of(self._root, samples, table, places, shared.segment))
+            info = rows_info(table, sum(len(output.ids) for output in outputs))
+            packings[info] = RowPacking(
+                table.file, outputs, self._root, table.name.replace("/", ":"), self._memory,
+                self._store.info.arrays[table.name].sha256,
+            )  # fmt: skip
+        reserve(self._root, packings, max(each.spool_bytes for each in packings.values()))
+        rows, sums = {}, {}
+        for table, (info, packing) in zip(self._tables, packings.items(), strict=True):
+            sums[info.name] = f"sum64:{sum(packing.run(self._progress)) % SUM_MODULUS:016x}"
+            name = table.name
+            rows[name] = TableRows(shared.slots[name], info.shape[0], shared.shared_rows[name])
+        return rows, sums

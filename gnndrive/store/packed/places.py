@@ -65,11 +65,7 @@ class Arrangement:
 
 
 class TooManyShared(Exception):
-    """A segment's batches share more rows than may be held.
-
-    Attributes:
-        rows: how many they share.
-    """
+    """A segment's batches share `rows` rows, which are more than may be held."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(f"{rows} shared rows")
@@ -77,13 +73,9 @@ class TooManyShared(Exception):
 
 
 class NodePlaces:
-    """Where the row of each node lies, while one segment after the other is packed.
+    """Where the row of each node of a type lies, while one segment after the other is packed.
 
-    Takes 4 bytes a node.
-
-    Args:
-        num_nodes: how many nodes there are, of one type.
-        hot: the hot nodes in the order of their slots; nothing if none is hot.
+    Takes 4 bytes a node. `hot` are the hot nodes in the order of their slots.
     """
 
     def __init__(self, num_nodes: int, hot: Ids | None = None) -> None:
@@ -93,12 +85,7 @@ class NodePlaces:
         self._shared = np.empty(0, np.int64)
 
     def cold(self, node: Ids, seeds: int) -> Ids:
-        """Return those nodes of a batch that are not hot, its seeds left out.
-
-        Args:
-            node: node ids, the seeds first.
-            seeds: how many nodes are seeds.
-        """
+        """Return those nodes of a batch that are not hot, its first nodes, the seeds, left out."""
         later = node[seeds:]
         return later[self._place[later] < 0]
 
@@ -142,25 +129,15 @@ class NodePlaces:
         return self._shared
 
     def set_order(self, order: Int64Array) -> Int64Array:
-        """Set the order of the shared file.
-
-        Args:
-            order: the row, as `begin` numbered it, at each position of the file.
-
-        Returns:
-            The node at each position of the file, int64.
-        """
+        """Set the order of the shared file: the row, as `begin` numbered it, at each position.
+        Returns the node at each position of the file, int64."""
         inside = self._shared[order]
         self._enter(inside)
         return inside
 
     def set_shared(self, node: Ids) -> None:
-        """Set the rows of the shared file of a segment that was begun and ordered before; forget
-        the segment before.
-
-        Args:
-            node: the node at each position of the file.
-        """
+        """Set the node at each position of the shared file of a segment that was begun and ordered
+        before; forget the segment before."""
         self._place[self._shared] = lib.GD_PLACE_COLD
         self._shared = np.sort(node).astype(np.int64)
         self._enter(node)

@@ -19,17 +19,16 @@ import numpy as np
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import DATA_OFFSET, Progress, index_dtype
-from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, map_array
+from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, map_array, write_small
 from gnndrive.store.layout.rows import Output, PickedIds
-from gnndrive.store.packed.format import bands_name, hot_name, rows_name, shared_name
-from gnndrive.store.packed.places import Arrangement, renumber
+from gnndrive.store.packed.format import INDEX, bands_name, hot_name, rows_name, shared_name
+from gnndrive.store.packed.places import IN_CHUNK, Arrangement, renumber
 from gnndrive.store.packed.samples import (
     Entries,
     MappedSamples,
     VolumeWriter,
     read_volume,
     whole_volumes,
-    write_index,
 )
 from gnndrive.store.packed.sections import (
     BANDS,
@@ -42,7 +41,6 @@ from gnndrive.store.packed.sections import (
 )
 from gnndrive.store.packed.sharing import SharedRows, hot_places
 
-WHAT = "place"
 PLACED = 1  # the generation of placed volumes
 
 
@@ -76,19 +74,14 @@ class Placing:
         self._done = 0  # placed volumes
         for number in range(whole_volumes(root)):
             widths = len(schema.columns), len(self.schema.columns)
-            volume = read_volume(root, number, *widths)
-            self._done += volume.generation == PLACED
-            self._batches.append(len(volume.rows))
-            self.rows += list(volume.rows)
+            rows, generation = read_volume(root, number, *widths)
+            self._done += generation == PLACED
+            self._batches.append(len(rows))
+            self.rows += rows
 
     def run(self, progress: Progress) -> Int64Array:
-        """Place what is left, and write index.npy.
-
-        Args:
-            progress: called as progress("place", batches done, batches in all).
-
-        Returns:
-            The index, int64 [batches, columns].
+        """Place what is left, and write index.npy, which is returned, int64 [batches, columns];
+        `progress` is called as progress("place", batches done, batches in all).
 
         Raises:
             StoreError: the disk is full, or writing failed.
@@ -97,7 +90,7 @@ class Placing:
         if first < len(self.rows):
             self._run(first, progress)
         index = np.array(self.rows, np.int64).reshape(len(self.rows), len(self.schema.columns))
-        write_index(self._root, index)
+        write_small(self._root, INDEX, index)
         return index
 
     def _run(self, first: int, progress: Progress) -> None:
@@ -114,7 +107,7 @@ class Placing:
                 for number in range(first, first + self._batches[volume]):
                     sections, rest = self._place(samples, tables, number)
                     self.rows[number] = writer.append(list(sections.values()), rest)
-                    progress(WHAT, number + 1, len(self.rows))
+                    progress("place", number + 1, len(self.rows))
                 writer.finish()
             first += self._batches[volume]
 
@@ -122,7 +115,7 @@ class Placing:
         self, samples: MappedSamples, tables: Sequence[_Table], number: int
     ) -> tuple[dict[str, Ids | None], list[int]]:
         """The sections of a batch with its places; its columns of the index after the counts."""
-        sections, row = dict(samples.sections(number)), samples.rows[number]
+        sections, row = samples.sections(number), samples.rows[number]
         per_hop = self.schema.hop_counts(row, "nodes", self.schema.node_types[0]) or []
         for table in sorted(tables, key=lambda each: not each.arranged):  # others follow its order
             table.place(sections, number, per_hop)
@@ -132,11 +125,6 @@ class Placing:
 
 class _Table:
     """Places the entries of one table, batch after batch.
-
-    Args:
-        root: the unfinished pack's folder.
-        entries: the table's entries in the recorded samples.
-        shared: what was decided before.
 
     Attributes:
         arranged: whether the entries of a batch are put into the order of their rows.
@@ -157,7 +145,7 @@ class _Table:
     def go_on(self, number: int, row: Int64Array) -> None:
         """Go on behind batch `number`, which was placed and has this row of the index."""
         self._start, first = self._named.starts(row)
-        self._end = first + int(self._named.counts(row)[:, 0].sum())
+        self._end = first + int(self._named.counts(row)[:, IN_CHUNK].sum())
         self._segment = number // self._batches
         self._enter()
 
@@ -214,21 +202,11 @@ def _needed(sections: Mapping[str, Ids | None], name: str) -> Ids:
     return found
 
 
-IN_CHUNK = 0
-
-
 def outputs_of(
     root: Path, samples: MappedSamples, table: FeatureTable, places: TablePlaces, segment: int
 ) -> Iterator[Output]:
-    """The outputs of one table, in the order of its file.
-
-    Args:
-        root: the pack's folder.
-        samples: the placed samples.
-        table: the table.
-        places: what the index says of it.
-        segment: batches of a segment.
-    """
+    """The outputs of one table, in the order of its file, from the placed samples; a segment has
+    `segment` batches."""
     file, width = root / f"{rows_name(table.name)}.npy", table.file.row_bytes
     dtype, entries = index_dtype(table.file.row_count), Entries(samples, table, places)
     row, maps = 0, Maps()
@@ -251,19 +229,12 @@ def outputs_of(
             if first > start:
                 yield output(stored(shared_name(table.name, number // segment), first - start))
         assert row == first
-        counts = places.counts(found)
-        if places.arranged:
-            yield from map(output, _stretches(entries.stored(number), counts))
+        counts, ids, at = places.counts(found), entries.stored(number), 0
+        if places.arranged:  # the chunk lies hop by hop
+            for level, count in levels_by_stretch(counts):
+                if level == IN_CHUNK:
+                    yield output(ids.part(at, at + count))
+                at += count
         elif counts[0, IN_CHUNK]:
             order = samples.stored(number, f"order/{table.name}")
-            chunk = order.part(0, int(counts[0, IN_CHUNK]))
-            yield output(PickedIds(entries.stored(number), chunk))
-
-
-def _stretches(ids: StoredIds, counts: Int64Array) -> Iterator[StoredIds]:
-    """The ids of a batch's chunk, hop by hop."""
-    at = 0
-    for level, count in levels_by_stretch(counts):
-        if level == IN_CHUNK:
-            yield ids.part(at, at + count)
-        at += count
+            yield output(PickedIds(ids, order.part(0, int(counts[0, IN_CHUNK]))))

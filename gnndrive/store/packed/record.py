@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import Progress
+from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.packed.encoding import RecordedBatch, rows_of
 from gnndrive.store.packed.samples import VOLUME_BYTES, SampleReader, SampleWriter
 from gnndrive.store.packed.sections import RECORD_ALIGN, Schema
@@ -34,6 +34,12 @@ from gnndrive.store.types import Types
 SAMPLES = 5  # batches that a prediction is made from
 SLOT_BYTES = 4  # of a node or edge: its hot slot or its place in the shared file
 _ID_BYTES = 8  # of a hot row
+UInt32Array = npt.NDArray[np.uint32]
+HotRows = Callable[[FeatureTable], tuple[int, "npt.NDArray[Any] | None"]]
+"""Takes a table; returns how many of its rows memory will hold, and scores (see `TableRows`)."""
+
+
+# ---- the prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +76,9 @@ class Prediction:
     hot: int
     cold: int
 
-    @property
-    def total(self) -> int:
-        """Bytes of the whole folder."""
-        return self.samples + self.hot + self.cold
-
 
 def predict(records: Sequence[int], tables: Mapping[str, TableRows], batches: int) -> Prediction:
-    """Predict the bytes of a pack.
+    """Predict the bytes of a pack of so many batches, of all epochs.
 
     Args:
         records: bytes of each of the first records, at least one.
@@ -139,10 +140,7 @@ def _hottest(table: TableRows, counts: npt.NDArray[np.uint8]) -> npt.NDArray[np.
     return found
 
 
-WHAT = "record"
-UInt32Array = npt.NDArray[np.uint32]
-HotRows = Callable[[FeatureTable], tuple[int, "npt.NDArray[Any] | None"]]
-"""Takes a table; returns how many of its rows memory will hold, and scores (see `TableRows`)."""
+# ---- recording
 
 
 class BatchSource(Protocol):
@@ -170,13 +168,11 @@ class Recorded:
         index: int64 [batches of all epochs, columns].
         counts: table name -> how many batches use each row, uint32 [rows]; a batch that uses a row
             several times, such as in several disjoint trees, counts once.
-        prediction: the bytes that the first batches predicted.
     """
 
     schema: Schema
     index: Int64Array
     counts: dict[str, UInt32Array]
-    prediction: Prediction
 
 
 def record(
@@ -186,7 +182,7 @@ def record(
     tables: Sequence[FeatureTable],
     check_room: Callable[[Prediction], object] = lambda _: None,
     hot_rows: HotRows = lambda _: (0, None),
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
     volume_bytes: int = VOLUME_BYTES,
 ) -> Recorded:
     """Record all batches of a pack, or those that an earlier packer has not written.
@@ -199,35 +195,36 @@ def record(
         check_room: called once, with what the first five batches predict; raises an error if the
             disk is too small.
         hot_rows: see `HotRows`.
-        progress: called after each batch, with numbers of batches.
+        progress: called after each batch, as progress("record", batches done, batches in all).
         volume_bytes: see `SampleWriter`.
 
     Raises:
-        ConfigError: a sample cannot be recorded, or there is no batch.
+        ConfigError: a sample cannot be recorded.
         StoreError: the disk is full, or the folder is damaged.
     """
     counts = {table.name: np.zeros(table.file.row_count, np.uint32) for table in tables}
     first: dict[str, list[npt.NDArray[Any]]] = {table.name: [] for table in tables}
-    prediction: Prediction | None = None
     with SampleWriter(root, types, tables, source.hops, volume_bytes) as writer:
         for done, batch in enumerate(_batches(root, source, types, tables, writer), 1):
-            _count(batch, tables, counts)
-            if done <= SAMPLES:
-                for table in tables:
-                    rows = rows_of(batch.sample, table)
-                    first[table.name].append(np.array(rows, _id_dtype(table)))
+            for table in tables:
+                rows = rows_of(batch.sample, table)
+                # numpy adds to the values before, so a row that occurs several times counts once.
+                counts[table.name][rows] += np.uint32(1)
+                if done <= SAMPLES:
+                    first[table.name].append(np.array(rows, index_dtype(table.file.row_count)))
             if done == min(SAMPLES, source.total):
+                known = {}
+                for table in tables:
+                    file, ids = table.file, first.pop(table.name)
+                    known[table.name] = TableRows(
+                        ids, file.row_count, file.row_bytes, *hot_rows(table)
+                    )
                 sizes = [int(row[2]) for row in writer.rows[:done]]
-                known = {table.name: _known(table, first[table.name], hot_rows) for table in tables}
-                prediction = predict(sizes, known, source.total)
-                first = {table.name: [] for table in tables}
-                check_room(prediction)
-            if progress is not None:
-                progress(WHAT, done, source.total)
+                check_room(predict(sizes, known, source.total))
+            progress("record", done, source.total)
         index = writer.finish()
         assert writer.schema is not None
-        assert prediction is not None
-        return Recorded(writer.schema, index, counts, prediction)
+        return Recorded(writer.schema, index, counts)
 
 
 def _batches(
@@ -235,32 +232,14 @@ def _batches(
     writer: SampleWriter,
 ) -> Iterator[RecordedBatch]:  # fmt: skip
     """The batches that are there, and those that are drawn and written now."""
-    if writer.done:
+    if writer.rows:
         assert writer.schema is not None
         reader = SampleReader(root, writer.schema, np.array(writer.rows), types, tables)
         for number in range(len(reader)):
             yield reader.read(number)
-    if writer.done < source.total:
-        with closing(source.draw(writer.done)) as drawn:  # type: ignore[type-var]
+    if len(writer.rows) < source.total:
+        with closing(source.draw(len(writer.rows))) as drawn:  # type: ignore[type-var]
             for batch in drawn:
                 writer.append(batch)
                 yield batch
-    assert writer.done == source.total, "the source draws all batches"
-
-
-def _count(
-    batch: RecordedBatch, tables: Sequence[FeatureTable], counts: dict[str, UInt32Array]
-) -> None:
-    """Count the rows that a batch uses, each once."""
-    for table in tables:
-        # numpy adds to the values before, so a row that occurs several times is counted once.
-        counts[table.name][rows_of(batch.sample, table)] += np.uint32(1)
-
-
-def _known(table: FeatureTable, ids: list[npt.NDArray[Any]], hot_rows: HotRows) -> TableRows:
-    held, scores = hot_rows(table)
-    return TableRows(ids, table.file.row_count, table.file.row_bytes, held, scores)
-
-
-def _id_dtype(table: FeatureTable) -> type[np.int32 | np.int64]:
-    return np.int32 if table.file.row_count < 1 << 31 else np.int64
+    assert len(writer.rows) == source.total, "the source draws all batches"

@@ -15,9 +15,7 @@ import os
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +31,11 @@ from gnndrive.common.records import (
     TableFile,
 )
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import open_plain, read_plain
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo
-from gnndrive.store.opened_folder import OpenedFolder
+from gnndrive.store.files import open_plain
+from gnndrive.store.format import DATA_OFFSET
+from gnndrive.store.layout.arrays import read_bytes, table_file
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
-from gnndrive.store.packed.format import MEND, PACK_JSON, PACKS, PackInfo, table_checksums
+from gnndrive.store.packed.format import MEND, PACKS, PackInfo, table_checksums
 from gnndrive.store.packed.samples import SampleReader, read_index
 from gnndrive.store.packed.sections import (
     BANDS,
@@ -46,6 +44,7 @@ from gnndrive.store.packed.sections import (
     Schema,
     Type,
     fill,
+    is_order,
     places_of,
     with_places,
 )
@@ -81,11 +80,6 @@ def recorded_sizes(schema: Schema, index: Int64Array) -> RecordedSizes:
     edges = {type: most("row", type) for type in schema.edge_types}
     record = int(index[:, schema.column["bytes"]].max(initial=0))
     return RecordedSizes(nodes, edges, record, index.nbytes)
-
-
-def _is_same(path: Path, info: PackInfo) -> bool:
-    """Whether a folder holds the same pack again: pack.json has the checksums of all files."""
-    return PACKS.read(path) == info
 
 
 class Recording:
@@ -138,11 +132,8 @@ class Recording:
         self.hot_rows: dict[str, int] = {}
         self.band_ends: dict[str, Int64Array] = {}
         self.band_uses: dict[str, Int64Array] = {}
-        # A pack that is replaced after `info` was read is noticed at the first check.
-        self._folder = OpenedFolder(
-            path / PACK_JSON, partial(_is_same, path, info),
-            f"the pack {path} was removed or replaced since it was opened: make a new loader",
-        )  # fmt: skip
+        changed = f"the pack {path} was removed or replaced since it was opened: make a new loader"
+        self._folder = PACKS.opened(path, info, changed)
         with self.unchanged():
             self.index = read_index(path, info.epochs * info.batches, len(info.schema.columns))
             self.files = {table.name: self._file(table) for table in self._tables}
@@ -179,17 +170,17 @@ class Recording:
                 raise self._damaged(f"{array.file} is too short")
         finally:
             os.close(fd)
-        path = str(self.path / array.file)
-        return TableFile(
-            path, DATA_OFFSET, array.shape[0], file.row_bytes, file.dtype, file.row_shape
-        )
+        return table_file(self.path, array.info)
 
     def _open_bands(self, name: str) -> None:
         hot = self.info.arrays.get(f"ids/{name}/hot")
         bands = self.info.arrays.get(f"ids/{name}/bands")
         if hot is None or bands is None or (bands.dtype, bands.shape) != ("int64", (BANDS, 2)):
             raise self._damaged(f"it does not say which rows of {name} are hot")
-        found = np.frombuffer(_content(self.path, bands.name, bands.nbytes), np.int64)
+        content = read_bytes(self.path, bands.file, bands.nbytes, MEND)
+        if len(content) != bands.nbytes:
+            raise StoreError(f"{self.path / bands.file} is too short: {MEND}")
+        found = np.frombuffer(content, np.int64, offset=DATA_OFFSET)
         ends, uses = found.reshape(BANDS, 2).T
         rows = self.files[name].row_count
         rising = bool((np.diff(ends, prepend=0) >= 0).all()) and ends[-1] == hot.shape[0] <= rows
@@ -214,12 +205,7 @@ class Recording:
 
     def cold_entries(self, name: str, hot_rows: int) -> Int64Array:
         """How many entries of each batch are not among the first `hot_rows` rows of the file, at
-        most: those of a band that is not wholly among them all count; int64 [batches].
-
-        Args:
-            name: the table's name.
-            hot_rows: how many rows are held in memory.
-        """
+        most: those of a band that is not wholly among them all count; int64 [batches]."""
         places = self.places[name]
         entries = places.counts(self.index).sum(axis=(1, 2))
         held = self.band_ends[name] <= hot_rows
@@ -259,22 +245,23 @@ class Recording:
         places = self.places[name]
         segment, first = places.starts(row)
         counts, entries = places.counts(row), len(rows_of(sample, table))
-        kinds = ("shared", "hot", "order")
-        shared, hot, order = (_section(sections, f"{kind}/{name}") for kind in kinds)
+        none = np.empty(0, np.int32)
+        found = [sections.get(f"{kind}/{name}") for kind in ("shared", "hot", "order")]
+        shared, hot, order = (none if each is None else each for each in found)
         try:
             if counts.sum() != entries:
                 raise ValueError(f"{entries} entries of {name} have {counts.sum()} rows")
-            if not places.arranged and not _is_order(order, entries):
+            if not places.arranged and not is_order(order, entries):
                 raise ValueError(f"order/{name} is no order of {entries} entries")
             own = np.arange(first, first + int(counts[:, 0].sum()))
-            parts: tuple[Any, ...] = own, shared + np.int64(segment), hot
-            found = fill(places, counts, None if places.arranged else order, parts, empty)
+            parts = own, shared + np.int64(segment), hot
+            rows = fill(counts, None if places.arranged else order, parts, empty)
         except ValueError as error:
             raise self._damaged(f"batch {number}: {error}") from None
         limit = self.files[name].row_count
-        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < limit:
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < limit:
             raise self._damaged(f"batch {number} has rows of {name} outside of its file")
-        return found
+        return rows
 
 
 def _removed(name: str, store: Store) -> FeatureTable | None:
@@ -287,36 +274,3 @@ def _removed(name: str, store: Store) -> FeatureTable | None:
                 file = TableFile("", DATA_OFFSET, 0, 0, "uint8", ())
                 return FeatureTable(name, attribute, view.type, of_edges, file)
     return None
-
-
-_NO_PLACES = np.empty(0, np.int32)
-
-
-def _section(sections: Sections, name: str) -> Any:
-    found = sections.get(name)
-    return _NO_PLACES if found is None else found
-
-
-def _is_order(order: Any, entries: int) -> bool:
-    """Whether these are the numbers 0 … entries − 1 in some order."""
-    if len(order) != entries or (entries and (order.min() < 0 or order.max() >= entries)):
-        return False
-    seen = np.zeros(entries, np.bool_)
-    seen[order] = True
-    return bool(seen.all())
-
-
-def _content(path: Path, name: str, nbytes: int) -> bytes:
-    """The data of a small array of the pack.
-
-    Raises:
-        StoreError: it is missing or too short.
-    """
-    file = ArrayInfo(name, "int64", (0,), "").file
-    try:
-        content = read_plain(path, file, nbytes, MEND)
-    except OSError as error:
-        raise StoreError(f"{path / file} cannot be read ({error.strerror}): {MEND}") from None
-    if len(content) != nbytes:
-        raise StoreError(f"{path / file} is too short: {MEND}")
-    return content[DATA_OFFSET:]

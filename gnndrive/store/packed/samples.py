@@ -20,8 +20,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,11 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES
 from gnndrive.common.io.small_files import PART, fsync_folder, write_all, write_whole
 from gnndrive.common.io.write_errors import write_failure
-from gnndrive.common.records import Int64Array, Seeds
+from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.files import open_plain, read_at_most, read_plain
-from gnndrive.store.format import DATA_OFFSET, JSON_BYTES_MAX, ArrayInfo, npy_header
-from gnndrive.store.layout.arrays import Ids, Maps, StoredIds
+from gnndrive.store.format import DATA_OFFSET, JSON_BYTES_MAX, npy_header
+from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, read_bytes, write_small
 from gnndrive.store.packed.encoding import (
     RecordedBatch,
     Sections,
@@ -48,7 +47,14 @@ from gnndrive.store.packed.encoding import (
     section_name,
     sections_of,
 )
-from gnndrive.store.packed.format import FOOTER_BYTES, MEND, SAMPLES, volume_info, volume_name
+from gnndrive.store.packed.format import (
+    FOOTER_BYTES,
+    INDEX,
+    MEND,
+    SAMPLES,
+    volume_info,
+    volume_name,
+)
 from gnndrive.store.packed.sections import (
     ABSENT,
     PLACE_COLUMNS,
@@ -61,6 +67,7 @@ from gnndrive.store.packed.sections import (
 from gnndrive.store.parsing import Record
 from gnndrive.store.types import Types
 
+SCHEMA_JSON = "schema.json"  # of an unfinished pack; pack.json has it in a finished one
 VOLUME_BYTES = 64 << 20
 _MAGIC = 0x6B6361706E6E67  # "gnnpack"
 _FOOTER = ("magic", "rows", "columns", "offset", "generation")
@@ -68,23 +75,25 @@ _ZEROS = bytes(RECORD_ALIGN)
 _BYTES = PLACE_COLUMNS.index("bytes")
 
 
+# ---- volumes
+
+
 class VolumeWriter:
     """Writes one volume, its records in order; use it as a context manager.
 
     Args:
-        root: the pack's folder.
-        number: the volume's number.
+        root, number: the pack's folder, and the volume's number.
         schema: what its records hold.
         generation: 0 for recorded samples; a number of the caller's for those that replace them.
 
     Attributes:
-        count: records written so far.
-        nbytes: bytes of them.
+        nbytes: bytes of the records written so far.
     """
 
     def __init__(self, root: Path, number: int, schema: Schema, generation: int = 0) -> None:
-        self.number, self.count, self.nbytes = number, 0, 0
+        self.number, self.nbytes = number, 0
         self._path = root / f"{volume_name(number)}.npy"
+        self._part = self._path.with_name(self._path.name + PART)
         self._schema, self._generation = schema, generation
         self._rows: list[list[int]] = []
         self._fd = -1
@@ -103,10 +112,6 @@ class VolumeWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    @property
-    def _part(self) -> Path:
-        return self._path.with_name(self._path.name + PART)
 
     def append(
         self, sections: Sequence[npt.NDArray[Any] | None], rest: Sequence[int]
@@ -133,7 +138,7 @@ class VolumeWriter:
         assert len(row) == len(self._schema.columns)
         self._put(record)
         self._rows.append(row)
-        self.count, self.nbytes = self.count + 1, self.nbytes + nbytes
+        self.nbytes += nbytes
         return np.array(row, np.int64)
 
     def finish(self) -> None:
@@ -142,15 +147,15 @@ class VolumeWriter:
         Raises:
             StoreError: the disk is full, or writing failed.
         """
-        rows = np.array(self._rows, np.int64).reshape(-1, len(self._schema.columns))
+        columns = len(self._schema.columns)
+        rows = np.array(self._rows, np.int64).reshape(-1, columns)
         footer = np.zeros(FOOTER_BYTES // 8, np.int64)
         footer[: len(_FOOTER)] = (_MAGIC, *rows.shape, self.nbytes, self._generation)
         table = np.zeros(aligned(rows.nbytes, RECORD_ALIGN), np.uint8)
         table[: rows.nbytes] = rows.reshape(-1).view(np.uint8)
         self._put(table)
         self._put(footer.view(np.uint8))
-        columns = len(self._schema.columns)
-        info = volume_info(self.number, (row[_BYTES] for row in self._rows), columns)
+        info = volume_info(self.number, [row[_BYTES] for row in self._rows], columns)
         try:
             os.pwrite(self._fd, npy_header(info), 0)
             os.fsync(self._fd)
@@ -166,31 +171,23 @@ class VolumeWriter:
             raise write_failure(self._path, error) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """A whole volume.
-
-    Attributes:
-        rows: its rows of the index, int64 [records, columns].
-        generation: see `VolumeWriter`.
-    """
-
-    rows: Int64Array
-    generation: int
-
-
-def read_volume(root: Path, number: int, *widths: int) -> Volume:
+def read_volume(root: Path, number: int, *widths: int) -> tuple[list[Int64Array], int]:
     """Read the footer of a volume that this machine has written, and its rows of the index.
 
     Args:
-        root: the pack's folder.
-        number: the volume's number.
+        root, number: the pack's folder, and the volume's number.
         widths: how many columns it may have.
+
+    Returns:
+        The rows, int64 [columns] each, and the volume's generation.
 
     Raises:
         StoreError: it is missing, or no volume of so many columns.
     """
     name = f"{volume_name(number)}.npy"
+    refused = StoreError(
+        f"{root / name} is no volume of this recording: remove the folder and pack again"
+    )
     fd = open_plain(root, name)
     try:
         size = os.fstat(fd).st_size
@@ -202,12 +199,12 @@ def read_volume(root: Path, number: int, *widths: int) -> Volume:
         end = size - FOOTER_BYTES - DATA_OFFSET
         fits = len(content) == FOOTER_BYTES and 0 <= offset <= end
         if not fits or footer["magic"] != _MAGIC or columns not in widths:
-            raise _no_volume(root / name)
+            raise refused
         if not 0 <= 8 * count * columns <= end - offset:
-            raise _no_volume(root / name)
+            raise refused
         os.lseek(fd, DATA_OFFSET + offset, os.SEEK_SET)
         rows = np.frombuffer(read_at_most(fd, 8 * count * columns), np.int64)
-        return Volume(rows.reshape(count, columns), footer["generation"])
+        return list(rows.reshape(count, columns)), footer["generation"]
     finally:
         os.close(fd)
 
@@ -218,25 +215,20 @@ def whole_volumes(root: Path) -> int:
     Raises:
         StoreError: a file cannot be removed.
     """
-    folder = root / SAMPLES
-    names = set(os.listdir(folder)) if folder.is_dir() else set()
-    count = 0
-    while Path(f"{volume_name(count)}.npy").name in names:
-        names.remove(Path(f"{volume_name(count)}.npy").name)
+    folder, count = root / SAMPLES, 0
+    others = set(folder.iterdir()) if folder.is_dir() else set()
+    while (path := root / f"{volume_name(count)}.npy") in others:
+        others.remove(path)
         count += 1
-    for name in names:
+    for path in others:
         try:
-            os.unlink(folder / name)
+            path.unlink()
         except OSError as error:
-            raise write_failure(folder / name, error) from error
+            raise write_failure(path, error) from error
     return count
 
 
-def _no_volume(path: Path) -> StoreError:
-    return StoreError(f"{path} is no volume of this recording: remove the folder and pack again")
-
-
-SCHEMA_JSON = "schema.json"  # of an unfinished pack; pack.json has it in a finished one
+# ---- recorded batches
 
 
 class SampleWriter:
@@ -253,7 +245,8 @@ class SampleWriter:
 
     Attributes:
         schema: what a record holds; None: no batch was written yet.
-        rows: the rows of the index so far, each int64 [columns].
+        rows: the rows of the index of all batches that are written, or are in the volume that is
+            being written; each int64 [columns].
 
     Raises:
         StoreError: the folder cannot be written to, or holds something else.
@@ -273,7 +266,7 @@ class SampleWriter:
             raise StoreError(f"{root} has samples without {SCHEMA_JSON}: remove it, and pack again")
         for number in range(self._volumes):
             assert self.schema is not None
-            self.rows += list(read_volume(root, number, len(self.schema.columns)).rows)
+            self.rows += read_volume(root, number, len(self.schema.columns))[0]
 
     def __enter__(self) -> SampleWriter:
         return self
@@ -282,11 +275,6 @@ class SampleWriter:
         if self._volume is not None:
             self._volume.__exit__(*raised)
             self._volume = None
-
-    @property
-    def done(self) -> int:
-        """The number of batches that are written, or are in the volume that is being written."""
-        return len(self.rows)
 
     def append(self, batch: RecordedBatch) -> None:
         """Write the next batch.
@@ -307,10 +295,7 @@ class SampleWriter:
             self._end_volume()
 
     def finish(self) -> Int64Array:
-        """End the last volume and write index.npy.
-
-        Returns:
-            The index, int64 [batches, columns].
+        """End the last volume and write index.npy, which is returned, int64 [batches, columns].
 
         Raises:
             StoreError: the disk is full, or writing failed.
@@ -318,7 +303,7 @@ class SampleWriter:
         self._end_volume()
         columns = 0 if self.schema is None else len(self.schema.columns)
         index = np.array(self.rows, np.int64).reshape(len(self.rows), columns)
-        write_index(self._root, index)
+        write_small(self._root, INDEX, index)
         return index
 
     def _end_volume(self) -> None:
@@ -356,10 +341,7 @@ class SampleReader:
         return len(self._index)
 
     def read(self, number: int) -> RecordedBatch:
-        """Read a batch; blocks.
-
-        Args:
-            number: recording x batches of an epoch + the batch's number in it.
+        """Read a batch; blocks. Its number is recording x batches of an epoch + its number in it.
 
         Raises:
             StoreError: it is missing or damaged.
@@ -368,15 +350,9 @@ class SampleReader:
 
     def decode(self, number: int, sections: Sections, empty: Allocate = np.empty) -> RecordedBatch:
         """The batch that has these sections; see `read` and `sections`."""
-        row = self._index[number]
-        return batch_of(
-            number % self._batches, row, sections, self._schema, self._types, self._where(row),
-            empty,
-        )  # fmt: skip
-
-    def seeds(self, number: int) -> Seeds:
-        """The seeds of a batch, which reads all of it; see `read`."""
-        return self.read(number).seeds
+        row, index = self._index[number], number % self._batches
+        where = str(self._file(row))
+        return batch_of(index, row, sections, self._schema, self._types, where, empty)
 
     def sections(self, number: int, empty: Allocate = np.empty) -> Sections:
         """Read the sections of a batch by name, as they are stored; None: it has none.
@@ -394,11 +370,7 @@ class SampleReader:
         if not sane or nbytes != needed or offset < 0 or offset % RECORD_ALIGN:
             raise self._damaged(row)
         record = self._record(row, DATA_OFFSET + offset, nbytes, empty)
-        found = {}
-        for section, start, count in zip(self._schema.sections, starts, counts, strict=True):
-            part = record[start : start + section.itemsize * max(count, 0)].view(section.dtype)
-            found[section.name] = None if count < 0 else part
-        return found
+        return _split(self._schema, record, starts, counts)
 
     def _record(
         self, row: Int64Array, start: int, nbytes: int, empty: Allocate
@@ -413,28 +385,33 @@ class SampleReader:
             return record
         except OSError as error:
             raise StoreError(
-                f"{self._where(row)} cannot be read ({error.strerror}): check the disk (dmesg)"
+                f"{self._file(row)} cannot be read ({error.strerror}): check the disk (dmesg)"
             ) from error
         finally:
             os.close(fd)
 
-    def _where(self, row: Int64Array) -> str:
-        return str(self._root / f"{volume_name(int(row[0]))}.npy")
+    def _file(self, row: Int64Array) -> Path:
+        return self._root / f"{volume_name(int(row[0]))}.npy"
 
     def _damaged(self, row: Int64Array) -> StoreError:
-        return StoreError(f"{self._where(row)} does not hold what the index says: {MEND}")
+        return StoreError(f"{self._file(row)} does not hold what the index says: {MEND}")
+
+
+def _split(
+    schema: Schema, record: npt.NDArray[np.uint8], starts: Sequence[int], counts: Sequence[int]
+) -> dict[str, Ids | None]:
+    """The sections of a record by name, in the schema's order; None: it has none."""
+    found: dict[str, Ids | None] = {}
+    for section, start, count in zip(schema.sections, starts, counts, strict=True):
+        part = record[start : start + section.itemsize * max(count, 0)]
+        found[section.name] = None if count < 0 else part.view(section.dtype)
+    return found
 
 
 def _read(fd: int, record: npt.NDArray[np.uint8], start: int) -> int:
     """Read a whole record, past the page cache if its memory starts on a page and the file system
     allows it: within a memory limit, a batch would otherwise push out pages for its own, once each.
-
-    Returns:
-        The bytes that are read; fewer at the end of the file.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    Returns the bytes that are read; fewer at the end of the file."""
     direct = record.ctypes.data % PAGE_BYTES == 0
     if direct:
         try:
@@ -473,16 +450,6 @@ def load_schema(root: Path) -> Schema | None:
     return parse_schema(Record(document, where, "the schema", "remove the folder, and pack again"))
 
 
-def write_index(root: Path, index: Int64Array) -> None:
-    """Write index.npy, int64 [batches, columns].
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
-    """
-    header = npy_header(ArrayInfo("index", "int64", index.shape, ""))
-    write_whole(root / "index.npy", header + np.ascontiguousarray(index).tobytes())
-
-
 def read_index(root: Path, batches: int, columns: int) -> Int64Array:
     """Read index.npy, int64 [batches, columns].
 
@@ -490,17 +457,17 @@ def read_index(root: Path, batches: int, columns: int) -> Int64Array:
         StoreError: it is missing, or of another size.
     """
     wanted = DATA_OFFSET + 8 * batches * columns
-    try:
-        content = read_plain(root, "index.npy", wanted + 1, MEND)
-    except OSError as error:
-        raise StoreError(f"{root}/index.npy cannot be read ({error.strerror}): {MEND}") from None
+    content = read_bytes(root, "index.npy", wanted + 1, MEND)
     if len(content) != wanted:
         raise StoreError(f"{root}/index.npy has another size than pack.json says: {MEND}")
     return np.frombuffer(content, np.int64, offset=DATA_OFFSET).reshape(batches, columns)
 
 
+# ---- mapped, while a pack is made
+
+
 class MappedSamples:
-    """The sections of all batches.
+    """The sections of all batches of an unfinished pack, mapped while they are looked at.
 
     Args:
         root: the folder.
@@ -518,17 +485,12 @@ class MappedSamples:
         """The number of batches of all recorded epochs."""
         return len(self.rows)
 
-    def sections(self, number: int) -> Mapping[str, Ids | None]:
+    def sections(self, number: int) -> dict[str, Ids | None]:
         """The sections of a batch by name, in the schema's order; None: it has none."""
         row = self.rows[number]
         counts = self.schema.counts(row).tolist()
-        starts, _ = self.schema.places(counts)
-        volume, first = self._maps.data(self._volume(row)), int(row[1])
-        found: dict[str, Ids | None] = {}
-        for section, start, count in zip(self.schema.sections, starts, counts, strict=True):
-            part = volume[first + start : first + start + section.itemsize * max(count, 0)]
-            found[section.name] = None if count < 0 else part.view(section.dtype)
-        return found
+        record = self._maps.data(self._volume(row))[int(row[1]) :]
+        return _split(self.schema, record, self.schema.places(counts)[0], counts)
 
     def section(self, number: int, name: str) -> Ids:
         """One section of a batch; empty if it has none."""
@@ -553,11 +515,6 @@ class MappedSamples:
 
 class Entries:
     """The entries of one table in each batch: the rows that the batch needs.
-
-    Args:
-        samples: the samples.
-        table: the table.
-        places: what the index says of it.
 
     Attributes:
         table, places: the table, and what the index says of it.

@@ -12,8 +12,7 @@ when the rows are placed.
 
 Columns of the index: volume, offset (bytes from the start of the volume's data), bytes (of the
 record); "count SECTION" for each section; "nodes TYPE HOP" and "edges TYPE HOP" (without TYPE in a
-homogeneous store), counts by hop, -1 if the sample has none. Placing may append columns of its own
-(`Schema.with_columns`).
+homogeneous store), counts by hop, -1 if the sample has none. Placing appends columns of its own.
 
 Where rows lie: a table's rows are in one file, `rows/TABLE.npy`: the hot rows first, the hottest of
 them first; then for each segment its shared rows, and behind them the chunks of its batches. So a
@@ -122,22 +121,12 @@ class Schema:
         """The place of each column."""
         return {name: place for place, name in enumerate(self.columns)}
 
-    def with_columns(self, names: Sequence[str]) -> Schema:
-        """The same with more columns at the end of the index, such as counts by hop and class."""
-        return replace(self, more=(*self.more, *names))
-
     def counts(self, row: Int64Array) -> Int64Array:
         """The counts of the sections in a row of the index."""
         return row[len(PLACE_COLUMNS) : len(PLACE_COLUMNS) + len(self.sections)]
 
     def hop_counts(self, row: Int64Array, what: str, type: Type) -> list[int] | None:
-        """Counts by hop in a row of the index; None: the sample has none.
-
-        Args:
-            row: the row.
-            what: "nodes" or "edges".
-            type: the type.
-        """
+        """Counts by hop of "nodes" or "edges" in a row of the index; None: the sample has none."""
         hops = self.hops + (what == "nodes")
         if not hops:
             return []
@@ -147,10 +136,7 @@ class Schema:
 
     def places(self, counts: Sequence[int]) -> tuple[list[int], int]:
         """Where the sections of a record start, in bytes from its start, and the record's bytes.
-
-        Args:
-            counts: the number of entries of each section; -1: it is absent.
-        """
+        `counts` are the numbers of their entries; -1: a section is absent."""
         starts, at = [], 0
         for section, count in zip(self.sections, counts, strict=True):
             starts.append(at)
@@ -236,11 +222,6 @@ def _from_json(record: Record, given: Any) -> Type:
     raise record.error("names a type that is none")
 
 
-def narrow(values: int) -> str:
-    """The dtype in which whole numbers from 0 to `values` - 1 are stored."""
-    return np.dtype(np.int32 if values < 1 << 31 else np.int64).name
-
-
 LEVELS = ("chunk", "shared", "hot")
 """In the order of `places.IN_CHUNK`, `IN_SHARED`, `IN_HOT`."""
 PLACING = ("hot/", "shared/", "order/")
@@ -248,12 +229,7 @@ PLACING = ("hot/", "shared/", "order/")
 
 
 def arranged_table(form: str, tables: Sequence[FeatureTable]) -> str | None:
-    """The name of the table whose entries are arranged; None: there is none.
-
-    Args:
-        form: the schema's.
-        tables: the packed tables.
-    """
+    """The name of the table whose entries are arranged, in samples of this form."""
     nodes = [table.name for table in tables if not table.of_edges]
     return nodes[0] if form == "sample" and nodes else None
 
@@ -290,14 +266,7 @@ class TablePlaces:
         return names + [f"band {self.name} {band}" for band in range(BANDS)]
 
     def row(self, segment: int, first: int, counts: Int64Array, bands: Int64Array) -> list[int]:
-        """The columns of one batch.
-
-        Args:
-            segment, first: the rows of the file at which the segment's shared rows and the batch's
-                chunk begin.
-            counts: entries by hop and level, int64 [hops, 3].
-            bands: hot entries by band, int64 [BANDS].
-        """
+        """The columns of one batch; arguments as `starts`, `counts` and `bands` return them."""
         assert counts.shape == (self.hops, len(LEVELS))
         return [segment, first, *counts.reshape(-1).tolist(), *bands.tolist()]
 
@@ -320,13 +289,8 @@ class TablePlaces:
 
 
 def places_of(schema: Schema, names: Sequence[str]) -> dict[str, TablePlaces]:
-    """The columns of each table in the index of placed samples, whether `schema` has them yet or
-    not.
-
-    Args:
-        schema: the recording's schema, with or without the columns.
-        names: the names of the packed tables, in their order.
-    """
+    """The columns of each packed table, in the tables' order, in the index of placed samples,
+    whether `schema` has them yet or not."""
     own = {section.name for section in schema.sections}
     at = len(schema.columns) - len(schema.more)
     found = {}
@@ -340,18 +304,14 @@ def places_of(schema: Schema, names: Sequence[str]) -> dict[str, TablePlaces]:
 def with_places(schema: Schema, names: Sequence[str]) -> Schema:
     """The schema of placed samples, from that of the recorded ones."""
     assert not schema.more
-    return schema.with_columns(
-        [c for each in places_of(schema, names).values() for c in each.columns]
-    )
+    places = places_of(schema, names).values()
+    return replace(schema, more=tuple(column for each in places for column in each.columns))
 
 
 def levels_by_stretch(counts: Int64Array) -> list[tuple[int, int]]:
-    """The stretches of a batch's entries, in their order: (level, number of entries).
-
-    Args:
-        counts: entries by hop and level, int64 [hops, 3]. The seeds are all in the chunk; then an
-            odd hop lies as chunk | shared | hot, an even one the other way round (places.py).
-    """
+    """The stretches of a batch's entries, in their order: (level, number of entries), from the
+    entries by hop and level, int64 [hops, 3]. The seeds are all in the chunk; then an odd hop lies
+    as chunk | shared | hot, an even one the other way round (places.py)."""
     found = []
     for hop, counted in enumerate(counts.tolist()):
         levels = range(len(LEVELS)) if hop % 2 else reversed(range(len(LEVELS)))
@@ -359,24 +319,28 @@ def levels_by_stretch(counts: Int64Array) -> list[tuple[int, int]]:
     return found
 
 
+def is_order(order: Int32Array | None, entries: int) -> bool:
+    """Whether these are the numbers 0 … entries − 1 in some order."""
+    if order is None or len(order) != entries:
+        return False
+    if entries and (order.min() < 0 or order.max() >= entries):
+        return False
+    seen = np.zeros(entries, np.bool_)
+    seen[order] = True
+    return bool(seen.all())
+
+
 def fill(
-    places: TablePlaces,
-    counts: Int64Array,
-    order: Int32Array | None,
-    parts: Sequence[Any],
+    counts: Int64Array, order: Int32Array | None, parts: Sequence[Any],
     empty: Allocate = np.empty,
-) -> Int64Array:
-    """Put a number for each entry of a batch into the order of the entries.
+) -> Int64Array:  # fmt: skip
+    """Put a number for each entry of a batch into the order of the entries, int64 [entries].
 
     Args:
-        places: the table's.
         counts: entries by hop and level, int64 [hops, 3].
         order: the section `order/TABLE`; None: the table is arranged.
         parts: the numbers of the entries at each level, in the order in which they are listed.
         empty: allocates what is returned.
-
-    Returns:
-        int64 [entries].
 
     Raises:
         ValueError: the parts do not fit the counts.

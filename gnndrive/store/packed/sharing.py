@@ -50,15 +50,29 @@ from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import ArrayInfo, Progress, index_dtype, npy_header
-from gnndrive.store.layout.arrays import Ids, map_array
+from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.layout.arrays import Ids, map_array, write_small
 from gnndrive.store.packed.format import ORDERS, TableUse, bands_name, hot_name, shared_name
 from gnndrive.store.packed.places import NodePlaces, TooManyShared
 from gnndrive.store.packed.samples import Entries, MappedSamples
 from gnndrive.store.packed.sections import BANDS, places_of
 
+SHARED_JSON = "shared.json"  # of an unfinished pack
+SETS_MAX = 64
+"""The most batches of a segment in the order "sets": a set is a mask of 64 bits."""
+SETS_DEFAULT = 8
+"""The smallest segment to which the order "sets" is worth its sorting: a sixth less disk space, and
+hardly a byte read in vain."""
+
 _CHUNK = 1 << 22  # nodes that are looked at at once
+_GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+_KEPT_SHARE = 8  # of the memory for the ids of a segment, so that they are not looked up twice
+_BYTES_A_PLACE = 4  # of each row of a table
+_BYTES_A_SHARED_ROW = 40  # while they are put in order
 Counts = npt.NDArray[np.uint32]
+
+
+# ---- hot rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,11 +89,6 @@ class HotNodes:
     node: Int32Array | Int64Array
     band_ends: Int64Array
     band_uses: Int64Array
-
-    @property
-    def uses(self) -> int:
-        """The uses of all hot nodes together."""
-        return int(self.band_uses.sum())
 
 
 def choose_hot(counts: Counts, slots: int) -> HotNodes:
@@ -148,20 +157,28 @@ def _collect(
     return node
 
 
-Members = npt.NDArray[Any]
-
-SETS_MAX = 64
-"""The most batches of a segment in the order "sets": a set is a mask of 64 bits."""
-
-_GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+def write_hot(root: Path, table: FeatureTable, hot: HotNodes) -> None:
+    """Write the ids and the bands of a table's hot rows, durably."""
+    write_small(root, hot_name(table.name), hot.node)
+    write_small(root, bands_name(table.name), np.stack([hot.band_ends, hot.band_uses], 1))
 
 
-def order_rows(order: str, members: Iterable[Members], rows: int, batches: int) -> Int64Array:
+def hot_places(root: Path, table: FeatureTable) -> NodePlaces:
+    """Where the rows of a table lie, its hot rows entered."""
+    hot = map_array(root / f"{hot_name(table.name)}.npy", index_dtype(table.file.row_count))
+    return NodePlaces(table.file.row_count, hot)
+
+
+# ---- the order of shared rows
+
+
+def order_rows(order: str, members: Iterable[Ids], rows: int, batches: int) -> Int64Array:
     """Return the order of the rows in a segment's shared file; it depends on the sets alone.
 
     Args:
         order: one of `ORDERS`.
-        members: the shared rows that each batch of the segment uses: numbers below `rows`.
+        members: the shared rows that each batch of the segment uses: numbers below `rows`, as
+            `NodePlaces.members` returns them.
         rows: how many shared rows there are.
         batches: how many batches the segment has.
 
@@ -192,7 +209,7 @@ def _unsigned(bits: int) -> Any:
     return next(np.dtype(f"u{width}") for width in (1, 2, 4, 8) if bits <= 8 * width)
 
 
-def _masks(members: Iterable[Members], rows: int, batches: int) -> npt.NDArray[Any]:
+def _masks(members: Iterable[Ids], rows: int, batches: int) -> npt.NDArray[Any]:
     """The set of batches that use each row, one bit for each batch."""
     mask = np.zeros(rows, _unsigned(batches))
     for batch, used in enumerate(members):
@@ -209,7 +226,7 @@ def _gray_rank(mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return mask
 
 
-def _minhashes(members: Iterable[Members], rows: int, batches: int) -> npt.NDArray[Any]:
+def _minhashes(members: Iterable[Ids], rows: int, batches: int) -> npt.NDArray[Any]:
     """Both MinHashes of each row's set of batches, as one number."""
     bits = max(1, (batches - 1).bit_length())
     first, second = (_ranks(batches, number) for number in (0, 1))
@@ -235,9 +252,7 @@ def _ranks(batches: int, number: int) -> list[int]:
     return ranks
 
 
-SETS_DEFAULT = 8
-"""The smallest segment to which the order "sets" is worth its sorting: a sixth less disk space, and
-hardly a byte read in vain."""
+# ---- the segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,64 +264,41 @@ class SegmentChoice:
         needed: bytes on disk by segment size, ascending: of every candidate, of the sizes that the
             order would not choose by itself, and of the size that was asked for.
         candidates: the sizes among which `segment` was chosen, ascending.
-        disk_bytes: the limit; None: none was given.
+        fitting: all sizes in `needed` that fit, ascending; with another order, or asked for by
+            number, each of them can be had.
     """
 
     segment: int | None
     needed: Mapping[int, int]
     candidates: Sequence[int]
-    disk_bytes: int | None
-
-    @property
-    def bytes(self) -> int | None:
-        """The bytes on disk with `segment`; None: no candidate fits."""
-        return None if self.segment is None else self.needed[self.segment]
-
-    @property
-    def fitting(self) -> list[int]:
-        """All sizes in `needed` that fit, ascending; with another order, or asked for by number,
-        each of them can be had."""
-        limit = self.disk_bytes
-        return [size for size, need in self.needed.items() if limit is None or need <= limit]
+    fitting: Sequence[int]
 
 
 def rows_by_segment(
     batches: Iterable[Ids], num_nodes: int, segment: int | None = None
 ) -> tuple[dict[int, int], int]:
     """Return how many rows the chunks and the shared rows of all batches are together, for the
-    segment sizes 1, 2, 4, ... up to all batches, and for `segment`.
+    segment sizes 1, 2, 4, ... up to all batches, and for `segment`; and the number of batches.
 
     One pass over the batches; takes 4 bytes a node.
-
-    Returns:
-        The rows by segment size, ascending, and the number of batches.
     """
     sizes = [1 << power for power in range(31)] + ([segment] if segment else [])
-    rows, count = _count(batches, num_nodes, sizes)
-    kept = [size for size in sizes if size < 2 * count or size in (1, segment)]
-    return {size: rows[size] for size in sorted(set(kept))}, count
-
-
-def _count(batches: Iterable[Ids], nodes: int, sizes: list[int]) -> tuple[dict[int, int], int]:
-    last = np.full(nodes, -1, np.int32)
+    last = np.full(num_nodes, -1, np.int32)
     each = np.array(sizes, np.int64)
-    rows = np.zeros(len(sizes), np.int64)
-    batch = -1
-    for batch, ids in enumerate(batches):
+    rows, count = np.zeros(len(sizes), np.int64), 0
+    for batch, given in enumerate(batches):
+        ids = np.ascontiguousarray(given, np.int64)
         before = np.zeros(batch + 1, np.int64)  # ids last used by no batch, by batch 0, 1, ...
-        _enter(last, ids, batch, before)
+        if lib.gd_uses_enter(
+            pointer(last), num_nodes, pointer(ids), len(ids), batch, pointer(before)
+        ):
+            raise ValueError(f"batch {batch} has ids outside 0 to {num_nodes - 1}")
         first = batch - batch % each  # of the segment, for each size
         rows += before.cumsum()[first]
-    return dict(zip(sizes, rows.tolist(), strict=True)), batch + 1
-
-
-def _enter(last: Ids, ids: Ids, batch: int, before: Int64Array) -> None:
-    ids = np.ascontiguousarray(ids, np.int64)
-    code = lib.gd_uses_enter(
-        pointer(last), len(last), pointer(ids), len(ids), batch, pointer(before)
-    )
-    if code:
-        raise ValueError(f"batch {batch} has ids outside 0 to {len(last) - 1}")
+        count = batch + 1
+    found = dict(zip(sizes, rows.tolist(), strict=True))
+    kept = [size for size in sizes if size < 2 * count or size in (1, segment)]
+    return {size: found[size] for size in sorted(set(kept))}, count
 
 
 def choose_segment(
@@ -317,27 +309,23 @@ def choose_segment(
     Args:
         needed: bytes on disk by segment size.
         disk_bytes: the limit; None: everything fits.
-        order: the order of shared rows, see `order_rows`. "sets" begins at `SETS_DEFAULT`
-            and ends at `SETS_MAX`; others begin at 1, packing without shared files.
+        order: the order of shared rows, see `order_rows`. "sets" begins at `SETS_DEFAULT` and ends
+            at `SETS_MAX`; others begin at 1, packing without shared files.
         segment: the only size to consider, which `needed` has; None: choose.
     """
     ascending = dict(sorted(needed.items()))
+    candidates = list(ascending)
     if segment is not None:
         candidates = [segment]
     elif order == "sets":
-        least = min(SETS_DEFAULT, max(size for size in ascending))
+        least = min(SETS_DEFAULT, max(ascending))
         candidates = [size for size in ascending if least <= size <= SETS_MAX]
-    else:
-        candidates = list(ascending)
-    fitting = [size for size in candidates if disk_bytes is None or ascending[size] <= disk_bytes]
-    return SegmentChoice(min(fitting, default=None), ascending, candidates, disk_bytes)
+    fitting = [size for size, need in ascending.items() if disk_bytes is None or need <= disk_bytes]
+    chosen = min((size for size in candidates if size in fitting), default=None)
+    return SegmentChoice(chosen, ascending, candidates, fitting)
 
 
-SHARED_JSON = "shared.json"  # of an unfinished pack
-SEARCH, SHARE = "search", "share"
-_KEPT_SHARE = 8  # of the memory for the ids of a segment, so that they are not looked up twice
-_BYTES_A_PLACE = 4  # of each row of a table
-_BYTES_A_SHARED_ROW = 40  # while they are put in order
+# ---- what is decided
 
 
 class TooLittleMemory(ConfigError):
@@ -360,6 +348,14 @@ class SharedRows:
     slots: dict[str, int]
     shared_rows: dict[str, list[int]]
 
+    @staticmethod
+    def load(root: Path) -> SharedRows | None:
+        """What an earlier packer decided; None: nothing yet."""
+        try:
+            return SharedRows(**json.loads((root / SHARED_JSON).read_bytes()))
+        except FileNotFoundError:
+            return None
+
     def save(self, root: Path) -> None:
         """Write the file, durably; all ids are durable.
 
@@ -367,51 +363,6 @@ class SharedRows:
             StoreError: the disk is full, or writing failed.
         """
         write_whole(root / SHARED_JSON, json.dumps(asdict(self)).encode())
-
-
-def load_shared(root: Path) -> SharedRows | None:
-    """What an earlier packer decided; None: nothing yet."""
-    try:
-        return SharedRows(**json.loads((root / SHARED_JSON).read_bytes()))
-    except FileNotFoundError:
-        return None
-
-
-def write_hot(root: Path, table: FeatureTable, hot: HotNodes) -> None:
-    """Write the ids and the bands of a table's hot rows, durably.
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
-    """
-    _write(root, hot_name(table.name), hot.node)
-    _write(root, bands_name(table.name), np.stack([hot.band_ends, hot.band_uses], 1))
-
-
-def hot_places(root: Path, table: FeatureTable) -> NodePlaces:
-    """Where the rows of a table lie, its hot rows entered."""
-    hot = map_array(root / f"{hot_name(table.name)}.npy", index_dtype(table.file.row_count))
-    return NodePlaces(table.file.row_count, hot)
-
-
-def _remove_shared(root: Path, table: FeatureTable) -> None:
-    """Remove the ids of rows that an earlier packer, or another segment size, shared."""
-    folder = (root / hot_name(table.name)).parent
-    kept = {root / f"{name(table.name)}.npy" for name in (hot_name, bands_name)}
-    try:
-        for path in set(folder.iterdir()) - kept:
-            os.unlink(path)
-    except OSError as error:
-        raise write_failure(folder, error) from error
-
-
-def _write(root: Path, name: str, array: Ids) -> None:
-    info = ArrayInfo(name, array.dtype.name, array.shape, "")
-    path = root / info.file
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_failure(path, error) from error
-    write_whole(path, npy_header(info) + np.ascontiguousarray(array).tobytes())
 
 
 class SegmentSearch:
@@ -452,14 +403,15 @@ class SegmentSearch:
         sizes: list[int] = []
         for name, entries in self._entries.items():
 
-            def batches(name: str = name) -> Iterator[Ids]:
+            def batches(name: str = name, entries: Entries = entries) -> Iterator[Ids]:
                 nonlocal done
                 for number in range(len(self._samples)):
                     cold = self.cold(name, number)
-                    self._hot[name][number] = self._later(name, number) - len(cold)
+                    later = int(self._counts[name][number]) - entries.seeds(number)
+                    self._hot[name][number] = later - len(cold)
                     yield cold
                     done += 1
-                    self._progress(SEARCH, done, total)
+                    self._progress("search", done, total)
 
             rows = entries.table.file.row_count
             self._rows[name], _ = rows_by_segment(batches(), rows, segment)
@@ -468,7 +420,7 @@ class SegmentSearch:
 
     def least(self, segment: int, slots: Mapping[str, int]) -> dict[str, TableUse]:
         """How the tables are used with a segment size, if no row were shared: the rows of the files
-        are exact, their ids and places are not counted."""
+        are exact, their ids and places are not counted. `slots` has each table's hot rows."""
         none = np.zeros(len(self._samples), np.int64)
         return {
             name: TableUse(
@@ -479,12 +431,7 @@ class SegmentSearch:
         }  # fmt: skip
 
     def settle(self, segment: int, slots: Mapping[str, int], order: str) -> dict[str, TableUse]:
-        """Decide which rows each segment shares, and write their ids.
-
-        Args:
-            segment: batches of a segment.
-            slots: table -> hot rows.
-            order: the order of shared rows, see `order_rows`.
+        """Decide which rows each segment shares, and write their ids; `order`: see `order_rows`.
 
         Raises:
             TooLittleMemory: the segment is too large for the memory.
@@ -495,19 +442,39 @@ class SegmentSearch:
         uses = self.least(segment, slots)
         for table in self._tables:
             shared, rows = np.zeros(batches, np.int64), []
-            _remove_shared(self._root, table)
-            for number, first in enumerate(range(0, batches, segment)):
-                within = range(first, min(first + segment, batches))
+            self._remove_shared(table.name)
+            for number, within in enumerate(self._segments(segment)):
                 ids, counts = self._share(table.name, within, order)
-                shared[first : first + segment] = counts
+                shared[within.start : within.stop] = counts
                 rows.append(len(ids))
                 if len(ids):
                     dtype = index_dtype(table.file.row_count)
-                    _write(self._root, shared_name(table.name, number), ids.astype(dtype))
+                    write_small(self._root, shared_name(table.name, number), ids.astype(dtype))
                 done += len(within)
-                self._progress(SHARE, done, batches * len(self._tables))
+                self._progress("share", done, batches * len(self._tables))
             uses[table.name] = replace(uses[table.name], shared=shared, shared_rows=rows)
         return uses
+
+    def cold(self, name: str, number: int) -> Ids:
+        """The entries of a batch that are neither seeds nor hot."""
+        entries = self._entries[name]
+        return self._places[name].cold(entries.ids(number), entries.seeds(number))
+
+    def _segments(self, segment: int) -> Iterator[range]:
+        """The batches of each segment."""
+        batches = len(self._samples)
+        for first in range(0, batches, segment):
+            yield range(first, min(first + segment, batches))
+
+    def _remove_shared(self, name: str) -> None:
+        """Remove the ids of rows that an earlier packer, or another segment size, shared."""
+        folder = (self._root / hot_name(name)).parent
+        kept = {self._root / f"{each}.npy" for each in (hot_name(name), bands_name(name))}
+        try:
+            for path in set(folder.iterdir()) - kept:
+                os.unlink(path)
+        except OSError as error:
+            raise write_failure(folder, error) from error
 
     def _share(self, name: str, within: range, by: str) -> tuple[Ids, list[int]]:
         """The ids of the rows that a segment shares, in the order of the file; and how many entries
@@ -517,7 +484,7 @@ class SegmentSearch:
         try:
             rows = places.begin(cold, left // _BYTES_A_SHARED_ROW)
         except TooManyShared:
-            raise self._too_little(within.stop - within.start) from None
+            raise self._too_little(len(within)) from None
         counts: list[int] = []
 
         def members() -> Iterator[Int32Array]:
@@ -537,12 +504,11 @@ class SegmentSearch:
 
     def _too_little(self, segment: int) -> TooLittleMemory:
         """The error for a segment whose shared rows cannot be put in order in memory."""
-        batches, most = len(self._samples), 0
+        most = 0
         for name, places in self._places.items():
-            for first in range(0, batches, segment):
-                cold = _Cold(self, name, range(first, min(first + segment, batches)), 0)
+            for within in self._segments(segment):
                 try:
-                    places.begin(cold, 0)
+                    places.begin(_Cold(self, name, within, 0), 0)
                 except TooManyShared as error:
                     most = max(most, error.rows)
         needed = _BYTES_A_SHARED_ROW * most + self._place_bytes
@@ -552,15 +518,6 @@ class SegmentSearch:
             f"that {segment} batches share: give packing at least {least_text(least)}, or allow "
             "shorter segments: give a smaller segment=, or more disk="
         )
-
-    def _later(self, name: str, number: int) -> int:
-        """The number of entries that are no seeds."""
-        return int(self._counts[name][number]) - self._entries[name].seeds(number)
-
-    def cold(self, name: str, number: int) -> Ids:
-        """The entries of a batch that are neither seeds nor hot."""
-        entries = self._entries[name]
-        return self._places[name].cold(entries.ids(number), entries.seeds(number))
 
 
 class _Cold:

@@ -62,7 +62,11 @@ def _unpack(opened: Store, pack: str | os.PathLike[str] | None) -> list[Path]:
         _remove(target)
         removed.append(target)
     for each in unfinished:
-        _remove_unfinished(each)
+        if not each.remove():
+            raise StoreError(
+                f"{each.path} cannot be removed, or a process packs again: check whose it is, and "
+                "call unpack again"
+            )
         removed.append(each.path)
     return removed
 
@@ -93,11 +97,7 @@ def _unfinished(folder: Path) -> list[UnfinishedLayout]:
 
 
 def _check_pack(path: Path) -> None:
-    """Refuse what is no pack; one of another store, or of an older one, may be removed.
-
-    Raises:
-        StoreError: it is none.
-    """
+    """Refuse what is no pack; one of another store, or of an older one, may be removed."""
     if path.is_symlink():
         raise StoreError(f"{path} is a link: name the folder itself")
     try:
@@ -112,11 +112,7 @@ def _listed(found: list[FoundLayout[PackInfo]]) -> str:
 
 def _remove(path: Path) -> None:
     """Remove a pack; an interrupted removal leaves what is no pack any more, but an unfinished one.
-    Of a link to a pack that lies elsewhere, only the link is removed.
-
-    Raises:
-        StoreError: it cannot be removed.
-    """
+    Of a link to a pack that lies elsewhere, only the link is removed."""
     try:
         put_aside(path, PACKS)
         remove_layout(aside_of(path, PACKS), PACKS)
@@ -125,16 +121,3 @@ def _remove(path: Path) -> None:
             f"{path} cannot be removed ({error.strerror or error}): check whose it is, and call "
             "unpack again"
         ) from error
-
-
-def _remove_unfinished(pack: UnfinishedLayout) -> None:
-    """Remove an unfinished pack.
-
-    Raises:
-        StoreError: it cannot be removed, or a process has begun to pack again.
-    """
-    if not pack.remove():
-        raise StoreError(
-            f"{pack.path} cannot be removed, or a process packs again: check whose it is, and call "
-            "unpack again"
-        )

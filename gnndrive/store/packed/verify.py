@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NoReturn, TypeGuard
 
 import numpy as np
 
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.format import Progress
-from gnndrive.store.layout.arrays import Ids, file_checksum, map_array
+from gnndrive.store.layout.arrays import Ids, checksums, map_array
 from gnndrive.store.layout.rows import verify_rows
 from gnndrive.store.packed.encoding import Sections, rows_of
 from gnndrive.store.packed.format import (
@@ -32,18 +34,19 @@ from gnndrive.store.packed.format import (
     rows_name,
     shared_name,
 )
-from gnndrive.store.packed.placing import IN_CHUNK, outputs_of
+from gnndrive.store.packed.places import IN_CHUNK
+from gnndrive.store.packed.placing import outputs_of
 from gnndrive.store.packed.samples import MappedSamples, SampleReader, read_index
 from gnndrive.store.packed.sections import (
     BANDS,
     TablePlaces,
     fill,
+    is_order,
     places_of,
     with_places,
 )
 from gnndrive.store.reader import Store
 
-CHECKSUMS, SAMPLES = "checksums", "samples"
 MEMORY = 256 << 20
 
 
@@ -64,14 +67,14 @@ def verify_pack(
     root, told = Path(os.path.abspath(path)), progress or (lambda *_: None)
     info = PACKS.read(root, store)
     arrays = [each for name, each in info.arrays.items() if not name.startswith("rows/")]
-    done, total = 0, sum(array.nbytes for array in arrays)
-    for array in arrays:
-        if file_checksum(root, array, MEND) != array.checksum:
-            raise StoreError(
-                f"{root / array.file} has another checksum than pack.json says: {MEND}"
-            )
-        done += array.nbytes
-        told(CHECKSUMS, done, total)
+    try:
+        for name, found in checksums(root, arrays, MEND, partial(told, "checksums")):
+            if found != info.arrays[name].checksum:
+                raise StoreError(
+                    f"{root / name}.npy has another checksum than pack.json says: {MEND}"
+                )
+    except ReadError as error:
+        raise StoreError(f"{error}: {MEND}") from None
     with store.unchanged():
         _Check(root, info, store).run(told)
     return info
@@ -103,11 +106,11 @@ class _Check:
             sections, sample = self._reader.sections(number), self._reader.read(number).sample
             for table in tables:
                 table.check(number, row, sections, sample)
-            progress(SAMPLES, number + 1, len(self._index))
+            progress("samples", number + 1, len(self._index))
         rows = {table.name: table.rows for table in tables}
         infos = contents(self._info.schema, self._index, self._tables, rows)
-        checksums = {name: array.checksum for name, array in self._info.arrays.items()}
-        if listed(infos, checksums) != self._info.arrays:
+        sums = {name: array.checksum for name, array in self._info.arrays.items()}
+        if listed(infos, sums) != self._info.arrays:
             raise _damaged(self._root, "its arrays have other shapes than the index says")
         samples = MappedSamples(self._root, self._info.schema, self._index)
         for packed in self._tables:
@@ -118,7 +121,7 @@ class _Check:
         outputs = list(outputs_of(self._root, samples, table, places, self._info.segment))
         found = verify_rows(
             table.file, outputs, self._root, MEMORY,
-            lambda _, done, total: progress(f"rows {table.name}", done, total),
+            partial(progress, f"rows {table.name}"),
         )  # fmt: skip
         if f"sum64:{found:016x}" != self._info.arrays[name].checksum:
             raise _damaged(self._root, f"{name}.npy has another checksum than pack.json says")
@@ -184,22 +187,16 @@ class _Table:
         each = counts.reshape(-1).tolist()
         if min(each) < 0 or sum(each) != len(ids):
             self._fail(f"batch {number} counts other rows than it has")
-        if (
-            hot is None
-            or mine is None
-            or not (_within(hot, self._hot) and _within(mine, self._shared))
-        ):
+        if not _within(hot, self._hot) or not _within(mine, self._shared):
             self._fail(f"batch {number} has a place out of range")
-            return
-        if not self._places.arranged and not _is_permutation(order, len(ids)):
+        if not self._places.arranged and not is_order(order, len(ids)):
             self._fail(f"batch {number} has no order")
         chunk = int(counts[:, IN_CHUNK].sum())
         parts = [np.full(chunk, -1), self._shared[mine], self._hot[hot]]
         try:
-            found = fill(self._places, counts, order, parts)
+            found = fill(counts, order, parts)
         except ValueError as error:
             self._fail(f"batch {number}: {error}")
-            return
         if len(found) != len(ids) or (found[found >= 0] != ids[found >= 0]).any():
             self._fail(f"batch {number} has the places of other rows")
         band = np.searchsorted(self._band_ends, hot, side="right")
@@ -207,16 +204,15 @@ class _Table:
             self._fail(f"batch {number} counts other bands")
         self.rows = TableRows(self.rows.slots, end + chunk, shared)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str) -> NoReturn:
         raise _damaged(self._root, f"{self.name}: {why}")
 
 
-def _within(places: Ids, rows: Ids) -> bool:
+def _within(places: Ids | None, rows: Ids) -> TypeGuard[Ids]:
+    """Whether these are places in an array of rows."""
+    if places is None:
+        return False
     return not len(places) or (int(places.min()) >= 0 and int(places.max()) < len(rows))
-
-
-def _is_permutation(order: Ids | None, count: int) -> bool:
-    return order is not None and np.array_equal(np.sort(order), np.arange(count))
 
 
 def _damaged(root: Path, why: str) -> StoreError:

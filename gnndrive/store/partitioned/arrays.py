@@ -7,6 +7,8 @@ it is done, to go on there after a kill. Each of these files exists whole or not
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,13 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import write_failure
-from gnndrive.common.records import Int32Array
-from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.layout.arrays import map_array
+from gnndrive.common.records import Int32Array, Int64Array
+from gnndrive.store.format import ArrayInfo, Progress, npy_header
+from gnndrive.store.layout.arrays import Ids, map_array
+from gnndrive.store.reader import Store
 
-Ids = npt.NDArray[Any]
-"""Whole numbers, int32 or int64."""
+PART = "part.npy"
+_PASS = re.compile(re.escape(PART) + r"\.([0-9]+)")
 
 
 def numbers(array: npt.NDArray[Any]) -> Any:
@@ -33,70 +36,89 @@ def numbers(array: npt.NDArray[Any]) -> Any:
 
 
 def zeros(count: int, dtype: npt.DTypeLike) -> Ids:
-    """An array of zeros in huge pages, because it is looked up at random."""
+    """An array of zeros in huge pages, because it is looked up at random; freed with its views."""
     width = np.dtype(dtype).itemsize
     return np.frombuffer(private_map(max(count * width, 1), huge=True), dtype, count)
 
 
-def write_array(root: Path, info: ArrayInfo, values: Ids) -> None:
-    """Write an array, which exists whole or not at all.
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
-    """
-    assert (values.shape, values.dtype) == (info.shape, info.storage)
-    with DirectWriter(root / info.file, whole=True) as writer:
-        writer.append(npy_header(info))
-        writer.append(np.ascontiguousarray(values))
-        writer.finish()
-
-
-def map_numbers(root: Path, info: ArrayInfo) -> Ids:
-    """Map an array that this machine has written.
-
-    Raises:
-        StoreError: it is missing.
-    """
-    return map_array(root / info.file, info.dtype)
-
-
-PART = "part.npy"
-_PASS = re.compile(re.escape(PART) + r"\.([0-9]+)")
-
-
-def write_part(path: Path, part: Int32Array) -> None:
-    """Write the partitions of all nodes, durably.
+def write_array(path: Path, info: ArrayInfo, blocks: Iterable[Ids]) -> None:
+    """Write an array from blocks of its rows; it exists whole or not at all.
 
     Raises:
         StoreError: the disk is full, or writing failed.
         ConfigError: the system refuses another thread.
     """
+    rows = 0
     with DirectWriter(path, whole=True) as writer:
-        writer.append(npy_header(ArrayInfo("part", "int32", (len(part),), "")))
-        writer.append(part)
+        writer.append(npy_header(info))
+        for block in blocks:
+            assert block.dtype == info.storage
+            writer.append(np.ascontiguousarray(block))
+            rows += len(block)
+        assert rows == info.shape[0]
         writer.finish()
 
 
-def map_part(path: Path, nodes: int) -> np.memmap[Any, np.dtype[np.int32]] | Int32Array:
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A partitioned folder while it is written.
+
+    Attributes:
+        root: the hidden folder.
+        store: the store.
+        infos: its arrays by name.
+        memory: bytes that may be used besides the store's index pointers.
+        report: called as report(phase, done, total).
+    """
+
+    root: Path
+    store: Store
+    infos: dict[str, ArrayInfo]
+    memory: int
+    report: Progress
+
+    def path(self, name: str) -> Path:
+        """The file of an array."""
+        return self.root / self.infos[name].file
+
+    def write(self, name: str, values: Ids) -> None:
+        """Write an array, which exists whole or not at all."""
+        write_array(self.path(name), self.infos[name], [values])
+
+    def numbers(self, name: str) -> Ids:
+        """Map an array that is written."""
+        return map_array(self.path(name), self.infos[name].dtype)
+
+    def small(self, name: str) -> Int64Array:
+        """Read an array of int64."""
+        return np.array(self.numbers(name), np.int64)
+
+
+def write_part(path: Path, nodes: int, blocks: Iterable[Int32Array]) -> None:
+    """Write the partitions of all nodes; see `write_array`."""
+    write_array(path, ArrayInfo("part", "int32", (nodes,), ""), blocks)
+
+
+def map_part(path: Path, nodes: int) -> Int32Array:
     """Map the partitions of all nodes, read-only.
 
     Raises:
         StoreError: the file is not theirs.
     """
+    damaged = StoreError(f"{path} is damaged: remove {path.parent}, and partition again")
     try:
-        part = np.load(path, mmap_mode="r", allow_pickle=False)
+        part: Int32Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise _damaged(path) from error
+        raise damaged from error
     if part.dtype != np.int32 or part.shape != (nodes,):
-        raise _damaged(path)
-    found: np.memmap[Any, np.dtype[np.int32]] = part
-    return found
+        raise damaged
+    return part
 
 
 def last_pass(folder: Path) -> int:
     """The largest number of a `part.npy.NUMBER`; 0: there is none."""
-    numbers = [_PASS.fullmatch(path.name) for path in folder.iterdir()]
-    return max((int(found[1]) for found in numbers if found), default=0)
+    found = [_PASS.fullmatch(path.name) for path in folder.iterdir()]
+    return max((int(each[1]) for each in found if each), default=0)
 
 
 def remove(path: Path) -> None:
@@ -109,18 +131,3 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise write_failure(path, error) from error
-
-
-def remove_beginning(folder: Path, *names: str) -> None:
-    """Remove all files whose names begin with one of `names`.
-
-    Raises:
-        StoreError: one cannot be removed.
-    """
-    for path in list(folder.iterdir()):
-        if path.name.startswith(names):
-            remove(path)
-
-
-def _damaged(path: Path) -> StoreError:
-    return StoreError(f"{path} is damaged: remove {path.parent}, and partition again")

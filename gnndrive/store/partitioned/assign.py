@@ -3,7 +3,7 @@
     random   partitions of equal size, drawn at random (MariusGNN, EuroSys 2023, §5)
     ldg      linear deterministic greedy partitioning, repeated, within any memory
     metis    METIS, for graphs that fit in memory many times over
-    file     partitions that the user has found
+    file     partitions that the user has found (`GivenParts`)
 
 Each method leaves durable files in the folder, and a call with the same arguments goes on after a
 kill and ends with the same bytes. When not to use it: `gnndrive.partition` is for users.
@@ -13,70 +13,176 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
-from gnndrive.common.io.direct_writer import DirectWriter
-from gnndrive.common.io.small_files import PART, write_whole
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.store.format import ArrayInfo, Progress, npy_header
+from gnndrive.store.format import Progress
 from gnndrive.store.partitioned import ldg, metis, symmetric
-from gnndrive.store.partitioned.arrays import map_part, remove_beginning, write_part, zeros
+from gnndrive.store.partitioned.arrays import PART, map_part, remove, write_part, zeros
+from gnndrive.store.partitioned.format import PARTS_MAX, PartitionSettings
 from gnndrive.store.partitioned.symmetric import FIXED_BYTES, pointer_bytes, require
 from gnndrive.store.reader import Store
 
-RANDOM = "random"  # the phase, for progress
+NODES_A_PART = 8192
+PARTS_LEAST, PARTS_MOST = 16, 65_536
+PART_BYTES_LEAST = 4 << 20  # of rows of x, so that a partition is a few long reads
+LISTS = "symmetric.lists"
+TRAIN = "train"
+_NAMES = "auto, metis, ldg, random"  # what a name that is no file may have been meant as
 _CHUNK = 1 << 16
+_STEP = 1 << 20
+_NPY = b"\x93NUMPY"
 
 
-def random_bytes(nodes: int) -> int:
-    """Bytes that `assign_random` uses beside the buffers."""
-    width = 4 if nodes < 1 << 31 else 8
-    return (width + 4 + 1) * nodes + 64 * _CHUNK
+def default_parts(store: Store) -> int:
+    """The number of partitions of a homogeneous store if the user gives none.
+
+    A partition has 8,192 nodes or more, and at least 4 MiB of rows of x; but there are at least 16,
+    at most 65,536, and never more partitions than nodes.
+    """
+    nodes = store.num_nodes
+    parts = nodes // NODES_A_PART
+    if "x" in store.node_names:
+        parts = min(parts, nodes * store.table("x").row_bytes // PART_BYTES_LEAST)
+    return max(min(max(parts, PARTS_LEAST), PARTS_MOST, nodes), 1)
 
 
-def assign_random(
-    nodes: int, parts: int, seed: int, report: Progress, first: Int64Array | None = None
+def choose_method(store: Store, memory: int) -> str:
+    """What the method "auto" stands for: "metis" if pymetis can be imported and METIS fits into
+    `memory` bytes even if no edge is there in both directions, else "ldg"."""
+    fits = metis.memory_of(2 * store.num_edges) <= memory
+    return "metis" if fits and metis.is_there() else "ldg"
+
+
+def assign(
+    store: Store, settings: PartitionSettings, folder: Path, memory: int, report: Progress
 ) -> Int32Array:
-    """Assign each node to a random partition.
+    """Find the partition of each node of a homogeneous store, or go on after a kill.
 
     Args:
-        nodes: how many nodes there are.
-        parts: how many partitions.
-        seed: decides.
-        report: called as report("random", nodes done, nodes).
-        first: distinct nodes that fill the first partitions, in random order; None: no such nodes.
+        store: the store.
+        settings: how, and how many partitions; the method is not "auto" (`choose_method`).
+        folder: an existing folder for `part.npy` and what is needed until it is complete; for one
+            store and one `settings`, and one process at a time. With the method "file" `part.npy`
+            is there already (`GivenParts.write`).
+        memory: bytes that may be used, see `symmetric.require`.
+        report: called as report(phase, done, total).
 
     Returns:
-        The partition of each node, int32 [nodes].
+        The partition of each node, int32 [nodes], mapped from `part.npy`, which is durable.
+
+    Raises:
+        ConfigError: the settings or the memory cannot work.
+        StoreError: the store is damaged, or the disk is full.
+        ReadError: the store cannot be read.
     """
+    path, method, nodes = folder / PART, settings.method, store.num_nodes
+    if not path.exists():
+        assert method in ("random", "ldg", "metis")
+        _check(store, settings, memory)
+        with store.unchanged():
+            if method == "random":
+                write_part(path, nodes, [_random(store, settings, report)])
+            else:
+                _assign_by_edges(store, settings, folder, memory, report)
+    for each in list(folder.iterdir()):
+        if each.name.startswith((f"{PART}.", LISTS, metis.OUT)):
+            remove(each)
+    part = map_part(path, nodes)
+    if method == "file":
+        _warn_of_empty(part, settings.parts)
+    return part
+
+
+def _check(store: Store, settings: PartitionSettings, memory: int) -> None:
+    nodes, method = store.num_nodes, settings.method
+    if settings.train_first and method != "random":
+        raise ConfigError(
+            f"train_first is for method='random', and method={method!r} decides alone where a node "
+            "goes: leave one of them out"
+        )
+    if method == "random":
+        least = (_width(nodes) + 4 + 1) * nodes + 64 * _CHUNK
+    else:
+        later = ldg.memory_of(nodes, settings.parts)
+        least = pointer_bytes(store) + max(symmetric.memory_of(nodes), later)
+    require(memory, FIXED_BYTES + least, f"to partition {nodes:,} nodes with method={method!r}")
+
+
+def _assign_by_edges(
+    store: Store, settings: PartitionSettings, folder: Path, memory: int, report: Progress
+) -> None:
+    nodes, parts, by_metis = store.num_nodes, settings.parts, settings.method == "metis"
+    if by_metis:
+        metis.check_there()
+    later = ldg.memory_of(nodes, parts)
+    lists = symmetric.symmetric_lists(store, folder / LISTS, memory, report, later, by_metis)
+    if by_metis:
+        part = metis.assign_metis(lists, folder, nodes, parts, settings.seed, memory, report)
+        write_part(folder / PART, nodes, [part])
+    else:
+        ldg.assign_ldg(lists, folder, nodes, parts, report)
+
+
+def _warn_of_empty(part: Int32Array, parts: int) -> None:
+    sizes = np.bincount(part, minlength=parts)
+    if empty := parts - int(np.count_nonzero(sizes)):
+        warnings.warn(
+            f"{empty:,} of {parts:,} given partitions are empty: give fewer parts, or number the "
+            "others from 0, if that was not meant",
+            stacklevel=3,
+        )
+
+
+# ---- drawn at random
+
+
+def _random(store: Store, settings: PartitionSettings, report: Progress) -> Int32Array:
+    """Assign each node to a random partition; those of the split "train" fill the first ones, if
+    they are to. The order depends on the seed and the number of nodes only (native/shuffle.c)."""
+    nodes, parts = store.num_nodes, settings.parts
     part = np.empty(nodes, np.int32)
     is_first = np.zeros(nodes, np.bool_)
-    if first is not None:
-        is_first[first] = True
+    if settings.train_first:
+        is_first[_training_nodes(store)] = True
     at, others_at = 0, int(np.count_nonzero(is_first))
     done = 0
-    for drawn in _shuffled(nodes, seed):
+    for drawn in _shuffled(nodes, settings.seed):
         mine = is_first[drawn]
         for chosen, start in ((drawn[mine], at), (drawn[~mine], others_at)):
             part[chosen] = (start + np.arange(len(chosen))) * parts // nodes
         ahead = int(np.count_nonzero(mine))
         at, others_at, done = at + ahead, others_at + len(drawn) - ahead, done + len(drawn)
-        report(RANDOM, done, nodes)
+        report("random", done, nodes)
     return part
+
+
+def _training_nodes(store: Store) -> Int64Array:
+    if TRAIN not in store.split_names:
+        known = ", ".join(store.split_names) or "none"
+        raise ConfigError(
+            f"train_first: {store.path} has no split {TRAIN!r}, its splits are: {known}; import it "
+            "with splits=, or leave train_first out"
+        )
+    found: Int64Array = store.nodes().stored_split(TRAIN).numpy()
+    return found
+
+
+def _width(nodes: int) -> int:
+    return 4 if nodes < 1 << 31 else 8
 
 
 def _shuffled(nodes: int, seed: int) -> Iterator[Int64Array]:
     """All nodes in random order, in chunks."""
-    width = 4 if nodes < 1 << 31 else 8
+    width = _width(nodes)
     moved = zeros(nodes, f"int{8 * width}")
     key = ffi.cast("int64_t", seed & (1 << 64) - 1)
     for start in range(0, nodes, _CHUNK):
@@ -86,10 +192,7 @@ def _shuffled(nodes: int, seed: int) -> Iterator[Int64Array]:
         yield drawn
 
 
-PARTS_MAX = 1 << 31
-_NAMES = "auto, metis, ldg, random"  # what a name that is no file may have been meant as
-_NPY = b"\x93NUMPY"
-_STEP = 1 << 20
+# ---- found by the user
 
 
 class GivenParts:
@@ -132,13 +235,8 @@ class GivenParts:
             StoreError: the disk is full, or writing failed.
             ConfigError: the file has changed.
         """
-        if (folder / PART).exists():
-            return
-        with DirectWriter(folder / PART, whole=True) as writer:
-            writer.append(npy_header(ArrayInfo("part", "int32", self._numbers.shape, "")))
-            for block in self._blocks():
-                writer.append(block)
-            writer.finish()
+        if not (folder / PART).exists():
+            write_part(folder / PART, len(self._numbers), self._blocks())
 
     def _blocks(self) -> Iterator[Int32Array]:
         for start in range(0, len(self._numbers), _STEP):
@@ -168,210 +266,3 @@ def _read(path: Path, nodes: int) -> npt.NDArray[Any]:
             f"be read ({error}): give a .npy file of whole numbers, or a text with one number on "
             "each line"
         ) from None
-
-
-NODES_A_PART = 8192
-PARTS_LEAST, PARTS_MOST = 16, 65_536
-PART_BYTES_LEAST = 4 << 20  # of rows of x, so that a partition is a few long reads
-LISTS = "symmetric.lists"
-METHOD = f"{PART}.method"
-TRAIN = "train"
-
-
-class Settings(Protocol):
-    """What an assignment depends on, beside the store: fields of `PartitionSettings`."""
-
-    @property
-    def method(self) -> str:
-        """How the partitions are found: "random", "ldg", "metis" or "file"."""
-
-    @property
-    def parts(self) -> int:
-        """The number of partitions."""
-
-    @property
-    def train_first(self) -> bool:
-        """Whether the nodes of the split "train" fill the first partitions."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of random choices."""
-
-
-def default_parts(store: Store) -> int:
-    """The number of partitions of a homogeneous store if the user gives none.
-
-    A partition has 8,192 nodes or more, and at least 4 MiB of rows of x; but there are at least 16,
-    at most 65,536, and never more partitions than nodes.
-    """
-    nodes = store.num_nodes
-    parts = nodes // NODES_A_PART
-    if "x" in store.node_names:
-        parts = min(parts, nodes * store.table("x").row_bytes // PART_BYTES_LEAST)
-    return max(min(max(parts, PARTS_LEAST), PARTS_MOST, nodes), 1)
-
-
-def choose_method(store: Store, memory: int) -> str:
-    """What the method "auto" stands for: "metis" if pymetis can be imported and METIS fits into
-    `memory` bytes even if no edge is there in both directions, else "ldg"."""
-    fits = metis.memory_of(2 * store.num_edges) <= memory
-    return "metis" if fits and metis.is_there() else "ldg"
-
-
-def assign(
-    store: Store, settings: Settings, folder: Path, memory: int, report: Progress
-) -> np.memmap[Any, np.dtype[np.int32]] | Int32Array:  # fmt: skip
-    """Find the partition of each node of a homogeneous store, or go on after a kill.
-
-    Args:
-        store: the store.
-        settings: how, and how many partitions. With the method "auto" the result depends on the
-            memory of the first call, too (`choose_method`).
-        folder: an existing folder for `part.npy` and what is needed until it is complete; for one
-            store and one `settings`, and one process at a time. With the method "file" `part.npy`
-            is there already (`GivenParts.write`).
-        memory: bytes that may be used, see `budget`.
-        report: called as report(phase, done, total).
-
-    Returns:
-        The partition of each node, int32 [nodes], mapped from `part.npy`, which is durable.
-
-    Raises:
-        ConfigError: the settings or the memory cannot work.
-        StoreError: the store is damaged, or the disk is full.
-        ReadError: the store cannot be read.
-    """
-    path = folder / PART
-    if not path.exists():
-        work = _Work(store, settings, folder, memory, report)
-        method = _chosen(work) if settings.method == "auto" else settings.method
-        _check(work, method)
-        with store.unchanged():
-            _METHODS[method](work)
-    remove_beginning(folder, f"{PART}.", LISTS, metis.OUT)
-    part = map_part(path, store.num_nodes)
-    if settings.method == "file":
-        _check_given(part, settings.parts)
-    return part
-
-
-def _chosen(work: _Work) -> str:
-    """The method that "auto" stands for in this folder."""
-    path = work.folder / METHOD
-    if not path.exists():
-        write_whole(path, choose_method(work.store, work.memory).encode())
-    return path.read_text()
-
-
-def _check_given(part: Int32Array, parts: int) -> None:
-    """Check the number of partitions of the user's, and warn of empty ones."""
-    sizes = np.bincount(part, minlength=parts) if len(part) else np.zeros(parts, np.int64)
-    if len(sizes) > parts:
-        raise ConfigError(
-            f"parts={parts}, and a node is in partition {len(sizes) - 1}: give more parts"
-        )
-    empty = parts - int(np.count_nonzero(sizes))
-    if empty:
-        warnings.warn(
-            f"{empty:,} of {parts:,} given partitions are empty: give fewer parts, or number the "
-            "others from 0, if that was not meant",
-            stacklevel=3,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """The arguments of `assign`."""
-
-    store: Store
-    settings: Settings
-    folder: Path
-    memory: int
-    report: Progress
-
-    @property
-    def nodes(self) -> int:
-        return self.store.num_nodes
-
-    @property
-    def parts(self) -> int:
-        return self.settings.parts
-
-    def finish(self, part: Int32Array) -> None:
-        """Write the partition of each node."""
-        write_part(self.folder / PART, part)
-
-
-def _check(work: _Work, method: str) -> None:
-    nodes, parts = work.nodes, work.parts
-    if method not in _METHODS:
-        raise ConfigError(f"method={method!r}: give one of auto, {', '.join(_METHODS)}")
-    if parts < 1 or (parts > max(nodes, 1) and method != "file"):
-        raise ConfigError(
-            f"parts={parts}: give a number from 1 to {nodes}, the number of nodes in "
-            f"{work.store.path}"
-        )
-    if work.settings.train_first and method != "random":
-        raise ConfigError(
-            f"train_first is for method='random', and method={method!r} decides alone where a node "
-            "goes: leave one of them out"
-        )
-    least = FIXED_BYTES + _LEAST[method](work.store, parts)
-    require(work.memory, least, f"to partition {nodes:,} nodes with method={method!r}")
-
-
-def _random(work: _Work) -> None:
-    first = _training_nodes(work.store) if work.settings.train_first else None
-    seed = work.settings.seed
-    work.finish(assign_random(work.nodes, work.parts, seed, work.report, first))
-
-
-def _training_nodes(store: Store) -> Int64Array:
-    if TRAIN not in store.split_names:
-        known = ", ".join(store.split_names) or "none"
-        raise ConfigError(
-            f"train_first: {store.path} has no split {TRAIN!r}, its splits are: {known}; import it "
-            "with splits=, or leave train_first out"
-        )
-    found: Int64Array = store.nodes().stored_split(TRAIN).numpy()
-    return found
-
-
-def _lists(work: _Work, in_file: bool = False) -> symmetric.SymmetricLists:
-    later = ldg.memory_of(work.nodes, work.parts)
-    return symmetric.symmetric_lists(
-        work.store, work.folder / LISTS, work.memory, work.report, later, in_file
-    )
-
-
-def _ldg(work: _Work) -> None:
-    ldg.assign_ldg(_lists(work), work.folder, work.nodes, work.parts, work.report)
-
-
-def _metis(work: _Work) -> None:
-    metis.check_there()
-    lists, seed = _lists(work, in_file=True), work.settings.seed
-    part = metis.assign_metis(
-        lists, work.folder, work.nodes, work.parts, seed, work.memory, work.report
-    )
-    work.finish(part)
-
-
-def _file(work: _Work) -> None:
-    raise ConfigError(
-        "method='file' needs the partition of each node: give a file or an array of them"
-    )
-
-
-def _least_in_lists(store: Store, parts: int) -> int:
-    nodes = store.num_nodes
-    return pointer_bytes(store) + max(symmetric.memory_of(nodes), ldg.memory_of(nodes, parts))
-
-
-_METHODS = {"metis": _metis, "ldg": _ldg, "random": _random, "file": _file}
-_LEAST: dict[str, Callable[[Store, int], int]] = {
-    "metis": _least_in_lists,
-    "ldg": _least_in_lists,
-    "random": lambda store, _: random_bytes(store.num_nodes),
-    "file": lambda *_: 0,
-}

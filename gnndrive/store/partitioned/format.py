@@ -24,27 +24,35 @@ When not to use it: the store's own arrays are in store.json (`gnndrive/store/fo
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.store.format import ArrayInfo, index_dtype
-from gnndrive.store.layout.arrays import LayoutArray, parse_array
-from gnndrive.store.layout.kind import LayoutKind
+from gnndrive.store.layout.arrays import LayoutArray, parse_arrays
+from gnndrive.store.layout.kind import LayoutKind, digest_of
 from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
+FORMAT, VERSION = "gnndrive-partition", 2
+PARTITIONED, PARTITION_JSON = "partitioned", "partition.json"
+MEND = "remove the folder, and partition the store again (gnndrive partition)"
+TABLE = "nodes/x"  # the store's table whose rows `x` has in the new order
+ARRAYS = (
+    "order", "bounds", "edge_bounds", "place", "home", "static_bounds", "static_indices",
+    "indices", "x",
+)  # fmt: skip
 METHODS = ("auto", "metis", "ldg", "random", "file")
 STATIC_DEFAULT = 0.04
 PARTS_MAX = 1 << 31
-_DIGITS = 12
+HOT_SHARE = 0.01  # of the nodes: as many static nodes a loader holds if nothing else is said
+_WINDOWS = {"an eighth": 8, "a third": 3}  # of the partitions
+NAME = re.compile(r"[^\W.][\w.\-]{0,100}")
 _FILE = re.compile("[0-9a-f]{64}")
 
 
@@ -78,9 +86,8 @@ class PartitionSettings:
             raise ConfigError(
                 f"parts={self.parts!r}: give a whole number from 1 to {PARTS_MAX - 1}"
             )
-        if not isinstance(self.static, float | int) or isinstance(self.static, bool):
-            raise ConfigError(f"static={self.static!r}: give a share of the nodes, from 0 to 1")
-        if not (math.isfinite(self.static) and 0 <= self.static <= 1):
+        is_number = isinstance(self.static, float | int) and not isinstance(self.static, bool)
+        if not (is_number and math.isfinite(self.static) and 0 <= self.static <= 1):
             raise ConfigError(f"static={self.static!r}: give a share of the nodes, from 0 to 1")
         if type(self.seed) is not int or not -(1 << 63) <= self.seed < 1 << 64:
             raise ConfigError(f"seed={self.seed!r}: give a whole number of 64 bits")
@@ -92,12 +99,11 @@ class PartitionSettings:
 
     @property
     def digest(self) -> str:
-        """12 hexadecimal digits of the settings' SHA-256, for the hidden folder's name."""
-        text = json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=True, allow_nan=False)
-        return sha256(text.encode()).hexdigest()[:_DIGITS]
+        """See `LayoutSettings.digest`; for the hidden folder's name."""
+        return digest_of(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings in a form that JSON can hold; equal settings are equal there."""
+        """See `LayoutSettings.as_dict`; equal settings are equal there."""
         return asdict(self) | {"static": float(self.static)}
 
     @property
@@ -115,35 +121,6 @@ class PartitionSettings:
 def percent(share: float) -> str:
     """A share in words."""
     return f"{100 * share:.3g} %"
-
-
-def parse_settings(record: Record) -> PartitionSettings:
-    """The settings in a partition.json, which may come from a stranger.
-
-    Raises:
-        StoreError: they are damaged.
-    """
-    static, seed = record.value("static", float), record.value("seed", int)
-    try:
-        return PartitionSettings(
-            record.text("method"), record.whole("parts"), static,
-            record.value("train_first", bool), seed, record.text("file"),
-        )  # fmt: skip
-    except ConfigError as error:
-        raise record.error(f"is refused: {error}") from None
-
-
-FORMAT, VERSION = "gnndrive-partition", 2
-PARTITIONED, PARTITION_JSON = "partitioned", "partition.json"
-MEND = "remove the folder, and partition the store again (gnndrive partition)"
-TABLE = "nodes/x"  # the store's table whose rows `x` has in the new order
-ARRAYS = (
-    "order", "bounds", "edge_bounds", "place", "home", "static_bounds", "static_indices",
-    "indices", "x",
-)  # fmt: skip
-HOT_SHARE = 0.01  # of the nodes: as many static nodes a loader holds if nothing else is said
-_WINDOWS = {"an eighth": 8, "a third": 3}  # of the partitions
-NAME = re.compile(r"[^\W.][\w.\-]{0,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +168,16 @@ class PartitionInfo:
         chance = (partitions - 1) / (self.num_parts - 1) if self.num_parts > 1 else 1.0
         return min(always + (1 - always) * min(max(chance, 0.0), 1.0), 1.0)
 
+    def _windows(self) -> dict[str, int]:
+        """How many partitions some windows have."""
+        return {name: max(round(self.num_parts / part), 1) for name, part in _WINDOWS.items()}
+
     def shown(self) -> dict[str, Any]:
         """See `LayoutInfo.shown`."""
         content = self.as_dict()
         for name in ("format", "version", "arrays"):
             del content[name]
-        windows = {
-            str(count): self.share_kept(count)
-            for count in (max(round(self.num_parts / part), 1) for part in _WINDOWS.values())
-        }
+        windows = {str(count): self.share_kept(count) for count in self._windows().values()}
         return content | {
             "num_parts": self.num_parts, "share_kept": windows, "bytes": self.nbytes,
         }  # fmt: skip
@@ -230,8 +208,7 @@ class PartitionInfo:
         found = {
             "edges kept": f"{percent(self.share_inside)} of the in-edges lie inside a partition"
         }
-        for name, part in _WINDOWS.items():
-            count = max(round(self.num_parts / part), 1)
+        for name, count in self._windows().items():
             of = "partition" if count == 1 else "partitions"
             hot, cold = self.share_kept(count), self.share_kept(count, hot=False)
             found[f"  in {name}"] = (
@@ -241,7 +218,7 @@ class PartitionInfo:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of partition.json, for display and `--json`."""
+        """See `LayoutInfo.as_dict`."""
         return {
             "format": FORMAT, "version": VERSION, "store": self.store,
             "settings": self.settings.as_dict(), "num_nodes": self.num_nodes,
@@ -252,7 +229,7 @@ class PartitionInfo:
 
 
 def array_infos(
-    nodes: int, edges: int, parts: int, static: int, static_edges: int, x: ArrayInfo | LayoutArray
+    nodes: int, edges: int, parts: int, static: int, static_edges: int, x: ArrayInfo
 ) -> dict[str, ArrayInfo]:
     """Every array of a folder by name, without checksums.
 
@@ -282,26 +259,36 @@ class PartitionKind(LayoutKind[PartitionInfo]):
 
     def info(self, top: Record, settings: Any, store: str) -> PartitionInfo:
         """See `LayoutKind.info`."""
-        listed = top.value("arrays", dict)
-        if set(listed) != set(ARRAYS):
+        if set(top.value("arrays", dict)) != set(ARRAYS):
             raise top.error(f"does not list the arrays {', '.join(ARRAYS)}")
-        arrays = {
-            name: parse_array(
-                name, Record(listed[name], top.where, f"arrays[{name!r}]", MEND), ARRAYS
-            )
-            for name in listed
-        }
+        arrays = parse_arrays(top, ARRAYS)
         nodes, edges, static = map(top.whole, ("num_nodes", "num_edges", "num_static"))
         inside, hot = top.value("share_inside", float), top.value("share_hot", float)
         if not (inside >= 0 and hot >= 0 and inside + hot <= 1 + 1e-9):  # NaN is refused, too
             raise top.error("has shares of in-edges that are none")
-        info = PartitionInfo(store, settings, nodes, edges, static, inside, hot, arrays)
-        _check(info, top)
-        return info
+        if not max(static, settings.parts) <= nodes:
+            raise top.error("has more static nodes or partitions than nodes")
+        static_edges, x = arrays["static_indices"].shape[0], arrays["x"].info
+        expected = array_infos(nodes, edges, settings.parts, static, static_edges, x)
+        for name, array in expected.items():
+            found = arrays[name]
+            if (found.dtype, found.shape) != (array.dtype, array.shape):
+                raise top.error(
+                    f"has {name} as {found.dtype} {list(found.shape)} instead of {array.dtype} "
+                    f"{list(array.shape)}"
+                )
+        return PartitionInfo(store, settings, nodes, edges, static, inside, hot, arrays)
 
     def settings(self, record: Record) -> PartitionSettings:
         """See `LayoutKind.settings`."""
-        return parse_settings(record)
+        static, seed = record.value("static", float), record.value("seed", int)
+        try:
+            return PartitionSettings(
+                record.text("method"), record.whole("parts"), static,
+                record.value("train_first", bool), seed, record.text("file"),
+            )  # fmt: skip
+        except ConfigError as error:
+            raise record.error(f"is refused: {error}") from None
 
     def check_store(self, info: PartitionInfo, root: Path, store: Store) -> None:
         """See `LayoutKind.check_store`."""
@@ -326,34 +313,8 @@ PARTITIONS = PartitionKind(
 )  # fmt: skip
 
 
-def _check(info: PartitionInfo, top: Record) -> None:
-    """Check that the arrays have the dtypes and shapes that follow from the numbers.
-
-    Raises:
-        StoreError: one has others.
-    """
-    if not max(info.num_static, info.num_parts) <= info.num_nodes:
-        raise top.error("has more static nodes or partitions than nodes")
-    static_edges = info.arrays["static_indices"].shape[0]
-    expected = array_infos(
-        info.num_nodes, info.num_edges, info.num_parts, info.num_static, static_edges,
-        info.arrays["x"],
-    )  # fmt: skip
-    for name, array in expected.items():
-        found = info.arrays[name]
-        if (found.dtype, found.shape) != (array.dtype, array.shape):
-            raise top.error(
-                f"has {name} as {found.dtype} {list(found.shape)} instead of {array.dtype} "
-                f"{list(array.shape)}"
-            )
-
-
 def partitioned_path(store: Store, name: str) -> Path:
-    """The folder of a store's partitions.
-
-    Args:
-        store: the store.
-        name: the folder's name.
+    """The folder `name` of a store's partitions.
 
     Raises:
         ConfigError: a folder cannot have that name.

@@ -10,22 +10,20 @@ When not to use it: for a graph that fits in memory many times over; METIS cuts 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
-from gnndrive.common.io.small_files import PART
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import Progress
-from gnndrive.store.partitioned.arrays import last_pass, map_part, remove, write_part, zeros
-from gnndrive.store.partitioned.symmetric import BYTES_A_PART, SymmetricLists
+from gnndrive.store.partitioned.arrays import PART, last_pass, map_part, remove, write_part, zeros
+from gnndrive.store.partitioned.symmetric import SymmetricLists
 
 PASSES = 10
+BYTES_A_PART = 32  # native/ldg.c: a size, two places of the tournament, a count, a number
 _STILL = 100  # the passes end when fewer than a hundredth of the nodes move
 _SLACK_PERCENT = 5
 
@@ -48,8 +46,7 @@ def assign_ldg(
     Args:
         lists: the symmetric lists of the graph.
         folder: for `part.npy` and the files of the passes, each `part.npy.NUMBER`.
-        nodes: how many nodes there are.
-        parts: how many partitions.
+        nodes, parts: how many nodes and partitions there are.
         report: called as report("ldg pass NUMBER", nodes done, nodes).
 
     Raises:
@@ -61,22 +58,18 @@ def assign_ldg(
     before = folder / f"{PART}.{last}"
     part[:] = map_part(before, nodes) if last else -1
     for number in range(last + 1, PASSES + 1):
-        moved = _run_pass(lists, part, parts, partial(_tell, report, number, nodes))
+        moved = _run_pass(lists, part, parts, number, report)
         if number == PASSES or moved * _STILL < nodes:
             break
         after = folder / f"{PART}.{number}"
-        write_part(after, part)
+        write_part(after, nodes, [part])
         remove(before)
         before = after
-    write_part(folder / PART, part)
-
-
-def _tell(report: Progress, number: int, nodes: int, done: int) -> None:
-    report(f"ldg pass {number}", done, nodes)
+    write_part(folder / PART, nodes, [part])
 
 
 def _run_pass(
-    lists: SymmetricLists, part: Int32Array, parts: int, tell: Callable[[int], object]
+    lists: SymmetricLists, part: Int32Array, parts: int, number: int, report: Progress
 ) -> int:
     """Go through all nodes once; returns how many have moved."""
     nodes, error = len(part), ffi.new("int *")
@@ -91,7 +84,7 @@ def _run_pass(
                 done = lib.gd_ldg_feed(state, numbers, len(chunk), lists.index_bytes)
                 if done < 0:
                     break
-                tell(done)
+                report(f"ldg pass {number}", done, nodes)
         if done != nodes:
             raise StoreError(
                 f"{lists.path} is damaged: remove {lists.path and lists.path.parent}, and "

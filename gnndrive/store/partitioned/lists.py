@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,22 @@ from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.records import Int64Array, TableFile
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress
+from gnndrive.store.format import DATA_OFFSET
+from gnndrive.store.layout.arrays import Ids, table_file
 from gnndrive.store.layout.row_writer import BUFFERS, RowWriter, buffer_bytes
-from gnndrive.store.layout.rows import SUFFIX, SYNC_BYTES, RowRecord, budget_for, load_record
+from gnndrive.store.layout.rows import SUFFIX, SYNC_BYTES, RowRecord, budget_for, place_in
 from gnndrive.store.layout.table_parts import Part, TableParts
-from gnndrive.store.partitioned.arrays import Ids, map_numbers, numbers, zeros
+from gnndrive.store.partitioned.arrays import Unfinished, numbers, zeros
 from gnndrive.store.partitioned.format import HOT_SHARE
-from gnndrive.store.partitioned.renumbering import PART_BYTES, checked, find, no_such_node
+from gnndrive.store.partitioned.renumbering import PART_BYTES, checked, no_such_node
 from gnndrive.store.reader import Store
+
+LISTS, STATIC_LISTS = "lists", "static lists"
+_DIRTY_BYTES = 16 << 20
+_STEP = 1 << 20
+
+
+# ---- the lists in the new order
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class Slice:
 
 
 class NewLists:
-    """See the module.
+    """The slices of `indices` that parts of the store's indices make.
 
     Args:
         store: the store.
@@ -79,11 +87,10 @@ class NewLists:
     ) -> None:  # fmt: skip
         self._store, self._order, self._place, self._codes = store, order, place, codes
         self._pointers, self._file = store.index_pointers, store.edges().indices_file
-        ends = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        ends = pairwise(bounds.tolist())
         self._filled = [(p, low, high) for p, (low, high) in enumerate(ends) if low < high]
         self.begins = edge_bounds[:-1].copy()
         self._lists: Any = None
-        self._room = 0
         before = Part(0, first, np.empty(0, np.uint8))
         for partition, low, high in self._filled if first else ():
             self.begins[partition] += self._begin(before, low, high)
@@ -96,11 +103,11 @@ class NewLists:
             StoreError: `order` has the id of no node.
         """
         first, last = part.first, part.first + part.count
-        low_node = find(self._pointers, first, "right") - 1
-        high_node = find(self._pointers, last)
+        low_node = place_in(self._pointers, first, "right") - 1
+        high_node = place_in(self._pointers, last)
         for partition, start, stop in self._filled:
             ids = self._order[start:stop]
-            low, high = start + find(ids, low_node), start + find(ids, high_node)
+            low, high = start + place_in(ids, low_node), start + place_in(ids, high_node)
             if low < high and (count := self._begin(part, low, high)):
                 yield Slice(partition, int(self.begins[partition]), count, low)
                 self.begins[partition] += count
@@ -128,7 +135,7 @@ class NewLists:
         return checked(total, lambda: "order.npy has ids of no nodes: partition the store again")
 
 
-_STEP = 1 << 20
+# ---- copies of the static nodes' lists
 
 
 def list_starts(store: Store, order: Ids, place: Ids, statics: int) -> Int64Array:
@@ -150,26 +157,23 @@ def list_starts(store: Store, order: Ids, place: Ids, statics: int) -> Int64Arra
 
 
 def static_windows(
-    indices: TableFile,
-    starts: Int64Array,
-    bounds: Int64Array,
-    window_bytes: int,
+    indices: TableFile, starts: Int64Array, bounds: Int64Array, nbytes: int,
     told: Callable[[int], None],
-) -> Iterator[tuple[int, Ids]]:
+) -> Iterator[tuple[int, Ids]]:  # fmt: skip
     """Yield `static_indices` in stretches: the position of the first entry, and the codes.
 
     Args:
         indices: the file of lists in the new order.
         starts: where the list of each rank begins in it, int64 [K].
         bounds: where the copy of each list begins, int64 [K + 1].
-        window_bytes: bytes of a stretch, at most.
+        nbytes: bytes of a stretch, at most.
         told: called with the entries of `indices` that were read in each part.
 
     Raises:
         ReadError, StoreError: `indices` cannot be read.
     """
     width = indices.row_bytes
-    step = max(window_bytes // width, 1)
+    step = max(nbytes // width, 1)
     window = zeros(min(step, int(bounds[-1])), indices.dtype)
     for first in range(0, int(bounds[-1]), step):
         last = min(first + step, int(bounds[-1]))
@@ -205,50 +209,7 @@ def _copy(
             told(part.count)
 
 
-LISTS, STATIC_LISTS = "lists", "static lists"
-_DIRTY_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A partitioned folder while it is written.
-
-    Attributes:
-        root: the hidden folder.
-        store: the store.
-        infos: its arrays by name.
-        memory: bytes that may be used besides the store's index pointers.
-        report: called as report(phase, done, total).
-    """
-
-    root: Path
-    store: Store
-    infos: dict[str, ArrayInfo]
-    memory: int
-    report: Progress
-
-    def numbers(self, name: str) -> Ids:
-        """Map an array that is written."""
-        return map_numbers(self.root, self.infos[name])
-
-    def small(self, name: str) -> Int64Array:
-        """Read an array of int64."""
-        return np.array(self.numbers(name), np.int64)
-
-    def file(self, name: str) -> TableFile:
-        """Where the rows of an array lie."""
-        info = self.infos[name]
-        path = str(self.root / info.file)
-        return TableFile(
-            path, DATA_OFFSET, info.shape[0], info.row_bytes, info.dtype, info.shape[1:]
-        )
-
-    def in_memory(self, name: str) -> Ids:
-        """Read an array that is looked up at random."""
-        info = self.infos[name]
-        found = zeros(info.shape[0], info.storage)
-        found[:] = self.numbers(name)
-        return found
+# ---- writing
 
 
 def write_lists(folder: Unfinished) -> None:
@@ -258,12 +219,13 @@ def write_lists(folder: Unfinished) -> None:
         StoreError: the disk is full or failed, or the store is damaged.
         ReadError: the store cannot be read.
     """
-    name, record = "indices", _record(folder, "indices")
+    record, at_record = _record(folder, "indices")
     if record.ended:
         return
-    store, info = folder.store, folder.infos[name]
-    file, path = store.edges().indices_file, folder.root / info.file
-    place, order = folder.in_memory("place"), folder.numbers("order")
+    store, info, path = folder.store, folder.infos["indices"], folder.path("indices")
+    file, order = store.edges().indices_file, folder.numbers("order")
+    place = zeros(store.num_nodes, folder.infos["place"].storage)
+    place[:] = folder.numbers("place")
     lists = NewLists(
         store, order, place, folder.small("bounds"), folder.small("edge_bounds"),
         store.num_nodes + folder.infos["home"].shape[0], record.rows,
@@ -282,9 +244,9 @@ def write_lists(folder: Unfinished) -> None:
                 if (record.rows - saved) * file.row_bytes >= SYNC_BYTES:
                     writer.sync()
                     saved = record.rows
-                    _save(folder, name, record)
+                    record.save(at_record)
         writer.sync()
-    _end(folder, name, record)
+    record.end(at_record)
 
 
 def write_static_lists(folder: Unfinished) -> None:
@@ -294,29 +256,32 @@ def write_static_lists(folder: Unfinished) -> None:
         StoreError: the disk is full or failed.
         ReadError: `indices` cannot be read.
     """
-    name, record = "static_indices", _record(folder, "static_indices")
+    record, at_record = _record(folder, "static_indices")
     if record.ended:
         return
-    info, bounds = folder.infos[name], folder.small("static_bounds")
-    place, statics = folder.numbers("place"), len(bounds) - 1
-    starts = list_starts(folder.store, folder.numbers("order"), place, statics)
-    done, total = 0, int(folder.infos["indices"].shape[0])
+    info, bounds = folder.infos["static_indices"], folder.small("static_bounds")
+    path, statics = folder.path("static_indices"), len(bounds) - 1
+    starts = list_starts(folder.store, folder.numbers("order"), folder.numbers("place"), statics)
+    indices = table_file(folder.root, folder.infos["indices"])
     window = window_bytes(folder.memory, statics)
     passes = -(-info.shape[0] * info.row_bytes // window)
+    done, total = 0, passes * indices.row_count
     with RowWriter(folder.root, info.row_bytes, _DIRTY_BYTES) as writer:
 
         def told(count: int) -> None:
             nonlocal done
             done += count
-            folder.report(STATIC_LISTS, min(done, passes * total), passes * total)
+            folder.report(STATIC_LISTS, min(done, total), total)
 
-        windows = static_windows(folder.file("indices"), starts, bounds, window, told)
-        for first, codes in windows:
-            at = DATA_OFFSET + first * info.row_bytes
-            writer.fill(folder.root / info.file, at, len(codes), partial(_take, codes))
+        for first, codes in static_windows(indices, starts, bounds, window, told):
+
+            def fill(done: int, count: int, out: Bytes, codes: Ids = codes) -> None:
+                out[:] = codes[done : done + count].view(np.uint8)
+
+            writer.fill(path, DATA_OFFSET + first * info.row_bytes, len(codes), fill)
         writer.sync()
-    folder.report(STATIC_LISTS, passes * total, passes * total)
-    _end(folder, name, record)
+    folder.report(STATIC_LISTS, total, total)
+    record.end(at_record)
 
 
 def window_bytes(memory: int, statics: int) -> int:
@@ -325,66 +290,47 @@ def window_bytes(memory: int, statics: int) -> int:
     return max(memory - used, 1 << 20)
 
 
-def _take(codes: Ids, done: int, count: int, out: Bytes) -> None:
-    out[:] = codes[done : done + count].view(np.uint8)
-
-
-def _record(folder: Unfinished, name: str) -> RowRecord:
-    """What of an array is durable."""
-    info = folder.infos[name]
+def _record(folder: Unfinished, name: str) -> tuple[RowRecord, Path]:
+    """What of an array is durable, and the file that says so."""
+    path, at = folder.path(name), folder.root / f"{name}{SUFFIX}"
     try:
-        key = f"{info.file} {os.stat(folder.root / info.file).st_ino}"
-        record = load_record(folder.root / f"{name}{SUFFIX}", key, 0)
-    except OSError as error:
-        raise write_failure(folder.root / info.file, error) from error
-    record.files = [info.file]
-    return record
-
-
-def _end(folder: Unfinished, name: str, record: RowRecord) -> None:
-    """Sync the file by itself, because kernels before 5.8 report failed writes only there."""
-    path = folder.root / folder.infos[name].file
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        record = RowRecord.load(at, f"{path.name} {os.stat(path).st_ino}", 0)
     except OSError as error:
         raise write_failure(path, error) from error
-    record.ended = True
-    _save(folder, name, record)
+    record.files = [path.name]
+    return record, at
 
 
-def _save(folder: Unfinished, name: str, record: RowRecord) -> None:
-    path = folder.root / f"{name}{SUFFIX}"
-    try:
-        record.save(path)
-    except OSError as error:
-        raise write_failure(path, error) from error
+# ---- edges inside
 
 
 class Shares:
-    """See the module.
+    """Counts edges inside partitions from codes.
 
     Args:
         home, bounds, edge_bounds: the arrays of a partitioned folder.
         nodes: how many nodes there are.
+        codes: the dtype of `indices`.
     """
 
     def __init__(
-        self, home: Int64Array, bounds: Int64Array, edge_bounds: Int64Array, nodes: int
-    ) -> None:
+        self, home: Int64Array, bounds: Int64Array, edge_bounds: Int64Array, nodes: int,
+        codes: np.dtype[Any],
+    ) -> None:  # fmt: skip
         self._home, self._bounds, self._edge_bounds, self._nodes = home, bounds, edge_bounds, nodes
+        self._dtype = codes
         self._hot = min(round(HOT_SHARE * nodes), len(home))
         self._found, self._edges = np.zeros(2, np.int64), 0
 
-    def add(self, codes: Ids) -> None:
-        """Count the next codes of `indices`.
+    def each(self, name: str, offset: int, content: Bytes) -> None:
+        """Count the next codes of `indices`, whose header comes first; see `checksums`.
 
         Raises:
             StoreError: a code is out of range.
         """
+        if name != "indices" or not offset:
+            return
+        codes = content.view(self._dtype)
         first, last = self._edges, self._edges + len(codes)
         part = int(np.searchsorted(self._edge_bounds, first, "right")) - 1
         while first < last:
@@ -400,12 +346,7 @@ class Shares:
             first, part = end, part + 1
         self._edges = last
 
-    @property
-    def inside(self) -> float:
-        """The share of in-edges that come from the partition of their target."""
-        return int(self._found[0]) / max(self._edges, 1)
-
-    @property
-    def hot(self) -> float:
-        """See `PartitionInfo.share_hot`."""
-        return int(self._found[1]) / max(self._edges, 1)
+    def found(self) -> tuple[float, float]:
+        """`share_inside` and `share_hot`, see `PartitionInfo`."""
+        inside, hot = self._found.tolist()
+        return inside / max(self._edges, 1), hot / max(self._edges, 1)

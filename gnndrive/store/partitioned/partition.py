@@ -20,25 +20,24 @@ rows and lists then lie twice on disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.io.direct_file import Bytes
-from gnndrive.common.io.hashing import hash_file
 from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.memory import available_memory, format_size, least_text, parse_size
-from gnndrive.common.records import Int32Array
 from gnndrive.store.format import DATA_OFFSET, Progress
-from gnndrive.store.layout.arrays import LayoutArray, Maps, StoredIds
+from gnndrive.store.layout.arrays import LayoutArray, Maps, StoredIds, checksums
 from gnndrive.store.layout.folder import LayoutFolder
 from gnndrive.store.layout.rows import MEMORY_MIN, Output, RowPacking, reserve
 from gnndrive.store.layout.table_parts import SUM_MODULUS
+from gnndrive.store.partitioned.arrays import Unfinished
 from gnndrive.store.partitioned.assign import GivenParts, assign, choose_method, default_parts
 from gnndrive.store.partitioned.format import (
     ARRAYS,
+    MEND,
     METHODS,
     PARTITIONS,
     STATIC_DEFAULT,
@@ -48,128 +47,17 @@ from gnndrive.store.partitioned.format import (
     array_infos,
     partitioned_path,
 )
-from gnndrive.store.partitioned.lists import Shares, Unfinished, write_lists, write_static_lists
+from gnndrive.store.partitioned.lists import Shares, write_lists, write_static_lists
 from gnndrive.store.partitioned.renumbering import write_order, write_static
 from gnndrive.store.partitioned.symmetric import pointer_bytes
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import size_of
 
-Part = Callable[[], Int32Array]
-"""Returns the partition of each node, int32 [N]; called unless the new ids are written already."""
-
 CHECK = "check"
+MEMORY_DEFAULT = 1 << 30
 LESS = "give a smaller share of static nodes (--static), or copy the store to a larger disk"
 _BYTES_A_NODE, _BYTES_A_STATIC_NODE = 8, 72
-
-
-def static_nodes(nodes: int, settings: PartitionSettings) -> int:
-    """The number of static nodes, K."""
-    return round(settings.static * nodes)
-
-
-def write(
-    store: Store, part: Part, settings: PartitionSettings, folder: LayoutFolder[PartitionInfo],
-    memory: int, report: Progress,
-) -> PartitionInfo:  # fmt: skip
-    """Write the partitioned folder of a homogeneous store with x, or go on after a kill.
-
-    Args:
-        store: the store.
-        part: see `Part`.
-        settings: what the folder is made with.
-        folder: the hidden folder, entered and not finished; it is finished here.
-        memory: bytes that may be used: the index pointers, 8 bytes a node and 72 a static node
-            (12 and more from 2^31 nodes on), and at least 64 MiB.
-        report: called as report(phase, done, total).
-
-    Returns:
-        The content of partition.json.
-
-    Raises:
-        ConfigError: `memory` is too little.
-        StoreError: the disk is full, or the store is damaged or has changed.
-        ReadError: the store cannot be read.
-    """
-    statics = static_nodes(store.num_nodes, settings)
-    least = pointer_bytes(store) + _BYTES_A_STATIC_NODE * statics + MEMORY_MIN
-    least += store.num_nodes * (_BYTES_A_NODE if store.num_nodes < 1 << 30 else 16)
-    if memory < least:
-        raise ConfigError(
-            f"memory={format_size(memory)} is too little to partition {store.num_nodes:,} nodes: "
-            f"give at least {least_text(least)}"
-        )
-    counts = store.num_nodes, store.num_edges, settings.parts, statics
-    infos = array_infos(*counts, 0, store.info.arrays[TABLE])
-    made = Unfinished(folder.path, store, infos, memory - pointer_bytes(store), report)
-    missing = sum(info.nbytes for info in infos.values()) - size_of(folder.path)
-    if missing > free_bytes(folder.path):
-        raise disk_full(folder.path, missing, LESS)
-    if not (folder.path / infos["bounds"].file).exists():
-        write_order(folder.path, infos, store, part(), report)
-    if not (folder.path / infos["home"].file).exists():
-        write_static(folder.path, infos, store, report)
-    static_edges = int(made.small("static_bounds")[-1])
-    infos = array_infos(*counts, static_edges, store.info.arrays[TABLE])
-    made = replace(made, infos=infos)
-    rows = _rows(made)
-    long = [infos[name] for name in ("indices", "static_indices", "x")]
-    reserve(folder.path, long, rows.spool_bytes, LESS)
-    write_lists(made)
-    write_static_lists(made)
-    total = sum(rows.run(report)) % SUM_MODULUS
-    store.check_unchanged()
-    return folder.finish(_describe(made, settings, f"sum64:{total:016x}"))
-
-
-def _rows(made: Unfinished) -> RowPacking:
-    """What writes the rows of x in the new order, and those of the static nodes behind them. These
-    are an output of their own, because they ascend nowhere."""
-    x, order = made.store.table("x"), made.infos["order"]
-    file, nodes, rows = made.root / made.infos["x"].file, made.store.num_nodes, order.shape[0]
-    ids = StoredIds(Maps(), made.root / order.file, 0, rows, order.storage)
-    outputs = [
-        Output(file, DATA_OFFSET + low * x.row_bytes, ids.part(low, high))
-        for low, high in ((0, nodes), (nodes, rows))
-    ]
-    identity = made.store.info.arrays[TABLE].sha256
-    return RowPacking(x, outputs, made.root, "x", made.memory, identity)
-
-
-def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> PartitionInfo:
-    """Read what was written, but x, and make the content of partition.json.
-
-    Raises:
-        StoreError: a file is not what was written.
-        ReadError: the disk failed.
-    """
-    infos, home = made.infos, made.small("home")
-    store = made.store
-    counted = Shares(home, made.small("bounds"), made.small("edge_bounds"), store.num_nodes)
-    hashed = [name for name in ARRAYS if name != "x"]
-    done, total = 0, sum(infos[name].nbytes for name in hashed)
-    checksums = {"x": sum_of_x}
-    for name in hashed:
-
-        def each(offset: int, content: Bytes, name: str = name, done: int = done) -> None:
-            if name == "indices" and offset:
-                counted.add(content.view(infos[name].storage))
-            made.report(CHECK, done + offset + content.size, total)
-
-        checksums[name] = hash_file(made.root / infos[name].file, infos[name].nbytes, each)
-        done += infos[name].nbytes
-    arrays = {
-        name: LayoutArray(name, info.dtype, info.shape, checksums[name])
-        for name, info in infos.items()
-    }
-    made.report(CHECK, total, total)
-    return PartitionInfo(
-        store.identity, settings, store.num_nodes, store.num_edges, len(home), counted.inside,
-        counted.hot, arrays,
-    )  # fmt: skip
-
-
-MEMORY_DEFAULT = 1 << 30
 
 
 def partition(
@@ -238,13 +126,7 @@ def partition(
     ):
         if folder.finished is not None:
             return folder.finished
-
-        def part() -> Int32Array:
-            if given is not None:
-                given.write(folder.path)
-            return assign(opened, settings, folder.path, room, told)
-
-        return write(opened, part, settings, folder, room, told)
+        return _write(opened, given, settings, folder, room, told)
 
 
 def _with_method(
@@ -262,11 +144,6 @@ def _with_method(
 
 
 def _check_store(store: Store) -> None:
-    """Refuse what cannot be partitioned.
-
-    Raises:
-        ConfigError: the store is heterogeneous, has no x, or no nodes.
-    """
     if store.is_hetero:
         raise ConfigError(
             f"{store.path} is heterogeneous, and only stores with one type of nodes can be "
@@ -296,3 +173,78 @@ def _check_parts(store: Store, settings: PartitionSettings, given: GivenParts | 
                 "train_first= is for partitions that are drawn at random, and the file says which "
                 "there are: leave it out"
             )
+
+
+def _write(
+    store: Store, given: GivenParts | None, settings: PartitionSettings,
+    folder: LayoutFolder[PartitionInfo], memory: int, report: Progress,
+) -> PartitionInfo:  # fmt: skip
+    """Write a folder that is not finished, or go on after a kill, and finish it.
+
+    `memory` is for the index pointers, 8 bytes a node and 72 a static node (12 and more from 2^31
+    nodes on), and at least 64 MiB.
+    """
+    nodes, statics = store.num_nodes, round(settings.static * store.num_nodes)
+    least = pointer_bytes(store) + _BYTES_A_STATIC_NODE * statics + MEMORY_MIN
+    least += nodes * (_BYTES_A_NODE if nodes < 1 << 30 else 16)
+    if memory < least:
+        raise ConfigError(
+            f"memory={format_size(memory)} is too little to partition {nodes:,} nodes: "
+            f"give at least {least_text(least)}"
+        )
+    counts = nodes, store.num_edges, settings.parts, statics
+    infos = array_infos(*counts, 0, store.info.arrays[TABLE])
+    made = Unfinished(folder.path, store, infos, memory - pointer_bytes(store), report)
+    missing = sum(info.nbytes for info in infos.values()) - size_of(folder.path)
+    if missing > free_bytes(folder.path):
+        raise disk_full(folder.path, missing, LESS)
+    if not made.path("bounds").exists():
+        if given is not None:
+            given.write(folder.path)
+        write_order(made, assign(store, settings, folder.path, memory, report))
+    if not made.path("home").exists():
+        write_static(made)
+    static_edges = int(made.small("static_bounds")[-1])
+    infos = array_infos(*counts, static_edges, store.info.arrays[TABLE])
+    made = replace(made, infos=infos)
+    rows = _rows(made)
+    long = [infos[name] for name in ("indices", "static_indices", "x")]
+    reserve(folder.path, long, rows.spool_bytes, LESS)
+    write_lists(made)
+    write_static_lists(made)
+    total = sum(rows.run(report)) % SUM_MODULUS
+    store.check_unchanged()
+    return folder.finish(_describe(made, settings, f"sum64:{total:016x}"))
+
+
+def _rows(made: Unfinished) -> RowPacking:
+    """What writes the rows of x in the new order, and those of the static nodes behind them. These
+    are an output of their own, because they ascend nowhere."""
+    x, order = made.store.table("x"), made.infos["order"]
+    nodes, rows = made.store.num_nodes, order.shape[0]
+    ids = StoredIds(Maps(), made.path("order"), 0, rows, order.storage)
+    outputs = [
+        Output(made.path("x"), DATA_OFFSET + low * x.row_bytes, ids.part(low, high))
+        for low, high in ((0, nodes), (nodes, rows))
+    ]
+    identity = made.store.info.arrays[TABLE].sha256
+    return RowPacking(x, outputs, made.root, "x", made.memory, identity)
+
+
+def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> PartitionInfo:
+    """Read what was written, but x, and make the content of partition.json."""
+    store, infos, home = made.store, made.infos, made.small("home")
+    shares = Shares(
+        home, made.small("bounds"), made.small("edge_bounds"), store.num_nodes,
+        infos["indices"].storage,
+    )  # fmt: skip
+    hashed = [infos[name] for name in ARRAYS if name != "x"]
+    told = partial(made.report, CHECK)
+    found = {"x": sum_of_x, **dict(checksums(made.root, hashed, MEND, told, shares.each))}
+    arrays = {
+        name: LayoutArray(name, info.dtype, info.shape, found[name]) for name, info in infos.items()
+    }
+    return PartitionInfo(
+        store.identity, settings, store.num_nodes, store.num_edges, len(home), *shares.found(),
+        arrays,
+    )  # fmt: skip

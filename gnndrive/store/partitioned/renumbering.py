@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,9 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.io.direct_file import PAGE_BYTES
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.store.format import ArrayInfo, Progress
+from gnndrive.store.format import Progress
 from gnndrive.store.layout.table_parts import TableParts
-from gnndrive.store.partitioned.arrays import Ids, map_numbers, numbers, write_array, zeros
+from gnndrive.store.partitioned.arrays import Unfinished, numbers, zeros
 from gnndrive.store.reader import Store
 
 ORDER, OUT_EDGES, STATIC = "order", "out-edges", "static nodes"
@@ -52,30 +51,21 @@ def no_such_node(store: Store) -> str:
     )
 
 
-def write_order(
-    root: Path, infos: dict[str, ArrayInfo], store: Store, part: Int32Array, report: Progress
-) -> None:
-    """Write order, edge_bounds and bounds, the last of them last.
-
-    Args:
-        root: the folder.
-        infos: its arrays.
-        store: the store.
-        part: the partition of each node, [N].
-        report: called as report("out-edges", edges done, edges), then as report("order", nodes
-            done, nodes).
+def write_order(folder: Unfinished, part: Int32Array) -> None:
+    """Write order, edge_bounds and bounds, the last of them last, from the partition of each node.
 
     Raises:
         StoreError: a node is in no partition, the store is damaged, or the disk is full.
         ReadError: the store cannot be read.
     """
+    store, infos = folder.store, folder.infos
     parts, nodes = infos["bounds"].shape[0] - 1, store.num_nodes
-    hot = hottest(out_edges(store, report), infos["home"].shape[0])
+    hot = hottest(out_edges(store, folder.report), infos["home"].shape[0])
     pointers = store.index_pointers
     counts, entries = np.zeros((2, parts), np.int64)
 
     def wrong() -> str:
-        return f"a node is in no partition: remove {root}, and partition the store again"
+        return f"a node is in no partition: remove {folder.root}, and partition the store again"
 
     for start in range(0, nodes, _STEP):
         block = np.ascontiguousarray(part[start : start + _STEP], np.int32)
@@ -83,7 +73,7 @@ def write_order(
         into = pointer(counts), pointer(entries)
         code = lib.gd_partition_count(pointer(block), len(block), parts, rest, *into)
         checked(code, wrong)
-        report(ORDER, (start + len(block)) // 2, nodes)
+        folder.report(ORDER, (start + len(block)) // 2, nodes)
     bounds, edge_bounds = _bounds(counts), _bounds(entries)
     order = np.empty(nodes + len(hot), infos["order"].storage)
     order[nodes:] = hot
@@ -93,29 +83,23 @@ def write_order(
         ends = pointer(bounds[1:]), pointer(cursor), ffi.cast("void *", order.ctypes.data), wide
         code = lib.gd_partition_order(pointer(block), len(block), start, parts, *ends)
         checked(code, wrong)
-        report(ORDER, (nodes + start + len(block)) // 2, nodes)
-    write_array(root, infos["order"], order)
-    write_array(root, infos["edge_bounds"], edge_bounds)
-    write_array(root, infos["bounds"], bounds)
+        folder.report(ORDER, (nodes + start + len(block)) // 2, nodes)
+    folder.write("order", order)
+    folder.write("edge_bounds", edge_bounds)
+    folder.write("bounds", bounds)
 
 
-def write_static(root: Path, infos: dict[str, ArrayInfo], store: Store, report: Progress) -> None:
-    """Write place, static_bounds and home, the last of them last.
-
-    Args:
-        root: the folder, with `order`.
-        infos: its arrays; the entries of static_indices are not known yet.
-        store: the store.
-        report: called as report("static nodes", nodes done, nodes).
+def write_static(folder: Unfinished) -> None:
+    """Write place, static_bounds and home, the last of them last, from `order`.
 
     Raises:
         StoreError: the disk is full.
     """
-    statics = infos["home"].shape[0]
-    report(STATIC, 0, store.num_nodes)
-    written = map_numbers(root, infos["order"])
+    store, statics = folder.store, folder.infos["home"].shape[0]
+    folder.report(STATIC, 0, store.num_nodes)
+    written = folder.numbers("order")
     order, hot = written[: store.num_nodes], np.array(written[store.num_nodes :])
-    place = zeros(store.num_nodes, infos["place"].storage)
+    place = zeros(store.num_nodes, folder.infos["place"].storage)
     for start in range(0, len(order), _STEP):
         block = order[start : start + _STEP]
         place[block] = np.arange(statics + start, statics + start + len(block))
@@ -123,10 +107,10 @@ def write_static(root: Path, infos: dict[str, ArrayInfo], store: Store, report: 
     place[hot] = np.arange(statics)
     pointers = store.index_pointers
     degrees = pointers[hot + 1].astype(np.int64) - pointers[hot]
-    write_array(root, infos["place"], place)
-    write_array(root, infos["static_bounds"], _bounds(degrees))
-    write_array(root, infos["home"], home)
-    report(STATIC, store.num_nodes, store.num_nodes)
+    folder.write("place", place)
+    folder.write("static_bounds", _bounds(degrees))
+    folder.write("home", home)
+    folder.report(STATIC, store.num_nodes, store.num_nodes)
 
 
 def out_edges(store: Store, report: Progress) -> Counts:
@@ -152,9 +136,10 @@ def hottest(counts: Counts, count: int) -> Int64Array:
     if not count:
         return np.empty(0, np.int64)
     least = np.partition(counts, len(counts) - count)[len(counts) - count]
-    found = [np.flatnonzero(block > least) + at for at, block in _blocks(counts)]
+    blocks = [(at, counts[at : at + _STEP]) for at in range(0, len(counts), _STEP)]
+    found = [np.flatnonzero(block > least) + at for at, block in blocks]
     ties = count - sum(map(len, found))
-    for at, block in _blocks(counts):
+    for at, block in blocks:
         tied = np.flatnonzero(block == least)[:ties] + at
         found.append(tied)
         ties -= len(tied)
@@ -164,16 +149,5 @@ def hottest(counts: Counts, count: int) -> Int64Array:
     return nodes[np.argsort(-counts[nodes].astype(np.int64), kind="stable")]
 
 
-def _blocks(counts: Counts) -> list[tuple[int, Counts]]:
-    return [(at, counts[at : at + _STEP]) for at in range(0, len(counts), _STEP)]
-
-
 def _bounds(counts: Int64Array) -> Int64Array:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
-def find(ids: Ids, value: int, side: str = "left") -> int:
-    """Where `value` is in ascending ids; numpy would convert all of them to int64 otherwise."""
-    if value > np.iinfo(ids.dtype).max:
-        return len(ids)
-    return int(np.searchsorted(ids, ids.dtype.type(value), side))  # type: ignore[call-overload]

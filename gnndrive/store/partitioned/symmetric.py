@@ -33,77 +33,18 @@ from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
+from gnndrive.store.layout.arrays import Ids
 from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import zeros
 from gnndrive.store.reader import Store
 
+COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
 PART_BYTES = (4 << 20) + 2 * PAGE_BYTES
-BUFFER_BYTES = 2 * PART_BYTES
-
-
-class EdgeStream:
-    """The edges of a homogeneous store.
-
-    Args:
-        store: the store; its index pointers are read into memory.
-
-    Attributes:
-        index_bytes: bytes of an index, 4 or 8.
-        nodes, edges: how many there are.
-    """
-
-    def __init__(self, store: Store) -> None:
-        edges = store.edges()
-        self._path, self._pointers = edges.indices_path, edges.index_pointers
-        self._parts = TableParts(edges.indices_file, PART_BYTES)
-        self.index_bytes = edges.indices_file.row_bytes
-        self.nodes, self.edges = store.num_nodes, store.num_edges
-        self._csc = ffi.new("gd_csc *")
-        self._csc.indptr = ffi.cast("void *", self._pointers.ctypes.data)
-        self._csc.indptr_bytes, self._csc.index_bytes = self._pointers.itemsize, self.index_bytes
-        self._csc.nodes, self._csc.edges = self.nodes, self.edges
-
-    def each(self, call: Callable[[Any], int], tell: Callable[[int], object]) -> None:
-        """Give all edges to a C function.
-
-        Args:
-            call: takes a `gd_edges *`, returns 0 or -errno.
-            tell: called with how many edges are done.
-
-        Raises:
-            StoreError: an index is not a node, or the store is damaged.
-            ConfigError: a node has too many edges.
-            ReadError: the store cannot be read.
-            OSError: another error of `call`.
-        """
-        edges = ffi.new("gd_edges *")
-        edges.csc = self._csc
-        with closing(self._parts.parts(0, self.edges)) as parts:
-            for part in parts:
-                edges.sources = ffi.cast("void *", part.rows.ctypes.data)
-                edges.first, edges.count = part.first, part.count
-                try:
-                    check(call(edges), "a pass over the edges")
-                except OSError as error:
-                    raise self._named(error) from error
-                tell(part.first + part.count)
-
-    def _named(self, error: OSError) -> Exception:
-        if error.errno == errno.EOVERFLOW:
-            return ConfigError(
-                f"{self._path}: a node has 2^32 or more edges, and partitions are found for fewer: "
-                "drop duplicates before you import the graph, or give method='random'"
-            )
-        if error.errno != errno.ERANGE:
-            return error
-        return StoreError(
-            f"{self._path} names a node that is not in the store: check it (gnndrive verify), and "
-            "import or copy it again"
-        )
-
-
-BYTES_A_PART = 32  # native/ldg.c: a size, two places of the tournament, a count, a number
-FIXED_BYTES = 2 * BUFFER_BYTES + WRITER_BYTES + (4 << 20)
+FIXED_BYTES = 4 * PART_BYTES + WRITER_BYTES + (4 << 20)
+NUMBERS_MOST = (1 << 32) - 1  # of a range; a place in it is 32 bits
+_CHUNK_NUMBERS = 1 << 20
+# Left for the interpreter and its libraries, which are not counted, where more ranges cost little.
+_SPARE_SHARE, _SPARE_BYTES = 4, 256 << 20
 
 
 def pointer_bytes(store: Store) -> int:
@@ -112,28 +53,15 @@ def pointer_bytes(store: Store) -> int:
 
 
 def require(memory: int, least: int, what: str) -> None:
-    """Check that the memory suffices.
-
-    Args:
-        memory: bytes that may be used.
-        least: bytes that are needed.
-        what: what needs them, for the error.
+    """Check that `memory` bytes suffice for `what`, which needs at least `least`.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: they do not.
     """
     if memory < least:
         raise ConfigError(
             f"memory={format_size(memory)} is too little {what}: give at least {least_text(least)}"
         )
-
-
-COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
-NUMBERS_MOST = (1 << 32) - 1  # of a range; a place in it is 32 bits
-_CHUNK_NUMBERS = 1 << 20
-# Left for the interpreter and its libraries, which are not counted, where more ranges cost little.
-_SPARE_SHARE, _SPARE_BYTES = 4, 256 << 20
-Numbers = npt.NDArray[Any]
 
 
 class SymmetricLists:
@@ -146,7 +74,7 @@ class SymmetricLists:
     """
 
     def __init__(
-        self, path: Path | None, numbers: Numbers | None, index_bytes: int, nodes: int
+        self, path: Path | None, numbers: Ids | None, index_bytes: int, nodes: int
     ) -> None:
         self.path, self.index_bytes, self._numbers = path, index_bytes, numbers
         count = 0 if numbers is None else len(numbers)
@@ -155,7 +83,7 @@ class SymmetricLists:
         self._count, self.entries = count, count - nodes
         self._parts: TableParts | None = None
 
-    def chunks(self) -> Generator[Numbers, None, None]:
+    def chunks(self) -> Generator[Ids, None, None]:
         """Yield all numbers in order; a list may be cut anywhere. Close it if you leave it early.
 
         Raises:
@@ -188,7 +116,7 @@ def symmetric_lists(
         store: the store.
         path: the file, if the lists do not fit in memory; another call goes on with a file that an
             earlier one has left.
-        memory: bytes that may be used, see `budget`.
+        memory: bytes that may be used, see the module.
         report: called as report(phase, done, total).
         later: bytes that the caller will use beside the lists.
         in_file: whether to write the file in any case.
@@ -203,8 +131,7 @@ def symmetric_lists(
         return SymmetricLists(path, None, width, nodes)
     making = _Making(store, memory, report)
     making.count()
-    numbers = making.numbers
-    if not in_file and numbers <= making.most(max(making.own, later)):
+    if not in_file and making.numbers <= making.most(max(making.own, later)):
         return SymmetricLists(None, making.in_memory(), width, nodes)
     making.write(path)
     return SymmetricLists(path, None, width, nodes)
@@ -218,8 +145,10 @@ class _Making:
         self._fixed = FIXED_BYTES + pointer_bytes(store)
         self.own = memory_of(store.num_nodes)
         self._require(0)
-        self._stream = EdgeStream(store)
-        self._width = self._stream.index_bytes
+        edges = store.edges()
+        self._pointers, self._path = edges.index_pointers, edges.indices_path
+        self._parts = TableParts(edges.indices_file, PART_BYTES)
+        self._width, self._edges = edges.indices_file.row_bytes, store.num_edges
         self._counts = zeros(store.num_nodes, np.uint32)
         self._seen = np.zeros(store.num_nodes // 8 + 1, np.uint8)
 
@@ -227,18 +156,47 @@ class _Making:
         least = self._fixed + self.own + longest
         require(self._memory, least, f"to partition {self._store.num_nodes:,} nodes")
 
+    def _each(self, call: Callable[[Any], int], tell: Callable[[int], object]) -> None:
+        """Give all edges, in the order of their CSC positions, to a C function, which takes a
+        `gd_edges *`; `tell` is called with how many edges are done."""
+        csc, edges = ffi.new("gd_csc *"), ffi.new("gd_edges *")
+        csc.indptr = ffi.cast("void *", self._pointers.ctypes.data)
+        csc.indptr_bytes, csc.index_bytes = self._pointers.itemsize, self._width
+        csc.nodes, csc.edges, edges.csc = self._store.num_nodes, self._edges, csc
+        with closing(self._parts.parts(0, self._edges)) as parts:
+            for part in parts:
+                edges.sources = ffi.cast("void *", part.rows.ctypes.data)
+                edges.first, edges.count = part.first, part.count
+                try:
+                    check(call(edges), "a pass over the edges")
+                except OSError as error:
+                    raise self._named(error) from error
+                tell(part.first + part.count)
+
+    def _named(self, error: OSError) -> Exception:
+        if error.errno == errno.EOVERFLOW:
+            return ConfigError(
+                f"{self._path}: a node has 2^32 or more edges, and partitions are found for fewer: "
+                "drop duplicates before you import the graph, or give method='random'"
+            )
+        if error.errno != errno.ERANGE:
+            return error
+        return StoreError(
+            f"{self._path} names a node that is not in the store: check it (gnndrive verify), and "
+            "import or copy it again"
+        )
+
     def count(self) -> None:
         """Count the entries of each node; `numbers` is then how many numbers the lists have, their
         duplicates included."""
-        counts, edges = _uint32(self._counts), self._stream.edges
-        self._stream.each(
+        counts = _uint32(self._counts)
+        self._each(
             lambda part: int(lib.gd_symmetric_count(part, counts)),
-            lambda done: self._report(COUNT, done, edges),
+            lambda done: self._report(COUNT, done, self._edges),
         )
-        nodes = self._store.num_nodes
         self._longest = int(self._counts.max(initial=0)) + 1
         self._require(self._longest * self._width)
-        self.numbers = int(self._counts.sum(dtype=np.int64)) + nodes
+        self.numbers = int(self._counts.sum(dtype=np.int64)) + self._store.num_nodes
 
     def most(self, other: int) -> int:
         """How many numbers may be in memory at a time, beside `other` bytes."""
@@ -246,15 +204,15 @@ class _Making:
         comfortable = (left - min(left // _SPARE_SHARE, _SPARE_BYTES)) // self._width
         return min(max(comfortable, self._longest), NUMBERS_MOST)
 
-    def in_memory(self) -> Numbers:
+    def in_memory(self) -> Ids:
         """The lists of all nodes, in memory."""
-        lists = self._room(self.numbers)
-        self._done, self._total = 0, self._stream.edges
+        lists = zeros(self.numbers, f"int{8 * self._width}")
+        self._done, self._total = 0, self._edges
         return lists[: self._make(0, self._store.num_nodes, lists)]
 
     def write(self, path: Path) -> None:
         """Write the lists of all nodes to a file, durably."""
-        nodes, first = self._store.num_nodes, 0
+        nodes = self._store.num_nodes
         most = min(self.most(self.own), self.numbers)
         if free_bytes(path.parent) < self.numbers * self._width:
             raise disk_full(path.parent, self.numbers * self._width)
@@ -262,26 +220,23 @@ class _Making:
         while ranges[-1] < nodes:
             ranges.append(int(lib.gd_symmetric_fitting(counts, nodes, ranges[-1], most)))
             assert ranges[-1] > ranges[-2], "each list fits"
-        self._done, self._total = 0, self._stream.edges * (len(ranges) - 1)
-        lists = self._room(most)
+        self._done, self._total = 0, self._edges * (len(ranges) - 1)
+        lists = zeros(most, f"int{8 * self._width}")
         with DirectWriter(path, whole=True) as writer:
             for first, last in pairwise(ranges):
                 writer.append(lists[: self._make(first, last, lists)])
             writer.finish()
 
-    def _room(self, numbers: int) -> Numbers:
-        return zeros(numbers, f"int{8 * self._width}")
-
-    def _make(self, first: int, last: int, lists: Numbers) -> int:
+    def _make(self, first: int, last: int, lists: Ids) -> int:
         """Make the lists of the nodes [first, last); returns how many numbers they have."""
         places, into = _uint32(self._counts), ffi.cast("void *", lists.ctypes.data)
         count = int(lib.gd_symmetric_places(places, first, last))
         assert count <= len(lists)
-        self._stream.each(
+        self._each(
             lambda part: int(lib.gd_symmetric_fill(part, first, last, places, into, count)),
             lambda done: self._report(LISTS, self._done + done, self._total),
         )
-        self._done += self._stream.edges
+        self._done += self._edges
         seen = ffi.cast("uint8_t *", self._seen.ctypes.data)
         nodes, width = self._store.num_nodes, self._width
         found = lib.gd_symmetric_close(places, first, last, nodes, width, seen, into, count)

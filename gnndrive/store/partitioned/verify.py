@@ -9,27 +9,35 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from gnndrive.common.errors import StoreError
-from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectReader, page_buffer
-from gnndrive.common.io.hashing import hash_file
+from gnndrive.common.io.direct_file import PAGE_BYTES, DirectReader, page_buffer
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET, Progress, storage_dtype
-from gnndrive.store.layout.arrays import Maps, StoredIds
+from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, checksums
 from gnndrive.store.layout.rows import Output, verify_rows
 from gnndrive.store.layout.table_parts import TableParts
-from gnndrive.store.partitioned.arrays import Ids, zeros
+from gnndrive.store.partitioned.arrays import zeros
 from gnndrive.store.partitioned.format import ARRAYS, MEND, PartitionInfo
-from gnndrive.store.partitioned.lists import NewLists, Shares, Slice, list_starts, static_windows
+from gnndrive.store.partitioned.lists import (
+    LISTS,
+    STATIC_LISTS,
+    NewLists,
+    Shares,
+    Slice,
+    list_starts,
+    static_windows,
+)
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.renumbering import hottest, out_edges
 from gnndrive.store.reader import Store
 
-CHECKSUMS, IDS, LISTS, STATIC_LISTS = "checksums", "ids", "lists", "static lists"
+IDS = "ids"
 MEMORY = 256 << 20
 _PART_BYTES = 32 << 20
 _STEP = 1 << 20
@@ -76,35 +84,23 @@ class _Check:
         self._static_lists()
         self._rows()
         info = self._opened.info
-        if (self._shares.inside, self._shares.hot) != (info.share_inside, info.share_hot):
+        if self._shares.found() != (info.share_inside, info.share_hot):
             raise self._damaged("partition.json", "says other shares of in-edges than there are")
 
     def _damaged(self, file: str, why: str) -> StoreError:
         return self._opened.damaged(file, why)
 
     def _checksums(self) -> None:
-        info, opened = self._opened.info, self._opened
-        hashed = [name for name in ARRAYS if name != "x"]
-        done, total = 0, sum(info.arrays[name].nbytes for name in hashed)
-        counted = Shares(self._home, opened.bounds, opened.edge_bounds, opened.num_nodes)
+        arrays, opened = self._opened.info.arrays, self._opened
+        hashed = [arrays[name] for name in ARRAYS if name != "x"]
         codes = storage_dtype(opened.indices.dtype)
-        for name in hashed:
-            array = info.arrays[name]
-
-            def each(offset: int, content: Bytes, name: str = name, done: int = done) -> None:
-                if name == "indices" and offset:
-                    counted.add(content.view(codes))
-                self._told(CHECKSUMS, done + offset + content.size, total)
-
-            try:
-                found = hash_file(opened.path / array.file, array.nbytes, each)
-            except StoreError as error:
-                raise self._damaged(array.file, f"is wrong ({error})") from error
-            if found != array.checksum:
-                raise self._damaged(array.file, "has another checksum than partition.json says")
-            done += array.nbytes
-        self._shares = counted
-        self._told(CHECKSUMS, total, total)
+        self._shares = shares = Shares(
+            self._home, opened.bounds, opened.edge_bounds, opened.num_nodes, codes
+        )
+        told = partial(self._told, "checksums")
+        for name, found in checksums(opened.path, hashed, MEND, told, shares.each):
+            if found != arrays[name].checksum:
+                raise self._damaged(f"{name}.npy", "has another checksum than partition.json says")
 
     def _ids(self) -> None:
         """Check that `order` is a permutation and then has the static nodes, and that `place` and
@@ -239,8 +235,8 @@ class _Check:
             for low, high in pairwise(bounds)
         ]
         found = verify_rows(
-            self._store.table("x"), outputs, opened.path, MEMORY,
-            lambda _, done, total: self._told("rows x", done, total), MEND,
+            self._store.table("x"), outputs, opened.path, MEMORY, partial(self._told, "rows x"),
+            MEND,
         )  # fmt: skip
         if f"sum64:{found:016x}" != array.checksum:
             raise self._damaged(array.file, "has another checksum than partition.json says")

@@ -17,11 +17,17 @@ from gnndrive.cli.commands import clean
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store import Store
-from gnndrive.store.layout.arrays import LayoutArray
+from gnndrive.store.layout.arrays import LayoutArray, write_small
 from gnndrive.store.layout.folder import unfinished_layouts
-from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, PackSettings, pack_path
+from gnndrive.store.packed.format import (
+    INDEX,
+    PACKED,
+    PACKS,
+    PackInfo,
+    PackSettings,
+    pack_path,
+)
 from gnndrive.store.packed.pack import PackingFolder
-from gnndrive.store.packed.samples import write_index
 from gnndrive.store.packed.sections import Schema, Section
 from gnndrive.store.packed.unpack import unpack
 from tests.store.kills import killed_at
@@ -89,7 +95,7 @@ def finished(store: Store, settings: PackSettings = SETTINGS) -> Path:
     target = pack_path(store, settings)
     with PackingFolder(store, target, settings, TABLES) as folder:
         if folder.finished is None:
-            write_index(folder.path, np.ones((14, len(SCHEMA.columns)), np.int64))
+            write_small(folder.path, INDEX, np.ones((14, len(SCHEMA.columns)), np.int64))
             folder.finish(dataclasses.replace(info_of(store), settings=settings))
     return target
 

@@ -36,7 +36,7 @@ def test_the_nodes_with_the_most_uses_are_hot_in_bands_by_use_and_id(seeds, monk
         found = choose_hot(counts, slots)
         ranked = sorted(np.flatnonzero(counts), key=lambda node: (-int(counts[node]), node))
         assert sorted(found.node.tolist()) == sorted(ranked[:slots])
-        assert found.uses == counts[ranked[:slots]].sum()
+        assert found.band_uses.sum() == counts[ranked[:slots]].sum()
         ends = found.band_ends.tolist()
         bands = [found.node[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         assert len(bands) == BANDS
@@ -99,7 +99,6 @@ def test_searches_equal_brute_force(seeds):
                 may = [size for size in fits if min(8, max(sizes)) <= size <= 64]
             assert (choice.needed, choice.fitting) == (needed, fits)
             assert choice.segment == (min(may) if may else None)
-            assert choice.bytes == (needed[min(may)] if may else None)
 
 
 # ---- orders of shared rows

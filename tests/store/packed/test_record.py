@@ -110,7 +110,7 @@ def test_a_killed_recording_repeats_one_volume_at_most(make, tmp_path):
 
 def test_numbers_beyond_int32_take_int64(make, tmp_path, monkeypatch):
     loader = make()
-    monkeypatch.setattr("gnndrive.store.packed.encoding.narrow", lambda count: "int64")
+    monkeypatch.setattr("gnndrive.store.packed.encoding.index_dtype", lambda count: "int64")
     recorded = record_loader(loader, tmp_path / "pack")
     dtypes = {each.name: each.dtype for each in recorded.schema.sections}
     assert (dtypes["node"], dtypes["edge"], dtypes["row"]) == ("int64", "int64", "int32")

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 import gnndrive
+from gnndrive.common.io.hashing import hash_file
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.layout.arrays import LayoutArray, file_checksum
+from gnndrive.store.layout.arrays import LayoutArray
 from gnndrive.store.layout.table_parts import sum_of_rows
 from gnndrive.store.partitioned.assign import GivenParts, assign
 from gnndrive.store.partitioned.format import (
@@ -110,7 +111,7 @@ def write_array(root: Path, info: ArrayInfo, values: ANY) -> LayoutArray:
     """Write an array's file, and return what partition.json says of it."""
     rows = np.ascontiguousarray(values.astype(info.storage))
     (root / info.file).write_bytes(npy_header(info) + rows.tobytes())
-    checksum = file_checksum(root, info, "")
+    checksum = hash_file(root / info.file, info.nbytes)
     if info.name == "x":
         total = sum_of_rows(rows.reshape(-1).view(np.uint8), info.row_bytes, 0)
         checksum = f"sum64:{total:016x}"

@@ -112,6 +112,8 @@ def test_arguments_that_cannot_work_leave_nothing(store, tmp_path):
     np.save(tmp_path / "own.npy", np.full(NODES, 4))
     for given, said in (
         ({"static": float("nan")}, "from 0 to 1"),
+        ({"parts": 0}, "parts=0: give a whole number from 1"),
+        ({"parts": NODES + 1}, f"parts={NODES + 1}: give a number from 1 to {NODES}, the number"),
         ({"memory": "1MB"}, "give at least"),
         ({"name": "../other"}, "name="),
         ({"method": tmp_path / "own.npy"}, "leave parts out"),
