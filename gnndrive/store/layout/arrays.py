@@ -70,11 +70,7 @@ class LayoutArray:
 
 def parse_arrays(top: Record, groups: Sequence[str]) -> dict[str, LayoutArray]:
     """The arrays that a layout's json lists, which may come from a stranger; the first part of each
-    name is one of `groups`.
-
-    Raises:
-        StoreError: the json is damaged.
-    """
+    name is one of `groups`."""
     listed = top.value("arrays", dict)
     return {
         name: _parse_array(
@@ -144,11 +140,7 @@ def checksums(
 
 
 def write_small(root: Path, name: str, array: npt.NDArray[Any]) -> None:
-    """Write an array that is small, whole or not at all, and durably.
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
-    """
+    """Write an array that is small, whole or not at all, and durably."""
     info = ArrayInfo(name, array.dtype.name, array.shape, "")
     path = root / info.file
     try:

@@ -176,9 +176,6 @@ class LayoutFolder(Generic[Info]):
 
         Returns:
             `info`, as it was read again.
-
-        Raises:
-            StoreError: the disk is full, or renaming failed.
         """
         write_whole(self.path / self.kind.json, self.kind.dump(info))
         found = self._read()  # a layout that could not be read is never renamed

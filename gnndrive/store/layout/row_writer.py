@@ -154,11 +154,7 @@ class RowWriter:
         self._submit(file, buffer, base, start, end)
 
     def sync(self) -> None:
-        """Wait for all writes, and make them durable.
-
-        Raises:
-            StoreError: a write failed, or the sync did.
-        """
+        """Wait for all writes, and make them durable."""
         self._settle()
         try:
             make_durable(self._folder)

@@ -86,11 +86,7 @@ class RowRecord:
 
     @staticmethod
     def load(path: Path, key: str, outputs: int) -> RowRecord:
-        """The record at `path`, or a new one if there is none of this key.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """The record at `path`, or a new one if there is none of this key."""
         try:
             with path.open("rb") as file:
                 document: dict[str, Any] = json.loads(file.read(_BYTES_MAX))
@@ -103,11 +99,7 @@ class RowRecord:
         return RowRecord(key, [0] * outputs)
 
     def save(self, path: Path) -> None:
-        """Replace the record at `path`, durably.
-
-        Raises:
-            StoreError: the disk is full, or writing failed.
-        """
+        """Replace the record at `path`, durably."""
         text = json.dumps({"version": _VERSION, **asdict(self)}).encode()
         try:
             replace_file(path, lambda file: file.write(text))

@@ -54,9 +54,6 @@ class TableParts:
         """Yield the rows [first, last) in order; close the iterator if you leave it early.
 
         A part is valid until the next one is asked for.
-
-        Raises:
-            ReadError, StoreError: see `DirectReader`.
         """
         if first >= last:
             return

@@ -80,13 +80,7 @@ def rows_of(sample: Sample | Subgraph, table: FeatureTable) -> npt.NDArray[Any]:
 def schema_of(
     batch: RecordedBatch, types: Types, tables: Sequence[FeatureTable], hops: int
 ) -> Schema:
-    """The schema of a recording, from its first batch.
-
-    Args:
-        batch: the first batch.
-        types: the store's types.
-        tables: the tables whose rows are packed.
-        hops: the number of hops.
+    """The schema of a recording of the packed `tables`, from its first batch.
 
     Raises:
         ConfigError: its sample holds something that cannot be recorded.
@@ -105,11 +99,7 @@ def schema_of(
 
 
 def check_schema(schema: Schema, types: Types, tables: Sequence[FeatureTable], where: str) -> None:
-    """Check that a schema, perhaps a stranger's, is one of a recording of these tables.
-
-    Raises:
-        StoreError: it is not.
-    """
+    """Check that a schema, perhaps a stranger's, is one of a recording of these tables."""
     more = ("metadata/", *PLACING)
     fixed = [each for each in schema.sections if not each.name.startswith(more)]
     metadata = [each.name for each in schema.sections if each.name.startswith("metadata/")]
@@ -149,11 +139,7 @@ def _graph_sections(types: Types) -> Iterator[Section]:
 
 
 def _metadata_sections(metadata: Any, of_edges: bool) -> Iterator[Section]:
-    """The sections of what PyG's samplers say of the seeds.
-
-    Raises:
-        ConfigError: it is of another form.
-    """
+    """The sections of what PyG's samplers say of the seeds; ConfigError: it is of another form."""
     lengths = (_BINARY, _TRIPLET) if of_edges else (2,)
     if not isinstance(metadata, tuple) or len(metadata) not in lengths:
         raise _refused("its metadata are not those of PyG's samplers")
@@ -238,14 +224,10 @@ def batch_of(
     index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, where: str,
     empty: Allocate = np.empty,
 ) -> RecordedBatch:  # fmt: skip
-    """The batch that was recorded.
+    """The batch that was recorded, number `index` of its epoch.
 
     Args:
-        index: the batch's number in its epoch.
-        row: its row of the index.
-        sections: its sections by name, which may come from a stranger.
-        schema: the recording's.
-        types: the store's.
+        row, sections: its row of the index, and its sections, which may come from a stranger.
         where: the file, for errors.
         empty: allocates the ids of a plain sample's nodes.
 

@@ -182,15 +182,11 @@ def write_pack(
     """Pack the batches of a source, or go on where an earlier packer was interrupted.
 
     Args:
-        store: the store.
         target: the pack's folder, which must not be there.
-        settings: what the pack is made with.
-        source: draws the batches.
-        tables: the tables whose rows are packed, at least one.
-        hot_slots: see `HotSlots`.
+        hot_slots, hot_rows: how many rows of each table memory will hold, as it is known when all
+            batches are recorded, and after the first few.
         memory: bytes that this may use, apart from what `source` uses; None: a gibibyte, or half of
             the available memory if that is less.
-        hot_rows: how many rows of each table memory will probably hold, see `HotRows`.
         progress: called as progress(what, done, total) in each phase.
         volume_bytes: see `SampleWriter`.
 
@@ -248,12 +244,8 @@ class _Packing:
         self.room = Room(folder.path, settings)
 
     def share(self, recorded: Recorded, hot_slots: HotSlots) -> SharedRows:
-        """Choose the hot rows and the segment, and write which rows are hot or shared.
-
-        Raises:
-            DoesNotFit, StoreError: the pack does not fit.
-            ConfigError: the memory is too little to put shared rows in order.
-        """
+        """Choose the hot rows and the segment, and write which rows are hot or shared; DoesNotFit,
+        StoreError: the pack does not fit."""
         wanted, slots, places = hot_slots(recorded), dict[str, int](), dict[str, NodePlaces]()
         for table in self._tables:
             hot = choose_hot(recorded.counts.pop(table.name), wanted.get(table.name, 0))
@@ -307,12 +299,7 @@ class _Packing:
         )  # fmt: skip
 
     def finish(self, shared: SharedRows) -> PackInfo:
-        """Place and write all rows, compute the checksums and make the folder a pack.
-
-        Raises:
-            StoreError: the disk is full or failed, the store has changed, or a file has another
-                size than was planned.
-        """
+        """Place and write all rows, compute the checksums and make the folder a pack."""
         recorded = load_schema(self._root)
         assert recorded is not None, "it was written before the first sample"
         placing = Placing(self._root, recorded, self._tables, shared)

@@ -209,15 +209,8 @@ def renumber(
 ) -> tuple[Int32Array, Int32Array, Int32Array | Int64Array]:
     """Return the edges of a sample whose nodes were arranged: `row`, `colptr`, `edge`; O(edges).
 
-    Target nodes come in their new order; the edges of one target keep theirs.
-
-    Args:
-        row: edge `e` comes from source node `row[e]`, int32 [edges].
-        colptr: edges `colptr[p]` to `colptr[p + 1]` go to target node `p`, int32 [expanded + 1];
-            the first nodes, up to the end of a hop.
-        edge: the number of each edge, int32 or int64 [edges].
-        source, target: how the nodes of the edges' source and target type were arranged; the same
-            in a homogeneous graph.
+    Target nodes come in their new order; the edges of one target keep theirs. `source` and `target`
+    say how the nodes of the edges' source and target type were arranged.
 
     Raises:
         ValueError: an edge ends at no node, or the expanded nodes are not whole hops.

@@ -47,14 +47,8 @@ PLACED = 1  # the generation of placed volumes
 class Placing:
     """Places all batches of a pack, or those that an earlier packer has not placed.
 
-    Args:
-        root: the unfinished pack's folder.
-        schema: the schema of the recorded samples.
-        tables: the packed tables.
-        shared: what was decided before.
-
     Attributes:
-        schema: the schema of the placed samples.
+        schema: the schema of the placed samples; the argument is that of the recorded ones.
         places: what the index says of each table.
         rows: the rows of the index of all batches, recorded or placed.
 
@@ -81,11 +75,7 @@ class Placing:
 
     def run(self, progress: Progress) -> Int64Array:
         """Place what is left, and write index.npy, which is returned, int64 [batches, columns];
-        `progress` is called as progress("place", batches done, batches in all).
-
-        Raises:
-            StoreError: the disk is full, or writing failed.
-        """
+        `progress` is called as progress("place", batches done, batches in all)."""
         first = sum(self._batches[: self._done])
         if first < len(self.rows):
             self._run(first, progress)
@@ -150,13 +140,9 @@ class _Table:
         self._enter()
 
     def place(self, sections: dict[str, Ids | None], number: int, per_hop: list[int]) -> None:
-        """Set the sections of a batch that hold its places.
-
-        Args:
-            sections: its sections, in which other tables' places may be set already.
-            number: the number of the batch, one more than that of the last.
-            per_hop: how many nodes each hop has, if the table is arranged.
-        """
+        """Set the sections of a batch that hold its places, the one behind the last; other tables'
+        places may be set already. `per_hop`: how many nodes each hop has, if the table is
+        arranged."""
         if number // self._batches != self._segment:
             self._segment += 1
             self._start = self._end

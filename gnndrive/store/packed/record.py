@@ -78,13 +78,8 @@ class Prediction:
 
 
 def predict(records: Sequence[int], tables: Mapping[str, TableRows], batches: int) -> Prediction:
-    """Predict the bytes of a pack of so many batches, of all epochs.
-
-    Args:
-        records: bytes of each of the first records, at least one.
-        tables: what is known of each table; all have rows of as many batches as `records`.
-        batches: the number of batches that are recorded in all epochs.
-    """
+    """Predict the bytes of a pack of so many batches, of all epochs; `records` are the bytes of
+    each of the first records, and `tables` have rows of as many batches."""
     drawn, hot, cold = len(records), 0, 0
     slots = sum(SLOT_BYTES * len(ids) for each in tables.values() for ids in each.ids)
     samples = -(-(sum(records) + slots + drawn * RECORD_ALIGN) * batches // drawn)
@@ -189,12 +184,8 @@ def record(
 
     Args:
         root: the unfinished pack's folder, locked by the caller.
-        source: draws the batches.
-        types: the store's types.
-        tables: the tables whose rows are packed.
         check_room: called once, with what the first five batches predict; raises an error if the
             disk is too small.
-        hot_rows: see `HotRows`.
         progress: called after each batch, as progress("record", batches done, batches in all).
         volume_bytes: see `SampleWriter`.
 

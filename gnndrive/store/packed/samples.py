@@ -81,13 +81,11 @@ _BYTES = PLACE_COLUMNS.index("bytes")
 class VolumeWriter:
     """Writes one volume, its records in order; use it as a context manager.
 
-    Args:
-        root, number: the pack's folder, and the volume's number.
-        schema: what its records hold.
-        generation: 0 for recorded samples; a number of the caller's for those that replace them.
+    `generation` is 0 for recorded samples, another number for those that replace them; `nbytes`
+    are those of the records so far.
 
-    Attributes:
-        nbytes: bytes of the records written so far.
+    Raises:
+        StoreError: the disk is full, or writing failed.
     """
 
     def __init__(self, root: Path, number: int, schema: Schema, generation: int = 0) -> None:
@@ -124,9 +122,6 @@ class VolumeWriter:
 
         Returns:
             Its row of the index, int64 [columns].
-
-        Raises:
-            StoreError: the disk is full, or writing failed.
         """
         counts = [ABSENT if each is None else len(each) for each in sections]
         starts, nbytes = self._schema.places(counts)
@@ -142,11 +137,7 @@ class VolumeWriter:
         return np.array(row, np.int64)
 
     def finish(self) -> None:
-        """Write the rows of the index and the footer, fsync the file and give it its name.
-
-        Raises:
-            StoreError: the disk is full, or writing failed.
-        """
+        """Write the rows of the index and the footer, fsync the file and give it its name."""
         columns = len(self._schema.columns)
         rows = np.array(self._rows, np.int64).reshape(-1, columns)
         footer = np.zeros(FOOTER_BYTES // 8, np.int64)
@@ -210,11 +201,7 @@ def read_volume(root: Path, number: int, *widths: int) -> tuple[list[Int64Array]
 
 
 def whole_volumes(root: Path) -> int:
-    """How many volumes are there, from the first on; removes all other files of samples/.
-
-    Raises:
-        StoreError: a file cannot be removed.
-    """
+    """How many volumes are there, from the first on; removes all other files of samples/."""
     folder, count = root / SAMPLES, 0
     others = set(folder.iterdir()) if folder.is_dir() else set()
     while (path := root / f"{volume_name(count)}.npy") in others:
@@ -235,13 +222,7 @@ class SampleWriter:
     """Writes recorded batches in order, after those that are there; use it as a context manager.
 
     The first batch that is ever written decides the schema. The bytes depend on the batches alone.
-
-    Args:
-        root: the unfinished pack's folder.
-        types: the store's types.
-        tables: the tables whose rows are packed.
-        hops: the number of hops.
-        volume_bytes: a volume ends with the record that reaches this size.
+    A volume ends with the record that reaches `volume_bytes`.
 
     Attributes:
         schema: what a record holds; None: no batch was written yet.
@@ -277,12 +258,7 @@ class SampleWriter:
             self._volume = None
 
     def append(self, batch: RecordedBatch) -> None:
-        """Write the next batch.
-
-        Raises:
-            ConfigError: its sample holds something that cannot be recorded.
-            StoreError: the disk is full, or writing failed.
-        """
+        """Write the next batch; ConfigError: its sample holds something that cannot be recorded."""
         if self.schema is None:
             self.schema = schema_of(batch, self._types, self._tables, self._hops)
             write_whole(self._root / SCHEMA_JSON, json.dumps(self.schema.as_dict()).encode())
@@ -295,11 +271,7 @@ class SampleWriter:
             self._end_volume()
 
     def finish(self) -> Int64Array:
-        """End the last volume and write index.npy, which is returned, int64 [batches, columns].
-
-        Raises:
-            StoreError: the disk is full, or writing failed.
-        """
+        """End the last volume and write index.npy, which is returned, int64 [batches, columns]."""
         self._end_volume()
         columns = 0 if self.schema is None else len(self.schema.columns)
         index = np.array(self.rows, np.int64).reshape(len(self.rows), columns)
@@ -314,15 +286,10 @@ class SampleWriter:
 
 
 class SampleReader:
-    """Reads recorded batches; several threads may use one object at once.
+    """Reads recorded batches of a pack that may come from a stranger.
 
-    Args:
-        root: the pack's folder, perhaps from a stranger.
-        schema: what its records hold.
-        index: the index, int64 [batches of all epochs, columns].
-        types: the store's types.
-        tables: the tables whose rows are packed.
-        batches: batches of an epoch; None: all are one epoch's.
+    Several threads may use one object at once. `batches` are those of an epoch; None: all are one
+    epoch's.
 
     Raises:
         StoreError: the schema is not one of a recording of this store.
@@ -341,11 +308,8 @@ class SampleReader:
         return len(self._index)
 
     def read(self, number: int) -> RecordedBatch:
-        """Read a batch; blocks. Its number is recording x batches of an epoch + its number in it.
-
-        Raises:
-            StoreError: it is missing or damaged.
-        """
+        """Read a batch; blocks. Its number is recording x batches of an epoch + its number in
+        it."""
         return self.decode(number, self.sections(number))
 
     def decode(self, number: int, sections: Sections, empty: Allocate = np.empty) -> RecordedBatch:
@@ -435,11 +399,7 @@ def _read(fd: int, record: npt.NDArray[np.uint8], start: int) -> int:
 
 
 def load_schema(root: Path) -> Schema | None:
-    """The schema of an unfinished pack; None: no batch was written.
-
-    Raises:
-        StoreError: it is damaged.
-    """
+    """The schema of an unfinished pack; None: no batch was written."""
     if not os.path.lexists(root / SCHEMA_JSON):
         return None
     where = str(root / SCHEMA_JSON)
@@ -467,13 +427,8 @@ def read_index(root: Path, batches: int, columns: int) -> Int64Array:
 
 
 class MappedSamples:
-    """The sections of all batches of an unfinished pack, mapped while they are looked at.
-
-    Args:
-        root: the folder.
-        schema: what a record holds.
-        rows: the rows of the index, int64 [columns] each, of the volumes as they are now.
-    """
+    """The sections of all batches of an unfinished pack, mapped while they are looked at; `rows`
+    are the rows of the index, int64 [columns] each, of the volumes as they are now."""
 
     def __init__(self, root: Path, schema: Schema, rows: Iterable[Int64Array]) -> None:
         self.schema, self.rows = schema, list(rows)

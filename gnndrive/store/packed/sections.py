@@ -169,11 +169,7 @@ def aligned(nbytes: int, unit: int) -> int:
 
 
 def parse_schema(record: Record) -> Schema:
-    """The schema in a pack.json, which may come from a stranger.
-
-    Raises:
-        StoreError: it is damaged.
-    """
+    """The schema in a pack.json, which may come from a stranger."""
     form = record.text("form")
     if form not in FORMS:
         raise record.error("has a 'form' that is none")

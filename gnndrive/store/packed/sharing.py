@@ -173,17 +173,12 @@ def hot_places(root: Path, table: FeatureTable) -> NodePlaces:
 
 
 def order_rows(order: str, members: Iterable[Ids], rows: int, batches: int) -> Int64Array:
-    """Return the order of the rows in a segment's shared file; it depends on the sets alone.
+    """Return the row at each position of a segment's shared file, int64 [rows], in one of `ORDERS`;
+    it depends on the sets alone.
 
     Args:
-        order: one of `ORDERS`.
-        members: the shared rows that each batch of the segment uses: numbers below `rows`, as
-            `NodePlaces.members` returns them.
-        rows: how many shared rows there are.
-        batches: how many batches the segment has.
-
-    Returns:
-        The row at each position of the file, int64 [rows].
+        members: the shared rows that each batch of the segment uses, see `NodePlaces.members`.
+        rows, batches: how many shared rows and batches there are.
 
     Raises:
         ConfigError: there is no such order, or the segment is too large for it.
@@ -357,11 +352,7 @@ class SharedRows:
             return None
 
     def save(self, root: Path) -> None:
-        """Write the file, durably; all ids are durable.
-
-        Raises:
-            StoreError: the disk is full, or writing failed.
-        """
+        """Write the file, durably; all ids are durable."""
         write_whole(root / SHARED_JSON, json.dumps(asdict(self)).encode())
 
 
@@ -369,9 +360,7 @@ class SegmentSearch:
     """Counts the rows of a pack by segment size.
 
     Args:
-        root: the unfinished pack's folder.
         samples: the recorded samples.
-        tables: the packed tables.
         places: where the rows of each table lie, its hot rows entered.
         memory: bytes that this may use for ids.
         progress: called as progress(what, done, total), with batches of all tables.

@@ -81,11 +81,7 @@ def verify_pack(
 
 
 class _Check:
-    """Checks what a pack whose files are whole says.
-
-    Raises:
-        StoreError: its tables, sections or columns are not those of a pack of this store.
-    """
+    """Checks what a pack whose files are whole says."""
 
     def __init__(self, root: Path, info: PackInfo, store: Store) -> None:
         self._root, self._info, self._store = root, info, store
@@ -128,12 +124,8 @@ class _Check:
 
 
 class _Table:
-    """Checks what the samples say of one table, batch after batch.
-
-    Attributes:
-        name: the table's name.
-        rows: how many rows the batches so far need.
-    """
+    """Checks what the samples say of one table, batch after batch; `rows`: how many rows the
+    batches so far need."""
 
     def __init__(
         self, root: Path, info: PackInfo, table: FeatureTable, places: TablePlaces
@@ -167,11 +159,7 @@ class _Table:
     def check(
         self, number: int, row: Int64Array, sections: Sections, sample: Sample | Subgraph
     ) -> None:
-        """Check one batch, the next one.
-
-        Raises:
-            StoreError: its places are damaged.
-        """
+        """Check one batch, the next one."""
         start, first = self._places.starts(row)
         counts, shared, end = self._places.counts(row), self.rows.shared_rows, self.rows.rows
         if number % self._segment == 0:

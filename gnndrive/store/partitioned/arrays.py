@@ -122,11 +122,7 @@ def last_pass(folder: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file that is not needed any more.
-
-    Raises:
-        StoreError: it cannot be removed.
-    """
+    """Remove a file that is not needed any more."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

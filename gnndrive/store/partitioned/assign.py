@@ -229,12 +229,7 @@ class GivenParts:
         self.digest = digest.hexdigest()
 
     def write(self, folder: Path) -> None:
-        """Write them where `assign` looks for the partitions of an earlier call.
-
-        Raises:
-            StoreError: the disk is full, or writing failed.
-            ConfigError: the file has changed.
-        """
+        """Write them where `assign` looks for the partitions of an earlier call."""
         if not (folder / PART).exists():
             write_part(folder / PART, len(self._numbers), self._blocks())
 

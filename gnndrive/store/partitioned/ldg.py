@@ -43,11 +43,8 @@ def assign_ldg(
 ) -> None:
     """Assign all nodes, or go on behind the last pass of an earlier call; writes `part.npy`.
 
-    Args:
-        lists: the symmetric lists of the graph.
-        folder: for `part.npy` and the files of the passes, each `part.npy.NUMBER`.
-        nodes, parts: how many nodes and partitions there are.
-        report: called as report("ldg pass NUMBER", nodes done, nodes).
+    `folder` also has a file of the last pass, `part.npy.NUMBER`. `report` is called as
+    report("ldg pass NUMBER", nodes done, nodes).
 
     Raises:
         StoreError: the disk is full, or a file in `folder` is damaged.

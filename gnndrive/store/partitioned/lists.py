@@ -66,13 +66,10 @@ class Slice:
 
 
 class NewLists:
-    """The slices of `indices` that parts of the store's indices make.
+    """The slices of `indices` that parts of the store's indices make, from position `first` on.
 
-    Args:
-        store: the store.
-        order, place, bounds, edge_bounds: the arrays of the partitioned folder.
-        codes: codes are from 0 to `codes` - 1.
-        first: the position in the store's indices from which parts are given.
+    `order`, `place`, `bounds` and `edge_bounds` are the folder's arrays; codes are from 0 to
+    `codes` - 1.
 
     Attributes:
         begins: where the next slice of each partition begins, int64 [P].
@@ -96,12 +93,8 @@ class NewLists:
             self.begins[partition] += self._begin(before, low, high)
 
     def slices(self, part: Part) -> Iterator[Slice]:
-        """The slices that the next part of the store's indices makes; each is to be made by
-        `fill` before the next one is asked for.
-
-        Raises:
-            StoreError: `order` has the id of no node.
-        """
+        """The slices that the next part of the store's indices makes; each is to be made by `fill`
+        before the next one is asked for."""
         first, last = part.first, part.first + part.count
         low_node = place_in(self._pointers, first, "right") - 1
         high_node = place_in(self._pointers, last)
@@ -113,11 +106,7 @@ class NewLists:
                 self.begins[partition] += count
 
     def fill(self, done: int, count: int, out: Bytes) -> None:
-        """Make the next entries of the slice: a `Fill` of the row writer.
-
-        Raises:
-            StoreError: the store's indices or `place` have a number out of range.
-        """
+        """Make the next entries of the slice: a `Fill` of the row writer."""
         into = ffi.cast("void *", out.ctypes.data)
         written = lib.gd_lists_write(self._lists, count, into)
         assert checked(written, lambda: no_such_node(self._store)) == count
@@ -139,11 +128,7 @@ class NewLists:
 
 
 def list_starts(store: Store, order: Ids, place: Ids, statics: int) -> Int64Array:
-    """Where the list of each static node begins in `indices`, int64 [K].
-
-    Raises:
-        StoreError: a number in `order` or `place` is out of range.
-    """
+    """Where the list of each static node begins in `indices`, int64 [K]."""
     starts, pointers = np.zeros(statics, np.int64), store.index_pointers
     at, nodes = 0, store.num_nodes
     for start in range(0, nodes, _STEP):
@@ -213,12 +198,8 @@ def _copy(
 
 
 def write_lists(folder: Unfinished) -> None:
-    """Write `indices`, which is reserved, from one pass over the store's lists.
-
-    Raises:
-        StoreError: the disk is full or failed, or the store is damaged.
-        ReadError: the store cannot be read.
-    """
+    """Write `indices`, which is reserved, from one pass over the store's lists; StoreError: the
+    disk is full or failed, or the store is damaged."""
     record, at_record = _record(folder, "indices")
     if record.ended:
         return
@@ -250,12 +231,7 @@ def write_lists(folder: Unfinished) -> None:
 
 
 def write_static_lists(folder: Unfinished) -> None:
-    """Write `static_indices`, which is reserved, from `indices`.
-
-    Raises:
-        StoreError: the disk is full or failed.
-        ReadError: `indices` cannot be read.
-    """
+    """Write `static_indices`, which is reserved, from `indices`."""
     record, at_record = _record(folder, "static_indices")
     if record.ended:
         return
@@ -305,13 +281,8 @@ def _record(folder: Unfinished, name: str) -> tuple[RowRecord, Path]:
 
 
 class Shares:
-    """Counts edges inside partitions from codes.
-
-    Args:
-        home, bounds, edge_bounds: the arrays of a partitioned folder.
-        nodes: how many nodes there are.
-        codes: the dtype of `indices`.
-    """
+    """Counts edges inside partitions from codes, of dtype `codes`; `home`, `bounds` and
+    `edge_bounds` are the folder's arrays."""
 
     def __init__(
         self, home: Int64Array, bounds: Int64Array, edge_bounds: Int64Array, nodes: int,
@@ -323,11 +294,7 @@ class Shares:
         self._found, self._edges = np.zeros(2, np.int64), 0
 
     def each(self, name: str, offset: int, content: Bytes) -> None:
-        """Count the next codes of `indices`, whose header comes first; see `checksums`.
-
-        Raises:
-            StoreError: a code is out of range.
-        """
+        """Count the next codes of `indices`, whose header comes first; see `checksums`."""
         if name != "indices" or not offset:
             return
         codes = content.view(self._dtype)

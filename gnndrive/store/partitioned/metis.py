@@ -38,11 +38,7 @@ def is_there() -> bool:
 
 
 def check_there() -> None:
-    """Check that pymetis can be imported.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Raise ConfigError if pymetis cannot be imported."""
     if not is_there():
         raise ConfigError(
             "method='metis' needs pymetis: install it with pip install 'gnndrive[metis]', or "
@@ -59,19 +55,14 @@ def assign_metis(
     lists: SymmetricLists, folder: Path, nodes: int, parts: int, seed: int, memory: int,
     report: Progress,
 ) -> Int32Array:  # fmt: skip
-    """Assign all nodes in a child process, which ends with this call.
+    """Assign all nodes in a child process, which ends with this call; some partitions may be empty.
 
     Args:
         lists: the symmetric lists, in a file.
         folder: for the child's result.
-        nodes: how many nodes there are.
-        parts: how many partitions; some may be empty.
         seed: METIS's seed; its lowest 31 bits are used.
         memory: bytes that may be used.
         report: called as report("metis", 0, 1) and report("metis", 1, 1).
-
-    Returns:
-        The partition of each node, int32 [nodes].
 
     Raises:
         ConfigError: the memory is too little, or the child failed.
@@ -99,11 +90,7 @@ def assign_metis(
 
 
 def _run(words: list[str]) -> None:
-    """Run the child to its end; kill it if this call is interrupted.
-
-    Raises:
-        ConfigError: it cannot be started, or fails.
-    """
+    """Run the child to its end; kill it if this call is interrupted."""
     paths = os.pathsep.join(filter(None, sys.path))  # where this process would find pymetis
     try:
         child = subprocess.Popen(

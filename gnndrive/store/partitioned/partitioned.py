@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,9 @@ import torch
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Int32Array, Int64Array, TableFile
 from gnndrive.store.files import open_plain, read_at_most
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
-from gnndrive.store.layout.arrays import LayoutArray
+from gnndrive.store.format import DATA_OFFSET, npy_header, storage_dtype
+from gnndrive.store.layout.arrays import LayoutArray, table_file
 from gnndrive.store.mapped_rows import pick_rows
-from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.partitioned.format import (
     MEND,
     PARTITION_JSON,
@@ -38,11 +36,6 @@ from gnndrive.store.partitioned.format import (
     PartitionInfo,
 )
 from gnndrive.store.reader import Store
-
-
-def _is_same(path: Path, info: PartitionInfo) -> bool:
-    """Whether a folder holds the same partitions again: partition.json has all checksums."""
-    return PARTITIONS.read(path) == info
 
 
 class Partitioned:
@@ -75,12 +68,11 @@ class Partitioned:
         self.path, self.info = path, info
         self.num_nodes, self.num_edges = info.num_nodes, info.num_edges
         self.num_parts, self.num_static = info.num_parts, info.num_static
-        # A folder that is replaced after `info` was read is noticed at the first check.
-        self._folder = OpenedFolder(
-            path / PARTITION_JSON, partial(_is_same, path, info),
+        changed = (
             f"the partitions {path} were removed or replaced since they were opened: make a new "
-            "loader",
-        )  # fmt: skip
+            "loader"
+        )
+        self._folder = PARTITIONS.opened(path, info, changed)
         with self.unchanged():
             self.bounds = self._rising("bounds", self.num_nodes)
             self.edge_bounds = self._rising("edge_bounds", self.num_edges)
@@ -111,13 +103,7 @@ class Partitioned:
         return StoreError(f"{self.path / file} {why}: {MEND}")
 
     def part_of(self, nodes: Int64Array) -> Int32Array:
-        """The partition of each node.
-
-        Args:
-            nodes: store ids, [n].
-
-        Returns:
-            int32 [n].
+        """The partition of each node, given store ids [n]; int32 [n].
 
         Raises:
             ConfigError: an id is no node.
@@ -141,10 +127,7 @@ class Partitioned:
         return found
 
     def new_ids(self, nodes: npt.NDArray[Any]) -> Int64Array:
-        """The new ids of store ids, int64 [n].
-
-        Args:
-            nodes: store ids in range, [n].
+        """The new ids of store ids in range, int64 [n].
 
         Raises:
             StoreError: `place` is damaged.
@@ -198,11 +181,7 @@ class Partitioned:
     def _file(self, name: str) -> TableFile:
         array = self.info.arrays[name]
         os.close(self._open(array))
-        info = _as_info(array)
-        path = str(self.path / array.file)
-        return TableFile(
-            path, DATA_OFFSET, info.shape[0], info.row_bytes, info.dtype, info.shape[1:]
-        )
+        return table_file(self.path, array.info)
 
     def _open(self, array: LayoutArray) -> int:
         """Open a file and check its size and header; returns a descriptor behind the header."""
@@ -211,7 +190,7 @@ class Partitioned:
             size = os.fstat(fd).st_size
             if size != array.nbytes:
                 raise self.damaged(array.file, f"has {size:,} bytes instead of {array.nbytes:,}")
-            if read_at_most(fd, DATA_OFFSET) != npy_header(_as_info(array)):
+            if read_at_most(fd, DATA_OFFSET) != npy_header(array.info):
                 raise self.damaged(
                     array.file,
                     f"does not have the header of {array.dtype} {list(array.shape)} that "
@@ -226,19 +205,11 @@ class Partitioned:
         return fd
 
 
-def _as_info(array: LayoutArray) -> ArrayInfo:
-    return ArrayInfo(array.name, array.dtype, array.shape, "")
-
-
 def touching(bounds: Int64Array, partitions: Int32Array) -> tuple[Int64Array, Int64Array]:
     """Join partitions that touch on disk into runs; those without nodes are in none.
 
-    Args:
-        bounds: see `Partitioned`.
-        partitions: ascending, int32 [n].
-
-    Returns:
-        The first and the last partition of each run, int64 [runs] each.
+    `bounds`: see `Partitioned`; `partitions` ascend, int32 [n]. Returns the first and the last
+    partition of each run, int64 [runs] each.
     """
     numbers = np.asarray(partitions, np.int64)
     numbers = numbers[bounds[numbers + 1] > bounds[numbers]]

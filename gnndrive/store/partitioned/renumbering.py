@@ -90,11 +90,7 @@ def write_order(folder: Unfinished, part: Int32Array) -> None:
 
 
 def write_static(folder: Unfinished) -> None:
-    """Write place, static_bounds and home, the last of them last, from `order`.
-
-    Raises:
-        StoreError: the disk is full.
-    """
+    """Write place, static_bounds and home, the last of them last, from `order`."""
     store, statics = folder.store, folder.infos["home"].shape[0]
     folder.report(STATIC, 0, store.num_nodes)
     written = folder.numbers("order")
@@ -115,11 +111,7 @@ def write_static(folder: Unfinished) -> None:
 
 def out_edges(store: Store, report: Progress) -> Counts:
     """The number of edges that start at each node, uint32 [N]; from one pass over the lists. An id
-    of no node is left out.
-
-    Raises:
-        StoreError, ReadError: the lists cannot be read.
-    """
+    of no node is left out."""
     file, nodes = store.edges().indices_file, store.num_nodes
     counts = zeros(nodes, np.uint32)
     with closing(TableParts(file, PART_BYTES).parts(0, file.row_count)) as parts:

@@ -84,11 +84,8 @@ class SymmetricLists:
         self._parts: TableParts | None = None
 
     def chunks(self) -> Generator[Ids, None, None]:
-        """Yield all numbers in order; a list may be cut anywhere. Close it if you leave it early.
-
-        Raises:
-            ReadError, StoreError: the file cannot be read.
-        """
+        """Yield all numbers in order; a list may be cut anywhere. Close it if you leave it
+        early."""
         if self._numbers is not None:
             for first in range(0, self._count, _CHUNK_NUMBERS):
                 yield self._numbers[first : first + _CHUNK_NUMBERS]
@@ -113,11 +110,9 @@ def symmetric_lists(
     """Make the symmetric lists of a homogeneous store, or take those that are there.
 
     Args:
-        store: the store.
         path: the file, if the lists do not fit in memory; another call goes on with a file that an
             earlier one has left.
         memory: bytes that may be used, see the module.
-        report: called as report(phase, done, total).
         later: bytes that the caller will use beside the lists.
         in_file: whether to write the file in any case.
 
