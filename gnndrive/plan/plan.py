@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from gnndrive.buffer.items import SLOT_TABLE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
-from gnndrive.common.items import Item, Life, Owner, Part, Phase, Shape
+from gnndrive.common.items import Item, Life, Owner, Part, Phase, Shape, TableShape
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
 
@@ -101,6 +101,11 @@ class TablePlan:
     place_rows: int = 0
     kept: int = 0
     evicted: int = 0
+
+    @classmethod
+    def of(cls, table: TableShape, slots: int) -> Self:
+        """The share of a table whose rows have slots of their own, so many."""
+        return cls(table.name, table.rows, slots, table.row_bytes, table.batch_rows_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +259,8 @@ def _format(
 # ---- what a planner divides memory among
 
 
-class Slots(Protocol):
-    """Decides how many rows the feature buffer holds."""
+class Slots:
+    """Decides how many rows the feature buffer holds. Here there is none."""
 
     def fit(
         self, shape: Shape, budget: Budget, items: Sequence[Item]
@@ -266,30 +271,36 @@ class Slots(Protocol):
         Raises:
             ConfigError: the budget is too small for the buffer.
         """
-        ...
+        return tuple(TablePlan.of(table, 0) for table in shape.tables), ""
 
     def said(self, plan: Plan) -> tuple[str, ...]:
         """What the plan prints of the feature buffer below its lines."""
-        ...
+        return ()
 
     def check(self, plan: Plan, budget: Budget) -> None:
         """Raise ConfigError if the plan does not fit the budget."""
-        ...
+        limits = [
+            ("device_memory", budget.device_memory, plan.device_bytes),
+            ("memory", budget.memory, plan.host_bytes),
+        ]
+        for name, limit, needed in limits:
+            if limit is not None and needed > limit:
+                raise ConfigError(
+                    f"{name}={format_size(limit)} is less than this loader can need, "
+                    f"{format_size(needed)}; give that much or a smaller buffer=\n{plan}"
+                )
 
 
 class Elastic(Protocol):
     """Keeps rows in host memory below the feature buffer, such as those that a device has no room
-    for."""
+    for. `scratch_bytes` of a device are taken by a table's rows on their way there, if the policy
+    looks ahead."""
 
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes of a device that rows of a table take on their way there, if the policy looks
-        ahead."""
-        ...
+    scratch_bytes: int = 0
 
     def items(self, shape: Shape) -> Sequence[Item]:
         """See `Part`: the items whose size is known before."""
-        ...
+        return ()
 
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
@@ -308,17 +319,3 @@ def rest_bytes(shape: Shape, parts: Sequence[Part]) -> int:
     """Bytes of this host's memory that parts take beside the adjacency."""
     during = Phase.SAMPLING if shape.apart else Phase.EXTRACTION
     return host_bytes(shape.counted(parts), during)
-
-
-def check_budget(plan: Plan, budget: Budget) -> None:
-    """Raise ConfigError if a plan needs more than the budget of the device, or of the host."""
-    limits = [
-        ("device_memory", budget.device_memory, plan.device_bytes),
-        ("memory", budget.memory, plan.host_bytes),
-    ]
-    for name, limit, needed in limits:
-        if limit is not None and needed > limit:
-            raise ConfigError(
-                f"{name}={format_size(limit)} is less than this loader can need, "
-                f"{format_size(needed)}; give that much or a smaller buffer=\n{plan}"
-            )

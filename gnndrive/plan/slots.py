@@ -13,14 +13,14 @@ from gnndrive.buffer.items import slot_bytes, slot_table_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Shape, TableShape
 from gnndrive.common.memory import format_size
-from gnndrive.plan.plan import Budget, Plan, TablePlan, check_budget, default_bytes, host_bytes
+from gnndrive.plan.plan import Budget, Slots, TablePlan, default_bytes, host_bytes
 
 SMALL_SHARE = 16  # a table is small if its largest batch takes at most 1/16 of the memory
 SMALL_TABLES = 2  # the small tables' largest batches together take at most 1/2 of the memory
 
 
 @dataclass(frozen=True, slots=True)
-class RowSlots:
+class RowSlots(Slots):
     """A feature buffer in which each row has a slot of its own; see `plan.plan.Slots`."""
 
     whole_batches: bool = False
@@ -31,21 +31,10 @@ class RowSlots:
     ) -> tuple[tuple[TablePlan, ...], str]:
         """See `Slots.fit`."""
         slots, why = self._choose(shape, budget, items)
-        tables = tuple(
-            TablePlan(table.name, table.rows, count, table.row_bytes, table.batch_rows_max)
-            for table, count in zip(shape.tables, slots, strict=True)
-        )
+        tables = tuple(map(TablePlan.of, shape.tables, slots))
         if all(table.slots >= table.rows for table in tables):
             why = "because the whole table fits" if len(tables) == 1 else "because all tables fit"
         return tables, f"{_counted(tables)}, {why}"
-
-    def said(self, plan: Plan) -> tuple[str, ...]:
-        """See `Slots.said`."""
-        return ()
-
-    def check(self, plan: Plan, budget: Budget) -> None:
-        """See `Slots.check`."""
-        check_budget(plan, budget)
 
     def _choose(self, shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[list[int], str]:
         """The number of slots of each table in one buffer, and the reason."""

@@ -85,11 +85,8 @@ class _QueuedBatches(RowSlots):
         self, shape: Shape, budget: Budget, items: Sequence[Item]
     ) -> tuple[tuple[TablePlan, ...], str]:
         tables = tuple(
-            TablePlan(
-                each.name, each.rows, min(self.batches * each.batch_rows_max, each.rows),
-                each.row_bytes, each.batch_rows_max,
-            )
+            TablePlan.of(each, min(self.batches * each.batch_rows_max, each.rows))
             for each in shape.tables
-        )  # fmt: skip
+        )
         slots = sum(each.slots for each in tables)
         return tables, f"{slots:,} rows: {self.batches} largest batches, as in the paper"

@@ -13,7 +13,7 @@ from gnndrive.common.items import Item, Life, Phase, Shape
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.loader.assembly import Assembly
-from gnndrive.plan.plan import TablePlan
+from gnndrive.plan.plan import Elastic, TablePlan
 from gnndrive.plan.slots import split_slots
 from gnndrive.strategies.base import Scheme
 from gnndrive.strategies.superbatches.scheme import AheadScheme, SamplesAhead
@@ -89,7 +89,7 @@ def victims(victim_buffer: str | int, device: Any) -> Victims | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Victims:
+class Victims(Elastic):
     """The victim buffers of all ranks of a host (LSM-GNN, section 4.3); see `plan.plan.Elastic`.
 
     Attributes:

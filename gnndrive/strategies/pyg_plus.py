@@ -17,7 +17,6 @@ import torch
 from gnndrive.buffer.items import SlotTables
 from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import ClosedError, ConfigError
-from gnndrive.common.items import Item, Shape
 from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED
 from gnndrive.common.plugins import find
@@ -27,10 +26,9 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.buffer_pool import Buffers
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.plan.choice import default_stages, fitting
-from gnndrive.plan.plan import Budget, Plan, TablePlan
+from gnndrive.plan.plan import Plan, Slots
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest, planner_of
-from gnndrive.plan.slots import RowSlots
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.mapped_rows import pick_rows
 from gnndrive.strategies.base import Scheme, Strategy
@@ -138,23 +136,9 @@ def _mapped_planner(request: PlanRequest) -> Planner:
     """The planner of a loader that maps all files: nothing of a feature buffer, and no ring."""
     planner = planner_of(replace(request, staging_bytes=0), default_stages(request))
     parts = tuple(each for each in planner.parts if not isinstance(each, SlotTables))
-    return replace(planner, parts=parts, slots=_NoSlots(), topology=OF_MAPS, attributes=())
-
-
-class _NoSlots(RowSlots):
-    """No feature buffer; see `plan.plan.Slots`."""
-
-    def fit(
-        self, shape: Shape, budget: Budget, items: Sequence[Item]
-    ) -> tuple[tuple[TablePlan, ...], str]:
-        tables = tuple(
-            TablePlan(each.name, each.rows, 0, each.row_bytes, each.batch_rows_max)
-            for each in shape.tables
-        )
-        return tables, ""
-
-    def said(self, plan: Plan) -> tuple[str, ...]:
-        return (MAPPED,)
+    return replace(
+        planner, parts=parts, slots=Slots(), topology=OF_MAPS, attributes=(), said=(MAPPED,)
+    )
 
 
 # ---- the rows

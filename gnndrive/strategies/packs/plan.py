@@ -27,15 +27,13 @@ from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
 from gnndrive.plan import costs
 from gnndrive.plan.choice import fitting
-from gnndrive.plan.costs import (
-    Disk,
-    Loading,
-)
+from gnndrive.plan.costs import Disk, Loading
 from gnndrive.plan.plan import (
     Budget,
+    Elastic,
     Plan,
+    Slots,
     TablePlan,
-    check_budget,
     default_bytes,
     host_bytes,
     rest_bytes,
@@ -65,7 +63,7 @@ LARGEST = 1.02  # the largest batch reads so much more than the mean one
 
 
 @dataclass(frozen=True, slots=True)
-class PackSlots:
+class PackSlots(Slots):
     """The feature buffer of a loader that replays a pack; see `plan.plan.Slots`.
 
     Attributes:
@@ -115,10 +113,6 @@ class PackSlots:
             parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
         return (f"a batch's rows: {', '.join(parts)}",)
-
-    def check(self, plan: Plan, budget: Budget) -> None:
-        """See `Slots.check`."""
-        check_budget(plan, budget)
 
     def _tables(self, shape: Shape, hot: Mapping[str, int], places: int) -> tuple[TablePlan, ...]:
         found = []
@@ -215,14 +209,10 @@ def _limit(shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[str, st
 
 
 @dataclass(frozen=True, slots=True)
-class _HotRows:
+class _HotRows(Elastic):
     """Hot rows in host memory for which a device has no room; see `plan.plan.Elastic`."""
 
     recording: Recording
-    scratch_bytes = 0
-
-    def items(self, shape: Shape) -> Sequence[Item]:
-        return ()
 
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int

@@ -22,7 +22,7 @@ from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import NO_TOPOLOGY, Int64Array, TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Budget, Plan, TablePlan, default_bytes
+from gnndrive.plan.plan import Budget, Plan, Slots, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner, StageCounts
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.sampling.load_window import loading_bytes
@@ -45,7 +45,7 @@ GRAPHS = 2  # windows in memory
 
 
 @dataclass(frozen=True)
-class PlannedWindows:
+class PlannedWindows(Slots):
     """The windows of a loader. As a part it states what they need beside slots, and it decides how
     many slots the feature buffer has; see `common.items.Part` and `plan.plan.Slots`.
 
@@ -125,7 +125,7 @@ class PlannedWindows:
     ) -> tuple[tuple[TablePlan, ...], str]:
         """See `Slots.fit`."""
         (table,), slots, several = shape.tables, self.slots, self.sizes.windows > 1
-        tables = (TablePlan(table.name, table.rows, slots, table.row_bytes, self.nodes),)
+        tables = (replace(TablePlan.of(table, slots), batch_rows_max=self.nodes),)
         count = f"{self.sizes.windows} windows" if several else "one window"
         in_common = 2 * self.sizes.one - self.sizes.two
         common = f", {in_common:,} of them in both" if in_common and several else ""
