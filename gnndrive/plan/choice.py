@@ -63,12 +63,8 @@ def default_stages(request: PlanRequest) -> StageCounts:
 
 
 def make_planner(request: PlanRequest) -> Planner:
-    """Choose topology, samplers and queues, and make the planner.
-
-    Raises:
-        ConfigError: an argument cannot work; if `memory=` is too small, the message names the least
-            that works.
-    """
+    """Choose topology, samplers and queues, and make the planner. ConfigError if an argument cannot
+    work; if `memory=` is too small, the message names the least that works."""
     first = with_chosen_topology(request)
     if request.memory is None:
         return first
@@ -113,11 +109,7 @@ def _least_bytes(request: PlanRequest) -> int:
 
 def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
     """Make a planner for larger batches, whose sizes the request has; the adjacency stays where it
-    is, and there are threads for so many samplers.
-
-    Raises:
-        ConfigError: they do not fit into `memory=`; the message names the least that works.
-    """
+    is, and there are threads for so many samplers. Raises as `make_planner` does."""
     options = [
         replace(planner_of(request, stages), topology=before.topology)
         for stages in stage_options(request)
@@ -130,13 +122,9 @@ def refusal(
     memory: int, leanest: Callable[[int], Plan | None], error: ConfigError,
     smaller: str = SMALLER,
 ) -> ConfigError:  # fmt: skip
-    """The error for `memory` bytes that are too little; it names the least that works.
-
-    Args:
-        leanest: makes the plan that needs least for a budget; None: the budget is too small.
-        error: the error to return if no budget works.
-        smaller: what makes the loader need less, unless staging is most of what it needs.
-    """
+    """The error for `memory` bytes that are too little; it names the least for which `leanest`
+    makes a plan. If no budget works it is `error`. `smaller` is what makes the loader need less,
+    unless staging is most of what it needs."""
     try:
         named = least_text(least_where(lambda tried: leanest(tried) is not None))
     except ConfigError:
@@ -155,11 +143,8 @@ def refusal(
 def fitting(
     request: PlanRequest, make: Callable[[PlanRequest], Planner], smaller: str = SMALLER
 ) -> Planner:
-    """The planner that `make` makes of a request; for `smaller` see `refusal`.
-
-    Raises:
-        ConfigError: its plan does not fit into `memory=`; the message names the least that works.
-    """
+    """The planner that `make` makes of a request. ConfigError if its plan does not fit into
+    `memory=`; the message names the least that works. For `smaller` see `refusal`."""
     return _checked(make(request), request, lambda tried: make(tried).plan_that_fits(), smaller)
 
 

@@ -86,14 +86,8 @@ def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What a batch loads of a table on average, when the buffer is full.
-
-    Attributes:
-        hit_share: the share of its rows that need not be loaded.
-        loads: rows that it loads.
-        sweep: batches that are admitted together.
-        known: whether this was counted over enough batches; if not, it is an estimate.
-    """
+    """What a batch loads of a table on average, when the buffer is full; `sweep` batches are
+    admitted together. Unless `known`, this is an estimate, over too few batches."""
 
     hit_share: float
     loads: float
@@ -119,13 +113,8 @@ def combined(parts: Mapping[str, float]) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What reads cost.
-
-    Attributes:
-        request_s: seconds of a request.
-        byte_s: seconds of a byte.
-        gap_bytes: rows with at most so many bytes between them are read in one request.
-    """
+    """What reads cost: the seconds of a request and of a byte. Rows with at most `gap_bytes`
+    between them are read in one request."""
 
     request_s: float = REQUEST_S
     byte_s: float = BYTE_S
@@ -199,15 +188,9 @@ def batches_held(together: Sequence[int], slots: int, rows: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What a step costs by, beside the plan.
-
-    Attributes:
-        sizes: the sizes of the graph, one for each edge type.
-        stages: of a rank.
-        sweep: the most batches that are read together; None: as many as fit.
-        looks_ahead: whether the policy knows the queued samples.
-        pace: see `plan/pace.py`; 1 where plans are compared.
-    """
+    """What a step costs by, beside the plan. `sizes` are those of the graph, one for each edge
+    type; `sweep` is the most batches that are read together, None: as many as fit; `pace` is 1
+    where plans are compared, see `plan/pace.py`."""
 
     drawn: DrawnBatches
     sizes: Sequence[GraphSize]

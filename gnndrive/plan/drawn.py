@@ -257,17 +257,9 @@ def draw_batches(
 ) -> DrawnBatches | None:  # fmt: skip
     """Sample a few batches and note their sizes; None: there is no batch.
 
-    Args:
-        batches: the seeds of up to `DRAWN_BATCHES` batches.
-        sampler: the loader's.
-        topologies: one for each edge type.
-        rows_of: takes a sample, and returns the rows that it needs of each table.
-        rows: table name → rows of the table.
-        bounds: the most that a sample can hold.
-
-    Raises:
-        BatchTooLarge: a sample is larger than the sampler's limits.
-        StoreError, ReadError: the graph is damaged or cannot be read.
+    `rows_of` says which rows a sample needs of each table, `rows` how many a table has, and
+    `bounds` is the most that a sample can hold. BatchTooLarge if one is larger than the sampler's
+    limits.
     """
     sizes: list[Bounds] = []
     # A byte for each row, where the plan has four for the mapping table.

@@ -36,11 +36,8 @@ def pace_trace() -> SampledTrace:
 
 @cache
 def measure_pace(policy: str) -> float:
-    """Seconds that computing takes on this machine, as a multiple of what the constants say.
-
-    Args:
-        policy: the slot table's, that of the default strategy; it is told of no later batch.
-    """
+    """Seconds that computing takes on this machine, as a multiple of what the constants say;
+    `policy` is the slot table's, which is told of no later batch."""
     trace, run = pace_trace(), Run(policy, 1, SLOTS)
     seconds = []
     for _ in range(RUNS):

@@ -67,16 +67,13 @@ class Planner:
 
     Attributes:
         parts: what needs memory beside the feature buffer, the topology and attributes.
-        slots: decides what the feature buffer holds.
         elastic: what may use the memory that the rest leaves.
-        warm_up: whether the plan is for a warm-up.
         limits: the largest batch that the plan counts, if a larger one makes the loader plan again;
             None: the plan counts the most that the fanout allows.
         attributes: names of the arrays that batches have rows of and that are no table of the
             feature buffer, each with the bytes of its file.
         edge_numbers: whether samplers read edges' numbers, too.
-        disk_bytes: bytes of disk that an epoch takes while it runs.
-        said: texts that the plan prints below its lines.
+        disk_bytes, said: what an epoch takes while it runs; what the plan prints below its lines.
     """
 
     shape: Shape

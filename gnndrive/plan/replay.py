@@ -45,7 +45,6 @@ class Trace(Protocol):
     @property
     def rows(self) -> int:
         """Rows of the table."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -54,13 +53,8 @@ class Trace(Protocol):
 
 @dataclass
 class Counts:
-    """What the sweeps of a run took, one entry for each sweep.
-
-    Attributes:
-        batches: how many batches it has.
-        wanted: rows of its batches, of each batch separately.
-        loads: rows that were missing.
-    """
+    """What the sweeps of a run took, one entry for each sweep: its batches, the rows that each of
+    them wanted, and those that were missing."""
 
     batches: list[int] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)

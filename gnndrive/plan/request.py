@@ -50,31 +50,24 @@ class Ahead(Protocol):
     @property
     def apart(self) -> bool:
         """Whether they are sampled before the feature buffer is made."""
-        ...
 
     def part(self, size: Bounds) -> Part:
         """What states the memory that samples take, for batches of at most `size`."""
-        ...
 
     def foreseen(self, size: Bounds) -> int | None:
         """Of how many batches the policy knows the rows at least; None: of as many as pay."""
-        ...
 
     def window(self, size: Bounds) -> int:
         """Of how many batches the policy may know the rows at most."""
-        ...
 
     def record_bytes(self, size: Bounds) -> int:
         """The most bytes of disk that a batch's sample takes."""
-        ...
 
     def disk_bytes(self, size: Bounds) -> int:
         """The most bytes of disk that an epoch takes while it runs."""
-        ...
 
     def said(self, size: Bounds) -> tuple[str, ...]:
         """What the plan prints of it below its lines."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +75,24 @@ class PlanRequest:
     """Everything of a loader that its plan depends on.
 
     Attributes:
-        tables: the arrays that go through the feature buffer.
-        converted_bytes: for each table, bytes of a row as it is delivered; 0: rows are delivered as
-            stored.
-        bounds: the most nodes and edges that a sample can have.
-        seed_bounds: the most nodes and edges around a single seed.
+        converted_bytes: for each table, bytes of a row as it is delivered; 0: as it is stored.
+        bounds, seed_bounds: the most nodes and edges of a sample, and of one around a single seed.
         planned: the size that the plan counts for the largest batch: `bounds`, or less if batches
             were drawn.
-        drawn: what is known of batches that were drawn, or None.
         seed_bytes: bytes of the input nodes or edges and their order.
         subgraphs: how samples are drawn that are in PyG's own form; None: samples are plain.
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
-        memory, buffer, device_memory: the user's budgets in bytes, or None.
         device: the device plug-in, and the torch.device, or None for the host.
         samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
         sweep: the most batches that are read together; None: as many as fit.
-        staging_bytes: bytes of the engine's staging.
-        ahead: how batches are sampled ahead; None: they are not.
-        elastic: what keeps rows in host memory below the feature buffer; None: nothing does.
         warms_up: whether a small buffer can serve the first batches on a GPU. It cannot if batches
             come in any order, because the second part of the epoch begins after those that were
             delivered, and their number does not tell which ones these are.
-        ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
-            all of them.
+        ranks: those on this host, for all of which `memory` and `buffer` are.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
-            ignored if the feature buffer is on a device.
-        shared_graph: whether it has the adjacency at least.
-        served: what a service that a user has started has left for this loader; None: the loader
-            uses no such service.
+            ignored if the feature buffer is on a device. `shared_graph`: at least the adjacency.
+        served: what a service that a user has started has left; None: there is none.
     """
 
     store: Store

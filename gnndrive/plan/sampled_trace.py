@@ -163,14 +163,9 @@ def draw_traces(
 ) -> dict[str, SampledTrace]:  # fmt: skip
     """Sample batches, as many as `EDGES_MAX` and the other limits say, and keep their rows.
 
-    Args and errors are those of `draw_batches`, but for:
-        batches: without end if there is one; each has a number of its own.
-        sampler: threads share it.
-        threads: how many batches are sampled at once.
-        progress: called as progress(done, total) after each batch.
-
-    Returns:
-        Table name → its trace; empty: there is no batch.
+    Arguments and errors are those of `draw_batches`, but that batches have no end if there is one,
+    and a number each, and that so many `threads` share the sampler; `progress(done, total)` is
+    called after each batch. Returns the traces by their tables' names; {}: there is no batch.
     """
 
     def sample(seeds: Seeds) -> _Drawn:

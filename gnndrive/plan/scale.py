@@ -52,10 +52,10 @@ FULL, SHARDS, EXCHANGE = "full copy", "shards", "exchange"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a plan for several hosts depends on beside a host's plan; None: not known.
+    """What a plan for several hosts, with as many ranks each, depends on beside a host's plan;
+    None: not known.
 
     Attributes:
-        hosts: how many there are, each with as many ranks.
         net_bytes_s: bytes a second that a host receives from the others while it sends as many.
         compute_s: seconds that a rank trains on a batch, its share of the all-reduce included.
         sampled: whether the seconds of sampling are known.

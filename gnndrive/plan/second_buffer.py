@@ -11,17 +11,10 @@ from gnndrive.plan.plan import Plan, TablePlan
 
 
 def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[TablePlan]:
-    """Plan the feature buffer of a further live iterator: it holds one largest batch.
-
-    Args:
-        plan: the first iterator's.
-        others: how many live iterators have such a buffer already.
-        free: returns the bytes of the device that are free now; None: the device is the host.
-
-    Raises:
-        ConfigError: the buffer does not fit into `memory=` or the device's memory. If there are
-            several ranks, each of them may have such an iterator at the same time.
-    """
+    """Plan the feature buffer of a further live iterator: it holds one largest batch. `plan` is the
+    first iterator's, `others` live ones have such a buffer already, and `free` returns the bytes of
+    the device that are free now (None: it is the host). ConfigError if the buffer does not fit into
+    `memory=` or the device's memory; each of several ranks may have such an iterator."""
     tables = [_for_one_batch(each) for each in plan.tables]
     rows_bytes = sum(each.slots * each.row_bytes for each in tables)
     slot_table_bytes = plan.slot_table_bytes * sum(each.slots for each in tables if not each.places)

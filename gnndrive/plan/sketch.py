@@ -46,18 +46,13 @@ class Sketch:
     """The numbers of a graph and of a loader over it.
 
     Attributes:
-        nodes, edges: of the graph.
-        row_bytes: bytes of a node's features.
         fanout: neighbours to sample in each hop; -1: all.
-        batch_size: seeds in a batch.
         batch_nodes: nodes in a batch; None: the most that the fanout allows.
         seeds: of an epoch; None: not known.
-        memory, buffer: the budgets of a host in bytes, or None.
         samplers: batches sampled at once; None: the plan chooses.
         topologies, topology_asked: plug-ins in the order of preference, or the one that the user
             named.
-        ranks: ranks on a host.
-        shared: whether they share one feature buffer.
+        shared: whether the ranks of a host share one feature buffer.
     """
 
     nodes: int

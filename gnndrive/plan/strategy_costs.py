@@ -94,13 +94,8 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class MissRatio:
-    """How many of a batch's rows are hits with buffers of several sizes (the miss-ratio curve).
-
-    Attributes:
-        table: the table's name.
-        buffer_bytes: bytes of the loader's own buffer.
-        points: the curve, the smallest buffer first.
-    """
+    """How many of a batch's rows of a table are hits with buffers of several sizes, the smallest
+    first (the miss-ratio curve); the loader's own has `buffer_bytes`."""
 
     table: str
     buffer_bytes: int
