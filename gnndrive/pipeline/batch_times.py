@@ -102,14 +102,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The sums of a `StageTimes` at one moment.
-
-    Attributes:
-        at_ns: when, by its clock.
-        histograms: the times in each stage.
-        areas_ns: for each stage the integral of the number of batches in it, over time.
-        waits_ns: see `StageTimes.waits_ns`.
-    """
+    """The sums of a `StageTimes` at one moment of its clock. `areas_ns` has, for each stage, the
+    integral of the number of batches in it over time."""
 
     at_ns: int
     histograms: tuple[Histogram, ...]
@@ -138,15 +132,9 @@ def _parts_of_wait(waits_ns: Iterable[int]) -> dict[str, float]:
 
 
 class StageTimes:
-    """What the batches of a loader's epochs report. Any thread may call its methods.
-
-    Attributes:
-        clock: returns nanoseconds; `perf_counter_ns` outside of tests.
-        histograms: the times of delivered batches in each stage.
-        present: how many batches are in each stage now.
-        waits_ns: how long the user waited for each of `CAUSES`.
-        lock: is held while a batch moves.
-    """
+    """What the batches of a loader's epochs report: the times of delivered batches in each stage,
+    how many batches are in each stage now, and how long the user waited for each of `CAUSES`. Any
+    thread may call its methods; `lock` is held while a batch moves."""
 
     def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
         self.clock = clock
@@ -383,13 +371,9 @@ def split_wait(
     Before its seeds were drawn the user waited for sampling. After it was taken, or if the epoch
     had no batch left, it counts as gathering, which is what makes batches.
 
-    Args:
-        times: the batch's record; its newest stage lasts until `end`.
-        begin, end: when the user waited.
-        reads: intervals in which rows of any batch were being read, in order.
-
-    Returns:
-        Nanoseconds for each of `CAUSES`; their sum is `end` − `begin`.
+    The newest stage of the record `times` lasts until `end`; `reads` are intervals in which rows of
+    any batch were being read, in order. Returns nanoseconds for each of `CAUSES`, whose sum is
+    `end` − `begin`.
     """
     waits = [0] * len(CAUSES)
     if times is None:

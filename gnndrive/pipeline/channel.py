@@ -44,11 +44,7 @@ class Source(ABC, Generic[Item]):
 
     @abstractmethod
     async def arrival(self) -> None:
-        """Wait until an item can be taken.
-
-        Raises:
-            ChannelEnded: every item was taken.
-        """
+        """Wait until an item can be taken; ChannelEnded: every item was taken."""
 
     @abstractmethod
     def peek(self, most: int) -> list[Item]:
@@ -95,11 +91,8 @@ class Channel(Source[Item]):
         return self.reserved - self.taken
 
     async def reserve(self, count: int = 1) -> None:
-        """Wait until `count` places are free, then reserve all of them in one step.
-
-        Raises:
-            ChannelEnded: `end` was called.
-        """
+        """Wait until `count` places are free, then reserve all of them in one step; ChannelEnded:
+        `end` was called."""
         assert self.bound is None or count <= self.bound
         while self._total is None and self.room < count:
             await change_of(self)
@@ -132,11 +125,8 @@ class Channel(Source[Item]):
         self._wake_waiters()
 
     async def take(self) -> Item:
-        """Wait for the next item and take it, in the step in which this returns.
-
-        Raises:
-            ChannelEnded: every item was taken.
-        """
+        """Wait for the next item and take it, in the step in which this returns; ChannelEnded:
+        every item was taken."""
         await self.arrival()
         return self.take_now()[0]
 

@@ -71,9 +71,7 @@ class Stages:
     extractors, queues of 6 and 4).
 
     Attributes:
-        samplers: at most so many batches are sampled at the same time: `run_epoch` starts
-            `samplers // together` tasks, each of which samples `together` batches.
-        extractors: tasks of the extract stage.
+        samplers: at most so many batches are sampled at the same time.
         extracting_queue: the most batches that are being sampled or wait to be extracted.
         training_queue: the most batches that are being extracted or wait to be gathered.
         in_order: whether the user gets batches by index.
@@ -98,25 +96,15 @@ class BatchAssembly(Protocol):
         raise. The epoch does not end before this returns."""
 
     def check_sample(self, sample: Sample | Subgraph) -> None:
-        """Check the size of a sample that is kept before its rows are asked for.
-
-        Raises:
-            BatchTooLarge: it is larger than the plan counts.
-        """
+        """Raise BatchTooLarge if a sample, which is kept before its rows are asked for, is larger
+        than the plan counts."""
 
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
         """Table name → ids of the rows that a sample needs, int64 [n]."""
 
     def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
-        """Make the user's batch.
-
-        Args:
-            item: the extracted batch.
-            gathered: to be called once all rows of the lease have been gathered.
-
-        Returns:
-            The batch, and weak references to what holds its rows' memory; see `OutputQueue.put`.
-        """
+        """Make the user's batch, and call `gathered` once all rows of the lease have been gathered;
+        returns references for `OutputQueue.put`, too."""
 
 
 class Feed:
@@ -181,7 +169,6 @@ class EpochInputs:
         number: the epoch's number if the user gave `seed`, else 0.
         seed: the user's, or the one drawn for this epoch. With `number` and a batch's index it
             determines the batch's random draws.
-        batches: the schedule's batches in order, each with its window.
         first: the index of the first batch, when an epoch is resumed.
     """
 
@@ -208,15 +195,12 @@ class Counters:
 
     Attributes:
         batches, rows, edges: put into output queues; rows and edges are nodes and edges of samples.
-        bytes_wanted: bytes of those batches' rows.
         samples: batches sampled, including those that the user did not take.
-        sample_s: seconds in samplers, with their waits for the disk and for the other samplers of
-            a combined fetch.
-        extract_s: seconds from a ticket's turn to its last valid row.
-        gather_s: seconds in which worker threads made batches.
-        windows: windows that were loaded, if a schedule's windows need something in memory.
-        window_load_s: seconds that loading them took.
-        window_wait_s: seconds in which no window was open.
+        sample_s: with samplers' waits for the disk and for the others of a combined fetch.
+        extract_s: from a ticket's turn to its last valid row.
+        gather_s: in which worker threads made batches.
+        windows, window_load_s: that were loaded, if windows need something in memory.
+        window_wait_s: in which no window was open.
         window_seconds: of each of the last windows whose batches were all released, the seconds
             that loading it took, and those from then on, or from the end of the window before, to
             its last release.
@@ -249,13 +233,10 @@ class Epoch:
     Attributes:
         topologies: the adjacency, one for each edge type.
         buffer: the feature buffer, which no other epoch uses while this one runs (rule 12).
-        workers: threads for sampling and gathering.
         combined: samples that share a combined fetch, at most the extracting queue's bound; 1: each
-            sampler works by itself.
-        together: samples that arrive together in the extracting queue.
+            sampler works by itself. `together` of them arrive together in the extracting queue.
         times: the records of its batches; the parts of an iterator's epoch share it.
         seeds_drawn: the index of the next batch whose seeds are drawn.
-        extracting, training, releasing: the queues between the stages.
         picking: held by the extractor that chooses the next samples.
         ended: set when `run_epoch` has returned and the buffer is free.
     """

@@ -72,10 +72,8 @@ async def _next_sweep_size(epoch: Extracting) -> int:
     for more samples, up to as many as the buffer can hold together. It starts with the samples that
     are ready if nothing is extracted; or if no row is being read, and either more samples would be
     needed or few rows miss. How many samples fit is computed before a place is free: when one
-    becomes free, slots become free too, and the event loop has other work.
-
-    Raises:
-        ChannelEnded: there are no more samples.
+    becomes free, slots become free too, and the event loop has other work. ChannelEnded: there are
+    no more samples.
     """
     training, extracting = epoch.training, epoch.extracting
     await extracting.arrival()

@@ -54,12 +54,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Seeds that were drawn together, of each batch in order.
-
-    Attributes:
-        error: what the schedule, or a sampler that the user wrote, raised for the next batch.
-        ended: whether the schedule yields no more.
-    """
+    """Seeds that were drawn together, of each batch in order; the error that the schedule, or the
+    user's sampler, raised for the next batch; and whether the schedule yields no more."""
 
     seeds: list[Seeds]
     error: Exception | None

@@ -45,18 +45,8 @@ def trace_base_ns(unix_ns: int) -> int:
 
 
 class Timeline:
-    """The timeline of one loader. Any thread may add events.
-
-    Args:
-        path: the file; see `TraceFile`.
-        rank: this process's number among those that train together.
-
-    Attributes:
-        clock: returns nanoseconds, as that of `StageTimes`.
-
-    Raises:
-        ConfigError: the file cannot be written, or no thread can be started.
-    """
+    """The timeline of one loader, of this rank of those that train together. Any thread may add
+    events. ConfigError if the file cannot be written (see `TraceFile`), or no thread be started."""
 
     def __init__(self, path: Path, rank: int = 0) -> None:
         self.clock, self._users, self._lock = perf_counter_ns, 1, threading.RLock()
@@ -164,13 +154,8 @@ class Timeline:
     # ---- JSON ----
 
     def span(self, name: str, begin: int, end: int, args: str) -> Iterator[str]:
-        """Two events: a span on a track with others of its name, which may overlap it.
-
-        Args:
-            name: the track's, and the span's.
-            begin, end: times of the clock.
-            args: what the span says of itself, in JSON.
-        """
+        """Two events: a span on a track with others of its name, which may overlap it. `args` is
+        what it says of itself, in JSON."""
         self._number += 1
         number = f'"id2": {{"local": "{self._number:#x}"}}'
         yield self._text("b", name, begin, f'{number}, "args": {args}')
@@ -200,16 +185,9 @@ class Timeline:
 class TraceFile:
     """A file of Chrome trace events, one JSON array, that can be read at any moment: viewers need
     no closing bracket, and a compressed file is a row of gzip members, so what a killed process has
-    written so far opens. It replaces an earlier file. One thread at a time may call its methods.
-
-    Args:
-        path: the file; compressed if its name ends with ".gz".
-
-    Attributes:
-        failed: whether writing has failed; then nothing more is written.
-
-    Raises:
-        ConfigError: it cannot be written, or another loader of this process is writing it.
+    written so far opens. It replaces an earlier file, and is compressed if its name ends with
+    ".gz". One thread at a time may call its methods; once writing has `failed`, nothing more is
+    written. ConfigError if it cannot be written, or another loader of this process is writing it.
     """
 
     def __init__(self, path: Path) -> None:

@@ -36,11 +36,8 @@ class Workers(Protocol):
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call `function(*arguments)` and return its result. When cancelled, it waits until the
-        function has returned, and then raises CancelledError.
-
-        A thread cannot be cancelled. The function may still use slots or memory: do not reuse them
-        before it ends.
-        """
+        function has returned, which may still use slots or memory, and then raises
+        CancelledError."""
 
 
 class ThreadWorkers:
@@ -52,14 +49,8 @@ class ThreadWorkers:
 
     Functions begin in the order of the calls of `run`. Functions that wait for each other run at
     the same time if they are queued one right behind the other and are no more than the threads.
-
-    Args:
-        count: threads, which is how many functions run at the same time.
-        begin: called in each thread before its first function, with the thread's number. If it
-            raises, the caller of that function gets the error.
-
-    Raises:
-        ConfigError: the system refuses to start a thread.
+    Each thread calls `begin` with its number before its first function, whose caller gets what it
+    raises. ConfigError if the system refuses to start a thread.
     """
 
     def __init__(self, count: int, begin: Callable[[int], object] | None = None) -> None:
