@@ -105,12 +105,8 @@ class BufferPool(Buffers):
         self._closed_stats: Counter[str] = Counter()  # the sum over closed buffers
 
     def take(self) -> FeatureBuffer:
-        """The kept buffer, or another if that is lent.
-
-        Raises:
-            ConfigError: the device has no memory for the kept buffer, or another buffer does not
-                fit into memory= or device_memory=.
-        """
+        """The kept buffer, or another if that is lent; ConfigError if the device has no memory for
+        it, or the other does not fit into memory= or device_memory=."""
         if self._kept is None:
             self._kept = self._make(self.settings.plan.tables)
         buffer = self._kept

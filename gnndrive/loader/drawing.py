@@ -51,15 +51,10 @@ def reporting(progress: Progress) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How a loader's batches are drawn. Drawing raises StoreError or ReadError if the graph is
-    damaged or cannot be read.
-
-    Attributes:
-        settings: a text that identifies the batches, beside the store.
-        schedule: an epoch's; None: the user's sampler draws seeds, which it must not do for a plan.
-        spread: whether to take batches from the whole epoch instead of its first ones.
-        rows_of: returns the rows that a sample needs of each table.
-    """
+    """How a loader's batches are drawn, which `settings` identify beside the store. Without
+    `schedule` the user's sampler draws seeds, which it must not do for a plan. With `spread`,
+    batches are of the whole epoch instead of its first ones. Drawing raises StoreError or ReadError
+    if the graph is damaged or cannot be read."""
 
     store: Store
     settings: str

@@ -128,11 +128,8 @@ async def in_thread(batches: Iterator[Any]) -> AsyncIterator[Any]:
 class BatchIterator(Iterator[Any]):
     """One epoch's batches, for `for` and `async for`. Closing or dropping it ends the epoch.
 
-    Args:
-        state: how far the epoch has come; this iterator counts the batches that it yields in it.
-        timeout: seconds to wait for a batch before LateError is raised; 0: no limit, or that of the
-            process group if ranks share a buffer.
-        intervals: called between batches, and at the end of the epoch; None: no `on_stats=`.
+    It counts the batches that it yields in `state`. After `timeout` seconds without a batch it
+    raises LateError; 0: without limit, or after that of the process group if ranks share a buffer.
     """
 
     def __init__(

@@ -127,14 +127,10 @@ class Ranks:
 
     def all_or_none(self, purpose: str, told: T, error: Exception | None) -> list[T]:
         """Tell all ranks of the group an object, or that this one has failed, and return those of
-        all ranks, by rank.
+        all ranks, by rank. ConfigError if another one has failed, or exchanges something else.
 
         A collective call, also for a rank that has failed (`error`, which is raised): the others
-        would wait for it until the group's timeout, which is half an hour by default. Errors name
-        the `purpose`.
-
-        Raises:
-            ConfigError: another rank has failed, or exchanges something else.
+        would wait for it until the group's timeout, which is half an hour by default.
         """
         everyone = self.exchange(_Told(purpose, told, None if error is None else str(error)))
         if error is not None:
@@ -154,12 +150,8 @@ class Ranks:
 
 def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
     """Find out which rank this process is now, by the loader's `ranks=` and the user's batch
-    sampler, or the one that torch made from the user's sampler.
-
-    Raises:
-        ConfigError: `ranks=` is given with a sampler that does not split; or it is True, the
-            environment says that there are several processes, and there is no group yet.
-    """
+    sampler, or the one that torch made from the user's sampler. ConfigError if the two contradict
+    each other, or there are to be several processes and is no group yet."""
     split = sampler_ranks(batch_sampler)
     if split is not None:
         return Ranks(*split, "sampler", _group(argument, split))

@@ -58,12 +58,8 @@ APART = (
 
 
 class Runtime:
-    """Owns everything that outlives an epoch; `close` frees it. Make it within
-    `deferred_interrupts`, until something owns it.
-
-    Args:
-        host: what the ranks of this host share; None: nothing. `close` closes it.
-        timeline: records events; None: there is none. `close` closes it.
+    """Owns everything that outlives an epoch, `host` and `timeline` too; `close` frees it. Make it
+    within `deferred_interrupts`, until something owns it.
 
     Attributes:
         attributes: reads the attributes that no table of the feature buffer holds.
@@ -191,13 +187,9 @@ class Runtime:
     # ---- epochs ----
 
     def begin(self, inputs: EpochInputs, times: EpochTimes, own: Callable[[Epoch], object]) -> None:
-        """Start an epoch, or a part of it, whose batches arrive in its output queue.
-
-        Args:
-            times: gets the times of its batches.
-            own: gets the epoch as it begins, in the loop thread, also if the calling thread was
-                interrupted (Ctrl-C) meanwhile; it has to see to it that the epoch ends.
-        """
+        """Start an epoch, or a part of it, whose batches arrive in its output queue. `own` gets it
+        as it begins, in the loop thread, also if the calling thread was interrupted (Ctrl-C)
+        meanwhile; it has to see to it that the epoch ends."""
         self.check_caller()
 
         async def start() -> None:

@@ -24,10 +24,9 @@ class RuntimeSettings:
     """What a runtime is made from.
 
     Attributes:
-        policy: the policy plug-in, by name or as a class; None: slots leave the feature buffer in
-            the order of their release, which is enough if it holds all rows.
-        engine: the engine plug-in, by name or as a class, or "auto".
-        worker_init: called in each worker thread with its number; None: nothing is called.
+        policy: the policy plug-in; None: slots leave the feature buffer in the order of their
+            release, which is enough if it holds all rows.
+        worker_init: called in each worker thread with its number.
         limits: the largest batch that the plan counts; a larger one makes the loader plan again.
             None: the plan counts the most that the fanout allows.
         after_warm_up: makes the settings that follow a warm-up, from the bytes of device memory

@@ -77,13 +77,9 @@ def what_service_has(
     store: Store, ranks: Ranks, wanted: bool | str, strategy: Strategy, not_shared: str,
     topologies: Sequence[Any], engine: Any, policy: Any, device: tuple[Any, Any], in_order: bool,
 ) -> Sharing:  # fmt: skip
-    """Decide what a host service has for a loader, or for its ranks of this host. `wanted` is the
-    loader's `host_service=`; the plan may choose among `topologies`.
-
-    Raises:
-        ConfigError: a service is wanted (`host_service=True`) and cannot have anything.
-        HostServiceError: the store's service has ended, or does not answer.
-    """
+    """Decide what a host service has for a loader, or for its ranks of this host; the plan may
+    choose among `topologies`. ConfigError if a service is `wanted` (`host_service=True`) and cannot
+    have anything, HostServiceError if the store's has ended, or does not answer."""
     service, why_not = service_of(store), ""
     if service is not None and ranks.group is None and ranks.on_host > 1:
         why_not = "a sampler deals batches to several ranks, and ranks= is not given"
@@ -151,12 +147,8 @@ def join_host_service(
     """Make a loader's settings, and have its ranks of this host join a service, if they use one.
 
     A collective call: each rank that the loader deals to has to make it. Of the loader's `own`
-    arguments it takes those of `GIVEN`; `make_settings` may raise.
-
-    Raises:
-        ConfigError: a rank cannot start, or the ranks differ in what they need.
-        StoreError: the service cannot read the store.
-        HostServiceError: the store's service has ended.
+    arguments it takes those of `GIVEN`; `make_settings` may raise. ConfigError if a rank cannot
+    start, or the ranks differ in what they need; see `what_service_has`.
     """
     settings, told, buffer, topology = None, _Told(), None, ""
     error: Exception | None = None
