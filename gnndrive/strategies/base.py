@@ -337,11 +337,8 @@ def strategy(named: Any) -> Strategy:
 
 
 def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
-    """Refuse arguments that belong to a strategy where they are given beside `strategy=named`.
-
-    Raises:
-        ConfigError: there is one; the message says the form that works.
-    """
+    """Raise ConfigError with the form that works if an argument that belongs to a strategy is given
+    beside `strategy=named`."""
     for name, value in given.items():
         own = _OLD_NAMES.get(name, name)
         owners = [each for each in strategies().values() if own in each.arguments()]
@@ -356,11 +353,8 @@ def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
 
 
 def refuse_unused(own: Mapping[str, Any], why: str) -> None:
-    """Refuse those of gnndrive's own arguments that are for batches sampled from the whole graph.
-
-    Raises:
-        ConfigError: one is given; the message says `why` it has no use.
-    """
+    """Raise ConfigError if one of gnndrive's own arguments is given that is for batches sampled
+    from the whole graph; `why` it has no use."""
     for name in _OF_DRAWING:
         if own[name] not in ("auto", None):
             raise ConfigError(f"{name}={own[name]!r} {why}: leave it out")
@@ -400,17 +394,8 @@ def parts_of(text: str) -> list[str]:
 def values_in(
     parts: Iterable[str], owner: Any, names: Collection[str], wrong: Callable[[str], str]
 ) -> dict[str, Any]:
-    """The fields of a dataclass that the parts of a text give, by their names.
-
-    Args:
-        parts: each is NAME=VALUE.
-        owner: the dataclass, or one of its objects.
-        names: those that may be given.
-        wrong: the error's message for a part that gives none of them.
-
-    Raises:
-        ConfigError: there is such a part, or see `value_of`.
-    """
+    """The fields of a dataclass, or of one of its objects, that parts NAME=VALUE of a text give.
+    ConfigError(wrong(part)) for one that gives none of `names`; or see `value_of`."""
     found = dict[str, Any]()
     for part in parts:
         name, equals, value = part.partition("=")
@@ -422,11 +407,8 @@ def values_in(
 
 def value_of(owner: Any, name: str, text: str) -> Any:
     """The value of a dataclass's field that stands in a text, by the field's type: a number only
-    where one may stand, so that names of digits stay names.
-
-    Raises:
-        ConfigError: it is to be True or False, and is another text.
-    """
+    where one may stand, so that names of digits stay names. ConfigError if it is to be True or
+    False, and is another text."""
     (declared,) = (str(each.type) for each in fields(owner) if each.name == name)
     types = {each.strip() for each in declared.split("|")}
     if "bool" in types:

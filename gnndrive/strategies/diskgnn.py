@@ -136,16 +136,9 @@ def _find_recording(assembly: Assembly, packed: Any) -> Recording:
     """Find and open the pack of a loader's batches: its recorded batches are those that the loader
     would draw. How its rows lie does not matter.
 
-    Args:
-        assembly: the loader's.
-        packed: see `DiskGNN`.
-
-    Raises:
-        ConfigError: no pack fits, or several do; without `packed`, this includes packs that are
-            damaged or of another state of the store, and the message says so of each. Or nothing is
-            at `packed`, or an argument has no use.
-        StoreError: the pack at `packed` is damaged, or the store has changed since it was packed;
-            or files of the pack that fits are damaged.
+    ConfigError if no pack fits, or several do; without `packed`, this includes packs that are
+    damaged or of another state of the store, and the message says so of each. StoreError if those
+    that are opened are.
     """
     refuse_unused(
         assembly.own, "is for batches that are drawn, and strategy="

@@ -149,12 +149,8 @@ class _MappedBuffers(Buffers):
     Every epoch has the same maps, which stay when the plan changes.
 
     Attributes:
-        empty: allocates the tensors that rows are gathered into.
-        row_bytes: bytes of a row of each table, by its name.
         tried: seconds of a row in each way when it was last tried; empty: there is a single one.
-        way: how rows are gathered.
         counted: "requests": page faults that had to read; "bytes": what they read.
-        stopped: set when the loader is closed.
     """
 
     def __init__(self, settings: RuntimeSettings, empty: Allocate) -> None:
@@ -179,12 +175,8 @@ class _MappedBuffers(Buffers):
 
     def gather(self, table: str, rows: Int64Array, into: torch.Tensor) -> None:
         """Copy rows of a table; blocks, in a worker thread. Of the first batches some rows are
-        gathered in each way: the last ones, which are alike.
-
-        Raises:
-            ReadError, StoreError: see `pick_rows`.
-            ClosedError: the loader is being closed.
-        """
+        gathered in each way: the last ones, which are alike. Raises what `pick_rows` does, and
+        ClosedError while the loader is being closed."""
         end, ways = len(rows), self._ways
         if self._trials and len(rows) > len(ways):
             part = min(self._trials.pop(0), len(rows) // (len(ways) + 1))

@@ -64,13 +64,8 @@ LARGEST = 1.02  # the largest batch reads so much more than the mean one
 
 @dataclass(frozen=True, slots=True)
 class PackSlots(Slots):
-    """The feature buffer of a loader that replays a pack; see `plan.plan.Slots`.
-
-    Attributes:
-        recording: the pack.
-        places_max: how many places it may have.
-        disk: what reads cost.
-    """
+    """The feature buffer of a loader that replays a pack, with up to `places_max` places; see
+    `plan.plan.Slots`."""
 
     recording: Recording
     places_max: int
@@ -158,14 +153,9 @@ class PackSlots(Slots):
         return rows / max(len(recording), 1)
 
     def _read_seconds(self, read: float, shared: float, tables: Sequence[TablePlan]) -> float:
-        """Seconds of reading a batch: its chunk and its part of the segment in long reads, and, in
-        a pass over each band, the hot rows that memory has no room for.
-
-        Args:
-            read: bytes, without those hot rows.
-            shared: of these, in the segment.
-            tables: those of a plan.
-        """
+        """Seconds of reading a batch: `read` bytes in long reads, its chunk and, `shared` of them,
+        its part of the segment; and, in a pass over each band, the hot rows for which the tables of
+        a plan have no room."""
         requests = read / costs.LONG_READ_BYTES + shared / (costs.LONG_READ_BYTES / 4) + 2
         seconds = requests * self.disk.request_s + read * self.disk.byte_s
         for table in tables:
@@ -280,10 +270,7 @@ def _choices(recording: Recording) -> list[dict[str, int]]:
 
 def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
     """The planner of a loader that replays a pack; attributes that `memory=` has no room for count.
-
-    Raises:
-        ConfigError: its plan does not fit into `memory=`.
-    """
+    Raises what `fitting` does."""
 
     def planner(request: PlanRequest) -> Planner:
         found = _replaying(request, recording.sizes, sum(recording.hot_rows.values()))
@@ -295,14 +282,8 @@ def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
 
 
 def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Planner:
-    """The planner of a loader that replays batches of such sizes, whose feature buffer is not
-    known; ranks that replay share nothing.
-
-    Args:
-        request: the loader's, as if it drew its batches.
-        sizes: of the batches.
-        hot_rows: how many rows are hot.
-    """
+    """The planner of a loader that replays batches of such sizes, by its request as if it drew
+    them. What its feature buffer holds is not known; ranks that replay share nothing."""
     entries = dict(sizes.nodes)
     store = request.store.info.types
     distinct = {type: min(count, store.nodes[type].num_nodes) for type, count in entries.items()}
@@ -325,17 +306,9 @@ def hot_slots(request: PlanRequest, recorded: Recorded, device_memory: int) -> d
     """Choose how many rows of each table training will hold; the ones with the most uses a byte
     come first. Each hot row makes the places of batches smaller, so both are chosen together.
 
-    Args:
-        request: of a loader that draws the batches, in the memory that training will have. No
-            plan is made of it, because drawing may need more memory than replaying.
-        recorded: the batches, and how many of them use each row.
-        device_memory: bytes of a GPU that training may use; 0: it trains on the host.
-
-    Returns:
-        The number of rows of each table.
-
-    Raises:
-        ConfigError: `memory=` is too little to replay the batches, even with one place.
+    `request` is of a loader that draws the batches, in the memory that training will have; no plan
+    is made of it, because drawing may need more memory than replaying. Without `device_memory`, it
+    trains on the host. ConfigError if `memory=` is too little even with one place.
     """
     sizes = _placed_sizes(recorded, request.tables)
     room, places = _room(request, sizes, device_memory)
@@ -438,16 +411,9 @@ def unpacked_cost(
     name: str, request: PlanRequest, planner: Planner, loading: Loading,
     traces: Mapping[str, SampledTrace], batches: int | None, command: str,
 ) -> StrategyCost:  # fmt: skip
-    """What a batch of a pack would cost, if `command` packed the batches that a loader draws.
-
-    Args:
-        name, traces, batches: see `predict`.
-        request, planner, loading: of the loader that draws the batches.
-        command: what packs.
-
-    Raises:
-        ConfigError: the plan does not fit, or no trace says how often rows are used.
-    """
+    """What a batch of a pack would cost, if `command` packed the batches that a loader draws, by
+    its request, planner and loading. ConfigError if the plan does not fit, or no trace says how
+    often rows are used."""
     plan, read = planner.plan(), 0.0
     hits = wanted = nbytes = 0.0
     for table in plan.tables:

@@ -46,10 +46,7 @@ COUNT_BYTES = 4  # of a row of a table: how many batches use it
 
 def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) -> PackSettings:
     """The settings of a pack of a loader's batches; see `PackSettings` for the arguments.
-
-    Raises:
-        ConfigError: batches of this loader cannot be recorded.
-    """
+    ConfigError if batches of this loader cannot be recorded."""
     _check_recordable(assembly)
     assert assembly.batch_size is not None
     return PackSettings(
@@ -109,14 +106,8 @@ def _check_recordable(assembly: Assembly) -> None:
 
 
 class LoaderRecording:
-    """Draws the batches of a loader's first epochs; a `BatchSource` of `store/packed/record.py`.
-
-    Args:
-        assembly: the loader's, for which there are `pack_settings`.
-        seed: the loader's `seed=`.
-        epochs: how many epochs to draw, from epoch 0 on.
-        memory: bytes that recording may use; None: the loader's `memory=`.
-    """
+    """Draws the batches of a loader's first epochs, for which there are `pack_settings`, in
+    `memory` bytes or else the loader's; a `BatchSource` of `store/packed/record.py`."""
 
     def __init__(
         self, assembly: Assembly, seed: int, epochs: int, memory: int | None = None
@@ -130,12 +121,8 @@ class LoaderRecording:
         self.hops = max(map(len, lists), default=0)
 
     def draw(self, first: int) -> Iterator[RecordedBatch]:
-        """Draw the batches from number `first` on, in order; a generator to close.
-
-        Raises:
-            ConfigError: `memory=` is too small; the message names the least that works.
-            StoreError, ReadError: the graph is damaged or cannot be read.
-        """
+        """Draw the batches from number `first` on, in order; a generator to close. Raises what
+        `recording_memory` does, and StoreError or ReadError of the graph."""
         assembly, request, store = self._assembly, self._assembly.request(), self._assembly.store
         with ExitStack() as opened:
             with store.unchanged():
@@ -172,13 +159,9 @@ def recording_memory(request: PlanRequest, packing_memory: int | None = None) ->
     """Choose how many batches are sampled at once, where the adjacency lives, and how edge numbers
     are read. There is no feature buffer, so the adjacency may have more room than in the loader.
 
-    Args:
-        request: the loader's. No plan is made of it, because recording needs less than drawing in
-            training, and training will replay.
-        packing_memory: bytes that recording may use; None: the loader's `memory=`.
-
-    Raises:
-        ConfigError: the memory is too small; the message names the least that works.
+    No plan is made of the loader's request, because recording needs less than drawing in training,
+    and training will replay. Without `packing_memory`, recording has the loader's. ConfigError if
+    that is too small; the message names the least that works.
     """
     store, memory = request.store, packing_memory or request.memory
     request = replace(request, ranks=1, shared=False)  # one process records

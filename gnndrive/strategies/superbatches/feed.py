@@ -209,12 +209,8 @@ class AheadFeed(SampledFeed):
 
 
 class InspectFeed(AheadFeed):
-    """Samples one superbatch without the feature buffer, for a part that replays it.
-
-    Args:
-        source: makes the superbatch.
-        load_graph, free_graph: have the adjacency in memory meanwhile, and free it again.
-    """
+    """Samples one superbatch without the feature buffer, with the adjacency in memory meanwhile,
+    for a part that replays it."""
 
     extracts = False
 

@@ -92,11 +92,7 @@ class SamplesAhead(Strategy):
             )
 
     def folder_in(self, store: Path) -> Path:
-        """The folder of the traces: the user's, or the store's.
-
-        Raises:
-            ConfigError: the user's is no path.
-        """
+        """The folder of the traces: the user's, or the store's; ConfigError: it is no path."""
         given = self.folder
         if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
             raise ConfigError(f"folder={given!r}: give the path of a folder")
@@ -137,13 +133,10 @@ class _PlannedSuperbatches:
     """What is decided of superbatches before the first one; see `plan.request.Ahead`.
 
     Attributes:
-        folder: where their samples wait.
         asked: the user's `superbatch=`; None: "auto".
-        batches: batches of an epoch.
-        seeds: the most seeds of a batch.
+        batches: those of an epoch, of up to so many `seeds`.
         position_bytes: bytes of an edge's position in the graph.
-        free_bytes: what was free on the folder's disk.
-        apart: whether a superbatch is sampled before the feature buffer is made.
+        free_bytes: what was free on the disk of the folder where samples wait.
     """
 
     folder: Path
@@ -244,11 +237,7 @@ class LoaderSuperbatches:
         return min(most, max(int(HELD * self._slots / max(misses, 1.0)), AUTO_MIN))
 
     def open_trace(self) -> Trace:
-        """A new trace; blocks.
-
-        Raises:
-            StoreError: no file can be made.
-        """
+        """A new trace; blocks. StoreError: no file can be made."""
         return Trace(self._planned.folder, self._rows, self._empty)
 
     def next_uses(self) -> Mapping[str, Codes]:

@@ -58,14 +58,8 @@ Rows = Mapping[str, Int64Array]
 
 
 class PartitionWindows:
-    """What a feed keeps in memory: the windows of an epoch, their rows and their graphs.
-
-    Args:
-        partitioned: the store that they are windows of.
-        static: how many static rows are held for the whole epoch.
-        index_pointers: of the store.
-        left: yields the windows that have batches left.
-    """
+    """What a feed keeps in memory: the windows of an epoch that have batches left, their rows and
+    their graphs, and so many static rows."""
 
     def __init__(
         self, partitioned: Partitioned, static: int, index_pointers: IndexPointers,
@@ -76,8 +70,7 @@ class PartitionWindows:
         self._stop = StopToken()
 
     def windows(self) -> Iterator[Window]:
-        """The windows of the epoch that have batches left, in order, each with the number of its
-        batches that are left."""
+        """The windows in order, each with the number of its batches that are left."""
         return self._left()
 
     def kept_rows(self) -> Iterator[Rows]:
@@ -109,11 +102,8 @@ class PartitionWindows:
         return found
 
     def graph(self, window: Window) -> WindowGraph:
-        """Load the adjacency inside a window; blocks, in a worker thread.
-
-        Raises:
-            ClosedError: `stop` was called.
-        """
+        """Load the adjacency inside a window; blocks, in a worker thread. ClosedError if `stop` was
+        called."""
         assert window.partitions is not None
         return load_window(
             self._partitioned, self._index_pointers, window.partitions, self._static, self._stop

@@ -167,17 +167,9 @@ class InsideWindows(Strategy):
 
 
 def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
-    """Open the partitioned folder of a loader.
-
-    Args:
-        store: the store.
-        named: see `InsideWindows`.
-        strategy: the name of the strategy, for messages.
-
-    Raises:
-        ConfigError: there is none, or several and none is named; or the store is heterogeneous.
-        StoreError: it is damaged, or the store has changed.
-    """
+    """Open the partitioned folder of a loader with the strategy of that name; for `named` see
+    `InsideWindows`. ConfigError if there is none, or several and none is named, or the store is
+    heterogeneous; StoreError if it is damaged, or the store has changed."""
     if store.is_hetero:
         raise ConfigError(
             f"strategy={strategy!r} samples inside partitions, and {store.path} is heterogeneous: "
@@ -235,10 +227,7 @@ class _WindowScheme(Scheme):
     """How a loader uses a partitioned store; see `Scheme`.
 
     Attributes:
-        strategy: says how.
-        source: the partitioned store.
-        windows: how large windows are, and what they need; None: it is not chosen yet.
-        chosen_for: the arguments that they were chosen for.
+        windows, chosen_for: the windows that are chosen, and for which arguments; None: none are.
         measured: how many passes follow from what an epoch's windows took, with passes="auto";
             None: none was measured, and batches come once.
         resumed_size: `megabatch=` of the state that was loaded; None: none was.
@@ -356,12 +345,8 @@ class _WindowScheme(Scheme):
     # ---- how large windows are
 
     def _choose(self, assembly: Assembly) -> PlannedWindows:
-        """Decide how large the windows are.
-
-        Raises:
-            ConfigError: the windows do not fit into the memory, or an argument cannot work.
-            StoreError, ReadError: the graph is damaged or cannot be read.
-        """
+        """Decide how large the windows are; raises what `current` does, if they do not fit into the
+        memory, too."""
         source, given, per_step = self.source, self._size, assembly.ranks.per_step
         if self.strategy.passes == AUTO and per_step > 1:
             raise ConfigError(
@@ -445,10 +430,7 @@ class _WindowScheme(Scheme):
 
     def _sizes(self, assembly: Assembly, windows: PlannedWindows, most: int | None) -> WindowSizes:
         """The sizes of windows with at most `most` partitions; None: with as few as can be.
-
-        Raises:
-            ConfigError: there cannot be such windows.
-        """
+        ConfigError if there cannot be such windows."""
         tried = self._trying(assembly, windows)
         context = tried.scheme.schedule_context(tried.schedule_context(0), assembly.ranks)
         schedule = choose_schedule(self.strategy.schedule, replace(context, megabatch=most))
@@ -498,11 +480,8 @@ class _WindowScheme(Scheme):
 
 
 def passes_for(seconds: Collection[tuple[float, float]]) -> int | None:
-    """How many passes hide the loading of windows (HierBatching 3); None: none was measured.
-
-    Args:
-        seconds: of each window, those that loading it took and those that its batches took.
-    """
+    """How many passes hide the loading of windows (HierBatching 3), by the seconds that loading
+    each took, and its batches; None: none was measured."""
     if not seconds:
         return None
     load, compute = (median(each) for each in zip(*seconds, strict=True))
