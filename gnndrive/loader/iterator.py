@@ -177,15 +177,6 @@ class BatchIterator(Iterator[Any]):
     def __iter__(self) -> BatchIterator:
         return self
 
-    def __next__(self) -> Any:
-        under_way = self._ask()
-        try:
-            return self._next()
-        except StopIteration:
-            if under_way:
-                self._tell(ended=True)
-            raise
-
     def _ask(self) -> bool:
         """The user asks for a batch, in this thread; tells whether the epoch is under way."""
         self._runtime.check_caller()
@@ -206,7 +197,8 @@ class BatchIterator(Iterator[Any]):
             self.close()
             raise
 
-    def _next(self) -> Any:
+    def __next__(self) -> Any:
+        under_way, ended = self._ask(), False
         started = self._times.asked()
         try:
             if self._yielded == self._warm_up_end:
@@ -222,6 +214,7 @@ class BatchIterator(Iterator[Any]):
                     self._begin_next_part()
         except OutputEnded:
             self._finish()
+            ended = under_way
             raise StopIteration from None
         except LateError as error:
             raise self._explained(error) from None
@@ -230,6 +223,8 @@ class BatchIterator(Iterator[Any]):
             raise
         finally:
             self._times.waited(started)
+            if ended:
+                self._tell(ended=True)
 
     @property
     def _has_next_part(self) -> bool:
@@ -292,15 +287,7 @@ class BatchIterator(Iterator[Any]):
         return self
 
     async def __anext__(self) -> Any:
-        under_way = self._ask()
-        try:
-            return await self._anext()
-        except StopAsyncIteration:
-            if under_way:
-                self._tell(ended=True)
-            raise
-
-    async def _anext(self) -> Any:
+        under_way, ended = self._ask(), False
         started, waiting = self._times.asked(), asyncio.timeout(self._timeout)
         try:
             if self._yielded == self._warm_up_end:
@@ -326,12 +313,15 @@ class BatchIterator(Iterator[Any]):
             raise await asyncio.to_thread(self._explained, late) from None
         except OutputEnded:
             self._finish()
+            ended = under_way
             raise StopAsyncIteration from None
         except Exception:  # not CancelledError: the task may ask again
             self.close()
             raise
         finally:
             self._times.waited(started)
+            if ended:
+                self._tell(ended=True)
 
     def _in_a_thread(self, change: Callable[[], None]) -> None:
         """Begin to end a part of the epoch and to start the next one."""
