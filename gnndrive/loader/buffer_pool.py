@@ -34,7 +34,7 @@ from gnndrive.disk.tiers.base import EvictedRows, Tier, TierContext
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.plan.plan import TablePlan
-from gnndrive.plan.second_buffer import second_buffer
+from gnndrive.plan.slots import second_buffer
 from gnndrive.store.reader import Store
 
 

@@ -19,7 +19,7 @@ from gnndrive import ConfigError, Store
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.sharing import Sharing
 from gnndrive.plan.plan import Plan, Served
-from gnndrive.plan.second_buffer import second_buffer
+from gnndrive.plan.slots import second_buffer
 from gnndrive.strategies import STRATEGIES
 from tests.loader.conftest import Make
 from tests.loader.hetero.graph import make_data

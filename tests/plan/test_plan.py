@@ -18,8 +18,7 @@ from gnndrive.plan.choice import make_planner
 from gnndrive.plan.plan import UNKNOWN, Plan, Served, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.second_buffer import second_buffer
-from gnndrive.plan.slots import split_slots
+from gnndrive.plan.slots import second_buffer, split_slots
 from gnndrive.plan.topology_choice import Topologies, for_rank
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.topologies.direct import Direct
