@@ -27,8 +27,7 @@ from gnndrive.loader.sharing import what_service_has
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import doubled, largest
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.collate import Collate

@@ -47,8 +47,7 @@ from gnndrive.loader.tracing import open_timeline
 from gnndrive.pipeline.timeline import Timeline
 from gnndrive.plan.choice import loading_of
 from gnndrive.plan.costs import Loading
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.strategy_costs import Comparison
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate

@@ -19,8 +19,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.plan.costs import Loading, combined, step_seconds
 from gnndrive.plan.drawn import DrawnBatches, joined
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.plan import Plan, Planner, StageCounts
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
 

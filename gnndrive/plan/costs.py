@@ -25,8 +25,7 @@ from typing import Self
 
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.planner import StageCounts
+from gnndrive.plan.plan import Plan, StageCounts, TablePlan
 from gnndrive.sampling.topologies.base import GraphSize
 from gnndrive.store.calibration import checked_gap, load_calibration
 from gnndrive.store.reader import Store

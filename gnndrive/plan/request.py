@@ -22,8 +22,7 @@ from gnndrive.common.plugins import find
 from gnndrive.host.items import AnnouncedRows
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Budget, Elastic, Served
-from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.plan import Budget, Elastic, Planner, Served, StageCounts
 from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes

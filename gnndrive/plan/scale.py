@@ -43,8 +43,7 @@ from gnndrive.plan.costs import (
     features_seconds,
     step_seconds,
 )
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Plan, Planner
 
 ID_BYTES = 4  # of a row that another host is asked for
 FULL, SHARDS, EXCHANGE = "full copy", "shards", "exchange"

@@ -24,8 +24,7 @@ from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.plan.choice import all_stages, cheapest, first_plan, refusal
 from gnndrive.plan.costs import Disk, Loading, combined, step_seconds
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
-from gnndrive.plan.plan import Budget
-from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.plan import Budget, Planner, StageCounts
 from gnndrive.plan.request import loader_parts, shape_of
 from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies

@@ -29,8 +29,7 @@ from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.choice import loading_of
 from gnndrive.plan.costs import Loading, Loads, combined, counted, part_seconds
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Plan, Planner, TablePlan
 from gnndrive.plan.replay import ALL_AHEAD, Run, simulate
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.sampled_trace import SampledTrace

@@ -17,8 +17,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import default_bytes
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Planner, default_bytes
 from gnndrive.plan.slots import split_slots
 from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuestion
 

@@ -28,8 +28,7 @@ from gnndrive.disk.tiers.base import TierContext
 from gnndrive.pipeline.epoch import Counters, Feed
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.choice import make_planner, plan_again
-from gnndrive.plan.plan import Elastic, Plan
-from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.plan import Elastic, Plan, Planner, StageCounts
 from gnndrive.plan.request import Ahead, PlanRequest
 from gnndrive.plan.strategy_costs import OWN, Known, StrategyCost, predict
 from gnndrive.sampling.samplers.base import SamplerContext

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.choice import make_planner
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Known, StrategyCost
 from gnndrive.sampling.samplers.base import SamplerContext

@@ -9,8 +9,7 @@ from gnndrive.common.items import Item, Shape
 from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.choice import fitting, with_chosen_topology
-from gnndrive.plan.plan import Budget, TablePlan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Budget, Planner, TablePlan
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.slots import RowSlots
 from gnndrive.strategies.base import PLAIN, Scheme, Strategy

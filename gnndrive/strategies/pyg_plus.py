@@ -26,8 +26,7 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.buffer_pool import Buffers
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.plan.choice import default_stages, fitting
-from gnndrive.plan.plan import Plan, Slots
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Plan, Planner, Slots
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.mapped_rows import pick_rows

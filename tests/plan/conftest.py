@@ -11,8 +11,7 @@ from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.common.items import Shape, TableShape
 from gnndrive.plan import choice
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Budget, Served
-from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.plan import Budget, Planner, Served, StageCounts
 from gnndrive.plan.request import PlanRequest, loader_parts
 from gnndrive.plan.slots import RowSlots
 from gnndrive.pyg.items import batch_bytes

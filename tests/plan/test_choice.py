@@ -14,8 +14,7 @@ from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import make_planner, stage_options
 from gnndrive.plan.costs import Disk, Loading, batches_held, combined, distinct_rows, step_seconds
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.plan import Plan, Planner, StageCounts, TablePlan
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies.base import RING_BYTES, GraphSize, TopologyQuestion

@@ -33,8 +33,7 @@ from gnndrive.plan.costs import (
     processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
-from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.planner import StageCounts
+from gnndrive.plan.plan import Plan, StageCounts, TablePlan
 from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import StrategyCost

@@ -66,7 +66,7 @@ def _fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnndrive.plan.drawn.thread_time", lambda: 1e-3 * next(clock))
     monkeypatch.setattr("gnndrive.loader.strategy_choice.measure_pace", lambda policy: 1.0)
     monkeypatch.setattr("gnndrive.plan.plan.left_memory", lambda ranks: FREE)
-    monkeypatch.setattr("gnndrive.plan.planner.available_memory", lambda: FREE)
+    monkeypatch.setattr("gnndrive.plan.plan.available_memory", lambda: FREE)
     monkeypatch.setattr("gnndrive.strategies.superbatches.scheme.free_bytes", lambda folder: FREE)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr("os.cpu_count", lambda: 2)

@@ -15,8 +15,7 @@ from gnndrive.common.items import Item, TableShape
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import make_planner
-from gnndrive.plan.plan import UNKNOWN, Plan, Served, TablePlan, default_bytes
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import UNKNOWN, Plan, Planner, Served, TablePlan, default_bytes
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.slots import second_buffer, split_slots
 from gnndrive.plan.topology_choice import Topologies, for_rank

@@ -30,8 +30,7 @@ from gnndrive.plan.drawn import (
     size_of,
 )
 from gnndrive.plan.pace import NO_STORE, ROW_S, RUNS, SLOTS, measure_pace, pace_trace
-from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.planner import StageCounts
+from gnndrive.plan.plan import Plan, StageCounts, TablePlan
 from gnndrive.plan.replay import ALL_AHEAD, Run, replay, simulate
 from gnndrive.plan.sampled_trace import SampledTrace, kept_rows
 from gnndrive.plan.strategy_costs import Known, curve_slots, predict_curve

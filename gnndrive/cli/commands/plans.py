@@ -31,8 +31,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
 from gnndrive.loader.store_loader import plan_for_ranks
-from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.scale import Cluster, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import Comparison

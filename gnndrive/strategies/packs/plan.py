@@ -29,16 +29,18 @@ from gnndrive.plan import costs
 from gnndrive.plan.choice import fitting
 from gnndrive.plan.costs import Disk, Loading
 from gnndrive.plan.plan import (
+    MAPPED_BYTES,
     Budget,
     Elastic,
     Plan,
+    Planner,
     Slots,
+    StageCounts,
     TablePlan,
     default_bytes,
     host_bytes,
     rest_bytes,
 )
-from gnndrive.plan.planner import MAPPED_BYTES, Planner, StageCounts
 from gnndrive.plan.request import PlanRequest, attribute_files, planner_of
 from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.plan.strategy_costs import StrategyCost

@@ -30,7 +30,7 @@ from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.choice import default_stages
-from gnndrive.plan.planner import StageCounts
+from gnndrive.plan.plan import StageCounts
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.pyg.items import Labels

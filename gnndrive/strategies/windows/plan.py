@@ -22,8 +22,7 @@ from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import NO_TOPOLOGY, Int64Array, TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Budget, Plan, Slots, TablePlan, default_bytes
-from gnndrive.plan.planner import Planner, StageCounts
+from gnndrive.plan.plan import Budget, Plan, Planner, Slots, StageCounts, TablePlan, default_bytes
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.sampling.load_window import loading_bytes
 from gnndrive.sampling.samplers.base import Bounds

@@ -30,7 +30,7 @@ from gnndrive.pipeline.epoch import Counters, Feed
 from gnndrive.plan import costs
 from gnndrive.plan.choice import fitting
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
-from gnndrive.plan.planner import Planner
+from gnndrive.plan.plan import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Known, StrategyCost
 from gnndrive.sampling.samplers.base import SamplerContext

@@ -220,7 +220,7 @@ def test_a_loader_opens_no_rows_of_another_pack(store, graph, pack, other):
 
 
 def test_the_least_memory_has_room_for_attributes(own, monkeypatch):
-    monkeypatch.setattr("gnndrive.plan.planner.MAPPED_BYTES", 100)
+    monkeypatch.setattr("gnndrive.plan.plan.MAPPED_BYTES", 100)
     with pytest.raises(ConfigError, match="give at least memory=") as caught:
         loader_of(own, ARGUMENTS, memory="1MB").plan()
     (named,) = re.findall('give at least memory="([^"]+)"', str(caught.value))

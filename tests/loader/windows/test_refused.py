@@ -161,7 +161,7 @@ def test_the_least_that_works_is_named(make: Make, name: str, megabatch: int | N
 
 def test_large_attributes_that_memory_has_no_room_for(make, tmp_path, monkeypatch):
     """The least memory counts that their rows are read then."""
-    monkeypatch.setattr("gnndrive.plan.planner.RING_BYTES", 1 << 16)  # for so small a file
+    monkeypatch.setattr("gnndrive.plan.plan.RING_BYTES", 1 << 16)  # for so small a file
     data = make_graph()
     data.wide = torch.randn(NODES, 600)
     store = make_store(data, tmp_path)
