@@ -65,7 +65,7 @@ class RemoteTicket:
 
 
 class RemoteBuffer:
-    """The service's feature buffer; see `pipeline.leases.BatchBuffer`.
+    """The service's feature buffer; see `pipeline.epoch.BatchBuffer`.
 
     Args:
         tables: by name, in the order of the service's.

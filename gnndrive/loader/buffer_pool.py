@@ -32,7 +32,7 @@ from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import EvictedRows, Tier, TierContext
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.leases import BatchBuffer
+from gnndrive.pipeline.epoch import BatchBuffer
 from gnndrive.plan.plan import TablePlan
 from gnndrive.plan.slots import second_buffer
 from gnndrive.store.reader import Store

@@ -35,8 +35,7 @@ from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.sharing import HostService
 from gnndrive.loader.tracing import TraceCounters
 from gnndrive.pipeline.batch_times import EpochTimes
-from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs
-from gnndrive.pipeline.leases import NoBuffer
+from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs, NoBuffer
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.timeline import Timeline
 from gnndrive.pipeline.workers import ThreadWorkers

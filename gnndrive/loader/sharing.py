@@ -44,7 +44,7 @@ from gnndrive.host.start import SEPARATE, Listener, host_identity
 from gnndrive.loader.buffer_pool import Buffers
 from gnndrive.loader.ranks import Ranks, check_same
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.leases import BatchBuffer
+from gnndrive.pipeline.epoch import BatchBuffer
 from gnndrive.plan.plan import Served
 from gnndrive.plan.request import batch_entries_max
 from gnndrive.pyg.shared_store import AttachedArrays, attach

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.batch_times import GRANTED, JOINED, READY, BatchTimes
 from gnndrive.pipeline.channel import Channel, ChannelEnded, Source, change_of
-from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages
-from gnndrive.pipeline.leases import BatchBuffer
+from gnndrive.pipeline.epoch import BatchBuffer, Counters, Extracted, Failed, Sampled, Stages
 
 SWEEP_MAX = 8
 FEW_MISSING = 0.1  # below this share of missing rows, reading is not the bottleneck

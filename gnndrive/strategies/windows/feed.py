@@ -38,8 +38,7 @@ import numpy as np
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.records import IndexPointers, Int64Array, Seeds
-from gnndrive.pipeline.epoch import Counters, Epoch
-from gnndrive.pipeline.leases import BatchLease
+from gnndrive.pipeline.epoch import BatchLease, Counters, Epoch
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.load_window import load_window
