@@ -65,13 +65,8 @@ class Source(ABC, Generic[Item]):
 
 
 class Channel(Source[Item]):
-    """Hands numbered items from one stage to the next.
-
-    Args:
-        bound: the most places that are reserved and not yet taken, at least 1; None: no limit.
-        ordered: whether items leave strictly by index, from `first`.
-        first: the first item's index.
-    """
+    """Hands numbered items from one stage to the next; if `ordered`, strictly by index, from
+    `first` on. At most `bound` places are reserved and not yet taken (None: without limit)."""
 
     def __init__(self, bound: int | None, ordered: bool = True, first: int = 0) -> None:
         super().__init__()

@@ -124,12 +124,8 @@ class OutputQueue:
     # ---- the user's side ----
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next batch; blocks the calling thread, which still handles signals.
-
-        Raises:
-            OutputEnded: there are no more batches.
-            LateError: no batch was ready within `timeout` seconds; a later call gets it.
-        """
+        """Return the next batch; blocks the calling thread, which still handles signals. LateError
+        if none was ready within `timeout` seconds; a later call gets it."""
         end = None if timeout is None else monotonic() + timeout
         changed: SimpleQueue[None] = SimpleQueue()
         while True:

@@ -39,12 +39,8 @@ FETCH_ROW_BYTES = 34  # bytes that planning the read of one row takes
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a service that a user has started (`gnndrive serve`) has left for a loader.
-
-    Attributes:
-        left: bytes that it may still use; None: it has no limit.
-        graphs: the topologies whose arrays it has in memory already.
-    """
+    """What a service that a user has started (`gnndrive serve`) has left for a loader: bytes that
+    it may still use (None: it has no limit), and the topologies whose arrays it has already."""
 
     left: int | None
     graphs: frozenset[str] = frozenset()
@@ -278,10 +274,7 @@ class Slots:
     ) -> tuple[tuple[TablePlan, ...], str]:
         """The feature buffer's share of each table, and the text of its item; "": there is none.
         `items` are all others, of the host and of the device, while batches are extracted.
-
-        Raises:
-            ConfigError: the budget is too small for the buffer.
-        """
+        ConfigError if the budget is too small for the buffer."""
         return tuple(TablePlan.of(table, 0) for table in shape.tables), ""
 
     def said(self, plan: Plan) -> tuple[str, ...]:
@@ -389,12 +382,8 @@ class Planner:
     said: tuple[str, ...] = ()
 
     def plan(self) -> Plan:
-        """Decide which attributes are memory-mapped, and make the plan.
-
-        Raises:
-            ConfigError: the budget is too small for the other items, or the buffer for a single
-                row; the message names a size that works.
-        """
+        """Decide which attributes are memory-mapped, and make the plan. ConfigError if the budget
+        is too small for the other items, or the buffer for a row; it names a size that works."""
         small = self._small_files()
         try:
             plan = self._divide(AttributeMemory(mapped_bytes=sum(small.values())))

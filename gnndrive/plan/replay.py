@@ -207,11 +207,8 @@ def replay(
     run: Run, trace: Trace, store: Store, classes: Classes | None, counts: Counts | None = None
 ) -> Counts:
     """Admit all batches of a trace, in order, and count what is loaded. `store` is for the policy,
-    `classes` are those of the trace's rows.
-
-    Raises:
-        ConfigError: a batch has more rows than the table has slots.
-    """
+    `classes` are those of the trace's rows. ConfigError if a batch has more rows than the table has
+    slots."""
     counts = Counts() if counts is None else counts
     largest = max((len(trace[each]) for each in range(len(trace))), default=0)
     context = PolicyContext(run.table, trace.rows, run.slots, store, largest, run.window)

@@ -114,11 +114,7 @@ class Layout:
 
 def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: int) -> list[Layout]:
     """Compare the layouts of a store of so many bytes; with one host, there is the full copy only,
-    whose planner is given.
-
-    Raises:
-        ConfigError: the plan of a full copy does not fit.
-    """
+    whose planner is given. ConfigError if its plan does not fit."""
     plan, hosts = planner.plan(), cluster.hosts
     seconds: dict[str, float | None] = {**step_seconds(plan, loading), NET: 0.0}
     seconds[COMPUTE] = cluster.compute_s

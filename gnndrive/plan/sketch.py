@@ -87,11 +87,8 @@ class Sketch:
         return None if self.seeds is None else -(-self.seeds // self.batch_size)
 
     def bounds(self) -> Bounds:
-        """The most nodes and edges that a batch has, and nodes whose neighbours are sampled.
-
-        Raises:
-            ConfigError: the fanout is no list of whole numbers from -1 on.
-        """
+        """The most nodes and edges that a batch has, and nodes whose neighbours are sampled;
+        ConfigError if the fanout is no list of whole numbers from -1 on."""
         fanout = checked_fanout(self.fanout)
         whole, inner = self._most(fanout), self._most(fanout[:-1])
         count = min(self.batch_nodes or whole.nodes[None], self.nodes)

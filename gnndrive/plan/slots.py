@@ -128,13 +128,8 @@ def split_slots(nbytes: int, tables: Sequence[TableShape], costs: Sequence[int])
     its largest batch: batches have about as many rows of a small type as the plan counts, but far
     fewer of a large type, for which the plan counts the worst case.
 
-    Args:
-        nbytes: bytes to divide; a negative number counts as 0.
-        tables: the tables.
-        costs: bytes of a slot of each table.
-
-    Returns:
-        The number of slots of each table; 0 for a table that no batch needs.
+    Negative `nbytes` count as 0; `costs` are the bytes of a slot of each table. A table that no
+    batch needs has no slot.
     """
     costs, left = [max(cost, 1) for cost in costs], max(nbytes, 0)
     slots = [0] * len(tables)

@@ -212,7 +212,6 @@ class Known:
     Attributes:
         traces: by the tables' names; those that are missing are not simulated.
         types: table name → its node type, without tables of edges.
-        pace: see `plan/pace.py`.
         batches: of an epoch; None: not known.
         classes: of rows, by score and table, as far as they were asked for.
     """
@@ -248,11 +247,7 @@ class Known:
 
 def predict(name: str, request: PlanRequest, planner: Planner, known: Known) -> StrategyCost:
     """Say what a batch costs with the strategy of that name, if it samples from the whole graph;
-    `request` and `planner` are those of a loader with it.
-
-    Raises:
-        ConfigError: the plan does not fit.
-    """
+    `request` and `planner` are those of a loader with it. ConfigError if its plan does not fit."""
     predicted = _Prediction(request, planner, known)
     tables = predicted.plan.tables
     loads = {each.name: predicted.loads(each) for each in tables}

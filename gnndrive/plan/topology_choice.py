@@ -45,11 +45,8 @@ class Topologies:
     needs_indices: str | None = None
 
     def choose(self, planner: Planner) -> TopologyChoice:
-        """Choose the first that suits the memory, else the last, and say why.
-
-        Raises:
-            ConfigError: there is no such topology, or the one that the user named cannot work.
-        """
+        """Choose the first that suits the memory, else the last, and say why. ConfigError if there
+        is no such topology, or the one that the user named cannot work."""
         kinds: list[type[Topology]] = [find("topologies", each) for each in self.plugins]
         if self.asked:
             self._check_asked(kinds[0])
@@ -73,9 +70,7 @@ class Topologies:
 
         One that would leave the adjacency to the page cache is considered only if there is no
         other: nothing counts the page cache, and within a limit it keeps neither adjacency nor
-        features.
-
-        `why` is that of `TopologyQuestion`.
+        features. `why` is that of `TopologyQuestion`.
         """
         question = self.question(planner)
         room, found = question.room, False
