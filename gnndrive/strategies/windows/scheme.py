@@ -36,7 +36,7 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.epoch import Counters, Feed
 from gnndrive.plan import costs
-from gnndrive.plan.choice import fitting
+from gnndrive.plan.choice import fitting, loading_of
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.plan import Budget, Plan, Planner, Slots, StageCounts, TablePlan, default_bytes
 from gnndrive.plan.request import PlanRequest, planner_of
@@ -147,10 +147,10 @@ class InsideWindows(Strategy):
         inside = (
             self.suited(assembly.store).open(assembly).current(assembly, begun=False).of(assembly)
         )
-        request, sizes, pace = inside.request(), inside.scheme.chosen, known.pace
-        planner, partitioned, drawn = inside.scheme.planner(request), sizes.partitioned, sizes.drawn
+        request, sizes = inside.request(), inside.scheme.chosen
+        planner, partitioned = inside.scheme.planner(request), sizes.partitioned
         plan = planner.plan()
-        if drawn is None:
+        if sizes.drawn is None:
             raise ConfigError(
                 "how large batches are is not known before one is drawn: give memory="
             )
@@ -164,22 +164,15 @@ class InsideWindows(Strategy):
             before = there
         rows, edges = rows / batches, edges / batches
         read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
-        count, sample_s = drawn.together.get(table.name, (0,))[0], costs.BESIDE * drawn.sample_s
-        gather_s = pace * costs.gather_seconds(count, count * table.row_bytes)
-        admit_s = pace * costs.admit_seconds(count, rows)
-        filter_s = pace * costs.FILTER_EDGE_S * edges
-        computing = sample_s + gather_s + admit_s + filter_s
-        computing += pace * (costs.HAND_OVER_S + costs.LAND_BYTE_S * rows * table.row_bytes)
-        cores = costs.processors()
-        seconds = {
-            costs.DISK: request.disk.long_reads(read),
-            costs.FILTER: filter_s,
-            costs.SAMPLING: sample_s / min(planner.stages.samplers, cores),
-            costs.ADMISSION: admit_s,
-            costs.GATHER: gather_s,
-            costs.HAND_OVER: pace * costs.HAND_OVER_S,
-            costs.PROCESSORS: computing / cores,
-        }
+        loading = loading_of(request, planner, sizes.drawn, known.pace)
+        unranked = replace(plan, tables=(replace(table, rows=table.slots),))
+        loads = {table.name: costs.Loads(0.0, rows, 1.0)}
+        filter_s = known.pace * costs.FILTER_EDGE_S * edges
+        seconds = {costs.DISK: 0.0, costs.FILTER: filter_s}
+        seconds |= costs.part_seconds(unranked, loading, loads)
+        seconds[costs.DISK] = request.disk.long_reads(read)
+        seconds[costs.PROCESSORS] += filter_s / costs.processors()
+        del seconds[costs.RECORDS]
         note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"
         return StrategyCost(self.text, seconds, batches, None, same_batches=False, note=note)
 
