@@ -72,17 +72,6 @@ def copy_seconds(rows: float, nbytes: float) -> float:
     return COPY_ROW_S * rows + COPY_BYTE_S * nbytes
 
 
-def gather_seconds(rows: float, nbytes: float) -> float:
-    """The same beside an event loop that admits and releases rows."""
-    return BESIDE * copy_seconds(rows, nbytes)
-
-
-def admit_seconds(rows: float, missing: float, ranked: float = 0.0) -> float:
-    """Seconds of the event loop for so many rows of batches, of which `missing` are read and
-    `ranked` are of tables that have no slot for each row."""
-    return ADMIT_ROW_S * rows + RANK_ROW_S * ranked + PLAN_ROW_S * missing
-
-
 @dataclass(frozen=True, slots=True)
 class Loads:
     """What a batch loads of a table on average, when the buffer is full; `sweep` batches are
@@ -241,8 +230,8 @@ def part_seconds(
     missing = sum(loads[table.name].loads for table in plan.tables)
     loaded = sum(loads[table.name].loads * table.row_bytes for table in plan.tables)
     sample_s = BESIDE * loading.drawn.sample_s
-    gather_s = pace * gather_seconds(rows, nbytes)
-    admit_s = pace * admit_seconds(rows, missing, ranked)
+    gather_s = pace * (BESIDE * copy_seconds(rows, nbytes))
+    admit_s = pace * (ADMIT_ROW_S * rows + RANK_ROW_S * ranked + PLAN_ROW_S * missing)
     computing = sample_s + admit_s + gather_s + pace * (LAND_BYTE_S * loaded + HAND_OVER_S)
     return {
         DISK: ranks * disk_s,

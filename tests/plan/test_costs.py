@@ -28,7 +28,6 @@ from gnndrive.plan.costs import (
     copy_seconds,
     counted,
     features_seconds,
-    gather_seconds,
     part_seconds,
     processors,
 )
@@ -247,7 +246,7 @@ def test_a_step_takes_as_long_as_its_longest_part() -> None:
     (full,) = compared(sketch(), Cluster(compute_s=7.0, sampled=False))
     assert (full.name, full.received_bytes, full.seconds["net"]) == (FULL, 0, 0)
     assert (full.bound_by, full.step_s, full.seconds["sampling"]) == ("compute", 7.0, None)
-    assert full.seconds["gather"] == pytest.approx(gather_seconds(800_000, 800_000 * 512))
+    assert full.seconds["gather"] == pytest.approx(BESIDE * copy_seconds(800_000, 800_000 * 512))
     assert full.disk_bytes == sketch().store_bytes
 
 
