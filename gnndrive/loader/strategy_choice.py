@@ -17,7 +17,7 @@ from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.drawing import PROGRESS
-from gnndrive.plan.pace import measure_pace
+from gnndrive.plan.replay import measure_pace
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import (
     Comparison,

@@ -178,7 +178,7 @@ def batches_held(together: Sequence[int], slots: int, rows: int) -> float:
 class Loading:
     """What a step costs by, beside the plan. `sizes` are those of the graph, one for each edge
     type; `sweep` is the most batches that are read together, None: as many as fit; `pace` is 1
-    where plans are compared, see `plan/pace.py`."""
+    where plans are compared, see `measure_pace`."""
 
     drawn: DrawnBatches
     sizes: Sequence[GraphSize]

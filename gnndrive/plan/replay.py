@@ -3,7 +3,7 @@
 The slot table, its ranking and admission in parts are the loader's, so the counts hold for each
 policy. There is no memory for slots and no read: a row is valid as soon as it is admitted.
 `simulate` replays a trace of drawn batches in scaled slots, and says how many rows a batch loads
-once the buffer is full. `bench/policies.py` compares policies.
+once the buffer is full; `measure_pace` times one. `bench/policies.py` compares policies.
 
 When not to use it: for more batches than are sampled in seconds; each row of each batch is looked
 up.
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from time import thread_time
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -32,11 +34,15 @@ from gnndrive.plan.costs import Loads
 from gnndrive.plan.sampled_trace import SampledTrace
 from gnndrive.store.reader import Store
 
-NOTHING: Any = None  # no memory for slots is used
+NOTHING: Any = None  # no memory for slots is used, and no store
 NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=())  # nothing is fetched
 ONE = ""  # the name of the only table of an admission
 BATCHES_MIN = 8  # that are counted behind those that fill the buffer
 ALL_AHEAD = 1 << 16  # a window that reaches to the end of the trace
+# What the pace is measured with: batches that are the same everywhere.
+PACE_ROWS, PACE_SLOTS, PACE_RUNS = 100_000, 60_000, 3
+PACE_BATCHES, PACE_DRAWS = 16, 20_000  # of row ids of a batch, some of them twice
+PACE_ROW_S = 3.3e-8  # seconds for a row of these batches on the machine of the constants
 
 
 class Trace(Protocol):
@@ -314,3 +320,33 @@ def simulate(
         sums, known = counts.between(0, len(trace)), False
     share = sums["loads"] / max(sums["wanted"], 1)
     return Loads(1 - share, wanted * share, len(trace) / max(len(counts.batches), 1), known)
+
+
+# ---- how fast this machine computes
+
+
+def pace_trace() -> SampledTrace:
+    """Batches with rows at random, some rows far more often than others."""
+    random = np.random.default_rng(0)
+    drawn = (PACE_ROWS * random.random((PACE_BATCHES, PACE_DRAWS)) ** 2).astype(np.int64)
+    ids = [np.unique(each) for each in drawn]
+    ends, kept = np.cumsum([0, *map(len, ids)]), np.arange(PACE_ROWS)
+    return SampledTrace(PACE_ROWS, 0, kept, np.concatenate(ids), ends, np.diff(ends))
+
+
+@cache
+def measure_pace(policy: str) -> float:
+    """Seconds that computing takes on this machine, as a multiple of what the constants of
+    `plan/costs.py` say, which are of one machine.
+
+    The event loop spends most of its time on slot tables, so one with this policy is timed, in some
+    tens of milliseconds. A process measures once, so that its predictions agree. It is no measure
+    for topology, samplers and queues, because the same plan must come of the same arguments.
+    """
+    trace, run = pace_trace(), Run(policy, 1, PACE_SLOTS)
+    seconds = []
+    for _ in range(PACE_RUNS):
+        began = thread_time()
+        replay(run, trace, NOTHING, None)
+        seconds.append(thread_time() - began)
+    return min(seconds) / (PACE_ROW_S * len(trace.ids))

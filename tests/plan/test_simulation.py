@@ -17,7 +17,8 @@ import gnndrive
 from gnndrive import Store
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
-from gnndrive.plan import pace, sampled_trace
+from gnndrive.plan import replay as replaying
+from gnndrive.plan import sampled_trace
 from gnndrive.plan.costs import Disk, Loading, Loads
 from gnndrive.plan.drawn import (
     DEVIATIONS,
@@ -29,9 +30,8 @@ from gnndrive.plan.drawn import (
     doubled,
     size_of,
 )
-from gnndrive.plan.pace import NO_STORE, ROW_S, RUNS, SLOTS, measure_pace, pace_trace
 from gnndrive.plan.plan import Plan, StageCounts, TablePlan
-from gnndrive.plan.replay import ALL_AHEAD, Run, replay, simulate
+from gnndrive.plan.replay import ALL_AHEAD, NOTHING, PACE_BATCHES, Run, replay, simulate
 from gnndrive.plan.sampled_trace import SampledTrace, kept_rows
 from gnndrive.plan.strategy_costs import Known, curve_slots, predict_curve
 from gnndrive.sampling.samplers.base import Bounds
@@ -322,23 +322,25 @@ POLICY = STRATEGIES["gnndrive"].policy
 
 def test_the_pace_is_that_of_the_fastest_run_and_found_once(monkeypatch) -> None:
     """Its batches are the same everywhere; rows are found, loaded and given up."""
-    batches, again = pace_trace(), pace_trace()
-    for index in range(pace.BATCHES):
+    batches, again = replaying.pace_trace(), replaying.pace_trace()
+    for index in range(PACE_BATCHES):
         ids = batches[index]
         assert np.array_equal(ids, again[index])
         assert np.all(np.diff(ids) > 0)
-        assert 0 <= ids[0] <= ids[-1] < pace.ROWS
-    sums = replay(Run(POLICY, 1, SLOTS), batches, NO_STORE, None).between(0, pace.BATCHES)
-    assert sums["wanted"] == batches.size(0, pace.BATCHES)
-    assert SLOTS < sums["loads"] < sums["wanted"] / 2
-    assert RUNS == 3
+        assert 0 <= ids[0] <= ids[-1] < replaying.PACE_ROWS
+    sums = replay(Run(POLICY, 1, replaying.PACE_SLOTS), batches, NOTHING, None).between(
+        0, PACE_BATCHES
+    )
+    assert sums["wanted"] == batches.size(0, PACE_BATCHES)
+    assert replaying.PACE_SLOTS < sums["loads"] < sums["wanted"] / 2
+    assert replaying.PACE_RUNS == 3
     clock = iter((7.0, 10.0, 10.5, 12.5, 13.0, 18.0))
-    monkeypatch.setattr(pace, "thread_time", lambda: next(clock))
-    measure_pace.cache_clear()
-    expected = 2.0 / (ROW_S * batches.size(0, pace.BATCHES))
-    assert measure_pace(POLICY) == pytest.approx(expected)
-    assert measure_pace(POLICY) == pytest.approx(expected)  # the clock has no more readings
-    measure_pace.cache_clear()
+    monkeypatch.setattr(replaying, "thread_time", lambda: next(clock))
+    replaying.measure_pace.cache_clear()
+    expected = 2.0 / (replaying.PACE_ROW_S * batches.size(0, PACE_BATCHES))
+    assert replaying.measure_pace(POLICY) == pytest.approx(expected)
+    assert replaying.measure_pace(POLICY) == pytest.approx(expected)  # no more readings
+    replaying.measure_pace.cache_clear()
 
 
 # ---- what a plan counts for the largest batch, from a few that were drawn
