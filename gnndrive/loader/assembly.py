@@ -57,7 +57,6 @@ class Assembly:
     be read.
 
     Attributes:
-        inputs: the nodes or edges that seeds are drawn from.
         subgraphs: how to sample in PyG's own form, for loader arguments that need more than plain
             neighbour sampling; a sampler class for plain sampling only then returns the subgraph
             sampler from `make`. None: the arguments need no more.

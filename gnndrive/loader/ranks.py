@@ -55,10 +55,8 @@ class _Told:
 class Ranks:
     """This process among the `world` ranks that train together.
 
-    Attributes:
-        dealt_by: who decides which batches a rank loads; with one rank it has no meaning.
-        group: the torch.distributed process group that `ranks=` says; None: there is one rank, or
-            `ranks=` is not given, and nothing is exchanged.
+    `dealt_by` decides which batches a rank loads, if there are several. Without `group`, the
+    torch.distributed process group that `ranks=` says, nothing is exchanged.
     """
 
     rank: int = 0

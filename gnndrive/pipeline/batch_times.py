@@ -215,9 +215,7 @@ class BatchTimes:
     marks it; any thread may end it.
 
     Attributes:
-        index: the batch's index.
-        marks: when each mark was made; those up to `reached` are set.
-        reached: the newest mark.
+        marks: when each mark was made; those up to `reached`, the newest, are set.
         disk: intervals in which the batch waited for the disk outside of the stage "read": for its
             window, its record, a sample that is read, or in an admission that had enough slots, so
             that its first reads were under way.

@@ -48,7 +48,6 @@ class DrawnBatches:
     """What is known of a loader's batches.
 
     Attributes:
-        sizes: the size of each batch that was drawn.
         together: table name → the numbers of distinct rows that the first batch, the first two, …
             need together.
         expanded: the mean number of nodes whose neighbours were sampled.

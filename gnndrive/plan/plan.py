@@ -73,7 +73,7 @@ class Budget:
         device_given: whether the user gave `device_memory`; if not, it is free memory.
         device_why: the reason for the feature buffer's size on the device, as `plan()` prints it.
         served: what a service that a user has started has left. It has the graph once for several
-            loaders, so that it is no part of a loader's memory. None: there is none.
+            loaders, so that it is no part of a loader's memory.
     """
 
     memory: int | None
@@ -89,8 +89,6 @@ class TablePlan:
     """The feature buffer's share of one table.
 
     Attributes:
-        slots: number of rows that the buffer holds at once.
-        batch_rows_max: the most rows of the table that one batch can need.
         residents: rows that never leave the buffer, if it has places for whole batches.
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
         place_rows: the most rows of a batch that are not resident.
@@ -121,7 +119,6 @@ class Plan:
 
     Attributes:
         lines: the uses of host memory, the feature buffer first.
-        memory, device_memory: the user's budgets in bytes, or None.
         device_lines: the uses of the device's memory; empty: the buffer is in host memory.
         fetched: names of the arrays whose rows are read when batches need them, because memory has
             no room for their files.

@@ -154,10 +154,8 @@ class Run:
     """How batches go through a slot table.
 
     Attributes:
-        policy: the policy's name.
         window: what is known when a batch is admitted: 1, nothing; up to `GD_WINDOW_BATCHES`, that
             many batches behind it; more, the rest of that many batches which were sampled together.
-        slots: slots of the table.
         sweep: the most batches of a sweep; fewer, if more do not fit together.
         in_flight: batches that hold slots while a sweep is admitted, with its own. If it finds too
             few slots, the oldest of the others release theirs, a piece of a batch at a time.

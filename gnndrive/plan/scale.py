@@ -71,7 +71,6 @@ class Layout:
     """One layout of a store on the hosts; bytes and seconds are those of one host.
 
     Attributes:
-        name: "full copy", "shards" or "exchange".
         disk_bytes: the store's part.
         received_bytes: bytes that arrive from other hosts in a step.
         seconds: what a step keeps busy for how long, by part; None: not known.

@@ -30,7 +30,6 @@ class Topologies:
 
     Attributes:
         plugins: by name or as classes, in the order of preference.
-        sizes: the graph's sizes, one for each edge type.
         asked: whether the user named the topology, which is the only one then.
         neighbour_cache: memory for adjacency that a topology on disk keeps, in bytes or as text; 0:
             none; None: the topology decides.
