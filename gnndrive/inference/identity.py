@@ -1,15 +1,16 @@
-"""What a layer's result depends on: a checksum of its code, its constants and all that it uses.
+"""What a layer's result depends on: a checksum of its code and of all values that it uses.
 
-A function is its code, its default arguments, and the values of its closure and of the global names
-that it uses: these are followed to the modules, tensors and numbers at their ends. Functions and
-classes of installed packages are their names. What can be neither followed nor named, such as a
-random generator, makes the checksum a new one every time: a result that was made before is never
-taken for this one's.
+A model is its state_dict, and the names, extra_repr, attributes and classes of its modules. A
+function is its code, its default arguments, and the values of its closure and of the global names
+that it mentions: these are followed to the modules, tensors and numbers at their ends. Code is
+compared as compiled, because `inspect.getsource` cuts lambdas of several lines, and has no source
+for a class of a notebook. Functions and classes of installed packages are their names. What can be
+neither followed nor named, such as a random generator, makes the checksum a new one every time: a
+result that was made before is never taken for this one's.
 """
 
 from __future__ import annotations
 
-import dis
 import functools
 import hashlib
 import os
@@ -17,7 +18,7 @@ import secrets
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -166,14 +167,13 @@ class Identity:
         if _is_installed(function):
             return
         self._follow(function.__code__)
-        for name in sorted(_globals_of(function.__code__)):
-            if name not in function.__globals__:
-                continue
+        names = _names_of(function.__code__)
+        for name in sorted(names & function.__globals__.keys()):
             value = function.__globals__[name]
             self._say(name)
             self._follow(value)
             if isinstance(value, types.ModuleType) and not _is_installed(value):
-                for used in sorted(_names_of(function.__code__) & vars(value).keys()):
+                for used in sorted(names & vars(value).keys()):
                     self._say(used)
                     self._follow(vars(value)[used])
 
@@ -196,38 +196,19 @@ def _parts_of(value: Any) -> Iterable[Any] | None:
     if isinstance(value, set | frozenset):
         plain = all(isinstance(each, PLAIN) for each in value)
         return sorted(map(repr, value)) if plain else None
-    held: list[Any] = [type(value)]
-    if isinstance(value, dict):
-        held += [part for item in value.items() for part in item]
-    elif isinstance(value, list | tuple):
-        held += value
-    elif not isinstance(getattr(value, "__dict__", None), dict):
+    held = getattr(value, "__dict__", None)
+    if not isinstance(value, dict | list | tuple) and not isinstance(held, dict):
         return None
-    return [
-        *held,
-        *(part for item in sorted(getattr(value, "__dict__", {}).items()) for part in item),
-    ]
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _codes(each)
-
-
-def _globals_of(code: types.CodeType) -> set[str]:
-    """The global names that a function's code reads."""
-    return {
-        each.argval
-        for part in _codes(code)
-        for each in dis.get_instructions(part)
-        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+    inside: Iterable[Any] = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list | tuple):
+        inside = value
+    return [type(value), *inside, *sorted((held or {}).items())]
 
 
 def _names_of(code: types.CodeType) -> set[str]:
-    return {name for part in _codes(code) for name in part.co_names}
+    """The names of globals and attributes that a function's code, and code inside it, mentions."""
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*map(_names_of, inner))
 
 
 def _is_installed(value: Any) -> bool:
