@@ -13,6 +13,7 @@ from gnndrive.host.arena import COUNTERS, PAGE
 from gnndrive.host.error_text import error_from
 from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.turns import Turns
+from gnndrive.pipeline.channel import change_of
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import run
 from tests.host.spoken import (
@@ -323,6 +324,17 @@ async def test_a_broken_buffer_is_an_error_at_all_ranks(rows):
 
 
 # ---- turns; tests/host/test_simulated_ranks.py shows their order
+
+
+@in_loop
+async def test_taking_turns_is_counted_and_wakes_who_waits_for_a_change():
+    turns = Turns([0])
+    for step in range(3):
+        turns.join(0, 0, step, step)
+    waiter = asyncio.ensure_future(change_of(turns))
+    await asyncio.sleep(0)
+    assert (turns.take_now(2), turns.taken) == ([0, 1], 2)
+    await waiter
 
 
 def test_turns_that_have_passed():
