@@ -173,7 +173,8 @@ class FromPeer(Tier):
         return cls(context)
 
     def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
-        """See `Tier.fetch`; rows that are kept are copied in the call."""
+        """See `Tier.fetch`; rows that are kept are copied in the call, those that the peer sends in
+        its thread."""
         if len(np.unique(rows)) != len(rows) or ((rows < 0) | (rows >= self._rows)).any():
             raise ValueError(f"a row is out of range or requested twice: there are {self._rows}")
         own = rows % 2 == 0
@@ -181,10 +182,16 @@ class FromPeer(Tier):
         kept[kept] = self._row_of[self._copies(rows[kept])] == rows[kept]
         away = ~own & ~kept
         copy_rows(self._kept, self._copies(rows[kept]), places[kept], landing)
-        asked = self._peer.ask(self._table, rows[away])
-        # Last, because the disk writes to the landing from then on.
+        asked, there = self._peer.ask(self._table, rows[away]), places[away]
+        # From here on the disk and the peer's thread write to the landing: nothing may fail.
         rest = self._below.fetch(rows[own], places[own], landing)
-        return _FromBoth(self, places[kept], rest, asked, (rows[away], places[away], landing))
+
+        def land(answer: Future[Bytes]) -> None:
+            if _is_whole(answer, len(there)):
+                copy_rows(answer.result(), np.arange(len(there)), there, landing)
+
+        asked.add_done_callback(land)  # before that of the fetch, which tells the loop
+        return _FromBoth(self, places[kept], rest, asked, (rows[away], there))
 
     def _copies(self, rows: Int64Array) -> Int64Array:
         """Where each row is kept, if it is."""
@@ -214,26 +221,30 @@ class _FromBoth:
         self, tier: FromPeer, served: Int32Array, rest: Fetch, asked: Future[Bytes], away: Any
     ) -> None:
         self._tier, self._served, self._rest = tier, served, rest
-        self._asked, self._away = asyncio.wrap_future(asked), away
+        self._asked, self._ended, self._away = asked, asyncio.wrap_future(asked), away
 
     async def __aiter__(self) -> AsyncIterator[Stretch]:
         yield Stretch(self._served)
         async for stretch in self._rest:
             yield stretch
-        rows, places, landing = self._away
-        await asyncio.wait([self._asked])
+        rows, places = self._away
+        await asyncio.wait([self._ended])
         if self._asked.cancelled():
             yield _failed(places, errno.ECANCELED)
-        elif self._asked.exception() is not None or len(self._asked.result()) != len(rows):
+        elif not _is_whole(self._asked, len(rows)):
             yield _failed(places, errno.EREMOTEIO)
         else:
-            copy_rows(self._asked.result(), np.arange(len(rows)), places, landing)
             self._tier.keep(rows, self._asked.result())
             yield Stretch(places)
 
     def cancel(self) -> None:
-        self._asked.cancel()
+        self._asked.cancel()  # an answer that is being made is still copied to the landing
         self._rest.cancel()
+
+
+def _is_whole(answer: Future[Bytes], rows: int) -> bool:
+    whole = not answer.cancelled() and answer.exception() is None
+    return whole and len(answer.result()) == rows
 
 
 def copy_rows(memory: Bytes, rows: Int64Array, places: Int32Array, landing: Landing) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -23,12 +24,30 @@ from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, write_told_rows
 from tests.disk.engines.conftest import DATA_OFFSET, UNTOUCHED, make_rows
 from tests.second import Keeping
+from tests.second.peer import FromPeer, Peer
+
+
+class PromptPeer(Peer):
+    """Answers in the call, so that what a fetch does by itself has been done when it returns."""
+
+    def __init__(self, context: TierContext) -> None:
+        shape = context.rows, context.row_bytes
+        start = Path(context.layout.path).stat().st_size - context.rows * context.row_bytes
+        rows = np.memmap(context.layout.path, np.uint8, "r", start, shape)
+        super().__init__({context.table: np.array(rows[1::2])})
+
+    def ask(self, table: str, rows: Int64Array) -> Future[Any]:
+        answer = Future[Any]()
+        answer.set_result(self._send(table, rows // 2))
+        return answer
+
 
 # Tiers that the standard context, over the disk, does not make: a function of it gives theirs.
 CONTEXTS: dict[str, Callable[[TierContext], TierContext]] = {
-    "host-rows": lambda given: replace(given, kept=(40, 90))
+    "host-rows": lambda given: replace(given, kept=(40, 90)),
+    "from-peer": lambda given: replace(given, kept=(0, 25), opened=PromptPeer(given)),
 }
-ALL = [*plugins.names("tiers"), Keeping]
+ALL = [*plugins.names("tiers"), Keeping, FromPeer]
 ROWS = 300
 ROW_BYTES = 1024
 SLOTS = 200
