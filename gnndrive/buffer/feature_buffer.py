@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import ceil
+
+import numpy as np
 
 from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
 from gnndrive.buffer.fetch_queue import Copies, FetchQueue
-from gnndrive.buffer.foreseen import Foreseen
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.partial_admission import PartialAdmission
-from gnndrive.buffer.refusal import raise_refusal
-from gnndrive.buffer.residents import Residents
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.buffer.slot_table import SlotTable
-from gnndrive.buffer.table_group import TableGroup
-from gnndrive.buffer.whole_admission import admit_whole, give_up
+from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.ffi import check, lib, pointer
 from gnndrive.common.records import Codes, Int64Array, NextUses
 
 # Such a part takes 10 ms to admit and 100 ms to read; the first parts of a sweep are smaller. Reads
@@ -38,7 +39,49 @@ from gnndrive.common.records import Codes, Int64Array, NextUses
 PART_ROWS = 1 << 17
 
 
-class FeatureBuffer(TableGroup):
+Rows = Mapping[str, Int64Array]
+
+
+class Foreseen:
+    """The next uses of the rows of announced batches, by index.
+
+    A batch of a superbatch that was sampled ahead is announced with the next use of each of its
+    rows, as far as it was known then. When another superbatch becomes known, the batches that wait
+    learn what it needs, because they set the keys of their rows when they are admitted.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Rows, Mapping[str, NextUses]]] = {}
+
+    def announce(self, index: int, rows: Rows, uses: Mapping[str, NextUses]) -> None:
+        """Keep the next uses of the rows of batch `index`, by table, until `forget`."""
+        self._known[index] = rows, uses
+
+    def forget(self, index: int | None) -> None:
+        """Batch `index` was admitted or given up; None: it was not announced."""
+        self._known.pop(-1 if index is None else index, None)
+
+    def clear(self) -> None:
+        """Nothing is known any more."""
+        self._known.clear()
+
+    def learn(self, later: Mapping[str, Codes]) -> None:
+        """Another superbatch is known. `later` has the code of its first use of each row, by table,
+        uint16 [rows]; rows that no batch before it needs get these codes."""
+        for rows, uses in self._known.values():
+            for name in uses.keys() & later.keys():
+                add_later(uses[name], rows[name], later[name])
+
+    def joined(self, tickets: Sequence[Ticket]) -> dict[str, Codes]:
+        """Table name → the codes of the tickets' rows, one behind the other; empty: none came."""
+        uses = [self._known[each.index][1] for each in tickets if each.index in self._known]
+        if not uses:
+            return {}
+        assert len(uses) == len(tickets), "codes come with all batches or with none"
+        return {name: np.concatenate([each[name].codes for each in uses]) for name in uses[0]}
+
+
+class FeatureBuffer:
     """Admits batches to slot tables and fetches the rows that they miss.
 
     Args:
@@ -59,7 +102,7 @@ class FeatureBuffer(TableGroup):
     def __init__(
         self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS, buffers: int = 1
     ) -> None:
-        super().__init__(tables)
+        self.tables = dict(tables)
         self._refuse = partial(raise_refusal, self.tables, buffers)
         self._part_rows = part_rows
         self._queue = AdmissionQueue()
@@ -68,11 +111,45 @@ class FeatureBuffer(TableGroup):
         self._partial: tuple[list[Ticket], PartialAdmission] | None = None
         self.watchers: dict[Lease, None] = {}
         self._fetches = FetchQueue(self._rows_settled, self.fail)
-        self._residents = Residents(self.tables.values(), self._fetches.begin, self.fail)
         self._broken: BaseException | None = None
         self.retired = False
         self._rows_missing = 0  # rows fetched for the sweep at the head of the queue
         self.missing_share = 1.0
+
+    # ---- the tables ----
+
+    def row_bytes(self, table: str) -> int:
+        """Bytes of a row of a table."""
+        return self.tables[table].row_bytes
+
+    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+        """Whether the buffer could hold these batches together if no other batch held a slot; each
+        is (index, table name → row ids, int64 [n])."""
+        return all(
+            table.fits_together([(index, rows[name]) for index, rows in batches if name in rows])
+            for name, table in self.tables.items()
+        )
+
+    def stats(self) -> Counter[str]:
+        """The counters of all tables, added; see `RowTable.stats`."""
+        counted: Counter[str] = Counter()
+        for table in self.tables.values():
+            counted.update(table.stats())
+        return counted
+
+    def unused(self) -> tuple[int, int]:
+        """How many slots are free, and how many are on standby, in all tables."""
+        counted = [table.unused() for table in self.tables.values()]
+        return sum(free for free, _ in counted), sum(standby for _, standby in counted)
+
+    def verify(self) -> None:
+        """Check every invariant of the tables.
+
+        Raises:
+            AssertionError: one does not hold.
+        """
+        for table in self.tables.values():
+            table.verify()
 
     # ---- announcements of later batches ----
 
@@ -91,7 +168,16 @@ class FeatureBuffer(TableGroup):
             self.tables[name].announce(index, ids, near)
 
     def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
-        """See `TableGroup.foresee`; announced batches before `first` learn of it, too."""
+        """The next uses by the batches [first, last) are known: a superbatch was sampled ahead.
+        Announced batches before `first` learn of it, too.
+
+        Args:
+            first, last: the indices; the code of batch i is `i % GD_NO_CODE`.
+            later: table name → the code of the first of these batches that needs each row, uint16
+                [rows], `GD_NO_CODE` for none; tables whose next uses are not known are left out. It
+                is not kept. None: nothing is known any more, as at the start of an epoch; then
+                `first` and `last` are equal.
+        """
         if later is None:
             self._foreseen.clear()
         else:
@@ -100,7 +186,8 @@ class FeatureBuffer(TableGroup):
                 self._partial[1].learn(later)
             for ticket in self._queue.head():
                 ticket.sweep.rows = None  # joined anew, with more codes
-        super().foresee(first, last, later)
+        for name in self.tables if later is None else later:
+            self.tables[name].foresee(first, last, None if later is None else later[name])
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Take back the announcement of batch `index`, because it will not join."""
@@ -226,16 +313,28 @@ class FeatureBuffer(TableGroup):
         parted = {name: each for name, each in tables.items() if isinstance(each, SlotTable)}
         if any(len(sweep.rows[name]) > self._part_rows for name in parted):
             return self._begin_partial(tickets, parted)
-        holds = admit_whole(tables, sweep.rows, sweep.codes, partial(self._fits, sweep))
-        if holds is None:
-            return None
+        if len(tables) > 1:  # all tables or none: probe each before the first is changed
+            found = {name: tables[name].probe(ids) for name, ids in sweep.rows.items()}
+            fits = [self._fits(sweep, name, *answer) for name, answer in found.items()]
+            if not all(fits):
+                return None
+        holds: dict[str, RowHold] = {}
         try:
+            for name, ids in sweep.rows.items():
+                code, deficit, hold = tables[name].admit(ids, sweep.codes.get(name))
+                if not self._fits(sweep, name, code, deficit):
+                    assert not holds, "each of several tables was probed"
+                    return None
+                assert hold is not None
+                holds[name] = hold
             sweep.try_anew()  # for the rest of the sweep
             for hold in holds.values():
                 self._begin_fetch(hold)
             return self._make_leases(tickets, holds)
         except Exception:
-            give_up(holds)
+            for hold in holds.values():
+                hold.fail_unfetched()
+                hold.release(0, len(hold.alias))
             raise
 
     def _begin_partial(
@@ -321,8 +420,22 @@ class FeatureBuffer(TableGroup):
         self._fetches.copies = copies
 
     def begin_residents(self) -> None:
-        """Fetch the rows that never leave the buffer, if there are such; batches wait for them."""
-        self._residents.begin()
+        """Fetch the rows that never leave the buffer, part after part; the first batches wait for
+        them, later epochs find them there. Their lease never ends."""
+        for table in self.tables.values():
+            table.begin_residents()
+        self._fetch_residents()
+
+    def _fetch_residents(self) -> None:
+        """Begin to fetch the next residents, if earlier parts have ended."""
+        for table in self.tables.values():
+            while (hold := table.next_residents()) is not None:
+                try:
+                    self._fetches.begin(hold)
+                except Exception as error:
+                    hold.fail_unfetched()
+                    if not isinstance(error, (ClosedError, MemoryError)):
+                        self.fail(error)
 
     def _begin_fetch(self, hold: RowHold) -> None:
         assert hold.loads is not None
@@ -331,7 +444,7 @@ class FeatureBuffer(TableGroup):
 
     def _rows_settled(self) -> None:
         if not self.retired:
-            self._residents.go_on()
+            self._fetch_residents()
         for lease in list(self.watchers):
             lease.wake_if_settled()
         self.advance()
@@ -378,4 +491,65 @@ class FeatureBuffer(TableGroup):
         await self.close_tiers()  # which copy rows into the slots
         self.free_slots()
         self._fetches.close()
-        self._residents.close()
+
+    async def close_tiers(self) -> None:
+        """Free what the tiers hold; no row can be fetched afterwards. Only after `drain`, and
+        before the engine and the layouts are closed."""
+        for table in self.tables.values():
+            await table.tier.aclose()
+
+    def free_slots(self) -> None:
+        """Free the slots' memory; in any thread. Only after `drain` and `close_tiers`."""
+        for table in self.tables.values():
+            table.memory.close()
+
+
+def add_later(uses: NextUses, rows: Int64Array, later: Codes) -> None:
+    """Give those of `rows` (int64 [n]) that have no next use the code in `later`, uint16 [rows of
+    the table]."""
+    lib.gd_trace_patch(pointer(uses.codes), pointer(rows), len(rows), pointer(later))
+
+
+def raise_refusal(
+    tables: Mapping[str, RowTable], buffers: int, name: str, code: int, deficit: int
+) -> None:
+    """Raise the error that the answer of a table means.
+
+    Args:
+        tables: the feature buffer's tables, by name.
+        buffers: how many such buffers divide the user's `buffer=`.
+        name: the table that answered.
+        code, deficit: its answer, see `RowTable.admit`; the code is not -EAGAIN.
+
+    Raises:
+        ConfigError: the batch has more distinct rows than the table has slots; the message names
+            the smallest buffer that works.
+        IndexError: a row id is out of range.
+        OSError: another code.
+    """
+    table = tables[name]
+    if code == -errno.ENOSPC:
+        need = table.slots + deficit
+        most = table.batch_rows_max
+        # Tables share buffer= in proportion to their largest batches, rounded down.
+        several = len(tables) > 1
+        whole = sum((each.slots + several) * each.row_bytes for each in tables.values())
+        a_slot = whole / table.slots
+        any_batch = f" ({_budget_text(most * a_slot * buffers)} holds any batch)" if most else ""
+        give = f'give it at least buffer="{_budget_text(need * a_slot * buffers)}"'
+        if buffers > 1:
+            give += f" for all {buffers} ranks of this host"
+        raise ConfigError(
+            f"the feature buffer holds {table.slots:,} rows of {name!r} "
+            f"({_budget_text(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
+            f"{give}{any_batch}, or a smaller batch_size or num_neighbors"
+        )
+    if code == -errno.ERANGE:
+        raise IndexError(f"a row id of {name!r} is out of range: check neighbor_sampler=")
+    check(code, "admission")
+
+
+def _budget_text(count: float) -> str:
+    """Bytes as text for buffer=: whole megabytes (10⁶), or kilobytes below ten, rounded up."""
+    unit, name = (1_000_000, "MB") if count >= 10_000_000 else (1_000, "KB")
+    return f"{ceil(count / unit)}{name}"

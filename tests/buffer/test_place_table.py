@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gnndrive.buffer import place_table
+from gnndrive.buffer.feature_buffer import raise_refusal
 from gnndrive.buffer.place_table import PlaceHold, PlaceTable
-from gnndrive.buffer.refusal import raise_refusal
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import FAILURE, Stretch

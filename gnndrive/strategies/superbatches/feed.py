@@ -25,8 +25,7 @@ from itertools import count, islice
 from time import perf_counter
 from typing import Any, Protocol
 
-from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.foreseen import add_later
+from gnndrive.buffer.feature_buffer import FeatureBuffer, add_later
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Codes, NextUses, Sample
