@@ -7,8 +7,8 @@ straight out of the feature buffer; requests and answers are small messages on a
 
 In the service, from the outside to the inside:
 
-1. `service.py` accepts clients, finds their group and passes their messages on; `process.py` is
-   the process, which `__main__.py` starts without PyTorch (`deferred.py`);
+1. `service.py` accepts clients, finds their group and passes their messages on; `run.py` runs it,
+   in a process that `__main__.py` starts without PyTorch;
 2. `budget.py` promises memory, `graphs.py` reads the graph, `group_buffer.py` makes feature
    buffers;
 3. `group.py` is the ranks of one loader: it announces, extracts and releases their batches;
@@ -17,6 +17,6 @@ In the service, from the outside to the inside:
 In a rank: `start.py` starts a service, `connection.py` connects to it, and `remote_buffer.py`
 stands where the feature buffer stands. Both sides use `messages.py`, `wire.py` and `arena.py`.
 
-`gnndrive serve` runs the same service for several loaders of a user (`run.py`), by name
-(`names.py`). `connect.py` opens its store, and `inquiry.py` asks it what it does (`report.py`).
+`gnndrive serve` runs the same service for several loaders of a user, by name (`names.py`).
+`connect.py` opens its store, and `connection.ask` asks it what it does (`report.py`).
 """

@@ -9,7 +9,7 @@ it reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.items import Item, Owner, Phase, Shape
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.host.messages import ProtocolError
 
@@ -112,3 +113,20 @@ class Arena:
     def alias(self, place: int, table: int, count: int) -> Int32Array:
         """The aliases of a batch's rows of a table, int32 [count], a view; they replace the ids."""
         return self._part(place, table, 4 * count).view(np.int32)
+
+
+# An announced row: its id in the rank's arena; and from its batch's turn on, in the service too.
+ANNOUNCED_BYTES, JOINED_BYTES = 4, 8
+
+
+class AnnouncedRows:
+    """The rows of the batches that are queued on all ranks."""
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        if not shape.shared:
+            return
+        announced, joined = shape.queued * shape.ranks, shape.extracted * shape.ranks
+        nbytes = (ANNOUNCED_BYTES * announced + JOINED_BYTES * joined) * shape.entries
+        why = f"row ids of {announced} batches of all ranks"
+        yield Item("announced rows", nbytes, why, Owner.BUFFER, during=Phase.EXTRACTION)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnndrive.common.errors import StoreError
-from gnndrive.host.inquiry import ask
+from gnndrive.host.connection import ask
 from gnndrive.host.names import SCHEME, address_of, checked_name
 from gnndrive.store.overlay import Overlay
 from gnndrive.store.reader import Store

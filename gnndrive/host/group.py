@@ -23,8 +23,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
 from gnndrive.common.records import Int64Array, Sample, Seeds
 from gnndrive.host.arena import COUNTERS, Arena
-from gnndrive.host.error_text import error_text
-from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.host.turns import Turns
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages

@@ -24,8 +24,7 @@ from gnndrive.buffer.devices.base import Fence, SlotMemory
 from gnndrive.common.errors import ConfigError, PeerError
 from gnndrive.common.records import Int64Array
 from gnndrive.host.arena import COUNTERS, Arena
-from gnndrive.host.error_text import error_from
-from gnndrive.host.messages import Kind, Message
+from gnndrive.host.messages import Kind, Message, error_from
 
 
 @dataclass(frozen=True, slots=True)

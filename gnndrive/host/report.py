@@ -1,7 +1,7 @@
 """`ServiceReport`: what a service answers when it is asked: its store, memory and clients.
 
-`inquiry.ask` gets it, for `gnndrive.connect` and for `gnndrive serve --status`. It travels as JSON,
-in pages of clients, because a message is short.
+`connection.ask` gets it, for `gnndrive.connect` and for `gnndrive serve --status`. It travels as
+JSON, in pages of clients, because a message is short.
 """
 
 from __future__ import annotations

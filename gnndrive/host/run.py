@@ -1,4 +1,7 @@
-"""`run_service`: run a service until its clients have left, or until it is told to end."""
+"""`run_service`: run a service until its clients have left, or until it is told to end.
+
+`gnndrive serve` calls it; `serve_folder` is the process that ranks have started (`__main__.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from gnndrive.common.errors import GNNDriveError
 from gnndrive.host.service import Service
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
 
 ENDED_BY = 128  # exit statuses of processes that a signal has ended begin here
 
@@ -74,3 +81,21 @@ def _exit(status: int) -> None:
         with contextlib.suppress(OSError, ValueError):  # its reader has ended, or it is closed
             stream.flush()
     os._exit(status)
+
+
+async def serve(listener: socket.socket, store: Store) -> int:
+    """Serve a store until the last client has left; returns the exit status."""
+    service = Service(store, listener, lambda text: print(text, file=sys.stderr, flush=True))
+    return await run_service(service)
+
+
+def serve_folder(listener: int, path: str) -> int:
+    """Serve the store in the folder `path` on the socket whose descriptor is `listener`; returns
+    the exit status."""
+    with socket.socket(fileno=listener) as sock:
+        try:
+            store = open_store(path)
+        except GNNDriveError as error:
+            print(f"the host service cannot open its store: {error}", file=sys.stderr)
+            return 2
+        return asyncio.run(serve(sock, store))

@@ -10,31 +10,165 @@ if the rank had died.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import os
 import socket
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.limits import named_limit
 from gnndrive.common.memory import format_size
 from gnndrive.common.shared_memory import SharedMemory
-from gnndrive.host.acceptor import Acceptor
 from gnndrive.host.arena import Arena
 from gnndrive.host.budget import LESS, LESS_STAGING, OR_MORE, Budget
-from gnndrive.host.client import Client, Ranks
-from gnndrive.host.error_text import error_text
 from gnndrive.host.graphs import Graphs
-from gnndrive.host.group import Group
+from gnndrive.host.group import Group, Member
 from gnndrive.host.group_buffer import GroupBuffer, check_share, table_classes
 from gnndrive.host.hello import Hello, Welcome, check_same_needs
-from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
+from gnndrive.host.wire import Wire, peer_credentials
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.store.reader import Store
+
+RETRY_S = 1.0  # how long no client is accepted after the system has refused to
+
+
+class Acceptor:
+    """Accepts clients on a listening socket, in an event loop.
+
+    Args:
+        sock: the socket, see `start.Listener`; this object closes it.
+        accepted: called with the socket of each client.
+        report: called with a text for each client that is refused.
+    """
+
+    def __init__(
+        self, sock: socket.socket, accepted: Callable[[socket.socket], object],
+        report: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        self._sock, self._accepted, self._report = sock, accepted, report
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        self._listen()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(ValueError, OSError):  # it was closed meanwhile
+            self._loop.add_reader(self._sock, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # too many files are open: those who wait stay in the queue
+            self._report(f"no client can connect for {RETRY_S:.0f} s: {error}")
+            self._loop.remove_reader(self._sock)
+            self._loop.call_later(RETRY_S, self._listen)
+            return
+        _, uid = peer_credentials(sock)
+        if uid != os.geteuid():
+            self._report(f"user {uid} was refused: only user {os.geteuid()} may connect")
+            sock.close()
+            return
+        self._accepted(sock)
+
+    def close(self) -> None:
+        """Accept no more clients; idempotent."""
+        with contextlib.suppress(ValueError, OSError):  # it is closed
+            self._loop.remove_reader(self._sock)
+        self._sock.close()
+
+
+_client_numbers = itertools.count()
+
+
+@dataclass(eq=False)
+class Ranks:
+    """A group, with what it needs beside the service's.
+
+    Attributes:
+        hello: that of the first rank.
+        buffer: the feature buffer; None: each rank has its own.
+        group: the ranks that share it; None: nothing is shared but the graph.
+        number: tells groups apart.
+        clients: those that have come.
+    """
+
+    hello: Hello
+    buffer: GroupBuffer | None
+    group: Group | None
+    number: int
+    clients: list[Client] = field(default_factory=list)
+
+
+class Client:
+    """A connected process, from its connection to its end.
+
+    Args:
+        service: accepts it.
+        sock: its socket.
+    """
+
+    def __init__(self, service: Service, sock: socket.socket) -> None:
+        self.pid, _ = peer_credentials(sock)
+        self._service = service
+        self.wire = Wire(sock, self._receive, self._ended)
+        self.said_hello = self.asked = False
+        self.hello: Hello | None = None  # once it is welcome
+        self.number, self.came_s = next(_client_numbers), asyncio.get_running_loop().time()
+        self.ranks: Ranks | None = None
+        self.member: Member | None = None
+        self.arena: SharedMemory | None = None
+        self.left = False
+
+    @property
+    def only_asks(self) -> bool:
+        """Whether it has asked for a report and wants nothing else so far."""
+        return self.asked and not self.said_hello
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        assert self.hello is not None
+        rank, ranks = self.hello.rank, self.hello.ranks
+        of_ranks = f", rank {rank}" if len(ranks) > 1 else ""
+        return f"{self.hello.name} (process {self.pid}{of_ranks})"
+
+    def _receive(self, message: Message) -> None:
+        if message.kind is Kind.STATUS:
+            self.asked = True
+            self._service.tell(self, message.a)
+        elif message.kind is Kind.HELLO and not self.said_hello:
+            self.said_hello = True
+            self._service.enter(self, message.text)
+        elif message.kind is Kind.BYE:
+            self.left = True
+            self.wire.close()
+            self._service.leave(self)
+        elif self.member is None or self.ranks is None or self.ranks.group is None:
+            raise ProtocolError(f"{message.kind.name} before a welcome, or without a buffer")
+        else:
+            self.ranks.group.handle(self.member, message)
+
+    def _ended(self, error: Exception | None) -> None:
+        if isinstance(error, ProtocolError):
+            self._service.report(f"process {self.pid} was disconnected: {error}")
+        elif error is not None and not isinstance(error, OSError):
+            self._service.failed(error)
+        self._service.leave(self)
+
+    def expire(self, why: str) -> None:
+        """Disconnect the client if it is in no group."""
+        if self.ranks is None and not self.wire.closed:
+            self.wire.close()
+            self._ended(ProtocolError(why))
+
 
 HELLO_S = 10.0  # how long a client may take to say what it needs, or to leave once it is refused
 ENDED_GROUPS_MAX = 4096  # that are remembered, so that a rank that comes late is refused

@@ -35,9 +35,8 @@ from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.host.arena import Arena
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connect import service_of
-from gnndrive.host.connection import Connection
+from gnndrive.host.connection import Connection, ask
 from gnndrive.host.hello import Hello
-from gnndrive.host.inquiry import ask
 from gnndrive.host.names import is_named
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
 from gnndrive.host.start import SEPARATE, Listener, host_identity

@@ -19,7 +19,7 @@ from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, if_any
 from gnndrive.common.plugins import find
-from gnndrive.host.items import AnnouncedRows
+from gnndrive.host.arena import AnnouncedRows
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Budget, Elastic, Planner, Served, StageCounts

@@ -136,7 +136,7 @@ def test_what_cannot_be_served_or_does_not_answer(gnndrive, planted, tmp_path, m
         (("--status", planted), f"gnndrive://{planted.stem} is not running: "),
     ):
         assert said in gnndrive("serve", *words).refusal
-    monkeypatch.setattr("gnndrive.host.inquiry.ANSWER_S", 0.01)
+    monkeypatch.setattr("gnndrive.host.connection.ANSWER_S", 0.01)
     name = f"silent-{os.getpid()}-0"
     with Listener(address_of(name)):
         ended = gnndrive("serve", "--status", "--seconds", "0")

@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, HostServiceError, Store, StoreError
-from gnndrive.host import connection, inquiry, names
+from gnndrive.host import connection, names
 from gnndrive.host.connect import service_of
-from gnndrive.host.inquiry import ask
+from gnndrive.host.connection import ask
 from gnndrive.host.messages import PROTOCOL, Kind, Message
 from gnndrive.host.start import Listener
 from gnndrive.host.wire import abstract_name, new_socket
@@ -87,9 +87,9 @@ def test_another_users_service_is_not_trusted(serve, monkeypatch):
     ],
 )
 def test_a_wrong_answer_is_an_error_and_none_is_not_waited_for_long(data, said, monkeypatch):
-    address, connect, clients = names.address_of(f"wrong-{os.getpid()}"), inquiry.connected, []
+    address, connect, clients = names.address_of(f"wrong-{os.getpid()}"), connection.connected, []
     if data is None:
-        monkeypatch.setattr(inquiry, "ANSWER_S", 0.01)
+        monkeypatch.setattr(connection, "ANSWER_S", 0.01)
     with Listener(address) as listener:
 
         def connected(address):
@@ -99,7 +99,7 @@ def test_a_wrong_answer_is_an_error_and_none_is_not_waited_for_long(data, said, 
                 clients[0].send(data)
             return sock
 
-        monkeypatch.setattr(inquiry, "connected", connected)
+        monkeypatch.setattr(connection, "connected", connected)
         with pytest.raises(HostServiceError, match=said):
             ask(address)
         clients[0].close()

@@ -10,8 +10,7 @@ from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common.errors import ConfigError, ReadError
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.host.arena import COUNTERS, PAGE
-from gnndrive.host.error_text import error_from
-from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.host.messages import Kind, Message, ProtocolError, error_from
 from gnndrive.host.turns import Turns
 from gnndrive.pipeline.channel import change_of
 from gnndrive.pipeline.epoch import Stages

@@ -14,7 +14,7 @@ import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, StoreError
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.host import service
-from gnndrive.host.inquiry import ask
+from gnndrive.host.connection import ask
 from gnndrive.sampling.topologies.resident import Resident
 from tests.given import moved
 from tests.host.conftest import MEMORY, NODES

@@ -23,8 +23,15 @@ from gnndrive.common.errors import (
 )
 from gnndrive.host.arena import COUNTERS, PAGE, Arena, ArenaShape
 from gnndrive.host.budget import NAMED_MAX, Budget
-from gnndrive.host.error_text import error_from, error_text
-from gnndrive.host.messages import MESSAGE_BYTES_MAX, WITH_TEXT, Kind, Message, ProtocolError
+from gnndrive.host.messages import (
+    MESSAGE_BYTES_MAX,
+    WITH_TEXT,
+    Kind,
+    Message,
+    ProtocolError,
+    error_from,
+    error_text,
+)
 from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
 
 HEAD_BYTES = 32

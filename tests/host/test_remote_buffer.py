@@ -9,8 +9,7 @@ import torch
 from gnndrive.buffer.devices.host import Host
 from gnndrive.common.errors import ConfigError, HostServiceError, PeerError
 from gnndrive.host.arena import Arena, ArenaShape
-from gnndrive.host.error_text import error_text
-from gnndrive.host.messages import Kind, Message
+from gnndrive.host.messages import Kind, Message, error_text
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
 from tests.host.spoken import in_loop
 

@@ -20,13 +20,12 @@ import pytest
 from gnndrive import ConfigError, HostServiceError, StoreError
 from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.host import acceptor, graphs, service
-from gnndrive.host.connection import Connection
-from gnndrive.host.deferred import defer
+from gnndrive.host import graphs, service
+from gnndrive.host.__main__ import defer
+from gnndrive.host.connection import Connection, ask
 from gnndrive.host.group import Group
 from gnndrive.host.group_buffer import GroupBuffer
 from gnndrive.host.hello import NAME_MAX, Hello, Welcome
-from gnndrive.host.inquiry import ask
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
 from gnndrive.host.wire import abstract_name, new_socket
 from tests.forked import Program
@@ -112,7 +111,7 @@ def test_other_users_are_refused(serve, hello, monkeypatch):
     serving, user = serve(), os.geteuid()
     honest = Stranger(serving.address, hello)
     with monkeypatch.context() as patched:
-        patched.setattr(acceptor.os, "geteuid", lambda: user + 1)
+        patched.setattr(service.os, "geteuid", lambda: user + 1)
         assert gone(Stranger(serving.address))
     assert f"user {user} was refused: only user {user + 1} may connect" in serving.said
     assert is_served(honest)
@@ -133,7 +132,7 @@ def test_a_client_that_says_nothing_or_stays_when_refused_is_disconnected(
 
 
 def test_accepting_goes_on_when_files_are_free_again(serve, hello, monkeypatch):
-    monkeypatch.setattr(acceptor, "RETRY_S", 0)
+    monkeypatch.setattr(service, "RETRY_S", 0)
     refusals, accept = [OSError(errno.EMFILE, "Too many open files")] * 3, socket.socket.accept
 
     def refusing(sock):
@@ -359,7 +358,7 @@ def test_what_is_read_too_late_is_freed(serve, hello, monkeypatch):
 SERVING = """
 import sys
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.host.process import run
+from gnndrive.host.run import serve_folder
 from gnndrive.host.start import Listener
 
 def broken(buffer):
@@ -368,7 +367,7 @@ def broken(buffer):
 FeatureBuffer.verify = broken
 listener = Listener(sys.argv[1]).sock
 print("listening", flush=True)
-sys.exit(run(listener.detach(), sys.argv[2]))
+sys.exit(serve_folder(listener.detach(), sys.argv[2]))
 """
 
 
@@ -437,9 +436,9 @@ def test_a_name_of_it_or_a_module_inside_imports_it(example):
 
 def test_the_host_service_starts_without_torch():
     found = imported_by(
-        "from gnndrive.host.deferred import defer\n"
+        "from gnndrive.host.__main__ import defer\n"
         "defer('torch')\n"
-        "import gnndrive.host.process, sys\n"
+        "import gnndrive.host.run, sys\n"
         "assert 'from_numpy' not in vars(sys.modules.pop('torch'))\n"
     )
     assert "numpy" in found

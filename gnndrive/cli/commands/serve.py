@@ -24,7 +24,7 @@ from gnndrive.cli.commands.options import Json
 from gnndrive.cli.commands.serve_text import status_json, status_text
 from gnndrive.common.errors import ConfigError, HostServiceError
 from gnndrive.common.memory import available_memory, format_size, parse_size
-from gnndrive.host.inquiry import NoAnswerError, ask
+from gnndrive.host.connection import NoAnswerError, ask
 from gnndrive.host.names import SCHEME, address_of, addresses, checked_name, name_for, shown
 from gnndrive.host.report import ServiceReport
 from gnndrive.host.run import run_service

@@ -38,8 +38,7 @@ import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import GNNDriveError, LateError
 from gnndrive.host.connect import service_of
-from gnndrive.host.connection import Connection
-from gnndrive.host.inquiry import ask
+from gnndrive.host.connection import Connection, ask
 from gnndrive.host.start import Listener
 from gnndrive.loader import sharing
 from gnndrive.loader.ranks import Ranks

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, Store
-from gnndrive.host.inquiry import ask
+from gnndrive.host.connection import ask
 from tests.host.processes import programs
 from tests.host.processes.programs import SEVERAL, SMALL, Starter
 from tests.loader.hetero.graph import make_data
