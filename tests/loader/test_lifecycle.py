@@ -345,7 +345,7 @@ def test_dropping_a_finished_iterator_loses_no_ctrl_c(make):
 # ---- several iterators at once: none waits for another
 
 
-def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(make, monkeypatch):
+def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(make, stack, monkeypatch):
     """It waits for the end of a dropped iterator, whose buffer it would use."""
     inside, go_on, wait = threading.Event(), threading.Event(), asyncio.wait
     closing: list[asyncio.Future[None]] = []
@@ -362,6 +362,7 @@ def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(make, mon
         return wait(tasks)
 
     loader = make(transform=held)
+    stack.callback(go_on.set)  # before the loader is closed, which would wait for ever
     dropped = iter(loader)
     runtime = dropped._runtime
     inside.wait()
