@@ -12,8 +12,8 @@ import warnings
 from typing import Any
 
 from gnndrive.common import plugins
-from gnndrive.disk.engines._probe import why_not_uring
 from gnndrive.disk.engines.base import Engine
+from gnndrive.disk.engines.uring import why_not_uring
 
 __all__ = ["choose", "why_not_uring"]
 

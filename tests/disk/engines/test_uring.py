@@ -19,7 +19,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import EngineSettings, Landing
 from gnndrive.disk import engines
-from gnndrive.disk.engines import _probe, uring
+from gnndrive.disk.engines import uring
 from gnndrive.disk.engines.threads import Threads
 from gnndrive.disk.engines.uring import Uring
 
@@ -264,7 +264,7 @@ def test_halting_twice_and_enqueueing_after_it(rows_of):
      (99, "99|EA")],
 )  # fmt: skip
 def test_falling_back_warns_once_and_names_the_remedy(monkeypatch, code, remedy):
-    monkeypatch.setattr(_probe, "lib", SimpleNamespace(gd_ring_probe=lambda: -code))
+    monkeypatch.setattr(uring, "lib", SimpleNamespace(gd_ring_probe=lambda: -code))
     monkeypatch.setattr(engines, "_warned", False)
     with pytest.warns(RuntimeWarning, match=remedy):
         assert engines.choose("auto") is Threads

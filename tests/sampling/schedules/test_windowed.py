@@ -18,11 +18,10 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Seeds
 from gnndrive.loader.epoch_state import VERSION
 from gnndrive.sampling.dealing import skip
-from gnndrive.sampling.schedules._orders import Draws, beta, beta_swaps, dispersed
 from gnndrive.sampling.schedules._parts import InputParts
 from gnndrive.sampling.schedules._windowed import cut, epoch_length, least
 from gnndrive.sampling.schedules.base import InputNodes, ScheduleContext, WindowSizes
-from gnndrive.sampling.schedules.marius import Marius
+from gnndrive.sampling.schedules.marius import Draws, Marius, beta, beta_swaps, dispersed
 from gnndrive.sampling.schedules.megabatch import Megabatch
 from tests.sampling.schedules.test_conformance import (
     Parts,
