@@ -91,7 +91,6 @@ class FeatureBuffer:
         buffers: feature buffers on this host that divide the user's `buffer=`, for messages.
 
     Attributes:
-        tables: the same.
         missing_share: the share of the last admitted sweep's rows that had to be read, 0 to 1.
         retired: see `retire`.
         watchers: leases whose `ready` waits until their rows are valid or failed.

@@ -27,7 +27,6 @@ class PartialAdmission:
     """The admission of one sweep, in parts, to all of its tables.
 
     Args:
-        tables: by name.
         rows: table name → row ids, int64 [n], duplicates allowed.
         codes: table name → their codes, uint16 [n]; tables that get none are left out.
         part_rows: about how many rows a part has; the first has an eighth of that, and each has as

@@ -37,7 +37,6 @@ class Ranking:
 
     Args:
         policy: sets them.
-        cases: how many cases there are.
         classes: the class of each row, uint8 [rows], the highest is kept longest; None: all rows
             have class 0.
         window: the C core's window, or NULL.

@@ -65,8 +65,6 @@ class RowTable(ABC):
     Args:
         rows: rows of the table on disk.
         slots: rows that the buffer can hold.
-        row_bytes: bytes of one row.
-        memory: the slots' memory.
         tier: where missing rows are fetched from.
         batch_rows_max: the most distinct rows that one batch can need, for an error message; 0:
             unknown.

@@ -40,8 +40,6 @@ class SlotTable(RowTable):
     Args:
         rows: rows of the table on disk.
         slots: rows that the buffer can hold.
-        row_bytes: bytes of one row.
-        memory: the slots' memory.
         tier: where missing rows are fetched from.
         policy: chooses the standby slots that are reused first; None: the slot that was released
             longest ago.

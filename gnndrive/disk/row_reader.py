@@ -39,9 +39,7 @@ class RowReader:
     A copy in another process (by fork or pickle) starts its own.
 
     Args:
-        store: the store.
         engine: "uring", "threads" or "auto".
-        io_depth: the most reads in flight.
         gap: rows at most this far apart on disk are read as one, as bytes or a size such as "8KB";
             None: as the disk's calibration says.
     """

@@ -74,7 +74,6 @@ class SequentialReader:
         """Read the stretch that starts at or just before `position`, on a page.
 
         Args:
-            position: of a number.
             last: where the stretch ends at the latest; None: the end of the file.
 
         Returns:

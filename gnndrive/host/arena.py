@@ -63,7 +63,6 @@ class Arena:
     """An arena in shared memory.
 
     Args:
-        shape: its size.
         memory: uint8, at least `shape.nbytes`.
     """
 

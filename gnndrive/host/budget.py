@@ -21,9 +21,6 @@ class Budget:
 
     Args:
         limit: bytes in all; None: no limit, and everything is only counted.
-
-    Attributes:
-        limit: the same.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -53,7 +50,6 @@ class Budget:
         Args:
             owner: whose it is, for `give`; has nothing yet.
             name: what errors call the owner.
-            nbytes: how much.
             remedy: what to do if there is less left, for the error.
 
         Raises:

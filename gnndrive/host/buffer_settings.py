@@ -30,7 +30,6 @@ class BufferSettings:
         tables: names of the tables; () if the store has none, or if the process has set others.
         files: where the rows of each lie in the store's folder; `gnndrive.infer` may have replaced
             a table since a process opened the store.
-        row_bytes: bytes of a row of each.
         slots: number of rows of each that the buffer holds.
         batch_rows_max: the most distinct rows of each that one batch can need.
         entries_max: the most rows of each that a batch can have, for the arena.

@@ -34,7 +34,6 @@ class Graphs:
     """What the service has published of its store: index pointers, labels, and perhaps indices.
 
     Args:
-        store: the store.
         budget: what it takes is counted there.
     """
 

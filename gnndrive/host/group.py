@@ -73,8 +73,6 @@ class Member:
     """A rank of the group.
 
     Attributes:
-        rank: its number.
-        arena: shared with it.
         send: sends it a message; never waits.
         batches: its batches by (epoch, step).
         places: the places of its arena that are in use.
@@ -94,12 +92,10 @@ class Group:
 
     Args:
         ranks: the ranks of this host, which take turns from the start.
-        buffer: their feature buffer.
         stages: how many extractors there are, and how many batches a sweep may have.
         read_counters: returns what `COUNTERS` names, by name.
 
     Attributes:
-        buffer, stages: the same.
         extracting, training, picking, counters, together: see `pipeline.extract.Extracting`.
         members: the ranks that have come and not left.
     """

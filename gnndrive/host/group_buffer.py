@@ -95,7 +95,6 @@ class GroupBuffer:
         classes: see `table_classes`.
 
     Attributes:
-        buffer: the feature buffer.
         slots: the shared memory of each table's slots, in the order of the tables.
 
     Raises:

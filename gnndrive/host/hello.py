@@ -26,7 +26,6 @@ class Hello:
     Attributes:
         store: the identity of its store.
         group: the name of its group; the ranks of one loader have one name.
-        rank: its number.
         ranks: the ranks of the group on this host, in order.
         buffer: the feature buffer that its loader needs; None: it has one of its own, as on a GPU.
         topology: the topology whose adjacency it shares, with index pointers and labels; "": it

@@ -32,7 +32,6 @@ class RemoteTable:
     """A table of the service's feature buffer.
 
     Attributes:
-        row_bytes: bytes of one row.
         memory: its slots, which this process can only gather from.
     """
 
@@ -68,7 +67,6 @@ class RemoteBuffer:
 
     Args:
         tables: by name, in the order of the service's.
-        arena: shared with the service.
         send: sends it a message; never waits.
     """
 

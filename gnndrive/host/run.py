@@ -37,7 +37,6 @@ async def run_service(
     minutes, the process ends here.
 
     Args:
-        service: the service.
         ready: called when signals have that meaning.
         drains: called when it begins to drain.
 

@@ -112,7 +112,6 @@ class Client:
 
     Args:
         service: accepts it.
-        sock: its socket.
     """
 
     def __init__(self, service: Service, sock: socket.socket) -> None:

@@ -40,7 +40,6 @@ class Listener:
         address: the service's, see `names`; None: a random one.
 
     Attributes:
-        address: the same.
         sock: the socket, for `Service`.
 
     Raises:

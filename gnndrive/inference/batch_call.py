@@ -33,8 +33,6 @@ class BatchCall:
     """Calls layers for batches.
 
     Args:
-        store: the graph.
-        layers: the model's layers.
         values: attributes of edges, by the name of the argument that layers get them as.
         normaliser: gives convs the weights of the whole graph.
         where: the device of the layers.
@@ -69,7 +67,6 @@ class BatchCall:
 
         Args:
             layer: the layer's number, from 0.
-            type: the targets' type.
             files: the rows that the layer reads, by node type.
         """
 

@@ -64,7 +64,6 @@ class BlockPlanner:
     """Plans the blocks of one target type in one layer.
 
     Args:
-        targets: the targets.
         first: the target to begin with, the first of a batch.
         rows: for each of the targets' sources, its number of nodes.
         slots: for each of them, the rows that memory holds; at least those of any one batch.

@@ -105,7 +105,6 @@ class Normaliser:
 
     Args:
         convs: the convs, as `convs_of` returned them.
-        edges: the store's edges.
         weights: the edges' weights by type; None: all are 1.
     """
 
@@ -126,7 +125,6 @@ class Normaliser:
         """Say which batch the convs are called for next.
 
         Args:
-            batch: the batch.
             edge_index, weights: the tensors with which layers are called.
         """
         self._batch, self._given = batch, dict(weights)

@@ -23,9 +23,7 @@ class EdgeValues:
     """One attribute of a store's edges.
 
     Args:
-        store: the store.
         edges: the edges whose attribute it is.
-        name: the attribute's name.
         reader: reads its rows.
 
     Attributes:

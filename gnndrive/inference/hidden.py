@@ -24,12 +24,10 @@ class HiddenWriter:
 
     Args:
         folder: the folder that the array's file is relative to.
-        info: the array.
         done: rows that are in the file already, from an earlier process; 0: the file is new.
         checksum: whether to compute the file's checksum.
 
     Attributes:
-        info: the array.
         done: rows that `sync` has made durable.
 
     Raises:

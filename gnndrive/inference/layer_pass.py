@@ -37,10 +37,8 @@ class LayerPass:
     """One layer over the targets of one type.
 
     Attributes:
-        targets: the targets.
         files: the rows that the layer reads, of each of the targets' sources.
         plan: how many are in memory.
-        reads: carries out reads.
         thread: one thread, which plans blocks.
         compute, deliver: see the module.
     """
@@ -111,8 +109,6 @@ def target_rows(made: Any, type: NodeKey, count: int, layer: int) -> torch.Tenso
     Args:
         made: a tensor, or for a heterogeneous graph a dict of them.
         type: the targets' type; None in a homogeneous graph.
-        count: the number of targets.
-        layer: the layer's number, for errors.
 
     Returns:
         Rows [count, …]; None: the layer makes no rows of this type.

@@ -55,10 +55,8 @@ def plan_rows(
     """Divide the memory among the rows of each type.
 
     Args:
-        targets: the targets of the passes.
         files: the rows that the layer reads, of each of the targets' sources.
         memory: the budget in bytes; None: a quarter of the available memory.
-        io_depth: the most reads in flight.
         node_bytes: further bytes for each node of these types, such as its degree.
         edge_bytes: further bytes for each in-edge of a batch, such as its weight.
 

@@ -42,13 +42,9 @@ class Outcome:
     """The files of one computation.
 
     Args:
-        store: the graph.
-        name: the attribute's name.
         out: the user's folder; None: the result is added to the store.
-        key: the computation's key.
 
     Attributes:
-        name: the attribute's name.
         root: the folder that belongs to this attribute; other computations' files may be there.
         base: the folder that arrays' files are relative to.
         working: the working folder, relative to `base`.
@@ -216,7 +212,6 @@ def remove_result(store: Store, name: str) -> None:
 
     Args:
         store: the store; open it again to see it without the attribute.
-        name: the attribute's name.
 
     Raises:
         ConfigError: no such attribute was added, or another process computes it now.
@@ -291,11 +286,6 @@ def remove(path: Path) -> None:
 def put_in_place(out: Path, name: str, key: str) -> None:
     """Move the files of a result that has a record from its working folder, if it is there, into
     the user's folder.
-
-    Args:
-        out: the user's folder.
-        name: the attribute's name.
-        key: the computation's key.
 
     Raises:
         OSError: the operating system's.

@@ -61,7 +61,6 @@ class Record:
     """What is done of a computation.
 
     Attributes:
-        path: the file.
         layers: for each layer that was begun, what is done by node type.
     """
 
@@ -114,7 +113,6 @@ def sole_use(folder: Path, other: str = "give another name= or out=") -> Iterato
     """Make a folder and keep other processes and threads out of it; the lock's file stays.
 
     Args:
-        folder: the folder.
         other: what may be done instead of waiting, for errors.
 
     Raises:

@@ -39,7 +39,6 @@ class RowReads:
 
     Args:
         engine: the engine plug-in, by name or as a class, or "auto".
-        io_depth: the most reads in flight.
         row_bytes: bytes of the longest row.
         gap: rows at most so many bytes apart are read as one.
 
@@ -104,7 +103,6 @@ class RowCache:
     """The rows of one type in memory.
 
     Args:
-        reads: carries out reads.
         file: where all rows lie.
         slots: how many are in memory at once.
 

@@ -62,9 +62,6 @@ class Run:
     """One computation.
 
     Args:
-        store: the graph.
-        layers: the model's layers.
-        settings: the arguments.
         outcome: where its files lie.
         progress: called as progress(what, done, total).
 

@@ -32,7 +32,6 @@ class Given:
     """What a layer is called with, by type.
 
     Attributes:
-        batch: the subgraph.
         x: rows of each node type, those of the targets first.
         edge_index: [2, edges] of each edge type.
         values: further arguments by name, each with a row for each edge of each edge type.
@@ -58,8 +57,6 @@ def is_telling(batch: OneHop, type: NodeKey, nodes: int) -> bool:
     is small enough to be computed again with more.
 
     Args:
-        batch: the subgraph.
-        type: the targets' type.
         nodes: the number of nodes of that type.
     """
     if batch.batch.entries > BATCH_ENTRIES:
@@ -76,10 +73,6 @@ def widened(given: Given, type: NodeKey) -> Given:
 
     That are copies of one node of each type, in-edges of those of the targets' type from the
     sources of the batch, and for each in-edge from a node which is no target its reverse.
-
-    Args:
-        given: what a layer was called with.
-        type: the targets' type.
     """
     count = given.batch.batch.last - given.batch.batch.first
     rows = len(given.x[type])
@@ -113,8 +106,6 @@ def _more_edges(
     Args:
         edges: the in-edges of the targets, [2, edges].
         key: their type.
-        type: the targets' type.
-        count: the number of targets.
         rows: the number of nodes of the targets' type, before any are added.
         further: how many nodes of that type are added.
     """

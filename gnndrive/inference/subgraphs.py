@@ -47,7 +47,6 @@ class SubgraphMaker:
     """Makes the batches of one target type from the rows in memory.
 
     Args:
-        type: the targets' type.
         caches: the rows in memory of each type that batches need.
         largest: for each of them, the most rows of a batch.
         pointers: the index pointers of each edge type into the targets.
@@ -67,7 +66,6 @@ class SubgraphMaker:
         """Number and gather a batch, whose rows must all be in memory.
 
         Args:
-            batch: the targets.
             indices: by edge type, the targets' in-neighbours.
         """
         edge_index = {key: np.empty((2, len(ids)), np.int64) for key, ids in indices.items()}

@@ -46,14 +46,10 @@ class Targets:
     """The targets of one node type.
 
     Args:
-        store: the store.
-        type: the targets' type.
         edges: the edge types to look at; only those that end at `type` count.
         batch_size: the most targets of a batch.
 
     Attributes:
-        type: the targets' type.
-        count: the number of targets.
         edges: the views of the edge types into them.
     """
 

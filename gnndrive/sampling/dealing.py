@@ -25,7 +25,6 @@ def steps_left(total: int, done: int, world: int, drop_last: bool) -> int:
     Args:
         total: the batches of the epoch.
         done: how many of them all ranks together have yielded.
-        world: the number of ranks.
         drop_last: whether the last round is left out if there are fewer batches than ranks.
     """
     left = max(total - done, 0)

@@ -40,7 +40,6 @@ class Degrees:
         """The most edges that are drawn for `nodes` distinct nodes.
 
         Args:
-            nodes: how many nodes.
             fanout: neighbours to draw for each; -1: all.
             replace: whether they are drawn with replacement.
         """

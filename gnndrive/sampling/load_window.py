@@ -47,7 +47,6 @@ def load_window(
     """Load the graph of a window; blocks.
 
     Args:
-        partitioned: the partitioned store.
         index_pointers: of the store, int64 or uint32 [N + 1].
         partitions: the window's partitions, ascending, int32 [p].
         k: how many static nodes it has.
@@ -108,7 +107,6 @@ class _Window:
         partitioned, partitions, k: see `load_window`.
 
     Attributes:
-        partitioned, k: the same.
         num_nodes: how many local ids there are.
         num_codes: how many codes the lists of these nodes have.
         codes: the C `gd_codes *`.
@@ -196,8 +194,6 @@ class _Lists:
     """The lists of a window while they are read.
 
     Args:
-        window: the window.
-        index_pointers: of the store.
         store_ids: of each local id, int32 or int64 [n].
     """
 

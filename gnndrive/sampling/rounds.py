@@ -107,7 +107,6 @@ class _Waiter(Generic[Request]):
 
     Attributes:
         source: what it fetches from; only requests to the same source are combined.
-        request: what it asks for.
         taken: whether a thread, this one or another, carries the request out.
         done: whether the request was carried out, or failed with `error`.
     """

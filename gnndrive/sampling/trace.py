@@ -185,7 +185,6 @@ class Trace:
         for the batches from the last to the first.
 
         Args:
-            index: the batch's.
             last: the code of the next use of each row, uint16 [rows]; `GD_NO_CODE` at first.
 
         Raises:

@@ -44,9 +44,6 @@ class WindowGraph(Topology):
             [m].
 
     Attributes:
-        partitions, positions, store_ids, new_ids, store_nodes, store_edges: the same.
-        num_nodes: n.
-        num_edges: e.
         num_distinct: how many of its nodes differ; static ones in the partitions are once in it.
         nbytes: bytes of all arrays but `empty`.
     """
@@ -162,7 +159,6 @@ def check_size(nodes: int, store_nodes: int) -> None:
 
     Args:
         nodes: of the window.
-        store_nodes: of the store.
 
     Raises:
         ConfigError: it has more.

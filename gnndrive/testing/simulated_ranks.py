@@ -137,10 +137,8 @@ class Rank:
         group: extracts for all ranks.
         number, ranks: which rank, of how many.
         places: how many batches its arena has room for.
-        sampler: makes the rank's sampler.
 
     Attributes:
-        number: the same.
         alive: whether it has not died.
         delivered: the batches of the epoch that its user has got.
         error: the error that its user has got in the epoch.
@@ -267,9 +265,7 @@ class SimulatedRanks:
     Args:
         scenario: what all ranks load together.
         seed: determines everything that varies.
-        count: how many ranks.
         places: how many batches each rank's arena has room for; 0: as many as the queues hold.
-        sampler: makes a rank's sampler.
     """
 
     def __init__(
@@ -289,7 +285,6 @@ class SimulatedRanks:
         """Begin an epoch at all ranks that are alive.
 
         Args:
-            epoch: its number.
             limits: rank → batches after which its user stops; all others take all batches.
         """
         alive = [rank for rank in self.ranks if rank.alive]
@@ -347,8 +342,6 @@ def simulate_ranks(
     Args:
         scenario: what all ranks load together.
         seed: determines everything that varies.
-        ranks: how many.
-        epochs: how many.
         limit: batches of an epoch after which each user stops; None: all.
         places: see `SimulatedRanks`.
 

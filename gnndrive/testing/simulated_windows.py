@@ -106,7 +106,6 @@ class SimulatedWindows:
     """The windows of one epoch; see `feed.PartitionWindows`.
 
     Args:
-        scenario: what to run.
         seed: determines the windows and their seeds.
     """
 
@@ -170,7 +169,6 @@ class WindowedSimulation(Simulation):
     """See `Simulation`.
 
     Args:
-        scenario: what to run.
         seed: determines everything that varies.
     """
 

@@ -102,7 +102,6 @@ class RandomSampler(Sampler):
     """Adds between 0 and `extra_max` random nodes to the seeds, which the key determines.
 
     Args:
-        num_nodes: number of nodes of the graph.
         extra_max: the most nodes to add.
     """
 
@@ -153,7 +152,6 @@ class Scenario:
         slots: number of slots of the feature buffer, or of a place in it; 0: just enough for the
             largest batch.
         batches: number of batches of an epoch.
-        batch_size: seeds of a batch.
         extra_max: the most nodes that sampling adds; a batch has at most batch_size + extra_max
             rows.
         stages, faults, depth: see `Stages`, `Faults`, `EngineSettings`.
@@ -207,7 +205,6 @@ class Delivered:
     """A batch as the consumer got it.
 
     Attributes:
-        index: the batch's index.
         node: its node ids, int64 [n].
         rows: its nodes' rows, uint8 [n, row_bytes].
     """
@@ -221,7 +218,6 @@ class Simulation:
     """One feature buffer on a simulated disk. Make it inside the event loop that it runs in.
 
     Args:
-        scenario: what to run.
         seed: determines everything that varies.
     """
 

@@ -51,7 +51,6 @@ class Waiter:
 
     Args:
         device: the events' GPU.
-        capture: the threads' capture mode.
     """
 
     def __init__(self, device: torch.device, capture: CaptureMode) -> None:

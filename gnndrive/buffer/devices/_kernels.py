@@ -69,8 +69,6 @@ class MoveKernel:
     """Moves rows between memory that one GPU can read and write; call it with that GPU current.
 
     Args:
-        cupy: the CuPy module.
-        device: which GPU.
         blocks: see `MoveOptions`.
 
     Raises:
@@ -111,7 +109,6 @@ class MoveKernel:
             into_row: int32 [rows], on the GPU or in registered host memory; None: row `i`.
             source: uint8 [m, row_bytes], on the GPU or in registered host memory.
             source_row: int32 [rows], as `into_row`.
-            rows: how many.
             first: number of the source's first row: `source` has the rows from there on.
         """
         width = int(into.shape[1])

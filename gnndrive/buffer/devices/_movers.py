@@ -80,11 +80,7 @@ class Mover(ABC):
 
 
 class TorchMover(Mover):
-    """The staged way.
-
-    Args:
-        device: which GPU.
-    """
+    """The staged way."""
 
     way = "staged"
 
@@ -128,12 +124,7 @@ class TorchMover(Mover):
 
 
 class KernelMover(Mover):
-    """The zero-copy way.
-
-    Args:
-        kernel: moves rows.
-        device: which GPU.
-    """
+    """The zero-copy way."""
 
     way = "zero-copy"
 
@@ -198,7 +189,6 @@ def choose_mover(
     Args:
         driver: allocates what the trial needs.
         stream: the driver's side stream.
-        device: which GPU.
         way: one of `WAYS`; None: zero-copy, or staged without CuPy or where CuPy does not work.
         options: see `MoveOptions`.
 

@@ -26,7 +26,6 @@ class MoveOptions:
             multiprocessors to training.
         gather_stream: gather on a stream of its own, for which the compute stream waits, instead of
             on the compute stream.
-        portions: portions of staging.
     """
 
     blocks: int = 0

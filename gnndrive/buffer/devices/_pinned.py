@@ -30,7 +30,6 @@ class PinnedMemory:
     Args:
         device: a GPU whose context registers it.
         stream: the stream whose work uses it.
-        capture: the threads' capture mode.
     """
 
     def __init__(

@@ -152,7 +152,6 @@ class StagedMemory(SlotMemory):
     """Slots in device memory.
 
     Args:
-        driver: moves rows.
         slots, row_bytes: how many, and bytes of each.
         portions: how many portions of staging.
         portion_rows: rows of one portion.
@@ -250,7 +249,6 @@ class StagedVictims:
     """Pinned host memory for rows that leave slots; a `EvictedRows`.
 
     Args:
-        driver: moves rows.
         slots: uint8 [slots, row_bytes], on the device.
         places: how many rows it has room for.
 
@@ -308,7 +306,6 @@ class Staged(Device):
     """A device whose slots the disk cannot reach; a driver moves its rows.
 
     Attributes:
-        driver: moves bytes.
         options: how; the plan counts with those of the class.
         portion_bytes: about how many bytes a portion has; it holds at least one row.
     """

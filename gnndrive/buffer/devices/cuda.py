@@ -44,7 +44,6 @@ class TorchDriver(Driver):
     mode relaxed meanwhile (`_capture.py`).
 
     Args:
-        device: which GPU.
         way: one of `WAYS`; None: zero-copy where CuPy can do it.
         options: see `MoveOptions`.
 

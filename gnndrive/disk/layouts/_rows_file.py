@@ -26,7 +26,6 @@ class RowsFile(Layout):
     """Rows in one file.
 
     Args:
-        file: the file of the rows.
         extent_bytes_max: the most bytes of one read, unless a single row is longer.
         gap_bytes_max: two rows are read as one if at most this many unwanted bytes lie between
             them; 0: only rows that share a sector or whose sectors touch.

@@ -31,7 +31,6 @@ class HostRows(Tier):
     Args:
         below: the tier that has all rows.
         first, end: which rows are kept; none if they are equal.
-        row_bytes: bytes of one row.
 
     Raises:
         MemoryError: there is no memory for the rows.

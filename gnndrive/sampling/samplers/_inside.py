@@ -69,7 +69,6 @@ class InsideDraws(UniformDraws):
         Args:
             seeds: ids in the store, int64 [n], duplicates allowed.
             key: see `Sampler.sample`.
-            graph: the window's.
 
         Raises:
             StoreError: a seed is not in the window.

@@ -66,7 +66,6 @@ class SeedGroup:
 
     Attributes:
         node: global ids, int64 [n], duplicates allowed.
-        type: their node type.
         time: for each seed the latest time of a neighbour or edge that may be sampled, int64 [n];
             None: no limit.
     """
@@ -132,9 +131,7 @@ class Native:
 
         Args:
             relations: one for each edge type.
-            nodes: the number of nodes of each node type.
             seeds: one or more groups of seeds.
-            options: how to draw.
 
         Raises:
             StoreError: the graph names a node or an edge that does not exist.

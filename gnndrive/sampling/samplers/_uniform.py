@@ -67,7 +67,6 @@ class UniformDraws(Sampler):
         Args:
             seeds: global ids, int64 [n], duplicates allowed.
             key: 64 bits that identify (seed, epoch, batch), see `batch_key`.
-            topology: the graph.
 
         Raises:
             StoreError: the graph names a node or an edge that does not exist.

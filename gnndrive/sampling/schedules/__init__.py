@@ -21,7 +21,6 @@ def choose(schedule: Any, context: ScheduleContext) -> Schedule:
 
     Args:
         schedule: the strategy's schedule: its name, or the class itself.
-        context: what `make` gets.
 
     Raises:
         ConfigError: there is no schedule of that name.

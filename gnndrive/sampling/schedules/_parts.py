@@ -87,7 +87,6 @@ def find_parts(
     """Sort inputs by their keys, with no more memory than `finding_bytes` beside the result.
 
     Args:
-        count: the number of inputs.
         keys_end: all keys are below it.
         keys_of: takes positions, int64 [n], and returns the key of each, int64 [n].
     """

@@ -122,8 +122,6 @@ def checked_context(
     """Return the partitioned store and the most partitions in a window.
 
     Args:
-        context: what `make` got.
-        name: the schedule's.
         fewest: returns how few partitions in a window a schedule can work with; may block.
 
     Raises:

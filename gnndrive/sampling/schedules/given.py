@@ -22,7 +22,6 @@ class Given(Schedule):
     """Turns a batch sampler's positions into seeds.
 
     Args:
-        inputs: the input nodes or edges.
         batches: yields lists of positions in `inputs`; iterated once for each epoch. The user's
             thread draws the first batch and all that a resumed epoch skips; the loop thread draws
             the others.

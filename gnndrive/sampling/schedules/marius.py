@@ -322,7 +322,6 @@ def _grouped(
 
     Args:
         pieces: which inputs are in which state.
-        count: the number of states.
         joined: the store's partitions, those of each logical partition in a row.
         sizes: how many of them each logical partition has.
         states: the logical partitions of each state.

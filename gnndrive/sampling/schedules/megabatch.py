@@ -21,11 +21,7 @@ from gnndrive.sampling.schedules.base import InputEdges, ScheduleContext, Window
 
 
 class Megabatch(Windowed):
-    """Makes each window of a group of partitions.
-
-    Args:
-        context: what `make` got.
-    """
+    """Makes each window of a group of partitions."""
 
     name = "megabatch"
 

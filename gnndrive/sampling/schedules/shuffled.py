@@ -24,8 +24,6 @@ class Shuffled(Schedule):
     """Cuts the input nodes into batches.
 
     Args:
-        inputs: the input nodes or edges.
-        batch_size: seeds in a batch.
         shuffle: whether each epoch has its own order.
         drop_last: whether to leave out a last, smaller batch.
         seed: determines each order, together with the epoch's number.

@@ -57,7 +57,6 @@ def make_csc(
 
     Args:
         indptr: int64 or uint32 [nodes + 1].
-        edges: the number of edges.
         indices: int32 or int64 [edges], or packed bytes; None: the indices are not in memory.
         width: bytes of one index in the file, 4 or 8.
         packed_bits: bits of one index in `indices`; 0: the indices are not packed.

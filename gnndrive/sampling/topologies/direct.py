@@ -85,7 +85,6 @@ class Direct(Topology):
     Args:
         indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
             two ends are checked here; the C samplers check the rest when they read it).
-        file: the file of the indices.
         layout: plans reads of that file; the caller closes it.
         read: carries out a read job and returns its failures, `FAILURE` [n]; blocks.
         cache_bytes: bytes of the neighbour cache; 0: no cache. Making one reads the file.

@@ -44,7 +44,6 @@ class Resident(Topology):
     Args:
         indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
             two ends are checked here; the C samplers check the rest when they read it).
-        file: the file of the indices.
         sources: the number of nodes that edges come from, if they are of another type; else None.
         allocate, in_memory: see `TopologyContext`.
 

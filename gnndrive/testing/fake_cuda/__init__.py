@@ -45,7 +45,6 @@ def fake_cuda(
     """Replace torch.cuda by GPUs that do not exist, in all threads.
 
     Args:
-        devices: how many.
         memory_bytes: of each.
         races: whether to look for work on the same bytes without an order.
         cupy: whether there is a CuPy, with the kernels of gnndrive only.

@@ -37,7 +37,6 @@ class Entry:
         device: the device that it was for.
         current: the thread's current device then.
         stream: the stream, or None.
-        thread: the thread's name.
         nbytes: bytes that it was about.
     """
 
@@ -54,7 +53,6 @@ class FakeCuda:
     """GPUs that do not exist; see `fake_cuda`.
 
     Args:
-        devices: how many.
         memory_bytes: of each.
         races: whether to look for work on the same bytes without an order.
 
@@ -187,8 +185,6 @@ class FakeCuda:
         """Count work that was carried out as begun on `stream`.
 
         Args:
-            what: its name.
-            stream: where.
             reads, writes: blocks, each with the offsets of the rows used or None.
             seconds: how long it takes.
             nbytes: how many bytes it moves.

@@ -35,7 +35,6 @@ class Access:
     """What a stream did to a block.
 
     Attributes:
-        stream: which.
         count: how many pieces of work the stream had then.
         writes: whether it wrote.
         rows: offsets of the rows that it used, in bytes; None: all bytes.
@@ -61,7 +60,6 @@ class Block:
 
     Attributes:
         memory: uint8 [bytes].
-        device: which.
         stream: on which it was allocated.
         recorded: the streams of `record_stream`.
         accesses: what was done to it and is not known to have ended.
@@ -101,13 +99,11 @@ class DeviceMemory:
 
     Args:
         timeline: the virtual time.
-        devices: how many there are.
         nbytes: of each.
         races: whether to look for accesses without an order.
 
     Attributes:
         races: whether to look for accesses without an order.
-        counters: of each device.
         taken: bytes of each device that other processes use.
         problems: what was found.
         trims_itself: whether a failed allocation is tried again without cached blocks, as torch's

@@ -59,7 +59,6 @@ class Thread(threading.local):
     """What CUDA and torch keep for each host thread.
 
     Attributes:
-        device: the current device.
         streams: the current stream of each device; missing: its default stream.
         mode: the thread's stream capture mode.
         last_error: the code that the next launch raises.
@@ -137,7 +136,6 @@ class FakeStream:
     """In the place of `torch.cuda.Stream`.
 
     Attributes:
-        device: its device.
         cuda_stream: its handle; 0 for a device's default stream.
         number: its number among all streams.
         clock: which work comes before its next work.
