@@ -12,7 +12,6 @@ from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
 from gnndrive.inference.degrees import Normaliser, pads
 from gnndrive.inference.edge_values import EdgeValues
-from gnndrive.inference.layer_pass import target_rows
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.self_check import (
     REFUSALS,
@@ -178,3 +177,31 @@ class _given:
 
     def __exit__(self, *error: object) -> None:
         self._hook.remove()
+
+
+def target_rows(made: Any, type: NodeKey, count: int, layer: int) -> torch.Tensor | None:
+    """The targets' rows of what a layer returned.
+
+    Args:
+        made: a tensor, or for a heterogeneous graph a dict of them.
+        type: the targets' type; None in a homogeneous graph.
+
+    Returns:
+        Rows [count, …]; None: the layer makes no rows of this type.
+
+    Raises:
+        ConfigError: it returned something else.
+    """
+    rows = made
+    if type is not None and isinstance(made, dict):
+        rows = made.get(type)
+        if rows is None:
+            return None
+    if not isinstance(rows, torch.Tensor) or rows.dim() < 1 or len(rows) < count:
+        wanted = "a tensor" if type is None else "a dict with a tensor for each node type"
+        shape = f" of shape {list(rows.shape)}" if isinstance(rows, torch.Tensor) else ""
+        raise ConfigError(
+            f"layer {layer + 1} returned {rows.__class__.__name__}{shape} for {count} targets: "
+            f"return {wanted}, with a row for each node of x, or for each target"
+        )
+    return rows[:count]

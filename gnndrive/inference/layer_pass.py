@@ -2,7 +2,7 @@
 
 Three things go on at the same time: the layer computes the batches of a block, in the caller's
 thread; the disk brings the rows of the next block (row_cache.py); and a thread plans the block
-after that, for which it reads the adjacency (blocks.py). A fourth writes (hidden.py).
+after that, for which it reads the adjacency (blocks.py). A fourth thread writes (run.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile
 from gnndrive.inference.blocks import BlockPlanner
 from gnndrive.inference.memory import RowPlan
@@ -101,31 +100,3 @@ class LayerPass:
                         start = int(change.left[number - 1]) if number else 0
                         cache.leave(change.leaving[start : int(change.left[number])])
             block = following
-
-
-def target_rows(made: Any, type: NodeKey, count: int, layer: int) -> torch.Tensor | None:
-    """The targets' rows of what a layer returned.
-
-    Args:
-        made: a tensor, or for a heterogeneous graph a dict of them.
-        type: the targets' type; None in a homogeneous graph.
-
-    Returns:
-        Rows [count, …]; None: the layer makes no rows of this type.
-
-    Raises:
-        ConfigError: it returned something else.
-    """
-    rows = made
-    if type is not None and isinstance(made, dict):
-        rows = made.get(type)
-        if rows is None:
-            return None
-    if not isinstance(rows, torch.Tensor) or rows.dim() < 1 or len(rows) < count:
-        wanted = "a tensor" if type is None else "a dict with a tensor for each node type"
-        shape = f" of shape {list(rows.shape)}" if isinstance(rows, torch.Tensor) else ""
-        raise ConfigError(
-            f"layer {layer + 1} returned {rows.__class__.__name__}{shape} for {count} targets: "
-            f"return {wanted}, with a row for each node of x, or for each target"
-        )
-    return rows[:count]

@@ -15,6 +15,8 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.interrupts import deferred_interrupts
+from gnndrive.common.io.direct_writer import DirectWriter
+from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.malloc import return_free_memory
 from gnndrive.common.records import NodeKey, TableFile, ends_of
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
@@ -23,7 +25,6 @@ from gnndrive.inference import degrees
 from gnndrive.inference.batch_call import BatchCall
 from gnndrive.inference.degrees import Normaliser, convs_of
 from gnndrive.inference.edge_values import EdgeValues
-from gnndrive.inference.hidden import HiddenWriter, remove, table_file
 from gnndrive.inference.layer_pass import LayerPass
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.memory import RowPlan, plan_rows
@@ -32,7 +33,7 @@ from gnndrive.inference.progress import Done, Record
 from gnndrive.inference.row_cache import RowReads
 from gnndrive.inference.targets import TargetBatch, Targets
 from gnndrive.store.calibration import checked_gap
-from gnndrive.store.format import dtype_name, torch_dtype
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, dtype_name, npy_header, torch_dtype
 from gnndrive.store.reader import Store
 
 SYNC_BYTES = 64 << 20  # a kill costs at most the computation of so many bytes of rows
@@ -115,9 +116,8 @@ class Run:
             for layer in range(len(self._layers)):
                 with self._store.unchanged():
                     self._run_layer(layer, call)
-        last, made = len(self._layers) - 1, self._record.layers[-1]
-        types = [type for type, done in made.items() if done.dtype is not None]
-        self._outcome.finish([(type, self._info(last, type)) for type in types])
+        last = len(self._layers) - 1
+        self._outcome.finish([(type, self._info(last, type)) for type in self._made_types(last)])
 
     # ---- layers
 
@@ -140,16 +140,15 @@ class Run:
         if later:
             return
         self._tell()
-        if not any(done.dtype is not None for done in self._record.layers[layer].values()):
+        if not self._made_types(layer):
             raise ConfigError(
                 f"layer {layer + 1} returned rows of none of the node types "
                 f"{', '.join(map(str, self._rows))}: return a dict with a tensor for each type"
             )
         self._record.save()
         if layer:
-            for type, before in self._record.layers[layer - 1].items():
-                if before.dtype is not None:
-                    remove(self._outcome.base, self._info(layer - 1, type))
+            for type in self._made_types(layer - 1):
+                (self._outcome.base / self._info(layer - 1, type).file).unlink(missing_ok=True)
 
     def check_next(self, layer: int) -> None:
         """Check that the layer after `layer` has memory for the rows whose width is known by now.
@@ -215,13 +214,16 @@ class Run:
 
     def _inputs(self, layer: int) -> dict[NodeKey, TableFile]:
         """The rows that a layer reads, by node type."""
+        found: dict[NodeKey, TableFile] = {}
         if layer:
-            return {
-                type: table_file(self._outcome.base, self._info(layer - 1, type))
-                for type, done in self._record.layers[layer - 1].items()
-                if done.dtype is not None
-            }
-        name, found = self._settings.features, {}
+            for type in self._made_types(layer - 1):
+                info = self._info(layer - 1, type)
+                found[type] = TableFile(
+                    str(self._outcome.base / info.file), DATA_OFFSET, info.shape[0],
+                    info.row_bytes, info.dtype, info.shape[1:],
+                )  # fmt: skip
+            return found
+        name = self._settings.features
         for nodes in self._store.all_nodes():
             if name in nodes:
                 found[nodes.type] = nodes.table(name)
@@ -243,11 +245,15 @@ class Run:
         return all(
             (self._outcome.base / self._info(layer, type).file).is_file()
             for layer in needed
-            for type, done in self._record.layers[layer].items()
-            if done.dtype is not None
+            for type in self._made_types(layer)
         )
 
-    def _info(self, layer: int, type: NodeKey) -> Any:
+    def _made_types(self, layer: int) -> list[NodeKey]:
+        """The node types of which a layer makes rows, as far as that is known."""
+        made = self._record.layers[layer]
+        return [type for type, done in made.items() if done.dtype is not None]
+
+    def _info(self, layer: int, type: NodeKey) -> ArrayInfo:
         """The array of a type's rows after a layer."""
         working = Path(self._outcome.working)
         if layer < len(self._layers) - 1:
@@ -281,7 +287,8 @@ class Run:
 
 
 class _Sink:
-    """Takes the rows of one type in one layer: writes them, and records what is durable.
+    """Takes the rows of one type in one layer: writes them past the page cache, as an array in the
+    form of a store's, and records what is durable. After a kill the rows behind that come again.
 
     Attributes:
         first: the target to go on with.
@@ -289,10 +296,10 @@ class _Sink:
 
     def __init__(self, run: Run, layer: int, targets: Targets) -> None:
         self._run, self._layer, self._targets = run, layer, targets
-        self._type = targets.type
-        self._checksum = run._outcome.in_store and layer == len(run._layers) - 1
-        self._writer: HiddenWriter | None = None
-        known = run._record.layers[layer].get(self._type)
+        self._made = run._record.layers[layer]
+        self._file: DirectWriter | None = None
+        self._info: ArrayInfo
+        known = self._made.get(targets.type)
         self.first = self._written = 0 if known is None else known.rows
         if self.first:
             self._open()
@@ -301,15 +308,18 @@ class _Sink:
             ))  # fmt: skip
 
     def take(self, batch: TargetBatch, rows: torch.Tensor) -> None:
-        """Write the rows of a batch."""
-        if self._writer is None:
-            dtype = dtype_name(rows.dtype) if self._run._settings.dtype is None else None
-            self._run._record.layers[self._layer][self._type] = Done(
-                dtype or self._run._settings.dtype, tuple(rows.shape[1:])
-            )
+        """Write the rows of a batch, which are on the host.
+
+        Raises:
+            StoreError: the disk is full, or fails.
+            ConfigError: they have another shape than those before.
+        """
+        if self._file is None:
+            dtype = self._run._settings.dtype or dtype_name(rows.dtype)
+            self._made[self._targets.type] = Done(dtype, tuple(rows.shape[1:]))
             self._open()
-        assert self._writer is not None
-        info = self._writer.info
+        assert self._file is not None
+        info = self._info
         if rows.shape[1:] != info.shape[1:]:
             raise ConfigError(
                 f"layer {self._layer + 1} returned rows of shape {list(rows.shape[1:])} after "
@@ -317,46 +327,56 @@ class _Sink:
             )
         rows = rows.to(torch_dtype(info.dtype))
         self._run.warn_if_not_finite(self._layer, batch, rows)
-        self._writer.write(rows)
+        if rows.numel():
+            self._file.append(rows.contiguous().view(torch.uint8).numpy())
         self._written = batch.last
-        if (batch.last - self._writer.done) * info.row_bytes >= SYNC_BYTES:
+        if (batch.last - self._known.rows) * info.row_bytes >= SYNC_BYTES:
             self._keep()
         self._run.advance(batch.entries)
 
     def finish(self) -> None:
         """End the file after the last batch."""
-        if self._writer is None:
-            self._run._record.layers[self._layer][self._type] = Done(None, finished=True)
+        if self._file is None:
+            self._made[self._targets.type] = Done(None, finished=True)
             return
-        self._known.sha256 = self._writer.finish().sha256
-        self._known.rows, self._known.finished = self._targets.count, True
+        assert self._written == self._targets.count
+        self._known.sha256 = self._file.finish()
+        self._known.rows, self._known.finished = self._written, True
         self._run._record.save()
 
     def close(self) -> None:
         """Close the file. After an interruption, keep what was written, if the disk takes it."""
-        if self._writer is None:
+        if self._file is None:
             return
         try:
             if not self._known.finished and self._written > self._known.rows:
                 with contextlib.suppress(StoreError):
                     self._keep()
         finally:
-            self._writer.close()
+            self._file.close()
 
     def _keep(self) -> None:
         """Make what was written durable, and record it."""
-        assert self._writer is not None
-        self._writer.sync()
+        assert self._file is not None
+        self._file.sync()
         self._known.rows = self._written
         self._run._record.save()
 
     @property
     def _known(self) -> Done:
-        return self._run._record.layers[self._layer][self._type]
+        return self._made[self._targets.type]
 
     def _open(self) -> None:
-        self._run.check_next(self._layer)
-        info = self._run._info(self._layer, self._type)
-        self._writer = HiddenWriter(
-            self._run._outcome.base, info, self.first, checksum=self._checksum
-        )
+        run, layers = self._run, len(self._run._layers)
+        run.check_next(self._layer)
+        self._info = info = run._info(self._layer, self._targets.type)
+        path = run._outcome.base / info.file
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_failure(path, error) from error
+        written = DATA_OFFSET + self.first * info.row_bytes if self.first else 0
+        checksum = run._outcome.in_store and self._layer == layers - 1
+        self._file = DirectWriter(path, written, info.nbytes, checksum=checksum)
+        if not self.first:
+            self._file.append(npy_header(info))
