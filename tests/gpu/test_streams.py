@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer.devices import _pinned
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.common.errors import ConfigError
@@ -200,7 +199,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
     driver: TorchDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = mmap.mmap(-1, 4096)
-    monkeypatch.setattr(_pinned, "private_map", lambda nbytes: block)
+    monkeypatch.setattr("gnndrive.buffer.devices.cuda.private_map", lambda nbytes: block)
     for _ in range(3):  # what is let go may be registered again
         driver.unpin(driver.pinned(4096))
     kept = driver.pinned(4096)

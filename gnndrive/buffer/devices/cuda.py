@@ -9,28 +9,249 @@ it on the device ("staged"). Use `host` if the CPU trains.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ctypes
 import importlib.util
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.buffer.devices._capture import CaptureMode
-from gnndrive.buffer.devices._events import LandedEvent, Waiter
 from gnndrive.buffer.devices._movers import TorchMover, allocating, choose_mover
 from gnndrive.buffer.devices._options import MoveOptions
-from gnndrive.buffer.devices._pinned import PinnedMemory
 from gnndrive.buffer.devices._staged import PINNED_ROUNDING, Driver, Staged, portion_rows
 from gnndrive.buffer.devices.base import DeviceContext
+from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import ffi
+from gnndrive.common.forks import ProcessGuard
+from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int32Array
 
 MARGIN = 0.05  # share of the memory that the allocator cannot use, or that other libraries take
 COPY_OUT_BYTES = 32 << 20  # of rows on their way out of slots, if torch moves them
 _cuda: Any = torch.cuda  # much of it has no types
+_PORTABLE_MAPPED = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_DRIVER = "libcuda.so.1"
+
+
+class CaptureMode:
+    """Keeps a user's `torch.cuda.graph` working while a loader works in other threads.
+
+    In its default mode "global" a capture forbids unsafe calls in every thread of the process: a
+    query of an event, an allocation, the registering of host memory. One such call fails, and the
+    capture with it. A thread whose own mode is relaxed may make them. `TorchDriver` makes each of
+    its calls in that mode, and gives the thread its own mode back, because the thread may be the
+    user's.
+
+    It cannot help a capture of a stream that the loader works on: take a batch before the capture,
+    copy it into the graph's own tensors, and make the loader while another stream is current.
+
+    Torch and CuPy have no function for it, so the driver's own library is called; where there is
+    none (ROCm), nothing happens.
+    """
+
+    def __init__(self) -> None:
+        self._exchange: Any = None
+        with contextlib.suppress(OSError, AttributeError):
+            # PyDLL keeps the GIL: the call takes nanoseconds, and getting it back may take 5 ms.
+            self._exchange = ctypes.PyDLL(_DRIVER).cuThreadExchangeStreamCaptureMode
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """A context in which the thread may make any call during captures of other threads."""
+        mode = ctypes.c_int(_RELAXED)
+        exchanged = self._exchange is not None and self._exchange(ctypes.byref(mode)) == 0
+        try:
+            yield
+        finally:
+            if exchanged:
+                self._exchange(ctypes.byref(mode))
+
+
+class LandedEvent:
+    """An event after which the host has work to do: it has fired when that is done.
+
+    Args:
+        event: the torch event.
+        finish: the work, which a `Waiter`'s thread does once.
+    """
+
+    def __init__(self, event: Any, finish: Callable[[], object]) -> None:
+        self._event, self._finish = event, finish
+        self._done = False
+
+    def query(self) -> bool:
+        """Whether the work is done."""
+        return self._done
+
+    def synchronize(self) -> None:
+        """In the waiter's thread: wait for the event, and do the work unless it is done."""
+        self._event.synchronize()
+        if not self._done:
+            self._finish()
+            self._done, self._finish = True, int
+
+
+class Waiter:
+    """A thread that waits for one stream's events, in their order, without the GIL.
+
+    The GPU is made current before every call of CUDA, because a thread begins with GPU 0, and a
+    call could create a context there, which takes some hundred megabytes. A user's capture of a
+    graph would forbid queries of events, unless the thread's capture mode is relaxed.
+
+    Args:
+        device: the events' GPU.
+    """
+
+    def __init__(self, device: torch.device, capture: CaptureMode) -> None:
+        self._device, self._capture = device, capture
+        self._events: SimpleQueue[tuple[Any, Callable[[BaseException | None], None]] | None]
+        self._events = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="gnndrive-events", daemon=True)
+        with named_limit():
+            self._thread.start()
+
+    async def wait(self, event: Any) -> None:
+        """Return once the torch event has fired.
+
+        Raises:
+            RuntimeError: CUDA's error.
+            BaseException: what the work of a `LandedEvent` raised.
+        """
+        with self._capture.relaxed(), torch.cuda.device(self._device):
+            if event.query():
+                return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def report(error: BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(_settle, waiter, error)
+
+        self._events.put((event, report))
+        await waiter
+
+    def _run(self) -> None:
+        with self._capture.relaxed(), torch.cuda.device(self._device):
+            while (item := self._events.get()) is not None:
+                event, report = item
+                try:
+                    event.synchronize()
+                except BaseException as error:  # of CUDA, or of the work on the host
+                    report(error)
+                else:
+                    report(None)
+                del item, event, report
+
+    def close(self) -> None:
+        """Wait for all events given to `wait`, and end the thread."""
+        self._events.put(None)
+        self._thread.join()
+
+
+def _settle(waiter: asyncio.Future[None], error: BaseException | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+class PinnedMemory:
+    """Host memory that a GPU reads: mapped by gnndrive, because O_DIRECT needs aligned memory, and
+    registered with CUDA. A mapping is unmapped only after it was unregistered, also when this
+    object is collected without `close`.
+
+    Args:
+        device: a GPU whose context registers it.
+        stream: the stream whose work uses it.
+    """
+
+    def __init__(
+        self, device: torch.device, stream: torch.cuda.Stream, capture: CaptureMode
+    ) -> None:
+        self._device, self._capture = device, capture
+        self._registered: dict[int, npt.NDArray[np.uint8]] = {}
+        guard = ProcessGuard()
+        self.close = weakref.finalize(
+            self, _unregister_all, self._registered, device, stream, capture, guard
+        )
+
+    def take(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Registered memory, uint8 [nbytes], aligned to a page.
+
+        Raises:
+            MemoryError: there is not that much, or CUDA refuses to register it.
+        """
+        mapping = private_map(nbytes)
+        keep_from_children(mapping)
+        memory = np.frombuffer(mapping, np.uint8)
+        address = _address(memory)
+        with self._capture.relaxed(), torch.cuda.device(self._device):
+            cudart = _cuda.cudart()
+            code = cudart.cudaHostRegister(address, memory.nbytes, _PORTABLE_MAPPED)
+            if int(code):
+                _forget_error(self._device)
+                del memory
+                with contextlib.suppress(BufferError):  # another array still refers to it
+                    mapping.close()
+                what = cudart.cudaGetErrorString(code)
+                raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: {what}")
+        self._registered[address] = memory
+        return memory[:nbytes]
+
+    def give(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Unregister memory of `take`, which no stream uses any more."""
+        _unregister(self._registered, _address(memory), self._device, self._capture)
+
+
+def _address(memory: npt.NDArray[np.uint8]) -> int:
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+
+
+def _unregister(
+    registered: dict[int, npt.NDArray[np.uint8]], address: int, device: torch.device,
+    capture: CaptureMode,
+) -> None:  # fmt: skip
+    """Unregister one piece of memory, and only then let go of its mapping."""
+    if address not in registered:
+        return
+    with capture.relaxed(), torch.cuda.device(device):
+        if int(_cuda.cudart().cudaHostUnregister(address)):  # it would have no remedy
+            _forget_error(device)
+    del registered[address]
+
+
+def _unregister_all(
+    registered: dict[int, npt.NDArray[np.uint8]], device: torch.device, stream: torch.cuda.Stream,
+    capture: CaptureMode, guard: ProcessGuard,
+) -> None:  # fmt: skip
+    """Unregister everything after the stream's work. Does nothing in a forked child, where CUDA
+    does not work."""
+    if guard.forked or not registered:
+        return
+    with contextlib.suppress(RuntimeError), capture.relaxed():
+        stream.synchronize()
+    for address in list(registered):
+        _unregister(registered, address, device, capture)
+
+
+def _forget_error(device: torch.device) -> None:
+    """Clear CUDA's error of a call that has failed: the thread's next launch would raise it, so
+    launch a kernel and ignore its error."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device=device)
+
+
 Event: TypeAlias = tuple[torch.cuda.Stream, Any]
 """A stream, and torch's event on it."""
 
@@ -41,7 +262,7 @@ class TorchDriver(Driver):
     thread.
 
     Every call names the GPU, because a thread begins with GPU 0, and makes the thread's capture
-    mode relaxed meanwhile (`_capture.py`).
+    mode relaxed meanwhile (`CaptureMode`).
 
     Args:
         way: one of `WAYS`; None: zero-copy where CuPy can do it.

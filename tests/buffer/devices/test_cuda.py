@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer.devices import _movers, _pinned, choose
+from gnndrive.buffer.devices import _movers, choose
 from gnndrive.buffer.devices._options import MoveOptions
-from gnndrive.buffer.devices._pinned import PinnedMemory
-from gnndrive.buffer.devices.cuda import COPY_OUT_BYTES, MARGIN, Cuda, TorchDriver
+from gnndrive.buffer.devices.cuda import (
+    COPY_OUT_BYTES,
+    MARGIN,
+    CaptureMode,
+    Cuda,
+    PinnedMemory,
+    TorchDriver,
+)
 from gnndrive.common.errors import ConfigError
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
 from tests.buffer.devices.moving import some_rows
@@ -156,10 +162,8 @@ def test_a_batch_within_a_capture_is_refused_and_the_capture_goes_on(driver):
 
 
 def test_without_the_drivers_library_nothing_is_exchanged(monkeypatch):
-    from gnndrive.buffer.devices import _capture
-
-    monkeypatch.setattr(_capture, "_DRIVER", "libno-such-driver.so")
-    with _capture.CaptureMode().relaxed():
+    monkeypatch.setattr("gnndrive.buffer.devices.cuda._DRIVER", "libno-such-driver.so")
+    with CaptureMode().relaxed():
         pass
 
 
@@ -311,7 +315,9 @@ def order(monkeypatch: pytest.MonkeyPatch, gpus: FakeCuda) -> list[str]:
         events.append("unregistered")
         return unregister(address)
 
-    monkeypatch.setattr(_pinned, "private_map", lambda nbytes: Block(-1, nbytes))
+    monkeypatch.setattr(
+        "gnndrive.buffer.devices.cuda.private_map", lambda nbytes: Block(-1, nbytes)
+    )
     monkeypatch.setattr(gpus.host, "unregister", unregistered)
     return events
 
