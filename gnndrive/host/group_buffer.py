@@ -29,8 +29,7 @@ from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
-from gnndrive.host.buffer_settings import BufferSettings
-from gnndrive.host.hello import Hello
+from gnndrive.host.hello import BufferSettings, Hello
 from gnndrive.host.messages import ProtocolError
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.reader import Store

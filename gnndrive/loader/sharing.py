@@ -33,10 +33,9 @@ from gnndrive.common.errors import ConfigError, GNNDriveError, HostServiceError
 from gnndrive.common.plugins import find, name_of, names
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.host.arena import Arena
-from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection, ask
-from gnndrive.host.hello import Hello
+from gnndrive.host.hello import BufferSettings, Hello
 from gnndrive.host.names import is_named
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
 from gnndrive.host.start import SEPARATE, Listener, host_identity

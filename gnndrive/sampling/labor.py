@@ -19,10 +19,9 @@ products alone, so that all machines and compilers draw the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.sampling.batch_keys import BatchKey
 
 NEIGHBOR, LABOR = "neighbor", "labor"
 WEIGHT_ONE = 1 << 30  # native/sampling.h: GD_WEIGHT_ONE
@@ -171,3 +170,46 @@ def _quarter_circle(share: float) -> tuple[int, int]:
         term *= angle / (power + 1)
     cos, sin = (round(each * WEIGHT_ONE) for each in sums)
     return min(max(cos, 0), WEIGHT_ONE), min(max(sin, 0), WEIGHT_ONE)
+
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class BatchKey(int):
+    """64 bits that identify (seed, epoch, batch), as a number, and what they were made from.
+
+    Attributes:
+        epoch: 64 bits that identify (seed, epoch).
+        batch: the batch's number in its epoch.
+    """
+
+    epoch: int
+    batch: int
+
+    def __new__(cls, epoch: int, batch: int) -> Self:
+        """Make the key of a batch."""
+        self = super().__new__(cls, _mixed(epoch, batch))
+        self.epoch, self.batch = epoch, batch
+        return self
+
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        """What copies and pickles are made from."""
+        return self.epoch, self.batch
+
+
+def batch_key(seed: int, epoch: int, batch: int) -> BatchKey:
+    """Return the key of a batch, for `Sampler.sample`.
+
+    Each number is added to the state, which SplitMix64's finalizer then mixes. The finalizer is
+    bijective, so no two batches of one seed and epoch share a key; a change of one number changes
+    about half of the key's bits.
+    """
+    return BatchKey(_mixed(_mixed(0, seed), epoch), batch)
+
+
+def _mixed(state: int, part: int) -> int:
+    state = (state + part + _GOLDEN) & _MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+    return state ^ (state >> 31)

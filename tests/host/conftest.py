@@ -15,8 +15,7 @@ from gnndrive import NeighborLoader, Store
 from gnndrive.buffer.devices import host
 from gnndrive.common.loop_thread import LoopThread
 from gnndrive.common.records import TableFile
-from gnndrive.host.buffer_settings import BufferSettings
-from gnndrive.host.hello import Hello
+from gnndrive.host.hello import BufferSettings, Hello
 from gnndrive.host.names import address_of
 from gnndrive.host.service import Service
 from gnndrive.host.start import Listener

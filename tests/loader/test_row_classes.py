@@ -15,7 +15,7 @@ from gnndrive import Store
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import StoreError
 from gnndrive.host import group_buffer
-from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.host.hello import BufferSettings
 from gnndrive.store import node_scores, row_classes
 from gnndrive.store.format import DATA_OFFSET
 from tests.loader.hetero.graph import make_data

@@ -16,9 +16,8 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph, ends_of
-from gnndrive.sampling.batch_keys import batch_key
 from gnndrive.sampling.degrees import Degrees
-from gnndrive.sampling.labor import DRAWN_APART, Sampling
+from gnndrive.sampling.labor import DRAWN_APART, Sampling, batch_key
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 
