@@ -9,7 +9,7 @@ The pipeline's extract stage asks for a batch's rows and gets a `Lease`. The way
    standby list.
 3. `fetch_queue.py` fetches the missing rows from a tier (`gnndrive/disk/tiers/`) and makes them
    valid once the device has committed them.
-4. `lease.py` gathers the rows and releases the slots, which is the only access to slots outside
+4. The `Lease` gathers the rows and releases the slots, which is the only access to slots outside
    this folder.
 
 A new policy, which chooses the standby slots that are reused first, is one file in `policies/`; a

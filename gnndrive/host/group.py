@@ -19,8 +19,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.common.records import Int64Array, Sample, Seeds
 from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text

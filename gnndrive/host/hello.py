@@ -20,6 +20,9 @@ EXTRACTORS_MAX = 64
 IO_DEPTH_MAX = 4096
 BYTES_MAX = 1 << 40
 TEXTS_MAX = 1 << 16
+RANKS_MAX = 1024
+SHARE_MAX = 1 << 50
+NAME_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +134,6 @@ def _texts(value: Any, least: int = 0, most: int = TEXTS_MAX) -> tuple[str, ...]
     if not isinstance(value, list) or not least <= len(value) <= most:
         raise ProtocolError(f"{value!r} is no list of names")
     return tuple(_text(each) for each in value)
-
-
-RANKS_MAX = 1024
-SHARE_MAX = 1 << 50
-NAME_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ WINDOWS_TIMED = 256
 
 
 class BatchLease(Protocol):
-    """Holds the slots of one batch's rows until `release`; see `buffer.lease.Lease`."""
+    """Holds the slots of one batch's rows until `release`; see `feature_buffer.Lease`."""
 
     async def ready(self) -> None:
         """Wait until every row is valid; raises the error of a row that could not be read."""

@@ -20,8 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnndrive.buffer.feature_buffer import PART_ROWS
-from gnndrive.buffer.lease import RELEASE_STEPS
+from gnndrive.buffer.feature_buffer import PART_ROWS, RELEASE_STEPS
 from gnndrive.buffer.partial_admission import PartialAdmission
 from gnndrive.buffer.policies.base import PolicyContext
 from gnndrive.buffer.ranking import Classes

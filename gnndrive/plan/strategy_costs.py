@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnndrive.buffer.devices.base import PIECES, PIECES_BYTES
-from gnndrive.buffer.lease import RELEASE_STEPS
+from gnndrive.buffer.feature_buffer import RELEASE_STEPS
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.ranking import Classes
 from gnndrive.common.errors import ConfigError, ReadError, StoreError

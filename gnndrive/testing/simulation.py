@@ -24,8 +24,7 @@ import torch
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
-from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.lru import LRU

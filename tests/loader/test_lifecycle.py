@@ -25,8 +25,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader, Store, StoreError
-from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.common import array_pool, loop_thread
 from gnndrive.common.ffi import ffi
 from gnndrive.common.loop_thread import LoopThread

@@ -14,9 +14,8 @@ import pytest
 from gnndrive.buffer.admission_queue import Ticket
 from gnndrive.buffer.devices._staged import StagedMemory
 from gnndrive.buffer.devices.simulated_cuda import COMPUTE, SimulatedDriver
-from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.buffer.fetch_queue import FetchQueue
-from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.place_table import PlaceHold, PlaceTable, _Place
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib, pointer

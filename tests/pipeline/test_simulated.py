@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnndrive.buffer import place_table
-from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.feature_buffer import Lease
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.errors import ConfigError, ReadError, StoreError

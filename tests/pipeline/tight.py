@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
