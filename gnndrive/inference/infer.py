@@ -74,45 +74,31 @@ def infer(
             process has set or deleted an attribute that layers get: they are read from disk.
         StoreError, ReadError: the store is damaged, the disk is full or fails.
     """
+    own = Layers(model, layers)
     values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
-    return _infer(
-        Layers(model, layers), store, name, None if out is None else Path(os.path.abspath(out)),
-        RunSettings(
-            memory=None if memory is None else parse_size(memory, "memory"),
-            device=_checked_device(device),
-            features=features,
-            values={argument: each for argument, each in values.items() if each is not None},
-            dtype=None if dtype is None else dtype_name(dtype),
-            batch_size=_checked_batch_size(batch_size),
-            engine=engine,
-            io_depth=io_depth,
-        ),
-        overwrite, progress,
-    )  # fmt: skip
-
-
-def _infer(
-    layers: Layers,
-    store: Store,
-    name: str,
-    out: Path | None,
-    settings: RunSettings,
-    overwrite: bool,
-    progress: Progress | None,
-) -> Store:
-    if len(layers) < 1:
+    settings = RunSettings(
+        memory=None if memory is None else parse_size(memory, "memory"),
+        device=_checked_device(device),
+        features=features,
+        values={argument: each for argument, each in values.items() if each is not None},
+        dtype=None if dtype is None else dtype_name(dtype),
+        batch_size=_checked_batch_size(batch_size),
+        engine=engine,
+        io_depth=io_depth,
+    )
+    if len(own) < 1:
         raise ConfigError("the model has no layers: give one at least")
     _check_not_set(store, settings)
     key = run_key(
-        store.identity, _checksums(store, settings.features), layers.identity, len(layers), name,
-        settings.features, settings.values, settings.dtype, settings.batch_size, BATCH_ENTRIES,
+        store.identity, _checksums(store, features), own.identity, len(own), name,
+        features, settings.values, settings.dtype, settings.batch_size, BATCH_ENTRIES,
     )  # fmt: skip
     store.check_unchanged()
-    outcome = Outcome(store, name, out, key)
+    outcome = Outcome(store, name, None if out is None else Path(os.path.abspath(out)), key)
     with sole_use(outcome.root):
         try:
             if not outcome.is_there(overwrite):
-                Run(store, layers, settings, outcome, progress).run()
+                Run(store, own, settings, outcome, progress).run()
         except ConfigError:
             outcome.give_up()
             raise

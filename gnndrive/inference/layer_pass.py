@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,72 +30,66 @@ Deliver = Callable[[TargetBatch, torch.Tensor], None]
 """deliver(batch, rows): take the rows of a batch; batches come in order."""
 
 
-@dataclass(frozen=True)
-class LayerPass:
-    """One layer over the targets of one type.
+def run_pass(
+    targets: Targets, first: int, files: Mapping[NodeKey, TableFile], plan: RowPlan,
+    reads: RowReads, thread: ThreadPoolExecutor, compute: Compute, deliver: Deliver,
+) -> None:  # fmt: skip
+    """Compute the targets from `first` on, which must be the first of a batch.
 
-    Attributes:
+    Args:
         files: the rows that the layer reads, of each of the targets' sources.
         plan: how many are in memory.
         thread: one thread, which plans blocks.
         compute, deliver: see the module.
+
+    Raises:
+        ReadError, StoreError: rows cannot be read or written.
+        ConfigError: the layer does not return rows.
     """
-
-    targets: Targets
-    files: Mapping[NodeKey, TableFile]
-    plan: RowPlan
-    reads: RowReads
-    thread: ThreadPoolExecutor
-    compute: Compute
-    deliver: Deliver
-
-    def run(self, first: int) -> None:
-        """Compute the targets from `first` on, which must be the first of a batch.
-
-        Raises:
-            ReadError, StoreError: rows cannot be read or written.
-            ConfigError: the layer does not return rows.
-        """
-        rows = {type: file.row_count for type, file in self.files.items()}
-        planner = BlockPlanner(self.targets, first, rows, self.plan.slots, self.plan.edges_max)
-        caches: dict[NodeKey, RowCache] = {}
-        try:
-            for type, count in self.plan.slots.items():
-                caches[type] = RowCache(self.reads, self.files[type], count)
-            self._run(planner, caches)
-        finally:
-            for cache in caches.values():
-                cache.drain()
-            self.reads.close_files()
-            self.thread.submit(planner.close).result()  # after what it still plans
-
-    def _run(self, planner: BlockPlanner, caches: Mapping[NodeKey, RowCache]) -> None:
+    rows = {type: file.row_count for type, file in files.items()}
+    planner = BlockPlanner(targets, first, rows, plan.slots, plan.edges_max)
+    caches: dict[NodeKey, RowCache] = {}
+    try:
+        for type, count in plan.slots.items():
+            caches[type] = RowCache(reads, files[type], count)
         pointers: dict[EdgeKey, Any] = {
-            key: view.index_pointers for key, view in self.targets.edges.items()
+            key: view.index_pointers for key, view in targets.edges.items()
         }
-        maker = SubgraphMaker(self.targets.type, caches, self.plan.largest, pointers)
-        block, ahead = planner.next_block(), self.thread.submit(planner.next_block)
-        if block is None:
-            return
-        for type, cache in caches.items():
-            cache.expect(block.changes[type])
-        while block is not None:
-            for cache in caches.values():
-                cache.settle()
-            following = ahead.result()
+        maker = SubgraphMaker(targets.type, caches, plan.largest, pointers)
+        _run_blocks(planner, caches, maker, thread, compute, deliver)
+    finally:
+        for cache in caches.values():
+            cache.drain()
+        reads.close_files()
+        thread.submit(planner.close).result()  # after what it still plans
+
+
+def _run_blocks(
+    planner: BlockPlanner, caches: Mapping[NodeKey, RowCache], maker: SubgraphMaker,
+    thread: ThreadPoolExecutor, compute: Compute, deliver: Deliver,
+) -> None:  # fmt: skip
+    block, ahead = planner.next_block(), thread.submit(planner.next_block)
+    if block is None:
+        return
+    for type, cache in caches.items():
+        cache.expect(block.changes[type])
+    while block is not None:
+        for cache in caches.values():
+            cache.settle()
+        following = ahead.result()
+        if following is not None:
+            for type, cache in caches.items():
+                cache.expect(following.changes[type])
+        for number, (batch, indices) in enumerate(block.batches):
+            if following is not None and number == len(block.batches) * PLANNED_AT // 4:
+                ahead = thread.submit(planner.next_block)
+            made = compute(maker.make(batch, indices))
+            if made is None:
+                return
+            deliver(batch, made)
             if following is not None:
                 for type, cache in caches.items():
-                    cache.expect(following.changes[type])
-            for number, (batch, indices) in enumerate(block.batches):
-                if following is not None and number == len(block.batches) * PLANNED_AT // 4:
-                    ahead = self.thread.submit(planner.next_block)
-                made = self.compute(maker.make(batch, indices))
-                if made is None:
-                    return
-                self.deliver(batch, made)
-                if following is not None:
-                    for type, cache in caches.items():
-                        change = following.changes[type]
-                        start = int(change.left[number - 1]) if number else 0
-                        cache.leave(change.leaving[start : int(change.left[number])])
-            block = following
+                    change = following.changes[type]
+                    start = int(change.left[number - 1]) if number else 0
+                    cache.leave(change.leaving[start : int(change.left[number])])
+        block = following

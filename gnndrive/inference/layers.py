@@ -115,7 +115,7 @@ class Layers:
                 "of an earlier call: what is computed now does not go on after a kill, and to "
                 "compute it again takes overwrite=True",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         return self._identity.text
 

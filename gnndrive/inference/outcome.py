@@ -105,7 +105,7 @@ class Outcome:
                     f"removing {other}, an unfinished computation of another model or with other "
                     "arguments",
                     RuntimeWarning,
-                    stacklevel=4,
+                    stacklevel=3,
                 )
             shutil.rmtree(other, ignore_errors=True)
         return False

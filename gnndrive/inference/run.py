@@ -25,7 +25,7 @@ from gnndrive.inference import degrees
 from gnndrive.inference.batch_call import BatchCall
 from gnndrive.inference.degrees import Normaliser, convs_of
 from gnndrive.inference.edge_values import EdgeValues
-from gnndrive.inference.layer_pass import LayerPass
+from gnndrive.inference.layer_pass import run_pass
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.memory import RowPlan, plan_rows
 from gnndrive.inference.outcome import Outcome
@@ -185,7 +185,7 @@ class Run:
         compute = call.of_layer(layer, targets.type, files)
         sink = _Sink(self, layer, targets)
         try:
-            LayerPass(targets, used, plan, reads, self._thread, compute, sink.take).run(sink.first)
+            run_pass(targets, sink.first, used, plan, reads, self._thread, compute, sink.take)
             sink.finish()
         finally:
             sink.close()
