@@ -17,7 +17,7 @@ from torch_geometric.data import Data, HeteroData
 import gnndrive
 from gnndrive import NeighborLoader, ReadError
 from gnndrive.common.errors import StoreError
-from gnndrive.plan import planner as planning
+from gnndrive.plan import plan as planning
 from gnndrive.pyg import attributes
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.items import AttributeMemory
