@@ -108,7 +108,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             ) as loader:
                 result = train(loader, whole, seed, options)
             if recorded:
-                gnndrive.unpack(store, folder)
+                shutil.rmtree(folder)
             results.append({"recorded": recorded, "seed": seed} | result)
             say(row([results[-1]]))
             if options.json:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         open_or_make,
     )
     from gnndrive.store.link_split import open_links, split_links
-    from gnndrive.store.packed.unpack import unpack
     from gnndrive.store.partitioned.partition import partition
     from gnndrive.store.reader import Store, open
     from gnndrive.store.writer import StoreWriter
@@ -84,7 +83,6 @@ __all__ = [
     "pack",
     "partition",
     "split_links",
-    "unpack",
     "write_store",
 ]
 
@@ -107,11 +105,16 @@ _MODULES = {
         "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "open_or_make",
     ),
     "store.link_split": ("open_links", "split_links"),
-    "store.packed.unpack": ("unpack",),
     "store.partitioned.partition": ("partition",),
     "store.reader": ("Store", "open"),
     "store.writer": ("StoreWriter",),
 }  # fmt: skip
+
+_GONE = {
+    "unpack": ": a pack is a folder, to be removed with shutil.rmtree, or replaced with "
+    "gnndrive.pack(…, overwrite=True)"
+}
+"""Public names that there were, and what stands for them now."""
 
 
 def __getattr__(name: str) -> Any:
@@ -123,7 +126,7 @@ def __getattr__(name: str) -> Any:
             return found
     if not name.startswith("_") and find_spec(f"gnndrive.{name}") is not None:
         return import_module(f"gnndrive.{name}")
-    raise AttributeError(f"module 'gnndrive' has no attribute {name!r}")
+    raise AttributeError(f"module 'gnndrive' has no attribute {name!r}{_GONE.get(name, '')}")
 
 
 def __dir__() -> list[str]:

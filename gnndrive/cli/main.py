@@ -211,7 +211,6 @@ def remove(
 
 app.command()(plans.plan)
 app.command()(packs.pack)
-app.command()(packs.unpack)
 app.command()(partitions.partition)
 app.command()(serve_command.serve)
 app.command()(page_command.report)
@@ -350,9 +349,18 @@ OLD_OPTIONS = {
 """Options that `train`, `plan` and `bench headroom` had, and what stands for them now."""
 
 
-def _refuse_old_options(words: list[str]) -> None:
-    """Raise ConfigError if a command is given an option that it had once."""
-    if words[:1] not in (["train"], ["plan"]) and words[:2] != ["bench", "headroom"]:
+OLD_COMMANDS = {
+    "unpack": "a pack is a folder: rm -r removes it, gnndrive pack --overwrite replaces it, and "
+    "gnndrive clean removes what killed packers left",
+}
+
+
+def _refuse_old_words(words: list[str]) -> None:
+    """Raise ConfigError for a command that there was once, or an option that a command had."""
+    command = [word for word in words if not word.startswith("-")]  # after options of `gnndrive`
+    if command and command[0] in OLD_COMMANDS:
+        raise ConfigError(f"{command[0]} is no command any more: {OLD_COMMANDS[command[0]]}")
+    if command[:1] not in (["train"], ["plan"]) and command[:2] != ["bench", "headroom"]:
         return
     for word in words:
         if (new := OLD_OPTIONS.get(word.partition("=")[0])) is not None:
@@ -360,7 +368,7 @@ def _refuse_old_options(words: list[str]) -> None:
 
 
 def _call(arguments: list[str] | None) -> int:
-    _refuse_old_options(sys.argv[1:] if arguments is None else arguments)
+    _refuse_old_words(sys.argv[1:] if arguments is None else arguments)
     try:
         with typed(arguments):
             app(args=arguments, prog_name="gnndrive")

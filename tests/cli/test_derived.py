@@ -1,4 +1,4 @@
-"""`gnndrive pack`, `unpack`, `partition`, what training finds, and `info`, `verify`, `clean`."""
+"""`gnndrive pack`, `partition`, what training finds, and `info`, `verify`, `clean`."""
 
 import os
 import re
@@ -65,7 +65,7 @@ def test_the_lines_at_the_end_use_the_pack(gnndrive, store, tmp_path):
             assert [batch.batch_size for batch in loader] == [100] * 8
 
 
-def test_one_of_several_packs_is_named(gnndrive, store):
+def test_a_pack_that_is_there_is_replaced_if_told_so(gnndrive, store):
     words = ("--segment", "1", "--seed", "3", "--no-shuffle", "--disk", "1GB", "--input", "val")
     made = gnndrive("pack", store, *SMALL, *words, "--json").json
     assert (made["batches"], made["epochs"], made["segment"]) == (2, 1, 1)
@@ -73,14 +73,10 @@ def test_one_of_several_packs_is_named(gnndrive, store):
     assert (settings["seed"], settings["shuffle"], settings["disk"]) == (3, False, 10**9)
     path = made_in(store, "packed")
     assert made["path"] == str(path)
-    assert gnndrive("unpack", store).out == f"removed {path}\n"
-    assert "nothing to remove" in gnndrive("unpack", store).refusal
-    gnndrive("pack", store, *SMALL)
-    assert "gnndrive unpack" in gnndrive("pack", store, *SMALL).refusal
-    name = made_in(store, "packed").name
-    gnndrive("pack", store, *SMALL, "--epochs", "2")
-    assert name in gnndrive("unpack", store).refusal
-    assert gnndrive("unpack", store, name).code == 0
+    older = path.stat().st_ino
+    assert "--overwrite" in gnndrive("pack", store, *SMALL, *words).refusal
+    assert gnndrive("pack", store, *SMALL, *words, "--overwrite", "--json").json == made
+    assert made_in(store, "packed").stat().st_ino != older
 
 
 def test_an_evaluation_that_cannot_fit_is_refused_before_training(gnndrive, store):

@@ -18,6 +18,7 @@ from gnndrive import ConfigError
 from gnndrive.cli.commands import clean
 from gnndrive.inference.infer import infer
 from gnndrive.inference.outcome import remove_result
+from gnndrive.store.packed.format import PACK_JSON
 from tests.soak import Seeds
 from tests.store.kills import CREATING, calls_of, killed_at, tree
 
@@ -49,13 +50,14 @@ def written(folder: Path) -> None:
         (folder / name).write_text(lines)
 
 
-def packed(folder: Path) -> None:
-    tuning = gnndrive.Tuning(samplers=1)
-    gnndrive.pack(folder / STORE, [4, 3], batch_size=32, memory="100MB", tuning=tuning)
+def packed(folder: Path, **more: Any) -> None:
+    given = {"batch_size": 32, "memory": "100MB", "tuning": gnndrive.Tuning(samplers=1)}
+    gnndrive.pack(folder / STORE, [4, 3], **given | more)
 
 
-def unpacked(folder: Path) -> None:
-    gnndrive.unpack(folder / STORE)
+def damaged(folder: Path) -> None:
+    (path,) = folder.glob(f"{STORE}/packed/*/{PACK_JSON}")
+    path.write_text("{}")
 
 
 def partitioned(folder: Path, parts: int = 10) -> None:
@@ -80,7 +82,7 @@ CASES: dict[str, tuple[list[Work], Work]] = {
     "import again": ([partial(made, number=2)], made),
     "import of edges": ([written], from_edges),
     "pack": ([made], packed),
-    "pack removed": ([made, packed], unpacked),
+    "pack again": ([made, packed, damaged], partial(packed, overwrite=True)),
     "partition": ([made], partitioned),
     "partition again": ([made, partial(partitioned, parts=3)], partitioned),
     "infer": ([made], inferred),

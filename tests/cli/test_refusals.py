@@ -60,6 +60,10 @@ REFUSED = {
         (("--memory", "1MB"), "give at least memory="),
         (("--memory", "lots"), "--memory='lots' is no size"),
     ],
+    ("--debug", "--no-debug"): [
+        (("train", "STORE", "--packed", "a"), "--packed is no option any more"),
+        (("unpack", "STORE"), "unpack is no command any more: a pack is a folder: rm -r"),
+    ],
     ("pack", "STORE", *SMALL): [
         (("--disk", "1KB"), "allow more with disk="),
         (("--fanout", "3;2"), "separated by commas"),

@@ -1,6 +1,5 @@
-"""`gnndrive.pack` takes a loader's arguments; `gnndrive.unpack` removes packs, and nothing else."""
+"""`gnndrive.pack` takes a loader's arguments, and replaces packs, and nothing else."""
 
-import fcntl
 import re
 import shutil
 from pathlib import Path
@@ -65,14 +64,16 @@ def test_a_pack_of_other_tables_is_not_gone_on_with(tmp_path, phase, first, then
     assert verify_pack(pack_path(store, info.settings), store) == info
 
 
-def test_the_tables_of_a_pack_that_is_there_are_named(tmp_path):
+def test_a_pack_that_is_there_is_named_with_its_tables_and_replaced_if_told_so(tmp_path):
     store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
     path = pack_path(store, pack(store, attrs=["x"]).settings)
     with pytest.raises(ConfigError, match="is there already, with the rows of nodes/x: use it"):
         pack(store)
     (path / "pack.json").write_text("{}")
-    with pytest.raises(ConfigError, match="is there already: use it, or remove it first"):
+    with pytest.raises(ConfigError, match="already: use it, or replace it "):
         pack(store)
+    info = pack(store, overwrite=True)
+    assert (verify_pack(path, store), list(path.parent.iterdir())) == (info, [path])
 
 
 def test_the_arguments_are_the_loaders(copy):
@@ -167,69 +168,21 @@ def test_a_loader_that_replays_is_not_recorded(copy):
             pack(copy)
 
 
-# ---- unpack
+# ---- replacing
 
 
-def test_one_of_several_packs_is_removed(copy, tmp_path):
-    infos = [pack(copy, seed=seed) for seed in range(3)]
-    names = [info.settings.digest for info in infos]
-    with pytest.raises(ConfigError) as error:
-        gnndrive.unpack(copy)
-    assert all(name in str(error.value) for name in names)
-    with pytest.raises(ConfigError, match=f"no pack '0123'.* the store has .*{names[0]}"):
-        gnndrive.unpack(copy, "0123")
-    damaged, path, only = (pack_path(copy, info.settings) for info in infos)
-    (damaged / "pack.json").write_text("nonsense")
-    assert sum(each.info is None for each in PACKS.of(copy)) == 1
-    assert gnndrive.unpack(copy, names[0]) == [damaged]
-    gnndrive.unpack(copy, path)
-    assert [each.info for each in PACKS.of(copy)] == [infos[2]]
-    pack(copy, seed=5, out=tmp_path / "elsewhere")
-    assert gnndrive.unpack(copy, tmp_path / "elsewhere") == [tmp_path / "elsewhere"]
-    assert gnndrive.unpack(copy) == [only]
-    assert not only.parent.exists()
-    with pytest.raises(ConfigError, match="has no pack"):
-        gnndrive.unpack(copy.path)
-
-
-def test_what_is_no_pack_is_never_removed(copy, tmp_path):
-    """Of a link in the store the link is removed."""
+def test_what_is_no_pack_is_never_replaced(copy, tmp_path):
+    """Of a link to a pack the link is replaced."""
     info = pack(copy, out=tmp_path / "p")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     (tmp_path / "link").symlink_to(tmp_path / "p")
-    for name in ("mine", "link", "graph.gnn"):
-        with pytest.raises(StoreError):
-            gnndrive.unpack(copy, tmp_path / name)
+    (tmp_path / "to mine").symlink_to(tmp_path / "mine")
+    for name in ("mine", "mine/thesis.tex", "graph.gnn", "to mine"):
+        with pytest.raises(StoreError, match="is not replaced, because it is no pack"):
+            pack(copy, out=tmp_path / name, overwrite=True)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
-    link = pack_path(copy, info.settings)
-    for given in (None, link.name, link):
-        link.parent.mkdir(exist_ok=True)
-        link.symlink_to(tmp_path / "p")
-        assert gnndrive.unpack(copy, given) == [link]
-        assert not link.parent.exists()
+    assert pack(copy, out=tmp_path / "link", overwrite=True) == info
+    assert not (tmp_path / "link").is_symlink()
     assert verify_pack(tmp_path / "p", copy) == info
     copy.verify()
-
-
-def test_an_interrupted_removal_is_ended_by_the_next(copy, monkeypatch):
-    path = pack_path(copy, pack(copy).settings)
-    real = shutil.rmtree
-
-    def interrupted(folder: Any, **given: Any) -> None:
-        real(Path(folder) / "rows", ignore_errors=True)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            gnndrive.unpack(copy)
-    assert PACKS.of(copy) == []
-    assert not path.exists()
-    (left,) = (copy.path / "packed").iterdir()
-    with (left / "packing.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="has no pack"):
-            gnndrive.unpack(copy)
-    assert len(gnndrive.unpack(copy)) == 1
-    assert not (copy.path / "packed").exists()

@@ -17,6 +17,7 @@ StoreOrPack = Annotated[
     typer.Argument(metavar="STORE", help="A store's folder, or that of a pack or of partitions."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Fanout = Annotated[str, typer.Option(help="Neighbours to sample for a node in each hop; -1: all.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Seeds in a batch.")]
 Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, such as 256MB.")]

@@ -1,4 +1,4 @@
-"""`gnndrive pack` and `unpack`: record batches and pack their rows on disk, and remove that again.
+"""`gnndrive pack`: record batches and pack their rows on disk.
 
 The defaults are those of `gnndrive train`, so that it finds the pack without further options.
 """
@@ -21,6 +21,7 @@ from gnndrive.cli.commands.options import (
     BatchSize,
     Fanout,
     Json,
+    Overwrite,
     Sampling,
     StorePath,
     parse_fanout,
@@ -29,9 +30,7 @@ from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
 from gnndrive.store.packed.format import PACKS, PackInfo, differences, pack_path
-from gnndrive.store.packed.unpack import unpack as remove_packs
 from gnndrive.store.reader import Store, open_homogeneous
-from gnndrive.store.reader import open as open_store
 from gnndrive.strategies.diskgnn import DiskGNN
 from gnndrive.strategies.packs.pack import pack as pack_batches
 
@@ -62,6 +61,7 @@ def pack(
     packing_memory: Annotated[
         str | None, typer.Option(help="Memory for packing; default: --memory.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Record batches and pack their rows, for train --strategy diskgnn; goes on if interrupted."""
@@ -74,7 +74,7 @@ def pack(
                 sampling=sampling, shuffle=shuffle,
                 memory=memory, device_memory=device_memory, disk=disk, order=order,
                 segment=segment, out=out, packing_memory=packing_memory,
-                progress=bars,
+                overwrite=overwrite, progress=bars,
             )  # fmt: skip
     except KeyboardInterrupt:
         say(console, "what was packed is kept: the same command goes on where it stopped")
@@ -125,15 +125,3 @@ def _name(store: Store, info: PackInfo, out: Path | None) -> str | None:
     others = [each.info.settings for each in PACKS.of(store) if each.info is not None]
     fitting = [each for each in others if not differences(each, info.settings)]
     return info.settings.digest if len(fitting) > 1 else None
-
-
-def unpack(
-    store: StorePath,
-    pack: Annotated[
-        str | None,
-        typer.Argument(help="Its folder, or its name in the store; default: the only one."),
-    ] = None,
-) -> None:
-    """Remove a pack of a store, and what killed packers have left beside it."""
-    for path in remove_packs(open_store(store), pack):
-        print(f"removed {path}")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from gnndrive.cli.commands.layout_text import layout_json, summary
-from gnndrive.cli.commands.options import Json, StorePath
+from gnndrive.cli.commands.options import Json, Overwrite, StorePath
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
@@ -41,9 +41,7 @@ def partition(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     name: Annotated[str, typer.Option(help="Name of the folder in STORE/partitioned.")] = "default",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a folder of that name.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Divide a store's nodes into partitions, for loading by windows; goes on if interrupted."""

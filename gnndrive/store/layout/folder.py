@@ -281,10 +281,7 @@ class UnfinishedLayout:
     def clean(self) -> bool:
         """Do what `remedy` says; returns whether the folder is gone. It stays if a process works in
         it."""
-        return self.remove(restore=self.remedy == "restore")
-
-    def remove(self, restore: bool = False) -> bool:
-        """Remove the folder, or put it into place; returns whether it is gone, see `clean`."""
+        restore = self.remedy == "restore"
         with contextlib.suppress(OSError):
             fd = try_lock(self.path / self.kind.lock)
             try:

@@ -15,6 +15,7 @@ not to use it: `gnndrive.pack` (loader/packing.py) is for users.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -143,13 +144,24 @@ class Room:
 
 class PackingFolder(LayoutFolder[PackInfo]):
     """The folder of an unfinished pack; see `LayoutFolder`. A pack of other tables has the same
-    name, so their checksums (`PackInfo.tables`) are compared, too."""
+    name, so their checksums (`PackInfo.tables`) are compared, too. StoreError if what is to be
+    replaced lies outside the store and is no pack."""
 
     def __init__(
-        self, store: Store, target: Path, settings: PackSettings, tables: Mapping[str, str]
-    ) -> None:
-        super().__init__(PACKS, store, target, settings)
+        self, store: Store, target: Path, settings: PackSettings, tables: Mapping[str, str],
+        overwrite: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(PACKS, store, target, settings, overwrite)
         self._tables = dict(tables)
+        # What is no pack is the user's; in the store's own folder it is a damaged one.
+        outside = self.target.parent != Path(store.path, PACKS.inside)
+        if overwrite and outside and os.path.lexists(self.target):
+            try:
+                PACKS.read(self.target)
+            except StoreError as error:
+                raise StoreError(
+                    f"{self.target} is not replaced, because it is no pack: {error}"
+                ) from None
 
     def _record(self) -> dict[str, Any]:
         return super()._record() | {"tables": self._tables}
@@ -178,17 +190,18 @@ def write_pack(
     hot_rows: HotRows = lambda _: (1, None),
     progress: Progress | None = None,
     volume_bytes: int = VOLUME_BYTES,
+    overwrite: bool = False,
 ) -> PackInfo:
     """Pack the batches of a source, or go on where an earlier packer was interrupted.
 
     Args:
-        target: the pack's folder, which must not be there.
         hot_slots, hot_rows: how many rows of each table memory will hold, as it is known when all
             batches are recorded, and after the first few.
         memory: bytes that this may use, apart from what `source` uses; None: a gibibyte, or half of
             the available memory if that is less.
         progress: called as progress(what, done, total) in each phase.
         volume_bytes: see `SampleWriter`.
+        overwrite: replace a pack that is there.
 
     Raises:
         ConfigError: there is nothing to pack, `memory` or `disk` is too little, a sample cannot be
@@ -213,7 +226,8 @@ def write_pack(
             f"{least_text(least)}"
         )
     told, packed = progress or (lambda *_: None), table_checksums(store, tables)
-    with PackingFolder(store, target, settings, packed) as folder, store.unchanged():
+    folder = PackingFolder(store, target, settings, packed, overwrite)
+    with folder, store.unchanged():
         if folder.finished is not None:
             return folder.finished
         work = _Packing(store, folder, settings, source.total, tables, memory, told)

@@ -42,6 +42,7 @@ def pack(
     segment: int | None = None,
     out: str | os.PathLike[str] | None = None,
     packing_memory: str | int | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
     **loader_arguments: Any,
 ) -> PackInfo:
@@ -64,6 +65,7 @@ def pack(
             or more.
         out: the pack's folder. None: a folder in the store.
         packing_memory: the memory that packing may use. None: `memory`.
+        overwrite: replace a pack of these batches that is there, once the new one is whole.
         progress: called as progress(what, done, total); `store/packed/pack.py` lists the phases.
         **loader_arguments: further arguments of `NeighborLoader`, or of `LinkNeighborLoader` if
             edge_label_index is one of them.
@@ -73,8 +75,9 @@ def pack(
 
     Raises:
         ConfigError: an argument cannot work, batches of this loader cannot be recorded, `disk` is
-            too small, or another process packs the same.
-        StoreError: the disk is too full, or the store is damaged or has changed.
+            too small, the pack is there and not to be replaced, or another process packs the same.
+        StoreError: the disk is too full, the store is damaged or has changed, or what is to be
+            replaced at `out` is no pack.
         ReadError: the store cannot be read.
     """
     asked = loader_arguments.get("strategy", "gnndrive")
@@ -101,7 +104,7 @@ def pack(
             opened, pack_path(opened, settings) if out is None else Path(out), settings,
             LoaderRecording(training, seed, epochs, room), training.collate.tables,
             lambda recorded: hot_slots(request, recorded, settings.device_memory),
-            room or settings.memory, progress=progress,
+            room or settings.memory, progress=progress, overwrite=overwrite,
         )  # fmt: skip
     finally:
         return_free_memory()

@@ -1,6 +1,5 @@
 """pack.json, packs by settings, and the hidden folder of a packer."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from gnndrive.cli.commands import clean
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import StoreError
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store import Store
 from gnndrive.store.layout.arrays import LayoutArray, write_small
@@ -29,7 +28,6 @@ from gnndrive.store.packed.format import (
 )
 from gnndrive.store.packed.pack import PackingFolder
 from gnndrive.store.packed.sections import Schema, Section
-from gnndrive.store.packed.unpack import unpack
 from tests.store.kills import killed_at
 from tests.store.packed.packs import files_of
 
@@ -156,22 +154,6 @@ def test_a_maker_that_is_killed_at_any_call(store):
         shutil.rmtree(folder)
     assert at > 15
     assert left
-
-
-def test_a_removal_that_is_killed_at_any_call(store):
-    """The same one ends it, also if it names the pack; until then the pack is whole or gone."""
-    at = 0
-    path = finished(store)
-    files = files_of(path)
-    while killed_at(lambda: unpack(store, path.name), at := at + 1):
-        assert not path.exists() or files_of(path) == files
-        with contextlib.suppress(ConfigError):  # it is gone
-            unpack(store, path.name)
-        assert not path.parent.exists()
-        finished(store)
-    assert at > 5
-    with pytest.raises(ConfigError, match="there is no pack"):
-        unpack(store, path.name)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"settings": {"epochs": 3}}', "[1]"])
