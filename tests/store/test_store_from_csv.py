@@ -1,16 +1,20 @@
 """from_csv: text and feature files become a store; errors name the wrong line."""
 
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import scipy.sparse
 import torch
 
+from gnndrive import ConfigError, StoreError
 from gnndrive.store import Store
-from gnndrive.store.importers import RandomSplit, from_csv, random_split
+from gnndrive.store.importers import RandomSplit, from_csv, from_edges, random_split
 from gnndrive.store.importers import features as features_module
 from gnndrive.store.importers import text as text_module
 from tests.soak import product
@@ -87,11 +91,43 @@ def test_dialects(files, separator, header, end, quoted):
 
 
 def test_byte_order_mark_and_blocks(files, monkeypatch):
-    monkeypatch.setattr(text_module, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(text_module, "BLOCK_BYTES", 7)
     files.put("edges.csv", b"\xef\xbb\xbf" + lines().encode() + b"\n\n# end")
     assert pairs(files.load()) == EDGES
     files.put("edges.csv", lines() + "\n\n7,1\n")
     files.refuse(r"edges.csv, line 9: node 7, but there are 5 nodes")
+
+
+@pytest.mark.parametrize("packed", ["gz", "zst"])
+def test_packed_files(files, packed, monkeypatch):
+    compression = {"gz": "gzip", "zst": "zstd"}[packed]
+    for name, content in (
+        ("edges.csv", lines()), ("labels.csv", "0,a\n3,b\n"), ("train.txt", "3\n1\n"),
+    ):  # fmt: skip
+        with pyarrow.output_stream(files.folder / f"{name}.{packed}", compression) as file:
+            file.write(content.encode())
+    names = [files.folder / f"{name}.{packed}" for name in ("edges.csv", "labels.csv", "train.txt")]
+    given: Any = {"splits": {"train": names[2]}}
+    expected = [EDGES, [0, -1, -1, 1, -1], [3, 1]]
+    for make in (
+        lambda path: from_csv(names[0], files.folder / "x.npy", names[1], path, **given),
+        lambda path: from_edges(names[0], path, labels=names[1], **given),
+    ):
+        store = make(files.folder / "packed")
+        found = [pairs(store), store.tensor("y").tolist(), store.split("train").tolist()]
+        assert found == expected
+        shutil.rmtree(store.path)
+    whole = names[0].read_bytes()
+    names[0].write_bytes(whole[:-9])
+    with pytest.raises(StoreError, match=rf"edges.csv.{packed} cannot be read .*fetch"):
+        from_csv(names[0], files.folder / "x.npy", None, files.folder / "t")
+    names[0].write_bytes(whole)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    if packed == "gz":
+        from_csv(names[0], files.folder / "x.npy", names[1], files.folder / "u", **given)
+    else:
+        with pytest.raises(ConfigError, match=r"zst needs pyarrow: pip .*'gnndrive\[import\]'"):
+            from_csv(names[0], files.folder / "x.npy", None, files.folder / "u")
 
 
 def test_bad_edges_are_named(files):
@@ -109,6 +145,13 @@ def test_bad_edges_are_named(files):
         ("0,1\na,b\n", "line 2: 'a,b'"),
         (b"0,1\n0,\xff\n", "line 2: not text in UTF-8"),
         ("0,\u0661\n", "line 1"),
+        ("0,0x1\n", "line 1"),
+        ("1 0,\n", "line 1"),
+        (",1,0\n", "line 1"),
+        ('"1""0"\n', "line 1"),
+        ("0,1\n1-,0\n", "line 2"),
+        ("0,1\n1\r2,3\n", "line 2"),
+        ("0,1\r\n2,3\n\n4,x\r\n", "line 4"),
         ("0,1_0\n", "line 1"),
     ):
         files.put("edges.csv", content)

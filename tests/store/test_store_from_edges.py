@@ -18,7 +18,8 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import Store, StoreError
-from gnndrive.store.importers import edge_list, sql
+from gnndrive.store.importers import edge_list
+from gnndrive.store.importers import text as text_module
 from tests.store.conftest import edges_of, left, poke, refused
 
 NODES, EDGES = 200, 3000
@@ -318,11 +319,11 @@ def test_wrong_text_and_files_that_cannot_be_read(tmp_path, monkeypatch):
             gnndrive.from_edges(source, tmp_path / "g.gnn")
     with refused(tmp_path, "is a device"):
         gnndrive.from_csv("/dev/zero", None, "/dev/zero", tmp_path / "s")
-    monkeypatch.setattr(sql, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(text_module, "LINE_BYTES_MAX", 100)
     for content in ("0" * 101, "0,1\n\n" + "0" * 101):
         text.write_text(content)
         with pytest.raises(StoreError, match="has a line of more than"):
-            edge_list.first_row(text)
+            edge_list._first_row(text)
 
 
 def test_a_damaged_row_group_is_named(parquet, tmp_path):

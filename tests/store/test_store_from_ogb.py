@@ -14,7 +14,8 @@ import torch
 import gnndrive
 from gnndrive import ConfigError
 from gnndrive.cli.main import main
-from gnndrive.store.importers import csv_numbers, ends, from_dataset
+from gnndrive.store.importers import ends, from_dataset
+from gnndrive.store.importers import text as text_module
 from tests.store.conftest import edges_of, left, refused, same_array
 
 NODES, EDGES = 90, 600
@@ -149,7 +150,7 @@ def same_splits(nodes: Any) -> None:
 @pytest.mark.parametrize("form", [csv_form, npz_form, fortran_form])
 def test_one_type(form, arrays, tmp_path, monkeypatch):
     monkeypatch.setattr(ends, "CHUNK", 100)
-    monkeypatch.setattr(csv_numbers, "BLOCK_BYTES", 600)
+    monkeypatch.setattr(text_module, "BLOCK_BYTES", 600)
     folder = form(tmp_path / "ogb", arrays)
     told: list[tuple[str, int, int]] = []
 
@@ -345,10 +346,19 @@ def test_wrong_folders_arguments_and_missing_packages(arrays, tmp_path):
     refuse(folder, "more than memory=", memory=8 * NODES - 1)
     refuse(folder, "is no size", memory="much")
     refuse(folder, "dtype", dtype="text")
-    for module, match in (("pyarrow", "CSV need pyarrow"), ("duckdb", "larger than memory, need")):
+    for module, match in (("pyarrow", "need pyarrow"), ("duckdb", "larger than memory, need")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, module, None)
             refuse(folder, rf"{match}.*pip install 'gnndrive\[import\]'", memory=5000)
+
+
+def test_csv_without_pyarrow(arrays, tmp_path, monkeypatch):
+    folder = csv_form(tmp_path / "ogb", arrays)
+    expected = gnndrive.from_ogb(folder, tmp_path / "g.gnn").info.as_dict()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    store = gnndrive.from_ogb(folder, tmp_path / "h.gnn")
+    assert store.info.as_dict() == expected
+    check_files(folder, ("node-feat", "1,2\n1,a\n", "line 2: '1,a' is not 2 numbers"))
 
 
 def test_wrong_npz(arrays, tmp_path):

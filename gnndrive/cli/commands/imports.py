@@ -9,7 +9,7 @@ from gnndrive.cli.commands.options import parse_splits
 from gnndrive.cli.commands.stores import import_graph
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges
-from gnndrive.store.importers.parquet import is_parquet
+from gnndrive.store.importers.edge_list import is_parquet
 
 _OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "overwrite", "if_exists"}
 _OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "overwrite", "if_exists"}

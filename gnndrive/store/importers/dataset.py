@@ -11,10 +11,10 @@ from typing import Any
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
-from gnndrive.store.importers.csv_numbers import wrong_count
 from gnndrive.store.importers.ends import Ends, write_edges
 from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.tables import write_features
+from gnndrive.store.importers.text import wrong_count
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import array_name

@@ -8,7 +8,9 @@ budget, the index pointers and one batch. When not to use it: for a list that fi
 
 from __future__ import annotations
 
-import contextlib
+import csv
+import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -19,19 +21,12 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.limits import named_limit
-from gnndrive.common.records import Int64Array
-from gnndrive.store.importers.parquet import bad_row_group, is_parquet
-from gnndrive.store.importers.sql import (
-    NUMBER,
-    PLAIN,
-    TYPES,
-    column_name,
-    file_name,
-    first_row,
-    late_comment,
-    quoted,
-)
+from gnndrive.common.records import EdgeKey, Int64Array, ends_of
+from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.importers.text import NUMBER, read_lines
 from gnndrive.store.temporary_folders import TemporaryFolder
+from gnndrive.store.types import GRAPH, array_name
+from gnndrive.store.writer import StoreWriter
 
 BATCH = 1 << 20  # edges in a batch
 POLL_S = 0.25  # time between two reports of a sort's progress
@@ -44,6 +39,19 @@ _NUMBERS = {
     )},
     "FLOAT": "float32", "DOUBLE": "float64", "BOOLEAN": "bool",
 }  # fmt: skip
+_PLAIN = "TRY_CAST({0} AS BIGINT)::VARCHAR IS NOT DISTINCT FROM trim({0})"
+"""SQL that says whether a text is a whole number as DuckDB writes it, so not 007, +7 or 7e0."""
+_TYPES = {
+    # DuckDB casts 0.5 to 1, and equality is several times as fast as the pattern.
+    "BIGINT": "CASE WHEN TRY_CAST({0} AS BIGINT)::VARCHAR = {0} THEN true ELSE TRY_CAST({0} AS "
+    "BIGINT) IS NOT NULL AND regexp_full_match(trim({0}), '[+-]?[0-9]+') END",
+    "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL",
+    "BOOLEAN": "TRY_CAST({0} AS BOOLEAN) IS NOT NULL",
+}
+"""SQL that says whether a text is of a type."""
+_QUOTED = re.compile(r"""\s*(['"])(?:(?!\1).|\1\1)*\1\s*""")
+"""A field in quotes; quotes within it are doubled."""
+_PARQUET = (".parquet", ".pq")
 
 
 class EdgeList:
@@ -96,7 +104,7 @@ class EdgeList:
         try:
             self._spill = _temporary(beside)
             self._run(f"SET memory_limit = '{max(int(DUCKDB_SHARE * memory) >> 20, 1)}MiB'")
-            self._run(f"SET temp_directory = {quoted(str(self._spill.path))}")
+            self._run(f"SET temp_directory = {_quoted(str(self._spill.path))}")
             self._run("SET enable_progress_bar = true")  # DuckDB measures no progress without it
             self._run("SET enable_progress_bar_print = false")
             self._columns = self._describe()
@@ -200,12 +208,12 @@ class EdgeList:
     def _tables(self, header: bool | None) -> str:
         """SQL for the files as one table, in which columns of text files are text."""
         if not self._text:
-            files = ", ".join(map(file_name, self._files))
+            files = ", ".join(map(_file_name, self._files))
             # By name, because else DuckDB casts later files' columns to the first one's types.
             return f"read_parquet([{files}], union_by_name = true)"
         tables, names = [], None
         for file in self._files:
-            skip, first, delimiter, quote, alone = first_row(file)
+            skip, first, delimiter, quote, alone = _first_row(file)
             named = header
             if named is None and first:
                 named = not any(NUMBER.match(field.strip(" '")) for field in first)
@@ -218,13 +226,13 @@ class EdgeList:
                 names = first if named else [f"column{n}" for n in range(len(first))]
             if not first or (named and alone):
                 continue
-            columns = ", ".join(map(quoted, names or first))
+            columns = ", ".join(map(_quoted, names or first))
             tables.append(
-                f"SELECT * FROM read_csv({file_name(file)}, delim = {quoted(delimiter)}, "
+                f"SELECT * FROM read_csv({_file_name(file)}, delim = {_quoted(delimiter)}, "
                 f"header = false, skip = {skip + bool(named)}, names = [{columns}], comment = '', "
-                f"quote = {quoted(quote)}, escape = {quoted(quote)}, all_varchar = true)"
+                f"quote = {_quoted(quote)}, escape = {_quoted(quote)}, all_varchar = true)"
             )
-        empty = map(column_name, names or ("source", "target"))
+        empty = map(_column_name, names or ("source", "target"))
         none = ", ".join(f"NULL::VARCHAR AS {name}" for name in empty)
         return f"({' UNION ALL '.join(tables) or f'SELECT {none} WHERE false'})"
 
@@ -268,15 +276,13 @@ class EdgeList:
         Raises:
             StoreError: one would be; the message names it.
         """
-        first = column_name(next(iter(self._columns)))
+        first = _column_name(next(iter(self._columns)))
         test = f"SELECT bool_or(starts_with(trim({first}), '#')) FROM {self._table}"
         if self._text and self._fetch_row(test)[0] and (comment := self._late_comment()):
             raise StoreError(comment)
 
     def _late_comment(self) -> str:
-        with contextlib.suppress(OSError):
-            return next(filter(None, map(late_comment, self._files)), "")
-        return ""
+        return next(filter(None, map(_late_comment, self._files)), "")
 
     def _describe(self) -> dict[str, str]:
         rows = self._run(f"DESCRIBE SELECT * FROM {self._table}").fetchall()
@@ -284,7 +290,7 @@ class EdgeList:
 
     def _column(self, name: str, kind: str) -> str:
         """SQL for a column with values of the type `kind`; a blank field of text is NULL."""
-        column = column_name(name)
+        column = _column_name(name)
         if self._text and kind == "VARCHAR":
             return f"nullif(trim({column}), '')"
         return f"TRY_CAST({column} AS {kind})" if self._text else f"{column}::{kind}"
@@ -309,7 +315,7 @@ class EdgeList:
         for name, kind in zip(ends, kinds, strict=True):
             if kind in _WHOLE or self._mapped:
                 continue
-            if (found := self._first_without(name, TYPES["BIGINT"])) is not None:
+            if (found := self._first_without(name, _TYPES["BIGINT"])) is not None:
                 edge, text = found
                 raise StoreError(
                     f"column {name!r} of {self._name} is {kind}: node ids are whole numbers from "
@@ -323,7 +329,7 @@ class EdgeList:
     def _kind_of_ids(self, name: str) -> str:
         """The type of a Parquet file's column of ids: BIGINT if its numbers may have fractions, or
         be too large, and have none and are not."""
-        kind, column = self._columns[name], column_name(name)
+        kind, column = self._columns[name], _column_name(name)
         if not kind.startswith(("DECIMAL", "HUGEINT", "UHUGEINT", "FLOAT", "DOUBLE")):
             return kind
         most = (1 << {"FLOAT": 24, "DOUBLE": 53}.get(kind, 63)) - 1  # neighbours are told apart
@@ -343,17 +349,17 @@ class EdgeList:
     def _kinds_of_text(self, ends: Sequence[str], kept: Sequence[str]) -> list[str]:
         """Find the types of columns of text from all their values, because the value that is not a
         number may come after any sample; set those of the kept columns, return those of `ends`."""
-        whole = PLAIN if self._mapped else TYPES["BIGINT"]
+        whole = _PLAIN if self._mapped else _TYPES["BIGINT"]
         asked = [(name, whole) for name in ends]
-        asked += [(name, test) for name in kept for test in TYPES.values()]
+        asked += [(name, test) for name in kept for test in _TYPES.values()]
         tests = ", ".join(
-            f"bool_and({test.format(column_name(name))}) FILTER (trim({column_name(name)}) <> '')"
+            f"bool_and({test.format(_column_name(name))}) FILTER (trim({_column_name(name)}) <> '')"
             for name, test in asked
         )
         row = self._fetch_row(f"SELECT {tests} FROM {self._table}")
         holds = [found is not False for found in row]  # None: the column is empty
         for place, name in enumerate(kept):
-            of_name = zip(TYPES, holds[2 + place * len(TYPES) :], strict=False)
+            of_name = zip(_TYPES, holds[2 + place * len(_TYPES) :], strict=False)
             self._columns[name] = next((kind for kind, all_are in of_name if all_are), "VARCHAR")
         return ["BIGINT" if all_are else "VARCHAR" for all_are in holds[:2]]
 
@@ -372,7 +378,7 @@ class EdgeList:
         for name in names:
             kind = self._columns[name]
             if kind not in _NUMBERS:
-                found = self._first_without(name, TYPES["DOUBLE"])
+                found = self._first_without(name, _TYPES["DOUBLE"])
                 where = "" if found is None else f", and edge {found[0]} has {found[1]!r}"
                 raise ConfigError(
                     f"column {name!r} is {kind}{where}: only columns of numbers are kept; leave it "
@@ -473,7 +479,7 @@ class EdgeList:
             return StoreError(f"{files}: sorting needs more memory: raise memory= (--memory)")
         if self._text and (comment := self._late_comment()):
             return StoreError(comment)
-        where = bad_row_group(self._files)
+        where = _bad_row_group(self._files)
         return StoreError(f"{where}{files} cannot be read as edges: {text}; correct the file")
 
 
@@ -496,3 +502,141 @@ def _duckdb() -> Any:
             "pip install 'gnndrive[import]'"
         ) from None
     return duckdb
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name has the ending of a Parquet file."""
+    return Path(path).suffix.lower() in _PARQUET
+
+
+def _bad_row_group(files: Sequence[Path]) -> str:
+    """A text that names the first row group that cannot be read in Parquet files; "" if all can."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for file in filter(is_parquet, files):
+        try:
+            groups = pq.ParquetFile(file)
+        except (OSError, pa.ArrowException):
+            return f"{file}: "
+        for group in range(groups.num_row_groups):
+            try:
+                groups.read_row_group(group)
+            except (OSError, pa.ArrowException):
+                return f"{file}, row group {group} of {groups.num_row_groups}: "
+    return ""
+
+
+def _first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
+    """Find a text file's first row.
+
+    Returns:
+        (number of lines before it, which are blank or comments; its fields, [] if the file is
+        empty; its separator; the file's quotes, single ones if a field of the first two rows has
+        them and none has double ones; whether it is the only row).
+
+    Raises:
+        StoreError: the file cannot be read as text.
+    """
+    lines = ((number, line.rstrip("\r")) for number, line in read_lines(file) if line.strip())
+    for number, text in lines:
+        if not text.lstrip().startswith("#"):
+            delimiter = next((sign for sign in ",;\t " if sign in text), ",")
+            _, second = next(lines, (0, ""))
+            fields = [*text.split(delimiter), *second.split(delimiter)]
+            marks = {field.strip()[:1] for field in fields if _QUOTED.fullmatch(field)}
+            quote = "'" if marks == {"'"} else '"'
+            (fields,) = csv.reader([text], delimiter=delimiter, quotechar=quote)
+            return number - 1, fields, delimiter, quote, not second
+    return 0, [], ",", '"', True
+
+
+def _late_comment(file: Path) -> str:
+    """What is wrong about a text file's first comment behind a row; "" if there is none."""
+    begun = False
+    for number, line in read_lines(file):
+        text = line.strip()
+        if begun and text.startswith("#"):
+            return (
+                f"{file}, line {number}: {text[:80]!r} is a comment behind the first edge: "
+                "remove it, or put it in quotes if it is an id"
+            )
+        begun = begun or (bool(text) and not text.startswith("#"))
+    return ""
+
+
+def _column_name(name: str) -> str:
+    """A column's name as an identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _file_name(path: Path) -> str:
+    """A file's name as a literal in SQL, with DuckDB's wildcards escaped."""
+    return _quoted(re.sub(r"[*?\[]", r"[\g<0>]", str(path)))
+
+
+def _quoted(text: str) -> str:
+    """A text as a literal in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+# ---- writing
+
+
+def write_graph(
+    edges: EdgeList,
+    writer: StoreWriter,
+    undirected: bool,
+    progress: Progress | None = None,
+    type: EdgeKey = None,
+) -> None:
+    """Sort the edges of a type and write indptr, indices and, unless `undirected`, edge_id.
+
+    Args:
+        edges: all edges of the type.
+        writer: the store's writer.
+        undirected: see `EdgeList.by_target`.
+        progress: called as progress(what, done, in all), with percent while the edges are sorted
+            and with edges while they are written.
+        type: the edges' type; None in a homogeneous store.
+
+    Raises:
+        StoreError: the disk is full, or a file cannot be read.
+    """
+    count = writer.types.edges[type]
+    sources, targets = (writer.types.nodes[end].num_nodes for end in ends_of(type))
+    names = [array_name("graph", type, leaf) for leaf in GRAPH]
+    indices = writer.array(names[1], index_dtype(sources), (count,))
+    numbers = None
+    if not undirected:
+        numbers = writer.array(names[2], index_dtype(count), (count,))
+    indptr, done = np.zeros(targets + 1, np.int64), 0
+    kind = "edges" if type is None else " ".join(type)
+
+    def tell(percent: int) -> None:
+        if progress is not None:
+            progress(f"sorting {kind}", percent, 100)
+
+    for target, source, number in edges.by_target(undirected, tell):
+        first, last = int(target[0]), int(target[-1])
+        indptr[first + 1 : last + 2] += np.bincount(target - first, minlength=last - first + 1)
+        indices.write(source)
+        if numbers is not None:
+            numbers.write(number)
+        done += len(source)
+        if progress is not None:
+            progress(f"writing {kind}", done, count)
+    np.cumsum(indptr, out=indptr)
+    writer.write(names[0], indptr)
+
+
+def write_columns(
+    edges: EdgeList, writer: StoreWriter, names: Sequence[str], progress: Progress | None = None
+) -> None:
+    """Write kept columns of an edge list as attributes of edges, in the list's order."""
+    for name in names:
+        array = writer.array(f"edges/{name}", edges.dtype(name), (writer.num_edges,))
+        for values in edges.column(name):
+            array.write(values)
+            if progress is not None:
+                progress(f"edges/{name}", array.rows_written, writer.num_edges)

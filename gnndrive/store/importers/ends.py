@@ -19,10 +19,9 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, ends_of
 from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
-from gnndrive.store.importers.csv_numbers import batches, columns_of, line_of_row, wrong_count
-from gnndrive.store.importers.edge_list import EdgeList
+from gnndrive.store.importers.edge_list import EdgeList, write_graph
 from gnndrive.store.importers.features import BAD_FILE, map_npy, read_header
-from gnndrive.store.importers.sorted_edges import write_graph
+from gnndrive.store.importers.text import columns_of, line_of_row, read_counted
 from gnndrive.store.temporary_folders import TemporaryFolder
 from gnndrive.store.writer import StoreWriter
 
@@ -62,7 +61,7 @@ class CsvEnds(Ends):
     """Edges in CSV: a source and a target a line, no header.
 
     Args:
-        path: the file; gzipped if its name ends with .gz.
+        path: the file.
         count: number of edges that the file must have.
         count_source: the file that says so, for errors.
     """
@@ -74,14 +73,10 @@ class CsvEnds(Ends):
 
     def chunks(self) -> Iterator[Pair]:
         """See `Ends.chunks`."""
-        done = 0
-        for batch in batches(self._path, self._columns, "int64"):
-            done += len(batch)
-            if done > self.count:
-                raise wrong_count(self._path, None, self.count, self._count_source)
-            yield batch[:, 0], batch[:, 1]
-        if done < self.count:
-            raise wrong_count(self._path, done, self.count, self._count_source)
+        for rows in read_counted(
+            self._path, self._columns, "int64", self.count, self._count_source
+        ):
+            yield rows[:, 0], rows[:, 1]
 
     def place(self, edge: int) -> str:
         """See `Ends.place`."""

@@ -17,10 +17,9 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.format import AnyDType, Progress, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
-from gnndrive.store.importers.edge_list import EdgeList
+from gnndrive.store.importers.edge_list import EdgeList, write_columns, write_graph
 from gnndrive.store.importers.features import Features, open_features
 from gnndrive.store.importers.label_file import Labels, read_labels
-from gnndrive.store.importers.sorted_edges import write_columns, write_graph
 from gnndrive.store.importers.splits import SplitSpec, resolve
 from gnndrive.store.importers.tables import (
     File,

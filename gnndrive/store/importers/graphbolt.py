@@ -23,7 +23,6 @@ from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.changes import as_labels, flat, two_dimensional
-from gnndrive.store.importers.csv_numbers import count_rows
 from gnndrive.store.importers.dataset import Dataset, checked_rows, write_dataset
 from gnndrive.store.importers.ends import CsvEnds, Ends, NpyEnds
 from gnndrive.store.importers.features import (
@@ -35,6 +34,7 @@ from gnndrive.store.importers.features import (
     rows_per_chunk,
 )
 from gnndrive.store.importers.metadata import Entry, read_metadata
+from gnndrive.store.importers.text import columns_of, read_numbers
 from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
 
@@ -80,7 +80,7 @@ def from_graphbolt(
 
     Raises:
         ConfigError: arguments do not fit together, `path` exists, or a package is needed and is not
-            installed: PyYAML, pyarrow for CSV, DuckDB.
+            installed: PyYAML, pyarrow, DuckDB.
         StoreError: the metadata is invalid, a file is missing or damaged (the message names the
             file and the line), an edge, seed or feature does not fit, or the disk is full; nothing
             is left behind.
@@ -145,7 +145,8 @@ def _edges(graph: Entry, num_nodes: dict[NodeKey, int]) -> Iterator[tuple[EdgeKe
         if entry.text("format", "csv", "numpy") == "numpy":
             yield key, NpyEnds(path)
         else:
-            yield key, CsvEnds(path, count_rows(path, 2), "the first reading of it")
+            count = sum(map(len, read_numbers(path, columns_of(path) and 2)))
+            yield key, CsvEnds(path, count, "the first reading of it")
     if None in num_nodes and not entries:
         raise graph.error("has no 'edges'")
 

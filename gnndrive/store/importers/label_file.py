@@ -16,7 +16,13 @@ import numpy.typing as npt
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.format import is_plain_text
-from gnndrive.store.importers.text import NodeNumbers, is_whole, open_text, unknown_id
+from gnndrive.store.importers.text import (
+    NodeNumbers,
+    is_whole,
+    read_text,
+    real_number,
+    unknown_id,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +59,7 @@ def read_labels(
     Raises:
         StoreError: a line is wrong; the message names it.
     """
-    with open_text(path) as file:
-        try:
-            text = file.read().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise StoreError(
-                f"{path} is not text in UTF-8 (byte {error.start}): save it as UTF-8 text"
-            ) from None
-        except OSError as error:
-            raise StoreError(f"reading {path} failed ({error.strerror}): check the file") from None
-    lines = list(_fields(text, path))
+    lines = list(_fields(path))
     width = len(lines[0][1]) if lines else 2
     if lines and _is_header([fields for _, fields in lines[:2]], node_numbers):
         lines = lines[1:]
@@ -98,8 +95,9 @@ def read_labels(
     return _assemble(ids, labels, num_nodes, numbers, path)
 
 
-def _fields(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, fields) of each line that is not blank."""
+    text = read_text(path)
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = next((sign for sign in ",;\t" if sign in first), None)
     if delimiter is None:  # the label is the text after the first space
@@ -130,7 +128,9 @@ def _is_header(lines: list[list[str]], node_numbers: NodeNumbers | None) -> bool
         return False
     if first[-1].lower() in ("label", "labels", "y", "class", "target"):
         return True
-    return len(lines) > 1 and _number(first[-1]) is None and _number(lines[1][-1]) is not None
+    return (
+        len(lines) > 1 and real_number(first[-1]) is None and real_number(lines[1][-1]) is not None
+    )
 
 
 def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
@@ -160,13 +160,6 @@ def _check_once(ids: Int64Array, names: list[str], numbers: list[int], path: Pat
         )
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text) if "_" not in text else None
-    except ValueError:
-        return None
-
-
 def _assemble(
     ids: Int64Array, labels: list[str], num_nodes: int, numbers: list[int], path: Path
 ) -> Labels:
@@ -176,7 +169,7 @@ def _assemble(
         whole = np.full(num_nodes, -1, np.int64)
         whole[ids] = np.array([int(label) for label in labels], np.int64)
         return Labels(whole, present, None)
-    floats = [_number(label) for label in labels]
+    floats = [real_number(label) for label in labels]
     if None not in floats:
         real = np.full(num_nodes, np.nan, np.float32)
         real[ids] = np.array(floats, np.float32)

@@ -20,11 +20,11 @@ from gnndrive.common.records import Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.changes import as_labels, flat, twice, two_dimensional
-from gnndrive.store.importers.csv_numbers import read_ids, read_small
 from gnndrive.store.importers.dataset import Dataset, require, write_dataset
 from gnndrive.store.importers.ends import BothWays
 from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.ogb_files import Raw, open_raw
+from gnndrive.store.importers.text import read_ids, read_small
 from gnndrive.store.reader import Store
 
 _SPLITS = {"train": "train", "valid": "val", "test": "test"}
@@ -53,8 +53,7 @@ def from_ogb(
 
     Args:
         folder: a folder with raw/ and split/ in it, such as dataset/ogbn_arxiv. The CSV form
-            (ogbn-arxiv, -products, -proteins, -mag) needs pyarrow, the binary form
-            (ogbn-papers100M) does not.
+            (ogbn-arxiv, -products, -proteins, -mag) is read faster if pyarrow is installed.
         path: the folder to make.
         memory: bytes, or a text such as "4GB". Sorting takes 40 bytes an edge; if the edges of a
             type need more than `memory`, DuckDB sorts them and spills beside the store.
@@ -158,7 +157,7 @@ def _scheme(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]
     for node_type in types:
         for name in _SPLITS:
             file = require(folder / (node_type or "") / f"{name}.csv.gz")
-            yield node_type, name, read_ids(file, raw.num_nodes[node_type])
+            yield node_type, name, read_ids(file, raw.num_nodes[node_type], of_dataset=True)
 
 
 def _pickled(path: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey
-from gnndrive.store.importers.csv_numbers import CsvRows, read_small
 from gnndrive.store.importers.dataset import checked_rows, require
 from gnndrive.store.importers.ends import CsvEnds, Ends, NpzEnds
 from gnndrive.store.importers.features import Features, members, open_member
+from gnndrive.store.importers.text import columns_of, read_counted, read_numbers, read_small
 from gnndrive.store.types import Types
 
 _ENDING = ".csv.gz"
@@ -50,7 +51,6 @@ def open_raw(folder: Path) -> Raw:
     """Open the raw files of an OGB folder in any of their forms.
 
     Raises:
-        ConfigError: the files are CSV, and pyarrow is not installed.
         StoreError: `folder` is not an OGB folder, or a file is missing or damaged.
     """
     raw = folder / "raw"
@@ -72,6 +72,37 @@ def open_raw(folder: Path) -> Raw:
 # ---- CSV
 
 
+class _CsvRows(Features):
+    """Rows of numbers in a CSV file, of which `count_source` says that there are `count`.
+
+    Args:
+        kind: "int64", or "float64" with nan for an empty field; None: int64 if the file holds whole
+            numbers only, else float64; the file is then read once more.
+    """
+
+    def __init__(self, path: Path, count: int, count_source: str, kind: str | None = None) -> None:
+        self._path, self._count_source = path, count_source
+        self._columns = columns_of(path)
+        if kind is None:
+            kind = "int64" if self._all_whole() else "float64"
+        self.dtype = np.dtype(kind)
+        self.shape = (count, self._columns) if self._columns else (count, 1)
+
+    def _all_whole(self) -> bool:
+        try:
+            for _ in read_numbers(self._path, self._columns):
+                pass
+        except StoreError:
+            return False
+        return True
+
+    def chunks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
+        given = self._path, self._columns, self.dtype.name, self.shape[0], self._count_source
+        for block in read_counted(*given):
+            for start in range(0, len(block), rows):
+                yield block[start : start + rows]
+
+
 def _csv(raw: Path) -> Raw:
     num_nodes, num_edges = (
         _count(raw / "num-node-list.csv.gz"),
@@ -84,7 +115,7 @@ def _csv(raw: Path) -> Raw:
     for name, rows in _csv_arrays(raw, "edge", num_edges, "num-edge-list.csv.gz"):
         found.of_edges[None, name] = rows
     labels = require(raw / "node-label.csv.gz")
-    found.labels[None] = CsvRows(labels, num_nodes, "num-node-list.csv.gz", "float64")
+    found.labels[None] = _CsvRows(labels, num_nodes, "num-node-list.csv.gz", "float64")
     return found
 
 
@@ -107,7 +138,7 @@ def _csv_of_types(raw: Path) -> Raw:
     for type in sorted(types):
         folder = raw / "relations" / "___".join(type)
         count = _count(folder / "num-edge-list.csv.gz")
-        found.edges[type] = CsvEnds(folder / "edge.csv.gz", count, "num-edge-list.csv.gz")
+        found.edges[type] = CsvEnds(require(folder / "edge.csv.gz"), count, "num-edge-list.csv.gz")
         for name, rows in _csv_arrays(folder, "edge", count, "num-edge-list.csv.gz"):
             found.of_edges[type, name] = rows
     featured, labelled = (
@@ -122,7 +153,7 @@ def _csv_of_types(raw: Path) -> Raw:
         labels = raw / "node-label" / str(node_type) / "node-label.csv.gz"
         if node_type in labelled or labels.is_file():
             count_source = "num-node-dict.csv.gz"
-            found.labels[node_type] = CsvRows(require(labels), count, count_source, "float64")
+            found.labels[node_type] = _CsvRows(require(labels), count, count_source, "float64")
     return found
 
 
@@ -136,9 +167,9 @@ def _csv_arrays(
             name = "node_species"
         if name == f"{group}-feat":
             kind = "float64" if group == "node" else None
-            yield f"{group}_feat", CsvRows(file, count, count_source, kind)
+            yield f"{group}_feat", _CsvRows(file, count, count_source, kind)
         elif name.startswith(f"{group}_"):
-            yield name, CsvRows(file, count, count_source)
+            yield name, _CsvRows(file, count, count_source)
 
 
 def _count(path: Path) -> int:

@@ -1,46 +1,60 @@
-"""Read whole numbers from text fast; errors name the line.
+"""Read text for all importers, of plain files, .gz and .zst: lines, whole numbers, other numbers.
 
-numpy parses blocks of lines. Only a block that numpy refuses, or that holds a number out of bounds,
-is read again line by line, to find the wrong line.
+Blocks of whole lines are parsed at once, whole numbers by numpy and others by pyarrow. A block that
+these refuse is read line by line, which takes it or names the wrong line. DuckDB reads only the
+edge lists that it sorts (edge_list.py), because to it 0.5 is the whole number 1, it has no line for
+a value that is out of bounds, and it refuses files with both kinds of line ends.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
+import functools
+import gzip
 import io
+import itertools
 import os
 import re
-import stat
-import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.format import Progress
 
-_BLOCK_BYTES = 16 << 20
-LINE_BYTES_MAX = 1 << 20
+BLOCK_BYTES = 1 << 20
+LINE_BYTES_MAX = 1 << 24
 NodeNumbers: TypeAlias = "Callable[[Sequence[str] | npt.NDArray[Any]], Int64Array]"
 """A function of mapped ids, texts or whole numbers [n], that returns the nodes' numbers, int64 [n];
 -1 for an id that no edge has."""
+NUMBER = re.compile(r"[+\-.]?[0-9]")  # or looks like one
 
+_SMALL_LINES = 10_000  # a file of names or counts with more lines is refused
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
-_NUMBER = re.compile(r"'?[+\-.]?[0-9]")  # or looks like one
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_COMMENT = re.compile(rb" *#[^\r\n]*")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_DIGITS = b"0123456789"
+_BLANKED = bytes(byte if byte in _DIGITS + b"+-" else ord(" ") for byte in range(256))
+_LEAST, _MOST = -(2**63), 2**63 - 1  # of int64
+_MISSING = {"", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"}  # missing numbers to pyarrow
+_COUNTS = (
+    ", or give features and labels for all nodes, or num_nodes= of gnndrive.from_edges "
+    "(--num-nodes)"
+)
+
+
+# ---- ids
 
 
 def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> Int64Array:
-    """Read edges from a text file.
-
-    Args:
-        path: text with two node ids a line, quoted or not, separated by a comma, semicolon, tab or
-            spaces; a header line, blank lines and text after "#" are skipped.
-        num_nodes: number of nodes; ids must be less.
-        progress: called as progress(file name, bytes done, bytes in all).
+    """Read edges, two node ids a line, quoted or not, separated by a comma, semicolon, tab or
+    spaces; a header line, blank lines and text after "#" are skipped.
 
     Returns:
         int64 [edges, 2], in the file's order.
@@ -48,24 +62,22 @@ def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> 
     Raises:
         StoreError: the file cannot be read, or a line is wrong; the message names the line.
     """
-    return _read_table(path, 2, num_nodes, progress)
+    return _read_nodes(path, 2, num_nodes, True, _COUNTS, progress)
 
 
-def read_ids(path: Path, num_nodes: int) -> Int64Array:
-    """Read node ids from a text file, one a line, in the same way as `read_edges`.
+def read_ids(path: Path, num_nodes: int, *, of_dataset: bool = False) -> Int64Array:
+    """Read node ids, one a line, in the same way as `read_edges`; a dataset's have no header.
 
     Returns:
         int64 [ids], in the file's order.
-
-    Raises:
-        StoreError: as for `read_edges`.
     """
-    return _read_table(path, 1, num_nodes, None).reshape(-1)
+    remedy = "" if of_dataset else _COUNTS
+    return _read_nodes(path, 1, num_nodes, not of_dataset, remedy, None).reshape(-1)
 
 
 def read_mapped_ids(path: Path, numbers: NodeNumbers) -> Int64Array:
-    """Read mapped node ids from a text file, one a line, quoted or not; blank lines, and lines that
-    begin with "#" and are no id, are skipped.
+    """Read mapped node ids, one a line, quoted or not; blank lines, and lines that begin with "#"
+    and are no id, are skipped.
 
     Returns:
         The nodes' numbers, int64 [ids], in the file's order.
@@ -73,17 +85,14 @@ def read_mapped_ids(path: Path, numbers: NodeNumbers) -> Int64Array:
     Raises:
         StoreError: the file cannot be read, or no edge has an id; the message names the line.
     """
-    parts, line = [np.empty(0, np.int64)], 1
-    with open_text(path) as file:
-        for block in _blocks(file, path):
-            texts = _decode(block, path, line).split("\n")
-            ids = [_unquoted(text.strip()) for text in texts]
-            nodes = numbers(ids)
-            for place in np.flatnonzero(nodes < 0):
-                if ids[place] and ids[place][0] != "#":
-                    raise unknown_id(f"{path}, line {line + place}", ids[place])
-            parts.append(nodes[nodes >= 0])
-            line += len(texts) - 1
+    parts = [np.empty(0, np.int64)]
+    for line, block in _blocks(path):
+        ids = [_unquoted(text.strip()) for text in _decode(block, path, line).split("\n")]
+        nodes = numbers(ids)
+        for place in np.flatnonzero(nodes < 0):
+            if ids[place] and ids[place][0] != "#":
+                raise unknown_id(f"{path}, line {line + place}", ids[place])
+        parts.append(nodes[nodes >= 0])
     return np.concatenate(parts)
 
 
@@ -95,39 +104,233 @@ def unknown_id(place: str, id: object) -> StoreError:
     )
 
 
-def open_text(path: Path) -> io.FileIO:
-    """Open a file for reading bytes.
+def _read_nodes(
+    path: Path, columns: int, limit: int, header: bool, remedy: str, progress: Progress | None
+) -> Int64Array:
+    narrow = np.int32 if limit < 2**31 else np.int64  # half the memory while blocks are collected
+    parts, done = [np.empty((0, columns), narrow)], 0
+    for rows in read_numbers(path, columns, "int64", "node id", header, progress):
+        if len(rows) and (rows.min() < 0 or rows.max() >= limit):
+            row, column = np.argwhere((rows < 0) | (rows >= limit))[0]
+            raise StoreError(
+                f"{path}, line {line_of_row(path, done + int(row), header)}: node "
+                f"{rows[row, column]}, but there are {limit} nodes, numbered from 0; correct the "
+                f"line{remedy}"
+            )
+        parts.append(rows.astype(narrow))
+        done += len(rows)
+    return np.concatenate(parts).astype(np.int64)
+
+
+# ---- numbers
+
+
+def read_numbers(
+    path: Path,
+    columns: int,
+    kind: str = "int64",
+    what: str = "",
+    header: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[npt.NDArray[Any]]:
+    """Read lines of numbers in order, with the separators and comments of `read_edges`.
+
+    Args:
+        path: the file.
+        columns: numbers in a row; 0: the file is empty.
+        kind: "int64", or "float64" with nan for an empty field.
+        what: what each number is, for errors; "": a number of that kind.
+        header: skip a first line in which no field is a number.
+        progress: called as progress(file name, bytes done, bytes in all).
+
+    Yields:
+        Rows [n, columns] of dtype `kind`.
 
     Raises:
-        StoreError: the file cannot be opened.
+        StoreError: the file is damaged, or a line is wrong; the message names it.
     """
+    if not columns:
+        return
+    done, whole = 0, kind == "int64"
+    parse, what = _whole_numbers if whole else _real_numbers, what or "whole " * whole + "number"
+    for line, block in _blocks(path):
+        content, header = _without_header(block, path, line) if header else (block, False)
+        rows = parse(content, columns)
+        if rows is None:
+            rows = _parse_lines(content, columns, kind, what, path, line)
+        yield rows
+        done += len(block)
+        if progress is not None:
+            progress(path.name, done, max(done, path.stat().st_size))
+
+
+def read_counted(
+    path: Path, columns: int, kind: str, count: int, count_source: str
+) -> Iterator[npt.NDArray[Any]]:
+    """`read_numbers` of a file in which another file says how many rows there are; another number
+    of rows is a StoreError."""
+    done = 0
+    for rows in read_numbers(path, columns, kind):
+        done += len(rows)
+        if done > count:
+            raise wrong_count(path, None, count, count_source)
+        yield rows
+    if done < count:
+        raise wrong_count(path, done, count, count_source)
+
+
+def wrong_count(path: Path | str, found: int | None, wanted: int, count_source: str) -> StoreError:
+    """The error for a file with another number of rows than it must have.
+
+    Args:
+        path: the file.
+        found: number of rows in the file; None: more than `wanted`.
+        wanted: number of rows that the file must have.
+        count_source: the file that says so.
+    """
+    rows = f"more than {wanted}" if found is None else found
+    return StoreError(
+        f"{path} has {rows} rows, but {count_source} says {wanted}: one of them is damaged; "
+        "correct it, or fetch the dataset again"
+    )
+
+
+def columns_of(path: Path) -> int:
+    """Number of fields in a file's first row; 0 if the file is empty."""
+    return next((len(fields) for _, fields in _rows(path)), 0)
+
+
+def line_of_row(path: Path, row: int, header: bool = False) -> int:
+    """The number, from 1, of the line that holds a row, which is counted from 0."""
+    return next(itertools.islice(_rows(path, header), row, None))[0]
+
+
+def is_whole(text: str) -> bool:
+    """Whether a field is a whole number that int64 holds."""
+    return _WHOLE.fullmatch(text) is not None and _LEAST <= int(text) <= _MOST
+
+
+def real_number(text: str) -> float | None:
+    """The number that a field is; None if it is none."""
     try:
-        file = io.FileIO(path, "r")
-    except OSError as error:
+        return float(text) if "_" not in text else None
+    except ValueError:
+        return None
+
+
+def _whole_numbers(block: bytes, columns: int) -> Int64Array | None:
+    """Parse a block, int64 [n, columns]; None if a line needs a closer look."""
+    if b"#" in block:
+        block = _COMMENT.sub(b"", block)
+    signs = block.translate(None, _DIGITS)
+    first = signs[: signs.find(b"\n") + 1]
+    rows = block.count(b"\n")
+    # All lines with one sign between digits, as in most files: comparing is faster than matching.
+    plain = first.rstrip(b"\r\n") in [each * (columns - 1) for each in (b",", b";", b"\t", b" ")]
+    plain = plain and signs == first * rows
+    if not plain and not _lines_of_whole_numbers(columns).fullmatch(block):
+        return None
+    if len(signs) == len(block):  # of no number numpy makes a 0
+        return None
+    numbers = np.fromstring(block.translate(_BLANKED), np.int64, sep=" ")
+    if (plain and len(numbers) != rows * columns) or numbers.max() == _MOST:  # or larger
+        return None
+    return None if numbers.min() == _LEAST else numbers.reshape(-1, columns)
+
+
+@functools.cache
+def _lines_of_whole_numbers(columns: int) -> re.Pattern[bytes]:
+    number = rb'(?:[+-]?+[0-9]++|"[+-]?+[0-9]++")'
+    line = number + rb"(?:(?: *+[,;\t] *+| ++)" + number + b"){%d}" % (columns - 1)
+    return re.compile(rb"(?: *+(?:" + line + rb")?+ *+\r?+\n)*+")
+
+
+def _real_numbers(block: bytes, columns: int) -> npt.NDArray[np.float64] | None:
+    """Parse a block, float64 [n, columns]; None if pyarrow is not there or refuses it."""
+    try:
+        import pyarrow as pa
+        import pyarrow.csv as arrow_csv
+    except ImportError:
+        return None
+    names = [str(number) for number in range(columns)]
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(block),
+            read_options=arrow_csv.ReadOptions(column_names=names),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.float64())
+            ),
+        )
+    except pa.ArrowException:
+        return None
+    rows = np.empty((len(table), columns))
+    for number, column in enumerate(table.columns):
+        rows[:, number] = column.to_numpy()
+    return rows
+
+
+def _parse_lines(
+    block: bytes, columns: int, kind: str, what: str, path: Path, first: int
+) -> npt.NDArray[Any]:
+    """Parse a block line by line.
+
+    Raises:
+        StoreError: a line is wrong; the message names it.
+    """
+    values: list[Any] = []
+    for number, line in enumerate(_decode(block, path, first).split("\n"), first):
+        fields = split_line(line)
+        if not fields:
+            continue
+        row = list(map(_int64 if kind == "int64" else _float64, fields))
+        if len(row) != columns or None in row:
+            wanted = f"one {what}" if columns == 1 else f"{columns} {what}s"
+            raise StoreError(
+                f"{path}, line {number}: {line.strip()[:80]!r} is not {wanted}; correct it"
+            )
+        values += row
+    return np.array(values, kind).reshape(-1, columns)
+
+
+def _int64(text: str) -> int | None:
+    return int(text) if is_whole(text) else None
+
+
+def _float64(text: str) -> float | None:
+    return np.nan if text.lower() in _MISSING else real_number(text)
+
+
+# ---- lines
+
+
+def read_small(path: Path) -> list[list[str]]:
+    """The fields of each line of a small file, separated by commas.
+
+    Raises:
+        StoreError: the file cannot be read, or is not small.
+    """
+    texts = [text for _, text in itertools.islice(read_lines(path), _SMALL_LINES + 1)]
+    if len(texts) > _SMALL_LINES:
         raise StoreError(
-            f"{path} cannot be opened ({error.strerror}): give a file that is there"
-        ) from None
-    try:
-        refuse_device(file, path)
-    except StoreError:
-        file.close()
-        raise
-    return file
+            f"{path} has more than {_SMALL_LINES} lines and should have a few: fetch or unzip "
+            "the dataset again"
+        )
+    return [[field.strip() for field in fields] for fields in csv.reader(texts) if fields]
 
 
-def refuse_device(file: IO[Any] | io.FileIO, path: Path) -> None:
-    """Refuse /dev/zero and the like, which may never end; a pipe is taken.
+def read_text(path: Path) -> str:
+    """All text of a file; errors as of `read_lines`."""
+    return "".join(_decode(block, path, line) for line, block in _blocks(path))
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, text) of each line, without its "\\n".
 
     Raises:
-        StoreError: the open file is a device.
+        StoreError: the file cannot be read, or is not text; the message names the line.
     """
-    if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
-        raise StoreError(f"{path} is a device: give a file")
-
-
-def long_line(path: Path) -> StoreError:
-    """The error for a file with a line of `LINE_BYTES_MAX` bytes."""
-    return StoreError(f"{path} has a line of more than {LINE_BYTES_MAX} bytes: give a text file")
+    for first, block in _blocks(path):
+        yield from enumerate(_decode(block, path, first).split("\n")[:-1], first)
 
 
 def split_line(line: str) -> list[str]:
@@ -141,123 +344,98 @@ def _unquoted(field: str) -> str:
     return field[1:-1].strip() if quoted else field
 
 
-def is_whole(text: str) -> bool:
-    """Whether a field is a whole number."""
-    return _WHOLE.fullmatch(text) is not None
+def _rows(path: Path, header: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, fields) of each line that holds a row."""
+    for number, text in read_lines(path):
+        if fields := split_line(text):
+            if not (header and _is_header(fields)):
+                yield number, fields
+            header = False
 
 
-def _read_table(path: Path, columns: int, limit: int, progress: Progress | None) -> Int64Array:
-    narrow = np.int32 if limit < 2**31 else np.int64  # half the memory while blocks are collected
-    parts = []
-    line, done, headed = 1, 0, False
-    total = 0
-    with open_text(path) as file:
-        total = path.stat().st_size
-        for block in _blocks(file, path):
-            text = _decode(block, path, line)
-            if not headed and (header := _header_length(text)) is not None:
-                headed = True
-                text = "\n" * text[:header].count("\n") + text[header:]  # keeps line numbers right
-            table = _parse_fast(text, columns)
-            if table is None or (len(table) and (table.min() < 0 or table.max() >= limit)):
-                table = _parse_slow(text, columns, limit, path, line)
-            parts.append(table.astype(narrow))
-            line += text.count("\n")
-            done += len(block)
-            if progress is not None:
-                progress(path.name, done, max(done, total))
-    return np.concatenate([np.empty((0, columns), np.int64), *parts])
+def _is_header(fields: list[str]) -> bool:
+    numbers = any(NUMBER.match(field.lstrip("'")) for field in fields)
+    return not numbers and "" not in fields
 
 
-def _blocks(file: io.FileIO, path: Path) -> Iterator[bytes]:
-    """Read the file in blocks of whole lines."""
-    rest = b""
-    while True:
-        try:
-            block = file.read(_BLOCK_BYTES)
-        except OSError as error:
-            raise StoreError(f"reading {path} failed ({error.strerror}): check the file") from None
-        if not block:
-            break
-        cut = block.rfind(b"\n") + 1
-        if cut == 0 and len(rest) + len(block) > LINE_BYTES_MAX + _BLOCK_BYTES:
-            raise long_line(path)
-        if cut:
-            yield rest + block[:cut]
-            rest = b""
-        rest += block[cut:]
+def _without_header(block: bytes, path: Path, first: int) -> tuple[bytes, bool]:
+    """A block with a blank line in place of its header, and whether the header may follow it."""
+    for place, line in enumerate(_decode(block, path, first).split("\n")):
+        if fields := split_line(line):
+            if _is_header(fields):
+                block = b"\n" * (place + 1) + block.split(b"\n", place + 1)[-1]
+            return block, False
+    return block, True
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of whole lines, each with the number of its first line; each line has its "\\n",
+    the last one too."""
+    line, rest = 1, b""
+    with _open(path) as file:
+        while block := _read(file, path):
+            if line == 1 and not rest:
+                block = block.removeprefix(codecs.BOM_UTF8)
+            cut = block.rfind(b"\n") + 1
+            if cut:
+                yield line, rest + block[:cut]
+                line += block.count(b"\n")
+                rest = b""
+            rest += block[cut:]
+            if len(rest) > LINE_BYTES_MAX:
+                raise StoreError(
+                    f"{path}, line {line}, has a line of more than {LINE_BYTES_MAX} bytes: give a "
+                    "text file, or fetch or unzip the dataset again"
+                )
     if rest:
-        yield rest
+        yield line, rest + b"\n"
+
+
+def _read(file: Any, path: Path) -> bytes:
+    try:
+        block: bytes = file.read(BLOCK_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error}): fetch or unzip the dataset again, or check the file"
+        ) from None
+    return block
+
+
+def _open(path: Path) -> Any:
+    """Open a file for reading bytes; .gz and .zst are decompressed.
+
+    Raises:
+        ConfigError: pyarrow is needed for .zst and is not installed.
+        StoreError: the file cannot be opened, or is a device, which may never end; a pipe is taken.
+    """
+    packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    try:
+        if path.is_char_device():
+            raise StoreError(f"{path} is a device: give a file")
+        return io.FileIO(path) if packed is None else _open_packed(path, packed)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be opened ({error.strerror}): give a file that is there"
+        ) from None
+
+
+def _open_packed(path: Path, packed: str) -> Any:
+    try:
+        import pyarrow  # faster than gzip
+    except ImportError:
+        if packed == "gzip":
+            return gzip.GzipFile(path)
+        raise ConfigError(
+            f"{path}: .zst needs pyarrow: pip install 'gnndrive[import]', or unpack the file"
+        ) from None
+    return pyarrow.input_stream(os.fspath(path), compression=packed)
 
 
 def _decode(block: bytes, path: Path, line: int) -> str:
     try:
-        return block.decode("utf-8-sig" if line == 1 else "utf-8")
+        return block.decode()
     except UnicodeDecodeError as error:
         bad = line + block.count(b"\n", 0, error.start)
         raise StoreError(
             f"{path}, line {bad}: not text in UTF-8; save the file as UTF-8 text"
         ) from None
-
-
-def _header_length(text: str) -> int | None:
-    """Length of the blank lines, comments and header at the beginning of a text; None: it holds
-    blank lines and comments only.
-
-    A header is a first line in which no field is a number.
-    """
-    position = 0
-    for line in text.splitlines(keepends=True):
-        fields = split_line(line)
-        if fields:
-            no_number = not any(_NUMBER.match(field) for field in fields)
-            return position + len(line) if no_number and "" not in fields else position
-        position += len(line)
-    return None
-
-
-def _parse_fast(text: str, columns: int) -> Int64Array | None:
-    """Parse a block with numpy, int64 [n, columns]; None if numpy refuses it or finds another
-    number of columns."""
-    if not text.strip():
-        return np.empty((0, columns), np.int64)
-    first = next((line for line in text.splitlines() if split_line(line)), "")
-    delimiter = next((sign for sign in ",;\t" if sign in first), None)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            table = np.loadtxt(
-                io.StringIO(text), np.int64, delimiter=delimiter, ndmin=2,
-                quotechar='"' if '"' in first else None,
-            )  # fmt: skip
-    except (ValueError, OverflowError, Warning):
-        return None
-    return table if table.shape[1] == columns else None
-
-
-def _parse_slow(text: str, columns: int, limit: int, path: Path, first_line: int) -> Int64Array:
-    """Parse a block line by line, which also takes lines that numpy refuses without need.
-
-    Raises:
-        StoreError: a line is wrong; the message names it.
-    """
-    rows = []
-    for number, line in enumerate(text.split("\n"), first_line):
-        fields = split_line(line)
-        if not fields:
-            continue
-        if len(fields) != columns or not all(is_whole(field) for field in fields):
-            wanted = "one node id" if columns == 1 else f"{columns} node ids"
-            raise StoreError(
-                f"{path}, line {number}: {line.strip()[:80]!r} is not {wanted}; correct it"
-            )
-        values = [int(field) for field in fields]
-        for value in values:
-            if not 0 <= value < limit:
-                raise StoreError(
-                    f"{path}, line {number}: node {value}, but there are {limit} nodes, numbered "
-                    "from 0; correct the line, or give features and labels for all nodes, or "
-                    "num_nodes= of gnndrive.from_edges (--num-nodes)"
-                )
-        rows.append(values)
-    return np.array(rows, np.int64).reshape(-1, columns)
