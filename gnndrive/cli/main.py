@@ -105,7 +105,6 @@ def import_(
         str | None, typer.Option(help="Dtype of the features in the store; default: float32.")
     ] = None,
     if_exists: IfExists = "error",
-    overwrite: Annotated[bool, typer.Option(help="The same as --if-exists replace.")] = False,
     memory: Annotated[
         str | None,
         typer.Option(help="Memory for DuckDB to sort edges larger than memory, such as 1GB."),
@@ -128,7 +127,7 @@ def import_(
     """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
     imports.run(
         paths, edges, split, seed, features=features, labels=labels, undirected=undirected,
-        dtype=dtype, if_exists=if_exists, overwrite=overwrite, memory=memory, num_nodes=num_nodes,
+        dtype=dtype, if_exists=if_exists, memory=memory, num_nodes=num_nodes,
         source=source, target=target, header=header, edge_column=edge_column, map_ids=map_ids,
     )  # fmt: skip
 
@@ -360,10 +359,13 @@ def _refuse_old_words(words: list[str]) -> None:
     command = [word for word in words if not word.startswith("-")]  # after options of `gnndrive`
     if command and command[0] in OLD_COMMANDS:
         raise ConfigError(f"{command[0]} is no command any more: {OLD_COMMANDS[command[0]]}")
-    if command[:1] not in (["train"], ["plan"]) and command[:2] != ["bench", "headroom"]:
+    old = OLD_OPTIONS
+    if command[:1] == ["import"]:
+        old = {"--overwrite": "--if-exists replace"}
+    elif command[:1] not in (["train"], ["plan"]) and command[:2] != ["bench", "headroom"]:
         return
     for word in words:
-        if (new := OLD_OPTIONS.get(word.partition("=")[0])) is not None:
+        if (new := old.get(word.partition("=")[0])) is not None:
             raise ConfigError(f"{word} is no option any more: give {new}")
 
 

@@ -38,7 +38,6 @@ def write_store(
     classes: Sequence[str] | None = None,
     made_by: str = "gnndrive.write_store",
     if_exists: IfExists = "error",
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
     """Write arrays as a store, chunk by chunk; large ones may be memory-mapped.
@@ -58,7 +57,6 @@ def write_store(
         if_exists: if `path` exists, "error", "open" the store, or "replace" it. Of several
             processes with "open" or "replace" one writes; the others wait and open what it wrote.
             A store of another number of nodes or edges is not opened.
-        overwrite: True is the same as if_exists="replace".
         progress: called as progress(array, bytes done, bytes in all).
 
     Returns:
@@ -79,7 +77,12 @@ def write_store(
         for name, rows in given.items():
             arrays[f"{group}/{name}"] = as_rows(rows, f"{group}/{name}")
     with StoreWriter(
-        path, num_nodes, num_edges, made_by=made_by, overwrite=overwrite, progress=progress
+        path,
+        num_nodes,
+        num_edges,
+        made_by=made_by,
+        overwrite=if_exists == "replace",
+        progress=progress,
     ) as writer:
         infos = (
             ArrayInfo(name, dtypes.get(name, dtype_of(array)), tuple(array.shape), "")

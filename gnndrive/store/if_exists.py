@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal, ParamSpec, get_args
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import locked
@@ -25,7 +25,6 @@ from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import clear, lock_of
 
 IfExists = Literal["error", "open", "replace"]
-_CHOICES: tuple[IfExists, ...] = ("error", "open", "replace")
 Counts = tuple[Mapping[NodeKey, int], Mapping[EdgeKey, int] | None]
 """Numbers of nodes by type, and of edges by type or None if only the import would tell them."""
 
@@ -51,8 +50,8 @@ def with_if_exists(
 ) -> Callable[[Callable[P, Store]], Callable[P, Store]]:
     """A decorator that carries out the `if_exists=` of an importer.
 
-    The importer has the arguments `path`, `if_exists` and `overwrite`. It is called only if it has
-    to write, with if_exists="error" and `overwrite` as it should be.
+    The importer has the arguments `path` and `if_exists`. It is called only if it has to write,
+    with if_exists="replace" if it may replace a store, else "error".
 
     Args:
         counts: takes the importer's arguments by name and returns what the store's numbers of nodes
@@ -67,17 +66,24 @@ def with_if_exists(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> Store:
+            if "overwrite" in kwargs:
+                raise ConfigError(
+                    'overwrite= is no argument any more: give if_exists="replace" (--if-exists '
+                    "replace)"
+                )
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
                 return function(*args, **kwargs)  # the interpreter's error names the function
             bound.apply_defaults()
             given = bound.arguments
-            mode = _mode(given["if_exists"], given["overwrite"])
+            mode = given["if_exists"]
+            if mode not in get_args(IfExists):
+                raise ConfigError(f'if_exists={mode!r}: give "error", "open" or "replace"')
             path = given["path"]
 
             def write(overwrite: bool) -> Store:
-                given["if_exists"], given["overwrite"] = "error", overwrite
+                given["if_exists"] = "replace" if overwrite else "error"
                 return function(*bound.args, **bound.kwargs)
 
             def check(store: Store) -> None:
@@ -146,19 +152,6 @@ def settle(
             return write(if_exists == "replace")
         finally:
             _held.paths.remove(target)
-
-
-def _mode(if_exists: str, overwrite: bool) -> IfExists:
-    """`if_exists`, with overwrite=True as its other spelling."""
-    for choice in _CHOICES:
-        if if_exists == choice:
-            if overwrite and choice == "open":
-                raise ConfigError(
-                    'if_exists="open" keeps a store and overwrite=True replaces it: give one of '
-                    "them (--if-exists, --overwrite)"
-                )
-            return "replace" if overwrite else choice
-    raise ConfigError(f'if_exists={if_exists!r}: give "error", "open" or "replace"')
 
 
 def _stamp(target: Path) -> tuple[int, int, int] | None:

@@ -245,15 +245,12 @@ class StoreWriter:
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
-            raise ConfigError(
-                f"{self.path} exists: choose another path, or overwrite=True (--overwrite); "
-                'an importer opens it with if_exists="open" (--if-exists open)'
-            )
+            raise ConfigError(path_exists(self.path))
         if os.path.ismount(self.path):
             raise ConfigError(
                 f"{self.path} is a mount point, which cannot be replaced: choose a path inside it"
             )
-        # overwrite=True must never delete a folder that is not a store.
+        # Replacing must never delete a folder that is not a store.
         if not (self.path / STORE_JSON).is_file():
             raise ConfigError(
                 f"{self.path} is not a store and is left as it is: choose another path"
@@ -382,3 +379,11 @@ class StoreWriter:
             f"writing {where} failed ({error.strerror or error}): check the disk; nothing is left "
             "of the new store"
         )
+
+
+def path_exists(path: str | os.PathLike[str]) -> str:
+    """What an error says of a path at which there is something already."""
+    return (
+        f'{os.fspath(path)} exists: choose another path, or if_exists="replace" (--if-exists '
+        'replace); if_exists="open" (--if-exists open) opens it'
+    )

@@ -148,7 +148,7 @@ def test_stores_that_cannot_be_trained_on(gnndrive, tmp_path):
     assert "--step-ms" in gnndrive(*BENCH, path, *FEW).refusal
     nodes = {"x": np.full((3, 4), np.nan, np.float32), "y": [0, 1, 0]}
     with pytest.warns(UserWarning, match="hold nan"):
-        write_store(path, **ring, nodes=nodes, overwrite=True)
+        write_store(path, **ring, nodes=nodes, if_exists="replace")
     refusal = gnndrive(*BENCH, path, *FEW).refusal
     assert re.search(r"loss of a training step is nan: 3 of its 3 rows of x", refusal)
 

@@ -37,7 +37,7 @@ def made(folder: Path, number: int = 1) -> None:
         x=torch.randn(NODES, 20, generator=draw),
         edge_index=torch.randint(0, NODES, (2, EDGES), generator=draw),
     )
-    gnndrive.from_data(data, folder / STORE, overwrite=True)
+    gnndrive.from_data(data, folder / STORE, if_exists="replace")
 
 
 def from_edges(folder: Path) -> None:

@@ -64,9 +64,10 @@ def test_import_then_info_then_verify(gnndrive, sources, tmp_path):
 def test_a_store_is_replaced_only_if_told_so(gnndrive, sources, tmp_path):
     words = ["import", tmp_path / "ring.gnn", *import_words(sources)]
     assert gnndrive(*words).code == 0
-    assert "overwrite" in gnndrive(*words).refusal
+    assert "--if-exists replace" in gnndrive(*words).refusal
+    assert "give --if-exists replace" in gnndrive(*words, "--overwrite").refusal
     sources["edges.csv"].write_text("0,1\n")
-    for more, edges in ((("--if-exists", "open"), 60), (("--overwrite",), 1)):
+    for more, edges in ((("--if-exists", "open"), 60), (("--if-exists", "replace"), 1)):
         assert gnndrive(*words, *more).code == 0
         assert gd.open(tmp_path / "ring.gnn").num_edges == edges
 

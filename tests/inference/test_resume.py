@@ -157,7 +157,7 @@ def test_a_store_that_is_overwritten(store: Store, data: Data, tmp_path: Path):
 
     def overwrite(what: str, done: int, total: int) -> None:
         if total // 2 < done < total // 2 + 200:
-            gnndrive.from_data(replaced, store.path, overwrite=True)
+            gnndrive.from_data(replaced, store.path, if_exists="replace")
 
     layers = [doubled] * 3
     with pytest.raises(StoreError, match="overwritten"):

@@ -105,7 +105,7 @@ def test_a_symmetric_graph_without_loops_is_seen(tmp_path):
     for name in QUESTIONS:
         assert getattr(store, name)() == getattr(data, name)(), name
     data.edge_attr = torch.tensor([1.0, 2.0, 3.0, 3.0])
-    store = gnndrive.from_data(data, tmp_path / "line.gnn", overwrite=True)
+    store = gnndrive.from_data(data, tmp_path / "line.gnn", if_exists="replace")
     assert not store.is_undirected()
     assert not data.is_undirected()
 

@@ -17,7 +17,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.store import if_exists, write_store
 from gnndrive.store import open as open_store
 from gnndrive.store.if_exists import settle
-from gnndrive.store.importers import from_csv, from_data, from_edges, open_or_make
+from gnndrive.store.importers import from_csv, from_data, from_dataset, from_edges, open_or_make
 from tests.store.conftest import left, refused
 
 FORK = multiprocessing.get_context("fork")
@@ -53,9 +53,8 @@ def test_open_keeps_and_replace_makes_anew(tmp_path):
         assert left(tmp_path) == ["s"]
     with pytest.raises(ConfigError, match='if_exists="open"'):
         from_data(graph(), path)
-    for value, how in ((2, {"if_exists": "replace"}), (3, {"overwrite": True})):
-        assert from_data(graph(value=value), path, **how).tensor("x")[0, 0] == value
-        assert left(tmp_path) == ["s"]
+    assert from_data(graph(value=2), path, if_exists="replace").tensor("x")[0, 0] == 2
+    assert left(tmp_path) == ["s"]
 
 
 def test_a_path_may_be_a_link(tmp_path):
@@ -134,7 +133,11 @@ def test_wrong_calls_are_refused(tmp_path):
     one = "not a list; of a dataset give one graph"
     for call, words in (
         (lambda: from_data(graph(), path, if_exists="keep"), 'give "error", "open" or "replace"'),
-        (lambda: from_data(graph(), path, if_exists="open", overwrite=True), "give one of them"),
+        (
+            lambda: from_data(graph(), path, overwrite=True),
+            'no argument any more: give if_exists="',
+        ),
+        (lambda: from_dataset(tmp_path, path, overwrite=False), "no argument any more: give if_ex"),
         (lambda: from_data(path, graph(), if_exists="open"), order),
         (lambda: open_or_make(graph(), lambda: graph()), order),
         (lambda: from_data(graph(), None), order),
@@ -224,7 +227,11 @@ def test_several_processes_end_with_one_store(tmp_path, maker):
         warnings.simplefilter("always")
         warnings.showwarning = lambda *_: pipe.send("waiting")
         if maker == "replaces":
-            store = settle(path, "replace", lambda over: from_data(make(), path, overwrite=over))
+            store = settle(
+                path,
+                "replace",
+                lambda over: from_data(make(), path, if_exists="replace" if over else "error"),
+            )
         else:
             store = open_or_make(path, make)
         pipe.send(store.identity)

@@ -44,7 +44,9 @@ class Files:
 
     def load(self, features: str | None = "x.npy", labels: str | None = "labels.csv", **more):
         x, y = (None if each is None else self.folder / each for each in (features, labels))
-        return from_csv(self.folder / "edges.csv", x, y, self.folder / "s", overwrite=True, **more)
+        return from_csv(
+            self.folder / "edges.csv", x, y, self.folder / "s", if_exists="replace", **more
+        )
 
     def refuse(self, match: str, *given: Any, **more: Any) -> None:
         with refused(self.folder, match):

@@ -79,7 +79,7 @@ def test_adj_t_becomes_edge_index_as_the_error_says(tmp_path):
         names = {"torch_geometric": torch_geometric, "data": source}
         exec(str(error.value).partition(": set ")[2], names)
         with pytest.warns(UserWarning, match="left out: .*adj_t"):
-            store = from_data(source, tmp_path / "s", overwrite=True)
+            store = from_data(source, tmp_path / "s", if_exists="replace")
         made = store["a", "to", "a"] if isinstance(source, HeteroData) else store
         assert set(map(tuple, edges_of(made).T.tolist())) == edges
 

@@ -41,7 +41,7 @@ def parquet(ends, tmp_path) -> Path:
 def same_graph(store: Store, ends: np.ndarray, tmp_path: Path) -> None:
     """Check that a store's graph equals one that is sorted in memory."""
     data = Data(edge_index=torch.from_numpy(ends), num_nodes=store.num_nodes)
-    expected = gnndrive.from_data(data, tmp_path / "expected.gnn", overwrite=True)
+    expected = gnndrive.from_data(data, tmp_path / "expected.gnn", if_exists="replace")
     for name in ("indptr", "indices", "edge_id"):
         np.testing.assert_array_equal(getattr(store, name), getattr(expected, name))
 
@@ -124,7 +124,7 @@ def test_labels_and_splits_name_mapped_nodes_by_their_ids(tmp_path, named, suffi
     }  # fmt: skip
     for header in ("", "node,label\n"):
         y.write_text(header + "".join(lines))
-        store = gnndrive.from_edges(file, tmp_path / "g.gnn", overwrite=True, **given)
+        store = gnndrive.from_edges(file, tmp_path / "g.gnn", if_exists="replace", **given)
         number = {name: node for node, name in enumerate(sorted(named))}
         expected = np.full(5, -1)
         expected[[number[name] for name in labels]] = list(labels.values())
@@ -168,7 +168,7 @@ def test_kinds_of_text(tmp_path):
         ("", {"num_nodes": 3}, []),
     ):
         file.write_text(content, encoding="utf-8")
-        store = gnndrive.from_edges(file, tmp_path / "g.gnn", overwrite=True, **arguments)
+        store = gnndrive.from_edges(file, tmp_path / "g.gnn", if_exists="replace", **arguments)
         assert edges(store) == expected
 
 
@@ -249,7 +249,7 @@ def test_mapped_ids_in_text_are_compared_as_text(tmp_path, odd, place):
 
 
 def test_a_late_row_decides_the_type_of_a_column(tmp_path):
-    file, given = tmp_path / "e.csv", {"columns": ["w"], "overwrite": True}
+    file, given = tmp_path / "e.csv", {"columns": ["w"], "if_exists": "replace"}
     many = "s,t,w\n" + MANY.replace("\n", ",3\n")
     file.write_text(f"{many}0,1,0.5\n")
     weight = gnndrive.from_edges(file, tmp_path / "g.gnn", **given).array("edges/w")

@@ -192,7 +192,7 @@ def test_labels_of_several_sets(source):
         ("train_set", [0, 1, 2], np.zeros((3, 2), int)),
         ("train_set", [10, 11, 12], np.ones((3, 2), int)),
     )
-    store = source.store(overwrite=True)
+    store = source.store(if_exists="replace")
     assert store.split_names == ("train",)
     assert store.split("train").tolist() == [0, 1, 2, 10, 11, 12]
     assert store.array("nodes/y")[[2, 3, 12]].tolist() == [[0, 0], [-1, -1], [1, 1]]

@@ -273,7 +273,7 @@ def test_from_dataset_and_the_command_choose_this_importer(arrays, tmp_path, cap
         capsys.readouterr()
         assert main([*words, *more]) == 2
         assert match in capsys.readouterr().err
-    assert main([*words, "--overwrite"]) == 0
+    assert main([*words, "--if-exists", "replace"]) == 0
 
 
 # ---- what is refused

@@ -33,7 +33,7 @@ def graph(number: int) -> Data:
 
 
 def write(number: int, path: Path) -> Store:
-    return gnndrive.from_data(graph(number), path, overwrite=True)
+    return gnndrive.from_data(graph(number), path, if_exists="replace")
 
 
 @pytest.fixture

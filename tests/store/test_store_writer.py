@@ -153,7 +153,7 @@ def test_num_classes(tmp_path):
         (np.array([1, 2, 2**63], np.uint64), 0),
     ):
         graph = {"indptr": [0] * (len(y) + 1), "indices": []}
-        store = write_store(tmp_path / "s", **graph, nodes={"y": y}, overwrite=True)
+        store = write_store(tmp_path / "s", **graph, nodes={"y": y}, if_exists="replace")
         assert (store.num_classes, store.num_features) == (classes, 0)
 
 
@@ -177,7 +177,7 @@ def test_rows_of_features_that_are_not_finite_are_counted(tmp_path, dtype, monke
 def test_labels_with_gaps_are_named_with_numbers_and_remedy(tmp_path):
     """They would be trained as thousands of classes."""
     match = r"nodes/y: .*4,001 classes, .*only 3 .*torch\.unique"
-    given = {"indptr": [0] * 5, "indices": [], "overwrite": True}
+    given = {"indptr": [0] * 5, "indices": [], "if_exists": "replace"}
     for dtype in (np.int64, np.int16, np.float32):
         y = np.array([0, 4000, 1, -1]).astype(dtype)
         with pytest.warns(UserWarning, match=match):
@@ -230,7 +230,7 @@ def test_a_full_disk_is_an_error_before_writing(tmp_path, monkeypatch):
 def test_a_replacement_that_fails_leaves_the_old_store(tmp_path, monkeypatch):
     old = write_store(tmp_path / "s", **GRAPH, nodes={"y": [0, 1, 1]})
     with refused(tmp_path, "names 5"):
-        write_store(tmp_path / "s", indptr=[0, 1], indices=[5], nodes={}, overwrite=True)
+        write_store(tmp_path / "s", indptr=[0, 1], indices=[5], nodes={}, if_exists="replace")
     real = writer_module.os.rename
 
     def rename(source: Path, target: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_replacement_that_fails_leaves_the_old_store(tmp_path, monkeypatch):
 
     monkeypatch.setattr(writer_module.os, "rename", rename)
     with refused(tmp_path, None, KeyboardInterrupt):
-        write_store(tmp_path / "s", **GRAPH, nodes={}, overwrite=True)
+        write_store(tmp_path / "s", **GRAPH, nodes={}, if_exists="replace")
     assert open(tmp_path / "s").info == old.info
 
 

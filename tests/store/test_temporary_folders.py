@@ -23,7 +23,7 @@ GRAPH = {"indptr": [0, 1, 1, 3], "indices": [2, 0, 1]}
 
 
 def write(path: Path, number: int) -> None:
-    write_store(path, **GRAPH, nodes={"x": [number] * 3}, overwrite=True)
+    write_store(path, **GRAPH, nodes={"x": [number] * 3}, if_exists="replace")
 
 
 def number(path: Path) -> int:

@@ -11,8 +11,8 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges
 from gnndrive.store.importers.edge_list import is_parquet
 
-_OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "overwrite", "if_exists"}
-_OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "overwrite", "if_exists"}
+_OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "if_exists"}
+_OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "if_exists"}
 
 
 def run(

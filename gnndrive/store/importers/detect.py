@@ -7,13 +7,14 @@ from pathlib import Path
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.format import AnyDType, Progress
-from gnndrive.store.if_exists import IfExists
+from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.graphbolt import from_graphbolt
 from gnndrive.store.importers.metadata import NAME
 from gnndrive.store.importers.ogb import from_ogb
 from gnndrive.store.reader import Store
 
 
+@with_if_exists()
 def from_dataset(
     source: str | os.PathLike[str],
     path: str | os.PathLike[str],
@@ -22,7 +23,6 @@ def from_dataset(
     undirected: bool = False,
     dtype: AnyDType | None = None,
     if_exists: IfExists = "error",
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
     """Write a store from an OGB folder with `from_ogb`, or from a metadata.yaml of GraphBolt with
@@ -30,7 +30,7 @@ def from_dataset(
 
     Args:
         source: a folder with raw/ in it; or metadata.yaml, or a folder that holds one.
-        path, memory, undirected, if_exists, overwrite, progress: as for these functions.
+        path, memory, undirected, if_exists, progress: as for these functions.
         dtype: dtype of x in the store; None: float32 for OGB, the dtype in the file for GraphBolt.
 
     Returns:
@@ -49,12 +49,12 @@ def from_dataset(
             )
         return from_graphbolt(
             folder, path, memory=memory, dtype=dtype, if_exists=if_exists,
-            overwrite=overwrite, progress=progress,
+            progress=progress,
         )  # fmt: skip
     if (folder / "raw").is_dir():
         return from_ogb(
             folder, path, memory=memory, undirected=undirected,
-            dtype="float32" if dtype is None else dtype, if_exists=if_exists, overwrite=overwrite,
+            dtype="float32" if dtype is None else dtype, if_exists=if_exists,
             progress=progress,
         )  # fmt: skip
     raise ConfigError(

@@ -32,7 +32,7 @@ from gnndrive.store.importers.text import NodeNumbers
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import clear
-from gnndrive.store.writer import StoreWriter
+from gnndrive.store.writer import StoreWriter, path_exists
 
 
 @with_if_exists()
@@ -53,7 +53,6 @@ def from_edges(
     splits: SplitSpec = None,
     dtype: AnyDType = "float32",
     if_exists: IfExists = "error",
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
     """Write a store from an edge list of any length, sorted by DuckDB within `memory`.
@@ -72,7 +71,7 @@ def from_edges(
             two nodes, unless all of them are whole numbers written plainly. The ids are kept as the
             node attribute "id" (text as UTF-8 bytes, uint8 [nodes, longest]).
         num_nodes: number of nodes; None: that of features or mapped ids, or the largest id + 1.
-        features, labels, splits, dtype, if_exists, overwrite, progress: as for `from_csv`.
+        features, labels, splits, dtype, if_exists, progress: as for `from_csv`.
         undirected: add the other direction of every edge and drop repetitions.
         header: whether each text file begins with the columns' names; None: it does if no field of
             its first row is a number.
@@ -87,7 +86,7 @@ def from_edges(
     files = _files(edges)
     if undirected and columns:
         raise ConfigError("columns= are of one direction: leave out columns= or undirected=")
-    budget, store = parse_size(memory, "memory"), _checked_target(path, overwrite)
+    budget, store = parse_size(memory, "memory"), _checked_target(path, if_exists)
     edge_list = EdgeList(files, budget, store, source, target, map_ids, columns, header)
     with closing(edge_list) as found:
         table = None if features is None else open_features(Path(features))
@@ -99,7 +98,7 @@ def from_edges(
         found.refuse_above(nodes)
         chosen = _splits(splits, y, nodes, numbers)
         count = found.count_undirected() if undirected else found.count
-        with _writer(path, nodes, count, files, overwrite, progress) as writer:
+        with _writer(path, nodes, count, files, if_exists, progress) as writer:
             if table is not None:
                 reserve(writer, table, dtype_name(dtype))
             write_graph(found, writer, undirected, progress)
@@ -136,7 +135,7 @@ def _too_many(nodes: int, last: int, map_ids: bool) -> ConfigError:
     )
 
 
-def _checked_target(path: File, overwrite: bool) -> Path:
+def _checked_target(path: File, if_exists: IfExists) -> Path:
     """Check the store's path now, because the writer checks it only after the sort, and remove what
     processes that were killed have left beside it.
 
@@ -144,28 +143,26 @@ def _checked_target(path: File, overwrite: bool) -> Path:
         The path, absolute and without links.
 
     Raises:
-        ConfigError: that folder does not exist, or `path` does and `overwrite` is False.
+        ConfigError: that folder does not exist, or `path` does and is not to be replaced.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {target.parent} is not there: make it first")
     clear(target)
-    if os.path.lexists(path) and not overwrite:
-        raise ConfigError(
-            f"{path} exists: choose another path, or overwrite=True (--overwrite); "
-            'if_exists="open" (--if-exists open) opens it'
-        )
+    if os.path.lexists(path) and if_exists != "replace":
+        raise ConfigError(path_exists(path))
     return target
 
 
 def _writer(
-    path: File, nodes: int, edges: int, files: list[Path], overwrite: bool,
+    path: File, nodes: int, edges: int, files: list[Path], if_exists: IfExists,
     progress: Progress | None,
 ) -> StoreWriter:  # fmt: skip
     names = ", ".join(map(str, files))
     if not edges:
         warn_of_no_edges(names)
     made_by = f"gnndrive.from_edges({names})"
+    overwrite = if_exists == "replace"
     return StoreWriter(path, nodes, edges, made_by=made_by, overwrite=overwrite, progress=progress)
 
 

@@ -53,7 +53,6 @@ def from_graphbolt(
     dtype: AnyDType | None = None,
     made_by: str | None = None,
     if_exists: IfExists = "error",
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
     """Write a store from a dataset of GraphBolt's OnDiskDataset, before preprocessing.
@@ -70,7 +69,7 @@ def from_graphbolt(
             type need more than `memory`, DuckDB sorts them and spills beside the store.
         dtype: dtype of x in the store; "bfloat16" is allowed. None: the dtype in the file.
         made_by: a text that says how the store was made; None: a text that names the source.
-        if_exists, overwrite: as for `from_data`; a store that is opened is not compared.
+        if_exists: as for `from_data`; a store that is opened is not compared.
         progress: called as progress(what, done, total).
 
     Returns:
@@ -104,8 +103,8 @@ def from_graphbolt(
         _add_feature(dataset, entry, labels, dtype)
     default_made_by = f"gnndrive.from_graphbolt({os.fspath(source)})"
     return write_dataset(
-        dataset, path, memory=budget, made_by=made_by or default_made_by, overwrite=overwrite,
-        progress=progress,
+        dataset, path, memory=budget, made_by=made_by or default_made_by,
+        overwrite=if_exists == "replace", progress=progress,
     )  # fmt: skip
 
 

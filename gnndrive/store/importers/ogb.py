@@ -40,7 +40,6 @@ def from_ogb(
     dtype: AnyDType = "float32",
     made_by: str | None = None,
     if_exists: IfExists = "error",
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
     """Write a store from an OGB node property dataset that is downloaded and unzipped.
@@ -63,7 +62,7 @@ def from_ogb(
             edges into ogbn-mag.
         dtype: dtype of x in the store; "bfloat16" is allowed.
         made_by: a text that says how the store was made; None: a text that names the folder.
-        if_exists, overwrite: as for `from_data`; a store that is opened is not compared.
+        if_exists: as for `from_data`; a store that is opened is not compared.
         progress: called as progress(what, done, total).
 
     Returns:
@@ -96,8 +95,8 @@ def from_ogb(
         f"gnndrive.from_ogb({os.fspath(folder)}{', undirected' if undirected else ''})"
     )
     return write_dataset(
-        dataset, path, memory=budget, made_by=made_by or default_made_by, overwrite=overwrite,
-        progress=progress,
+        dataset, path, memory=budget, made_by=made_by or default_made_by,
+        overwrite=if_exists == "replace", progress=progress,
     )  # fmt: skip
 
 

@@ -69,7 +69,6 @@ def from_data(
     undirected: bool = False,
     made_by: str = "gnndrive.from_data",
     if_exists: IfExists = "error",
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
     """Write a PyG `Data` or `HeteroData` as a store.
@@ -92,7 +91,6 @@ def from_data(
         if_exists: if `path` exists, "error", "open" the store, or "replace" it. Of several
             processes with "open" or "replace" one writes; the others wait and open what it wrote.
             A store of other numbers, or other names, dtypes or row shapes, is not opened.
-        overwrite: True is the same as if_exists="replace".
         progress: called as progress(array, bytes done, bytes in all).
 
     Returns:
@@ -123,7 +121,12 @@ def from_data(
     values = _values(data, nodes, edges, others, Types.of(num_nodes, num_edges))
     found = _mask_splits(nodes, arrays) if splits is None else _by_type(splits, hetero)
     with StoreWriter(
-        path, num_nodes, num_edges, made_by=made_by, overwrite=overwrite, progress=progress
+        path,
+        num_nodes,
+        num_edges,
+        made_by=made_by,
+        overwrite=if_exists == "replace",
+        progress=progress,
     ) as writer:
         nbytes = sum(int(array.nbytes) for array in arrays.values())
         writer.reserve(writer.types.graph_bytes + nbytes)

@@ -44,7 +44,6 @@ def from_csv(
     dtype: AnyDType = "float32",
     made_by: str | None = None,
     if_exists: IfExists = "error",
-    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
     """Write a store from files.
@@ -65,7 +64,7 @@ def from_csv(
             (.npy, or text with an id a line). None: no splits.
         dtype: dtype of x in the store; "bfloat16" is allowed.
         made_by: how the store was made; None: a text that names the files.
-        if_exists, overwrite: as for `from_data`; a store that is opened is not compared.
+        if_exists: as for `from_data`; a store that is opened is not compared.
         progress: called as progress(what, bytes done, bytes in all).
 
     Returns:
@@ -88,7 +87,12 @@ def from_csv(
     files = ", ".join(os.fspath(file) for file in (edges, features, labels) if file is not None)
     made_by = made_by or f"gnndrive.from_csv({files}{', undirected' if undirected else ''})"
     with StoreWriter(
-        path, num_nodes, len(indices), made_by=made_by, overwrite=overwrite, progress=progress
+        path,
+        num_nodes,
+        len(indices),
+        made_by=made_by,
+        overwrite=if_exists == "replace",
+        progress=progress,
     ) as writer:
         if table is not None:
             reserve(writer, table, dtype_name(dtype))

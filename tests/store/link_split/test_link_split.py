@@ -148,7 +148,7 @@ def test_nodes_are_shared_and_stores_independent(store, data, tmp_path, monkeypa
     copied = split_links(store, tmp_path / "p").train
     assert os.stat(copied.path / "nodes/x.npy").st_nlink == 1
     gnndrive.from_data(Data(edge_index=torch.zeros(2, 1).long(), num_nodes=2), store.path,
-                       overwrite=True)  # fmt: skip
+                       if_exists="replace")  # fmt: skip
     for part in (train, copied):
         part.verify()
         assert torch.equal(open_links(part.path).test.tensor("x"), data.x)
@@ -379,7 +379,7 @@ def test_a_damaged_split_is_refused(store, tmp_path):
     check(folder, "split the links again", lambda: folder.symlink_to(outside))
     other = Data(edge_index=distinct(NODES, EDGES), num_nodes=NODES + 1)
     for part in ("test", "val"):
-        gnndrive.from_data(other, path / part, overwrite=True)
+        gnndrive.from_data(other, path / part, if_exists="replace")
         with pytest.raises(StoreError, match="is not a split"):
             open_links(path)
 
