@@ -8,8 +8,7 @@ from pathlib import Path
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
-from gnndrive.store.importers.graphbolt import from_graphbolt
-from gnndrive.store.importers.metadata import NAME
+from gnndrive.store.importers.graphbolt import METADATA, from_graphbolt
 from gnndrive.store.importers.ogb import from_ogb
 from gnndrive.store.reader import Store
 
@@ -41,11 +40,11 @@ def from_dataset(
         StoreError: as for these functions.
     """
     folder = Path(source)
-    if folder.suffix in (".yaml", ".yml") or (folder / NAME).is_file():
+    if folder.suffix in (".yaml", ".yml") or (folder / METADATA).is_file():
         if undirected:
             raise ConfigError(
                 "undirected (--undirected) is for an OGB folder: add the reverse edges to what "
-                f"{NAME} names, or leave it out"
+                f"{METADATA} names, or leave it out"
             )
         return from_graphbolt(
             folder, path, memory=memory, dtype=dtype, if_exists=if_exists,
@@ -58,6 +57,6 @@ def from_dataset(
             progress=progress,
         )  # fmt: skip
     raise ConfigError(
-        f"{folder} is not a dataset: give an OGB folder, which has raw/ in it, or a {NAME} of "
+        f"{folder} is not a dataset: give an OGB folder, which has raw/ in it, or a {METADATA} of "
         "GraphBolt, or its folder; for edges in a file use --edges"
     )
