@@ -60,16 +60,7 @@ def csc_from_edges(
 
 
 def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) -> None:
-    """Sort the edges of a type and write them.
-
-    Args:
-        writer: the store's writer.
-        type: the edges' type; None in a homogeneous store.
-        src, dst: as for `csc_from_edges`.
-
-    Raises:
-        ConfigError, StoreError: as `csc_from_edges` and `StoreWriter.write`.
-    """
+    """Sort the edges of a type with `csc_from_edges` and write them."""
     source, target = (writer.types.nodes[end].num_nodes for end in ends_of(type))
     indptr, indices, edge_id = csc_from_edges(src, dst, target, source)
     dtypes = "int64", index_dtype(source), index_dtype(len(edge_id))

@@ -47,14 +47,8 @@ class Dataset:
         rows: Features,
         dtype: AnyDType | None = None,
     ) -> None:
-        """Add an array.
-
-        Args:
-            group: "nodes" or "edges".
-            type: type of the nodes or edges.
-            leaf: the last part of the array's name, such as "x".
-            rows: one row for each node or edge of the type.
-            dtype: dtype in the store; None: the dtype in the file.
+        """Add an array of "nodes" or "edges" (`group`), with one row for each of the type; `leaf`
+        is the last part of its name, such as "x". dtype None: the dtype in the file.
 
         Raises:
             ConfigError: there is an array of that name already, or a store cannot hold the dtype.
@@ -75,18 +69,11 @@ def write_dataset(
     overwrite: bool,
     progress: Progress | None,
 ) -> Store:
-    """Write a store from a dataset.
+    """Write a store from a dataset and open it.
 
     Args:
-        dataset: the sources of the store's arrays.
-        path: the folder to make.
         memory: bytes for sorting the edges of a type.
-        made_by: a text that says how the store was made.
-        overwrite: replace an existing store at `path`.
         progress: called as progress(what, done, total).
-
-    Returns:
-        The open store.
 
     Raises:
         ConfigError: arguments do not fit together, or a name is not allowed in a store.
@@ -115,28 +102,14 @@ def write_dataset(
 
 
 def checked_rows(rows: Features, count: int, where: str, count_source: str) -> Features:
-    """Check the number of rows and return them.
-
-    Args:
-        rows: the rows.
-        count: number of rows that there must be.
-        where: the rows' file, for errors.
-        count_source: the file that says `count`, for errors.
-
-    Raises:
-        StoreError: the number of rows is not `count`.
-    """
+    """Return the rows; StoreError if there are not `count`, as `count_source` says."""
     if rows.shape[0] != count:
         raise wrong_count(where, rows.shape[0], count, count_source)
     return rows
 
 
 def require(path: Path) -> Path:
-    """Return the path of a file that must exist.
-
-    Raises:
-        StoreError: the file is missing.
-    """
+    """Return the path of a file; StoreError if it is missing."""
     if not path.is_file():
         raise StoreError(f"{path} is missing: fetch or unzip the dataset again")
     return path

@@ -166,11 +166,7 @@ class EdgeList:
             yield text.view(np.uint8).reshape(len(text), -1)
 
     def numbers(self, ids: Sequence[str] | npt.NDArray[Any]) -> Int64Array:
-        """The numbers of mapped nodes, int64 [n]; -1 for an id that no edge has.
-
-        Args:
-            ids: texts or whole numbers [n].
-        """
+        """The numbers of mapped nodes, int64 [n]; -1 for an id that no edge has."""
         import pyarrow
 
         whole = isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"
@@ -278,11 +274,8 @@ class EdgeList:
         """
         first = _column_name(next(iter(self._columns)))
         test = f"SELECT bool_or(starts_with(trim({first}), '#')) FROM {self._table}"
-        if self._text and self._fetch_row(test)[0] and (comment := self._late_comment()):
+        if self._text and self._fetch_row(test)[0] and (comment := _late_comment(self._files)):
             raise StoreError(comment)
-
-    def _late_comment(self) -> str:
-        return next(filter(None, map(_late_comment, self._files)), "")
 
     def _describe(self) -> dict[str, str]:
         rows = self._run(f"DESCRIBE SELECT * FROM {self._table}").fetchall()
@@ -477,7 +470,7 @@ class EdgeList:
             )
         if "Out of Memory" in text:
             return StoreError(f"{files}: sorting needs more memory: raise memory= (--memory)")
-        if self._text and (comment := self._late_comment()):
+        if self._text and (comment := _late_comment(self._files)):
             return StoreError(comment)
         where = _bad_row_group(self._files)
         return StoreError(f"{where}{files} cannot be read as edges: {text}; correct the file")
@@ -551,17 +544,18 @@ def _first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
     return 0, [], ",", '"', True
 
 
-def _late_comment(file: Path) -> str:
-    """What is wrong about a text file's first comment behind a row; "" if there is none."""
-    begun = False
-    for number, line in read_lines(file):
-        text = line.strip()
-        if begun and text.startswith("#"):
-            return (
-                f"{file}, line {number}: {text[:80]!r} is a comment behind the first edge: "
-                "remove it, or put it in quotes if it is an id"
-            )
-        begun = begun or (bool(text) and not text.startswith("#"))
+def _late_comment(files: Sequence[Path]) -> str:
+    """What is wrong about the first comment behind a row in text files; "" if there is none."""
+    for file in files:
+        begun = False
+        for number, line in read_lines(file):
+            text = line.strip()
+            if begun and text.startswith("#"):
+                return (
+                    f"{file}, line {number}: {text[:80]!r} is a comment behind the first edge: "
+                    "remove it, or put it in quotes if it is an id"
+                )
+            begun = begun or (bool(text) and not text.startswith("#"))
     return ""
 
 
@@ -593,15 +587,9 @@ def write_graph(
     """Sort the edges of a type and write indptr, indices and, unless `undirected`, edge_id.
 
     Args:
-        edges: all edges of the type.
-        writer: the store's writer.
         undirected: see `EdgeList.by_target`.
         progress: called as progress(what, done, in all), with percent while the edges are sorted
             and with edges while they are written.
-        type: the edges' type; None in a homogeneous store.
-
-    Raises:
-        StoreError: the disk is full, or a file cannot be read.
     """
     count = writer.types.edges[type]
     sources, targets = (writer.types.nodes[end].num_nodes for end in ends_of(type))

@@ -58,13 +58,7 @@ class Ends:
 
 
 class CsvEnds(Ends):
-    """Edges in CSV: a source and a target a line, no header.
-
-    Args:
-        path: the file.
-        count: number of edges that the file must have.
-        count_source: the file that says so, for errors.
-    """
+    """Edges in CSV: a source and a target a line, no header, as many as `count_source` says."""
 
     def __init__(self, path: Path, count: int, count_source: str) -> None:
         self._path, self._count_source = path, count_source
@@ -85,9 +79,6 @@ class CsvEnds(Ends):
 
 class NpyEnds(Ends):
     """Edges in an .npy file: an array [2, edges] of whole numbers, mapped.
-
-    Args:
-        path: the file.
 
     Raises:
         StoreError: the file does not hold such an array.
@@ -111,10 +102,6 @@ class NpyEnds(Ends):
 
 class NpzEnds(Ends):
     """Edges in an .npz file: an array [2, edges] of whole numbers, read as a stream.
-
-    Args:
-        path: the file; it may be compressed.
-        member: the array's name in the file.
 
     Raises:
         StoreError: the file does not hold such an array.
@@ -169,11 +156,7 @@ class NpzEnds(Ends):
 
 
 class BothWays(Ends):
-    """Each edge followed by its reverse, as OGB's add_inverse_edge writes them.
-
-    Args:
-        ends: the edges without their reverses.
-    """
+    """Each edge followed by its reverse, as OGB's add_inverse_edge writes them."""
 
     def __init__(self, ends: Ends) -> None:
         self._ends, self.where, self.count = ends, ends.where, 2 * ends.count
@@ -194,9 +177,7 @@ def write_edges(
     """Sort the edges of a type and write them.
 
     Args:
-        writer: the store's writer.
-        type: the edges' type; None in a homogeneous store.
-        ends: the edges, as many as the writer expects of their type.
+        ends: as many edges as the writer expects of their type.
         memory: bytes for sorting; if sorting needs more, DuckDB sorts and spills beside the store.
         progress: called as progress(what, edges done, edges in all).
 

@@ -11,8 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.format import AnyDType, Progress, dtype_name
@@ -28,7 +26,6 @@ from gnndrive.store.importers.tables import (
     write_features,
     write_labels,
 )
-from gnndrive.store.importers.text import NodeNumbers
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import clear
@@ -96,9 +93,15 @@ def from_edges(
         numbers = found.numbers if map_ids else None
         y = None if labels is None else read_labels(Path(labels), nodes, numbers)
         found.refuse_above(nodes)
-        chosen = _splits(splits, y, nodes, numbers)
+        chosen = resolve(splits, y, nodes, numbers)
         count = found.count_undirected() if undirected else found.count
-        with _writer(path, nodes, count, files, if_exists, progress) as writer:
+        names = ", ".join(map(str, files))
+        if not count:
+            warn_of_no_edges(names)
+        with StoreWriter(
+            path, nodes, count, made_by=f"gnndrive.from_edges({names})",
+            overwrite=if_exists == "replace", progress=progress,
+        ) as writer:  # fmt: skip
             if table is not None:
                 reserve(writer, table, dtype_name(dtype))
             write_graph(found, writer, undirected, progress)
@@ -117,14 +120,6 @@ def _files(edges: File | Sequence[File]) -> list[Path]:
         if not file.exists():
             raise StoreError(f"{file} is missing: give a file that is there")
     return files
-
-
-def _splits(
-    splits: SplitSpec, y: Labels | None, nodes: int, numbers: NodeNumbers | None
-) -> Mapping[str, Any]:
-    if splits is None:
-        return {}
-    return resolve(splits, np.arange(nodes) if y is None else y.labelled(), nodes, numbers)
 
 
 def _too_many(nodes: int, last: int, map_ids: bool) -> ConfigError:
@@ -152,18 +147,6 @@ def _checked_target(path: File, if_exists: IfExists) -> Path:
     if os.path.lexists(path) and if_exists != "replace":
         raise ConfigError(path_exists(path))
     return target
-
-
-def _writer(
-    path: File, nodes: int, edges: int, files: list[Path], if_exists: IfExists,
-    progress: Progress | None,
-) -> StoreWriter:  # fmt: skip
-    names = ", ".join(map(str, files))
-    if not edges:
-        warn_of_no_edges(names)
-    made_by = f"gnndrive.from_edges({names})"
-    overwrite = if_exists == "replace"
-    return StoreWriter(path, nodes, edges, made_by=made_by, overwrite=overwrite, progress=progress)
 
 
 def _count_nodes(

@@ -281,7 +281,6 @@ def _labels_of_all(
     """Spread the labels of some nodes over an array of all nodes.
 
     Args:
-        num_nodes: number of nodes.
         parts: node ids of a set, their labels, and the set's entry.
         budget: bytes that the array may take.
 
@@ -326,13 +325,8 @@ METADATA = "metadata.yaml"
 class Entry:
     """An object in the file, with named values.
 
-    Args:
-        fields: the object's values by name.
-        file: the metadata file.
-        what: the object's place in the file, such as "graph.nodes[0]", for errors.
-
-    Raises:
-        StoreError: `fields` is not a mapping.
+    Each method raises StoreError if the value is missing, or is not of its kind; the message names
+    the file and the object's place in it, `what`, such as "graph.nodes[0]".
     """
 
     def __init__(self, fields: Any, file: Path, what: str) -> None:
@@ -350,11 +344,7 @@ class Entry:
         return StoreError(f"{where} {problem}; correct the file")
 
     def entries(self, name: str) -> list[Entry]:
-        """The objects in the list `name`; [] if it is missing.
-
-        Raises:
-            StoreError: the value is not a list of objects.
-        """
+        """The objects in the list `name`; [] if it is missing."""
         found = self._fields.get(name)
         if found is None:
             return []
@@ -364,25 +354,13 @@ class Entry:
         return [Entry(each, self.file, f"{where}[{n}]") for n, each in enumerate(found)]
 
     def entry(self, name: str) -> Entry:
-        """The object `name` in this one.
-
-        Raises:
-            StoreError: the value is missing or not an object.
-        """
+        """The object `name` in this one."""
         if name not in self:
             raise self.error(f"has no {name!r}")
         return Entry(self._fields[name], self.file, name)
 
     def text(self, name: str, *allowed: str) -> str:
-        """The text `name`.
-
-        Args:
-            name: the value's name.
-            *allowed: the texts that are allowed; none: every text is.
-
-        Raises:
-            StoreError: the value is missing, not a text or not allowed.
-        """
+        """The text `name`, one of `allowed` if any are given."""
         found = self._fields.get(name)
         if not isinstance(found, str) or not found:
             raise self.error(f"has no {name!r} that is a text")
@@ -391,41 +369,25 @@ class Entry:
         return found
 
     def text_or_none(self, name: str) -> str | None:
-        """The text `name`; None if it is missing.
-
-        Raises:
-            StoreError: the value is not a text.
-        """
+        """The text `name`; None if it is missing."""
         return self.text(name) if name in self else None
 
     def count(self, name: str) -> int:
-        """The whole number `name`, which is at least 0.
-
-        Raises:
-            StoreError: the value is missing or not such a number.
-        """
+        """The whole number `name`, which is at least 0."""
         found = self._fields.get(name)
         if type(found) is not int or found < 0:
             raise self.error(f"has no {name!r} that is a whole number from 0")
         return found
 
     def edge_type(self) -> EdgeType:
-        """The edge type in "type", written "source:relation:target".
-
-        Raises:
-            StoreError: the value is missing or not such a text.
-        """
+        """The edge type in "type", written "source:relation:target"."""
         parts = self.text("type").split(":")
         if len(parts) != 3:
             raise self.error(f"has the type {self.text('type')!r}: say source:relation:target")
         return parts[0], parts[1], parts[2]
 
     def path(self) -> Path:
-        """The file that "path" names, in the folder of the metadata or below.
-
-        Raises:
-            StoreError: the value is missing or outside that folder, or the file is missing.
-        """
+        """The file that "path" names, in the folder of the metadata or below."""
         given = os.path.normpath(self.text("path"))
         path = self.file.parent / given
         if os.path.isabs(given) or given.startswith(".."):

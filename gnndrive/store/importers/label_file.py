@@ -51,7 +51,6 @@ def read_labels(
     """Read labels; see `from_csv` for their forms.
 
     Args:
-        path: the CSV file.
         num_nodes: number of nodes; None: the number of labels.
         node_numbers: says the numbers of the nodes that the file names by mapped ids; None: it
             names them by their numbers.

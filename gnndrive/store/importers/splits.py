@@ -15,6 +15,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.convert import ArrayLike
 from gnndrive.store.importers.features import BAD_FILE, map_npy
+from gnndrive.store.importers.label_file import Labels
 from gnndrive.store.importers.text import NodeNumbers, read_ids, read_mapped_ids, unknown_id
 
 _CHUNK = 1 << 20  # ids that are mapped at a time
@@ -46,10 +47,6 @@ SplitSpec: TypeAlias = (
 def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]:
     """Draw train, val and test from `nodes`.
 
-    Args:
-        nodes: ids to draw from, int64 [n].
-        split: the fractions and the seed.
-
     Returns:
         Disjoint sorted ids by name. Their numbers are the fractions of n, rounded; if the fractions
         add up to 1, every node is in one split.
@@ -78,14 +75,12 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
 
 
 def resolve(
-    splits: SplitSpec, labelled: Int64Array, num_nodes: int, numbers: NodeNumbers | None = None
+    splits: SplitSpec, y: Labels | None, num_nodes: int, numbers: NodeNumbers | None = None
 ) -> dict[str, ArrayLike]:
     """The ids or masks of an importer's argument `splits`, by name.
 
     Args:
-        splits: see `SplitSpec`.
-        labelled: ids of the nodes that have a label, int64 [n].
-        num_nodes: number of nodes.
+        y: the labels, because a random split draws from the nodes that have one; None: from all.
         numbers: says the numbers of the nodes that `splits` names by mapped ids; None: it names
             them by their numbers.
 
@@ -103,6 +98,7 @@ def resolve(
             )
         splits = RandomSplit(*splits[1:])
     if isinstance(splits, RandomSplit):
+        labelled = np.arange(num_nodes) if y is None else y.labelled()
         return dict(random_split(labelled, splits))
     if not isinstance(splits, Mapping):
         raise ConfigError(f"splits {splits!r}: give a RandomSplit, or ids or files by name")

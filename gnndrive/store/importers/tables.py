@@ -10,13 +10,10 @@ import os
 import warnings
 from pathlib import Path
 
-import numpy as np
-
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Int64Array
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name, index_dtype
 from gnndrive.store.if_exists import IfExists, with_if_exists
-from gnndrive.store.importers.csc import EdgeEnds, csc_from_edges, to_undirected
+from gnndrive.store.importers.csc import csc_from_edges, to_undirected
 from gnndrive.store.importers.features import Features, open_features, rows_per_chunk
 from gnndrive.store.importers.label_file import Labels, read_labels
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec, resolve
@@ -81,9 +78,14 @@ def from_csv(
     given = None if table is None else table.shape[0]
     y = None if labels is None else read_labels(Path(labels), given)
     num_nodes = given if given is not None else len(y.values) if y is not None else 0
-    labelled = np.arange(num_nodes) if y is None else y.labelled()
-    chosen = resolve(splits, labelled, num_nodes)
-    indptr, indices, edge_id = _read_graph(Path(edges), num_nodes, undirected, progress)
+    chosen = resolve(splits, y, num_nodes)
+    ends = read_edges(Path(edges), num_nodes, progress)
+    if not len(ends):
+        warn_of_no_edges(edges)
+    src, dst = ends[:, 0], ends[:, 1]
+    if undirected:
+        src, dst = to_undirected(src, dst, num_nodes)
+    indptr, indices, edge_id = csc_from_edges(src, dst, num_nodes)
     files = ", ".join(os.fspath(file) for file in (edges, features, labels) if file is not None)
     made_by = made_by or f"gnndrive.from_csv({files}{', undirected' if undirected else ''})"
     with StoreWriter(
@@ -108,24 +110,8 @@ def from_csv(
     return open_store(writer.path)
 
 
-def _read_graph(
-    path: Path, num_nodes: int, undirected: bool, progress: Progress | None
-) -> tuple[Int64Array, EdgeEnds, Int64Array]:
-    ends = read_edges(path, num_nodes, progress)
-    if not len(ends):
-        warn_of_no_edges(path)
-    src, dst = ends[:, 0], ends[:, 1]
-    if undirected:
-        src, dst = to_undirected(src, dst, num_nodes)
-    return csc_from_edges(src, dst, num_nodes)
-
-
 def warn_of_no_edges(files: object) -> None:
-    """Warn that a list of edges is empty, which is rarely meant.
-
-    Args:
-        files: the file, or the files, of the list.
-    """
+    """Warn that a list of edges is empty, which is rarely meant."""
     warnings.warn(
         f"{files} holds no edges, so no node of the store has neighbours: check the file, and "
         "whether its first line is a header (header=, --header, --no-header)",
@@ -134,11 +120,7 @@ def warn_of_no_edges(files: object) -> None:
 
 
 def reserve(writer: StoreWriter, table: Features, dtype: str) -> None:
-    """Check that the disk has room for x and the graph; labels and splits are small beside them.
-
-    Raises:
-        StoreError: the disk has less room.
-    """
+    """Check that the disk has room for x and the graph; labels and splits are small beside them."""
     x = ArrayInfo("nodes/x", dtype, table.shape, "")
     writer.reserve(x.nbytes + 24 * writer.num_nodes + 16 * writer.num_edges)
 
@@ -157,15 +139,7 @@ def write_features(
     progress: Progress | None,
     name: str = "nodes/x",
 ) -> None:
-    """Write an array of rows, chunk by chunk.
-
-    Args:
-        writer: the store's writer.
-        table: the rows.
-        dtype: dtype in the store.
-        progress: called as progress(name, bytes done, bytes in all).
-        name: the array's full name.
-    """
+    """Write an array of rows, chunk by chunk."""
     x = writer.array(name, dtype, table.shape)
     rows = rows_per_chunk(table.shape, max(x.info.storage.itemsize, table.dtype.itemsize, 4))
     for chunk in table.chunks(rows):

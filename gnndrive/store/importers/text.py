@@ -180,14 +180,8 @@ def read_counted(
 
 
 def wrong_count(path: Path | str, found: int | None, wanted: int, count_source: str) -> StoreError:
-    """The error for a file with another number of rows than it must have.
-
-    Args:
-        path: the file.
-        found: number of rows in the file; None: more than `wanted`.
-        wanted: number of rows that the file must have.
-        count_source: the file that says so.
-    """
+    """The error for a file with another number of rows than `count_source` says; found None: more
+    than `wanted`."""
     rows = f"more than {wanted}" if found is None else found
     return StoreError(
         f"{path} has {rows} rows, but {count_source} says {wanted}: one of them is damaged; "
