@@ -35,7 +35,7 @@ from gnndrive.store.importers.features import (
     rows_per_chunk,
     two_dimensional,
 )
-from gnndrive.store.importers.text import columns_of, read_numbers
+from gnndrive.store.importers.text import count_rows
 from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
 
@@ -145,8 +145,7 @@ def _edges(graph: Entry, num_nodes: dict[NodeKey, int]) -> Iterator[tuple[EdgeKe
         if entry.text("format", "csv", "numpy") == "numpy":
             yield key, NpyEnds(path)
         else:
-            count = sum(map(len, read_numbers(path, columns_of(path) and 2)))
-            yield key, CsvEnds(path, count, "the first reading of it")
+            yield key, CsvEnds(path, count_rows(path), "the first reading of it")
     if None in num_nodes and not entries:
         raise graph.error("has no 'edges'")
 

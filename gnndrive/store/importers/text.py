@@ -18,6 +18,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,16 +26,19 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int64Array
 from gnndrive.store.format import Progress
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 19
 LINE_BYTES_MAX = 1 << 24
 NodeNumbers: TypeAlias = "Callable[[Sequence[str] | npt.NDArray[Any]], Int64Array]"
 """A function of mapped ids, texts or whole numbers [n], that returns the nodes' numbers, int64 [n];
 -1 for an id that no edge has."""
 NUMBER = re.compile(r"[+\-.]?[0-9]")  # or looks like one
 
+_PACKED = {".gz": "gzip", ".zst": "zstd"}
+_BLANK = b"#", b"\n\n", b"\n\r", b"\n "  # of which a block with blank lines holds one
 _SMALL_LINES = 10_000  # a file of names or counts with more lines is refused
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
 _COMMENT = re.compile(rb" *#[^\r\n]*")
@@ -192,6 +196,18 @@ def wrong_count(path: Path | str, found: int | None, wanted: int, count_source: 
 def columns_of(path: Path) -> int:
     """Number of fields in a file's first row; 0 if the file is empty."""
     return next((len(fields) for _, fields in _rows(path)), 0)
+
+
+def count_rows(path: Path) -> int:
+    """Number of rows of a file, which are not checked."""
+    count = 0
+    for line, block in _blocks(path):
+        blank = block[:1] in b"\r\n " or any(each in block for each in _BLANK)
+        if blank:
+            count += sum(map(bool, map(split_line, _decode(block, path, line).split("\n"))))
+        else:
+            count += block.count(b"\n")
+    return count
 
 
 def line_of_row(path: Path, row: int, header: bool = False) -> int:
@@ -366,23 +382,35 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, each with the number of its first line; each line has its "\\n",
     the last one too."""
     line, rest = 1, b""
-    with _open(path) as file:
-        while block := _read(file, path):
-            if line == 1 and not rest:
-                block = block.removeprefix(codecs.BOM_UTF8)
-            cut = block.rfind(b"\n") + 1
-            if cut:
-                yield line, rest + block[:cut]
-                line += block.count(b"\n")
-                rest = b""
-            rest += block[cut:]
-            if len(rest) > LINE_BYTES_MAX:
-                raise StoreError(
-                    f"{path}, line {line}, has a line of more than {LINE_BYTES_MAX} bytes: give a "
-                    "text file, or fetch or unzip the dataset again"
-                )
+    for block in _reads(path):
+        if line == 1 and not rest:
+            block = block.removeprefix(codecs.BOM_UTF8)
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield line, rest + block[:cut]
+            line += block.count(b"\n")
+            rest = b""
+        rest += block[cut:]
+        if len(rest) > LINE_BYTES_MAX:
+            raise StoreError(
+                f"{path}, line {line}, has a line of more than {LINE_BYTES_MAX} bytes: give a "
+                "text file, or fetch or unzip the dataset again"
+            )
     if rest:
         yield line, rest + b"\n"
+
+
+def _reads(path: Path) -> Iterator[bytes]:
+    with _open(path) as file:
+        if path.suffix not in _PACKED:
+            while block := _read(file, path):
+                yield block
+            return
+        with named_limit(), ThreadPoolExecutor(1) as thread:  # unpacks the next block meanwhile
+            coming = thread.submit(_read, file, path)
+            while block := coming.result():
+                coming = thread.submit(_read, file, path)
+                yield block
 
 
 def _read(file: Any, path: Path) -> bytes:
@@ -402,7 +430,7 @@ def _open(path: Path) -> Any:
         ConfigError: pyarrow is needed for .zst and is not installed.
         StoreError: the file cannot be opened, or is a device, which may never end; a pipe is taken.
     """
-    packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    packed = _PACKED.get(path.suffix)
     try:
         if path.is_char_device():
             raise StoreError(f"{path} is a device: give a file")
