@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import PROTOCOL, ProtocolError
@@ -23,6 +24,7 @@ TEXTS_MAX = 1 << 16
 RANKS_MAX = 1024
 SHARE_MAX = 1 << 50
 NAME_MAX = 100
+_MEND = "run all processes with one version of gnndrive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,53 +89,44 @@ class BufferSettings:
         Raises:
             ProtocolError: something is missing, or of another type or size.
         """
-        if not isinstance(text, Mapping) or set(text) != set(cls.__slots__):
-            raise ProtocolError("the settings of a feature buffer are not as expected")
-        tables, policy, sweep = _texts(text["tables"]), text["policy"], text["sweep"]
+        record = Record(text, "the settings of a feature buffer", _MEND, raises=ProtocolError)
+        if set(record.fields) != set(cls.__slots__):
+            raise record.error("are not as expected")
+        whole, tables = record.whole, _texts(record, "tables")
         count = len(tables)
         return cls(
             tables=tables,
-            files=_texts(text["files"], count, count),
-            row_bytes=_numbers(text["row_bytes"], count),
-            slots=_numbers(text["slots"], count),
-            batch_rows_max=_numbers(text["batch_rows_max"], count),
-            entries_max=_numbers(text["entries_max"], count),
-            places=_number(text["places"], 1, PLACES_MAX),
-            device=_text(text["device"]),
-            layout=_text(text["layout"]),
-            policy=None if policy is None else _text(policy),
-            tiers=_texts(text["tiers"], least=1),
-            engine=_text(text["engine"]),
-            io_depth=_number(text["io_depth"], 1, IO_DEPTH_MAX),
-            block_bytes=_number(text["block_bytes"], 1, BYTES_MAX),
-            gap_bytes=_number(text["gap_bytes"], 0, BYTES_MAX),
-            extractors=_number(text["extractors"], 1, EXTRACTORS_MAX),
-            sweep=None if sweep is None else _number(sweep, 1, PLACES_MAX),
+            files=_texts(record, "files", count, count),
+            row_bytes=_numbers(record, "row_bytes", count),
+            slots=_numbers(record, "slots", count),
+            batch_rows_max=_numbers(record, "batch_rows_max", count),
+            entries_max=_numbers(record, "entries_max", count),
+            places=whole("places", 1, PLACES_MAX),
+            device=record.text("device"),
+            layout=record.text("layout"),
+            policy=record.text("policy") if record.has("policy") else None,
+            tiers=_texts(record, "tiers", least=1),
+            engine=record.text("engine"),
+            io_depth=whole("io_depth", 1, IO_DEPTH_MAX),
+            block_bytes=whole("block_bytes", 1, BYTES_MAX),
+            gap_bytes=whole("gap_bytes", 0, BYTES_MAX),
+            extractors=whole("extractors", 1, EXTRACTORS_MAX),
+            sweep=whole("sweep", 1, PLACES_MAX) if record.has("sweep") else None,
         )
 
 
-def _number(value: Any, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ProtocolError(f"{value!r} is no number from {least} to {most}")
-    return value
+def _numbers(record: Record, name: str, count: int) -> tuple[int, ...]:
+    values = record.value(name, list)
+    if len(values) != count or any(type(n) is not int or not 0 <= n <= BYTES_MAX for n in values):
+        raise record.wrong(name, f"a number for each of {count} tables")
+    return tuple(values)
 
 
-def _numbers(value: Any, count: int) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) != count:
-        raise ProtocolError(f"{value!r} is not a number for each of {count} tables")
-    return tuple(_number(each, 0, BYTES_MAX) for each in value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ProtocolError(f"{value!r} is no name")
-    return value
-
-
-def _texts(value: Any, least: int = 0, most: int = TEXTS_MAX) -> tuple[str, ...]:
-    if not isinstance(value, list) or not least <= len(value) <= most:
-        raise ProtocolError(f"{value!r} is no list of names")
-    return tuple(_text(each) for each in value)
+def _texts(record: Record, name: str, least: int = 0, most: int = TEXTS_MAX) -> tuple[str, ...]:
+    values = record.texts(name) or ()
+    if not least <= len(values) <= most:
+        raise record.wrong(name, f"a list of {least} to {most} names")
+    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, TopologyChoice
@@ -31,7 +32,6 @@ from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.pyg import labels
 from gnndrive.sampling.graph import Adjacency, graph_size, graph_sizes
 from gnndrive.sampling.topologies.base import IndicesInMemory, Topology
-from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 from gnndrive.store.types import array_name
 
@@ -238,7 +238,7 @@ def _parse(
     Raises:
         StoreError: the description does not describe them.
     """
-    top = Record(description, _WHERE, "the description", _MEND)
+    top = Record(description, _WHERE, _MEND)
     if top.text("store") != store.identity:
         raise top.error(f"is of another store than {store.path}")
     sizes = top.value("memories", list)
@@ -247,8 +247,7 @@ def _parse(
     allowed, arrays = _allowed(store), dict[str, SharedArray]()
     # Labels that are not kept here, because this process has set others.
     ignored = {nodes.name_of(labels.NAME) for nodes in store.all_nodes()} - set(allowed)
-    for place, given in enumerate(top.value("arrays", list)):
-        record = Record(given, _WHERE, f"arrays[{place}]", _MEND)
+    for record in top.each("arrays").values():
         array = _parse_array(record, sizes)
         if array.name in ignored:
             continue

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,7 +49,6 @@ _STORAGE: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("bool", *_INTEGERS, "float16", "float32", "float64")
 } | {"bfloat16": np.dtype(np.uint16)}
 _REQUIRED = ("indptr", "indices")  # of types.GRAPH
-COUNT_MAX = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +238,6 @@ def npy_header(info: ArrayInfo) -> bytes:
 def dump(info: StoreInfo) -> bytes:
     """The bytes of store.json."""
     return (json.dumps(info.own.as_dict(), indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def is_plain_text(text: str) -> bool:
-    """Whether a text may be printed: no control characters (terminals obey them), no surrogates."""
-    return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 def fits(array: ArrayInfo, types: Types) -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.convert import as_rows, is_sparse, to_storage
-from gnndrive.store.format import dtype_name, is_plain_text, storage_dtype
+from gnndrive.store.format import dtype_name, storage_dtype
 
 VALUE_BYTES_MAX = 64 << 10
 

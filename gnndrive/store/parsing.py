@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
+from gnndrive.common.checked_json import COUNT_MAX, Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.format import (
     ADDED_FORMAT,
-    COUNT_MAX,
     FORMAT,
     HETEROGENEOUS,
     HOMOGENEOUS,
@@ -21,7 +20,6 @@ from gnndrive.store.format import (
     StoreInfo,
     dump,
     fits,
-    is_plain_text,
     missing_arrays,
     storage_dtype,
 )
@@ -41,7 +39,7 @@ def parse(content: bytes, where: str) -> StoreInfo:
     Raises:
         StoreError: it is invalid, of another version of the format, or contradicts itself.
     """
-    top = Record.parse(content, where, "store.json")
+    top = Record.parse(content, where, _DAMAGED)
     if top.text("format") != FORMAT:
         raise StoreError(f"{where} does not belong to a gnndrive store: choose another folder")
     version = top.whole("version")
@@ -51,11 +49,9 @@ def parse(content: bytes, where: str) -> StoreInfo:
             f"{HETEROGENEOUS}: install the gnndrive that made the store, or import it again"
         )
     types = _parse_types(top) if version == HETEROGENEOUS else _parse_counts(top)
-    arrays = {}
-    listed = top.value("arrays", dict)
-    for name in listed:
-        record = Record(listed[name], where, f"arrays[{name!r}]")
-        arrays[name] = _parse_array(name, record, types)
+    arrays = {
+        name: _parse_array(name, record, types) for name, record in top.each("arrays", dict).items()
+    }
     info = StoreInfo(types, top.text("made_by"), arrays, _parse_values(top, types))
     _check_counts(info, where)
     return info
@@ -77,7 +73,7 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
         StoreError: it is invalid, or belongs to another store.
     """
     mend = f"remove {where}, and run the inference again that made it"
-    top = Record.parse(content, where, "the record", mend)
+    top = Record.parse(content, where, mend)
     if top.text("format") != ADDED_FORMAT or top.whole("version") != 1:
         raise top.error(f"is not of the format {ADDED_FORMAT}, version 1")
     if top.text("store") != sha256(dump(own)).hexdigest():
@@ -85,9 +81,8 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
     run = top.text("run")
     if not re.fullmatch("[0-9a-f]{16}", run):
         raise top.error("has a 'run' that is not 16 hexadecimal digits")
-    arrays, listed = {}, top.value("arrays", dict)
-    for name in listed:
-        record = Record(listed[name], where, f"arrays[{name!r}]", mend)
+    arrays = {}
+    for name, record in top.each("arrays", dict).items():
         array = replace(_parse_array(name, record, own.types), folder=f"{folder}/{run}")
         if not name.startswith("nodes/") or name in own.arrays or not fits(array, own.types):
             raise record.error("is no new attribute with one row for each node")
@@ -100,14 +95,11 @@ def _parse_counts(top: Record) -> Types:
 
 
 def _parse_types(top: Record) -> Types:
-    given = top.value("node_types", dict)
     nodes: dict[NodeKey, NodeType] = {
-        name: _parse_nodes(Record(given[name], top.where, f"node_types[{name!r}]"))
-        for name in given
+        name: _parse_nodes(record) for name, record in top.each("node_types", dict).items()
     }
     edges: dict[EdgeKey, int] = {}
-    for place, fields in enumerate(top.value("edge_types", list)):
-        record = Record(fields, top.where, f"edge_types[{place}]")
+    for record in top.each("edge_types").values():
         type: Any = tuple(record.texts("type") or ())
         if type in edges:
             raise record.error("has the 'type' of an earlier entry")
@@ -124,8 +116,7 @@ def _parse_types(top: Record) -> Types:
 
 def _parse_values(top: Record, types: Types) -> dict[NodeKey | EdgeKey, dict[str, Any]]:
     found: dict[NodeKey | EdgeKey, dict[str, Any]] = {}
-    for place, fields in enumerate(top.value("values", list) if "values" in top.fields else ()):
-        record = Record(fields, top.where, f"values[{place}]")
+    for record in top.each("values").values() if "values" in top.fields else ():
         type, name = record.fields.get("type"), record.text("name")
         if isinstance(type, list):
             type = tuple(record.texts("type") or ())
@@ -148,105 +139,6 @@ def _parse_nodes(record: Record) -> NodeType:
     if nodes.classes is not None and nodes.num_classes < len(nodes.classes):
         raise record.error("has a 'num_classes' below the number of 'classes'")
     return nodes
-
-
-def _no_constant(name: str) -> None:
-    """Refuse NaN and Infinity, for which json calls this; JSON does not allow them.
-
-    Raises:
-        ValueError: always.
-    """
-    raise ValueError(f"{name} is not a number in JSON")
-
-
-class Record:
-    """A JSON object of a stranger, whose fields are checked as they are taken.
-
-    Args:
-        fields: the object.
-        where: its file, for errors.
-        what: what it is, for errors.
-        mend: what to do about an error.
-    """
-
-    def __init__(self, fields: Any, where: str, what: str, mend: str = _DAMAGED) -> None:
-        self.where, self.what, self.mend = where, what, mend
-        if not isinstance(fields, dict):
-            raise self.error("is not an object")
-        self.fields = fields
-
-    @classmethod
-    def parse(cls, content: bytes, where: str, what: str, mend: str = _DAMAGED) -> Record:
-        """The object that a file of JSON holds.
-
-        Raises:
-            StoreError: it is invalid.
-        """
-        try:
-            document = json.loads(content.decode(), parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"{where} is not valid JSON ({error}): {mend}") from None
-        return cls(document, where, what, mend)
-
-    def inner(self, key: str) -> Record:
-        """The object in a field.
-
-        Raises:
-            StoreError: the field is missing, or no object.
-        """
-        return Record(self.value(key, dict), self.where, key, self.mend)
-
-    def error(self, problem: str) -> StoreError:
-        """The error for a problem of this object; `problem` follows its name."""
-        return StoreError(f"{self.where}: {self.what} {problem}; {self.mend}")
-
-    def value(self, key: str, kind: type) -> Any:
-        """A field of exactly this type.
-
-        Raises:
-            StoreError: it is missing, or of another type.
-        """
-        if key not in self.fields:
-            raise self.error(f"has no {key!r}")
-        value = self.fields[key]
-        if type(value) is not kind:  # not isinstance, because True is an int
-            raise self.error(f"has a {key!r} that is not {kind.__name__}")
-        return value
-
-    def whole(self, key: str) -> int:
-        """A whole number from 0 to `COUNT_MAX` - 1.
-
-        Raises:
-            StoreError: the field is missing, or no such number.
-        """
-        value: int = self.value(key, int)
-        if not 0 <= value < COUNT_MAX:
-            raise self.error(f"has a {key!r} out of range")
-        return value
-
-    def text(self, key: str) -> str:
-        """A text that may be printed.
-
-        Raises:
-            StoreError: the field is missing, or no such text.
-        """
-        value: str = self.value(key, str)
-        if not is_plain_text(value):
-            raise self.error(f"has a {key!r} with control characters in it")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...] | None:
-        """Texts that may be printed; None: the field is null.
-
-        Raises:
-            StoreError: the field is missing, or no list of such texts.
-        """
-        if key in self.fields and self.fields[key] is None:
-            return None
-        values = self.value(key, list)
-        if not all(isinstance(value, str) and is_plain_text(value) for value in values):
-            raise self.error(f"has {key!r} that are not all printable text")
-        return tuple(values)
 
 
 def _parse_array(name: str, record: Record, types: Types) -> ArrayInfo:

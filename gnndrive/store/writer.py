@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.small_files import fsync_folder, write_all
 from gnndrive.common.io.write_errors import FULL, free_bytes
@@ -36,7 +37,6 @@ from gnndrive.store.format import (
     dtype_name,
     dump,
     fits,
-    is_plain_text,
     missing_arrays,
 )
 from gnndrive.store.own_names import warn_own_names

@@ -163,7 +163,7 @@ def refusal(serving: Serving, asked: Hello) -> str:
         ({"slots": (NODES + 1,)}, f"or not {NODES + 1} rows of it"),
         ({"files": ("derived/x/0123456789abcdef/nodes/x.npy",)}, "nodes/x of "),
         ({"row_bytes": (80,)}, "was replaced since this process opened the store: open it again"),
-        ({"files": ()}, "is no list of names"),
+        ({"files": ()}, "files is [], and has to be a list of 1 to 1 names"),
         ({"tables": ("nodes/y",)}, "the store has no table 'nodes/y'"),
         ({"topology": "../x"}, "no topology is called '../x'"),
         ({"layout": "../x"}, "no layout is called '../x'"),

@@ -111,7 +111,7 @@ def test_a_damaged_record_is_refused(store, rows):
         (lambda top: top.update(version=2), "not of the format"),
         (lambda top: top.update(store="0" * 64), "another store"),
         (lambda top: top.update(run="../../etc/passwd"), "16 hexadecimal"),
-        (lambda top: top.update(arrays=[]), "not dict"),
+        (lambda top: top.update(arrays=[]), "arrays is .*, and has to be an object"),
         (lambda top: top["arrays"]["nodes/h"].update(shape=[3, 20]), "bytes"),
         (lambda top: top["arrays"]["nodes/h"].update(shape=[20, 40]), "one row for each"),
         (renamed("nodes/x"), "no new attribute"),

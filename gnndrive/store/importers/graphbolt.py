@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, NodeKey
@@ -91,12 +92,12 @@ def from_graphbolt(
     """
     budget = parse_size(memory, "memory")
     top = read_metadata(Path(source))
-    if "graph" not in top and "graph_topology" in top:
+    if not top.has("graph") and top.has("graph_topology"):
         raise StoreError(
-            f"{top.file} belongs to a preprocessed dataset, whose graph is a pickle: give the "
+            f"{top.where} belongs to a preprocessed dataset, whose graph is a pickle: give the "
             "metadata.yaml in the folder above it"
         )
-    graph = top.entry("graph")
+    graph = top.inner("graph")
     num_nodes = _nodes(graph)
     dataset = Dataset(num_nodes, dict(_edges(graph, num_nodes)))
     labels = _add_task(dataset, top, budget)
@@ -120,7 +121,7 @@ def _nodes(graph: Entry) -> dict[NodeKey, int]:
         name = entry.text_or_none("type")
         if name in found or (name is None and len(entries) > 1):
             raise entry.error("has no 'type' of its own")
-        found[name] = entry.count("num")
+        found[name] = entry.whole("num")
     if not found:
         raise graph.error("has no 'nodes'")
     return found
@@ -131,7 +132,7 @@ def _edges(graph: Entry, num_nodes: dict[NodeKey, int]) -> Iterator[tuple[EdgeKe
     seen: set[EdgeKey] = set()
     for entry in entries:
         key: EdgeKey = None if None in num_nodes else entry.edge_type()
-        if None in num_nodes and "type" in entry:
+        if None in num_nodes and entry.has("type"):
             raise entry.error("has a 'type', but the nodes have none")
         if key in seen:
             raise entry.error("has no 'type' of its own")
@@ -180,7 +181,9 @@ def _add_feature(
             raise entry.error(f"has the {domain} type {key!r}, but the nodes have no types")
         known = ", ".join(map(str, counts))
         raise entry.error(f"has the {domain} type {key!r}, but the types are {known}")
-    rows = checked_rows(_open(entry), counts[key], str(entry.path()), f"{entry.file.name}'s graph")
+    rows = checked_rows(
+        _open(entry), counts[key], str(entry.path()), f"{os.path.basename(entry.where)}'s graph"
+    )
     if name == "feat":
         leaf, wanted = ("x", dtype) if domain == "node" else ("edge_attr", None)
         dataset.add(f"{domain}s", key, leaf, two_dimensional(rows), wanted)
@@ -200,13 +203,13 @@ def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
     of_nodes = [task for task in tasks if task not in links]
     for task in links:
         warnings.warn(
-            f"{task.file}: {_title(task)} is left out, because a store's splits are of nodes and "
+            f"{task.where}: {_title(task)} is left out, because a store's splits are of nodes and "
             "this task is of links; give its seed edges to a LinkNeighborLoader yourself",
             stacklevel=3,
         )
     for task in of_nodes[1:]:
         warnings.warn(
-            f"{task.file}: {_title(task)} is left out, because a store has one set of splits; it "
+            f"{task.where}: {_title(task)} is left out, because a store has one set of splits; it "
             f"is that of {_title(of_nodes[0])}",
             stacklevel=3,
         )
@@ -230,7 +233,7 @@ def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
 
 def _title(task: Entry) -> str:
     name = task.text_or_none("name")
-    return f"{task.what} ({name})" if name else task.what
+    return f"{task.place} ({name})" if name else task.place
 
 
 def _is_link_task(task: Entry) -> bool:
@@ -251,7 +254,7 @@ def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Feature
     left_out = [name for name in data if name not in (*_SEEDS, *_LABELS)]
     if left_out:
         warnings.warn(
-            f"{entry.file}: {entry.what} has data other than seeds and labels; left out: "
+            f"{entry.where}: {entry.place} has data other than seeds and labels; left out: "
             f"{', '.join(left_out)}",
             stacklevel=4,
         )
@@ -321,74 +324,40 @@ def _labels_of_all(
 METADATA = "metadata.yaml"
 
 
-class Entry:
-    """An object in the file, with named values.
-
-    Each method raises StoreError if the value is missing, or is not of its kind; the message names
-    the file and the object's place in it, `what`, such as "graph.nodes[0]".
-    """
-
-    def __init__(self, fields: Any, file: Path, what: str) -> None:
-        self.file, self.what = file, what
-        if not isinstance(fields, dict):
-            raise self.error("is not a list of names and values")
-        self._fields = fields
-
-    def __contains__(self, name: object) -> bool:
-        return self._fields.get(name) is not None
-
-    def error(self, problem: str) -> StoreError:
-        """An error that names the file and this object's place in it."""
-        where = self.file if self.what == METADATA else f"{self.file}: {self.what}"
-        return StoreError(f"{where} {problem}; correct the file")
+class Entry(Record):
+    """An object in the file; what is null counts as absent."""
 
     def entries(self, name: str) -> list[Entry]:
-        """The objects in the list `name`; [] if it is missing."""
-        found = self._fields.get(name)
-        if found is None:
-            return []
-        if not isinstance(found, list):
-            raise self.error(f"has a {name!r} that is not a list")
-        where = f"{self.what}.{name}" if self.what != METADATA else name
-        return [Entry(each, self.file, f"{where}[{n}]") for n, each in enumerate(found)]
-
-    def entry(self, name: str) -> Entry:
-        """The object `name` in this one."""
-        if name not in self:
-            raise self.error(f"has no {name!r}")
-        return Entry(self._fields[name], self.file, name)
+        """The objects in the list `name`; [] if it is absent."""
+        return list(self.each(name).values()) if self.has(name) else []
 
     def text(self, name: str, *allowed: str) -> str:
-        """The text `name`, one of `allowed` if any are given."""
-        found = self._fields.get(name)
-        if not isinstance(found, str) or not found:
-            raise self.error(f"has no {name!r} that is a text")
-        if allowed and found not in allowed:
-            raise self.error(f"has the {name} {found!r}, which is not one of {', '.join(allowed)}")
+        """The text `name`, which is not empty.
+
+        Args:
+            name: the value's name.
+            *allowed: the texts that are allowed; none: every text is.
+        """
+        found = super().text(name)
+        if not found or (allowed and found not in allowed):
+            raise self.wrong(name, f"one of {', '.join(allowed)}" if allowed else "a text")
         return found
 
     def text_or_none(self, name: str) -> str | None:
-        """The text `name`; None if it is missing."""
-        return self.text(name) if name in self else None
-
-    def count(self, name: str) -> int:
-        """The whole number `name`, which is at least 0."""
-        found = self._fields.get(name)
-        if type(found) is not int or found < 0:
-            raise self.error(f"has no {name!r} that is a whole number from 0")
-        return found
+        """The text `name`; None if it is absent."""
+        return self.text(name) if self.has(name) else None
 
     def edge_type(self) -> EdgeType:
         """The edge type in "type", written "source:relation:target"."""
         parts = self.text("type").split(":")
         if len(parts) != 3:
-            raise self.error(f"has the type {self.text('type')!r}: say source:relation:target")
+            raise self.wrong("type", "source:relation:target")
         return parts[0], parts[1], parts[2]
 
     def path(self) -> Path:
-        """The file that "path" names, in the folder of the metadata or below."""
+        """The file that "path" names, in the folder of the metadata or below; it is there."""
         given = os.path.normpath(self.text("path"))
-        path = self.file.parent / given
+        path = Path(self.where).parent / given
         if os.path.isabs(given) or given.startswith(".."):
             raise self.error(
                 f"names {given!r}, which is not in the folder of the metadata: move it there"
@@ -432,4 +401,4 @@ def read_metadata(source: Path) -> Entry:
         raise StoreError(f"{file}{line}: {problem}; correct the file") from None
     except Exception as error:  # PyYAML passes on what its constructors of numbers and dates raise
         raise StoreError(f"{file}: {error}; correct the file") from None
-    return Entry(content, file, METADATA)
+    return Entry(content, str(file), "correct the file")

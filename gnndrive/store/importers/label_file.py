@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
-from gnndrive.store.format import is_plain_text
 from gnndrive.store.importers.text import (
     NodeNumbers,
     is_whole,

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.checked_json import COUNT_MAX, Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.io.hashing import hash_file
@@ -21,8 +22,7 @@ from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import refusal
 from gnndrive.common.records import TableFile
 from gnndrive.store.files import open_plain, read_plain
-from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
-from gnndrive.store.parsing import Record
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
 
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
 _NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
@@ -71,13 +71,8 @@ class LayoutArray:
 def parse_arrays(top: Record, groups: Sequence[str]) -> dict[str, LayoutArray]:
     """The arrays that a layout's json lists, which may come from a stranger; the first part of each
     name is one of `groups`."""
-    listed = top.value("arrays", dict)
-    return {
-        name: _parse_array(
-            name, Record(fields, top.where, f"arrays[{name!r}]", top.mend), groups
-        )
-        for name, fields in listed.items()
-    }  # fmt: skip
+    listed = top.each("arrays", dict)
+    return {name: _parse_array(name, record, groups) for name, record in listed.items()}
 
 
 def _parse_array(name: str, record: Record, groups: Sequence[str]) -> LayoutArray:

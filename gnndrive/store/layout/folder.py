@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self
 
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import has_no_locks, is_free, remove_if_free, try_lock
 from gnndrive.common.io.small_files import PART, fsync_folder, write_whole
@@ -30,7 +31,6 @@ from gnndrive.common.io.write_errors import write_failure
 from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.layout.kind import Info, LayoutKind, LayoutSettings
-from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 from gnndrive.store.temporary_folders import size_of
 
@@ -268,7 +268,7 @@ class UnfinishedLayout:
         name = self.kind.record
         try:
             content = read_plain(self.path, name, JSON_BYTES_MAX)
-            top = Record.parse(content, str(self.path / name), name, self.kind.mend)
+            top = Record.parse(content, str(self.path / name), self.kind.mend)
             return self.kind.settings(top.inner("settings"))
         except (OSError, StoreError):
             return None

@@ -17,11 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import StoreError
 from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.layout.arrays import LayoutArray, read_bytes
 from gnndrive.store.opened_folder import OpenedFolder
-from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
 
@@ -185,7 +185,7 @@ class LayoutKind(ABC, Generic[Info]):
         Raises:
             StoreError: it is invalid, of another version of the format, or contradicts itself.
         """
-        top = Record.parse(content, where, self.json, self.mend)
+        top = Record.parse(content, where, self.mend)
         if top.text("format") != self.format:
             raise StoreError(f"{where} does not belong to {self.called}: choose another folder")
         if top.whole("version") != self.version:

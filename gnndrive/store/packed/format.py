@@ -27,11 +27,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gnndrive.common.checked_json import COUNT_MAX, Record
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import COUNT_MAX, ArrayInfo, index_dtype
+from gnndrive.store.format import ArrayInfo, index_dtype
 from gnndrive.store.layout.arrays import LayoutArray, parse_arrays
 from gnndrive.store.layout.kind import LayoutKind, digest_of
 from gnndrive.store.packed.sections import (
@@ -42,7 +43,6 @@ from gnndrive.store.packed.sections import (
     aligned,
     parse_schema,
 )
-from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
 FORMAT, VERSION = "gnndrive-pack", 1

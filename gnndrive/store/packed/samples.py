@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES
 from gnndrive.common.io.small_files import PART, fsync_folder, write_all, write_whole
@@ -64,7 +65,6 @@ from gnndrive.store.packed.sections import (
     aligned,
     parse_schema,
 )
-from gnndrive.store.parsing import Record
 from gnndrive.store.types import Types
 
 SCHEMA_JSON = "schema.json"  # of an unfinished pack; pack.json has it in a finished one
@@ -407,7 +407,7 @@ def load_schema(root: Path) -> Schema | None:
         document = json.loads(read_plain(root, SCHEMA_JSON, JSON_BYTES_MAX))
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{where} cannot be read ({error}): remove the folder") from None
-    return parse_schema(Record(document, where, "the schema", "remove the folder, and pack again"))
+    return parse_schema(Record(document, where, "remove the folder, and pack again"))
 
 
 def read_index(root: Path, batches: int, columns: int) -> Int64Array:

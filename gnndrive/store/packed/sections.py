@@ -42,11 +42,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gnndrive.common.array_pool import Allocate
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int32Array, Int64Array, NodeKey
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import storage_dtype
-from gnndrive.store.parsing import Record
 from gnndrive.store.types import folder
 
 RECORD_ALIGN, SECTION_ALIGN = 4096, 64
@@ -174,8 +174,7 @@ def parse_schema(record: Record) -> Schema:
     if form not in FORMS:
         raise record.error("has a 'form' that is none")
     sections = []
-    for fields in record.value("sections", list):
-        section = Record(fields, record.where, "a section", record.mend)
+    for section in record.each("sections").values():
         shape = section.value("shape", list)
         whole = all(type(size) is int and -1 <= size < 1 << 31 and size for size in shape)
         if not whole or len(shape) > 2 or shape.count(-1) != 1:

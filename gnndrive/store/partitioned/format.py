@@ -31,12 +31,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.store.format import ArrayInfo, index_dtype
 from gnndrive.store.layout.arrays import LayoutArray, parse_arrays
 from gnndrive.store.layout.kind import LayoutKind, digest_of
-from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
 FORMAT, VERSION = "gnndrive-partition", 2

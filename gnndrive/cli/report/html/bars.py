@@ -191,7 +191,7 @@ def _took(run: Part) -> float:
 def _fastest(runs: Sequence[Part]) -> list[str]:
     """Which one is the fastest, and by how much; those with other batches are set apart."""
     ran = [run for run in runs if not run.has("failed")]
-    alike = sorted((run for run in ran if run.content.get("same_batches") is not False), key=_took)
+    alike = sorted((run for run in ran if run.fields.get("same_batches") is not False), key=_took)
     says = []
     if len(alike) > 1:
         first, second = alike[:2]
@@ -224,7 +224,7 @@ def _bar(run: Part) -> Bar:
             ("hit_share", share, "hits"),
         ) if run.has(name)
     ]  # fmt: skip
-    if run.content.get("same_batches") is False:
+    if run.fields.get("same_batches") is False:
         about.append("other batches than the first strategy's")
     if run.text("bound_by"):
         about.append(f"bound by {run.text('bound_by')}")
@@ -234,7 +234,7 @@ def _bar(run: Part) -> Bar:
 
 
 def _row(run: Part) -> tuple[str, ...]:
-    failed, same = run.text("failed"), run.content.get("same_batches")
+    failed, same = run.text("failed"), run.fields.get("same_batches")
     return (
         _name(run), run.text("paper"), seconds(run.number_or_none("seconds_per_batch")),
         _range(_ends(run)),

@@ -160,7 +160,7 @@ def _first_figures(run: Part) -> list[tuple[str, str]]:
     accuracies = [epoch.part("accuracy") for epoch in run.parts("epochs")[-1:]]
     return found + [
         (f"{split} accuracy", share(last.number(split)))
-        for last in accuracies for split in last.content if last.has(split)
+        for last in accuracies for split in last.fields if last.has(split)
     ]  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def _epochs(run: Part) -> str:
     """The epochs' results as a table; empty: there are none."""
     epochs = run.parts("epochs")
     accuracies = [each.part("accuracy") for each in epochs]
-    splits = sorted({split for each in accuracies for split in each.content})
+    splits = sorted({split for each in accuracies for split in each.fields})
     rows = []
     for number, (each, accuracy) in enumerate(zip(epochs, accuracies, strict=True), 1):
         of_splits = [share(accuracy.number_or_none(split)) for split in splits]

@@ -1,19 +1,17 @@
-"""`read_run` reads a RUN.json; `Part` is an object in it, whose values are checked when asked for.
+"""`read_run` reads a RUN.json, which may come from a stranger or from a later gnndrive.
 
-A file may come from a stranger or from a later gnndrive: unknown keys are ignored, and a value of
-the wrong kind is a ConfigError that says where it is.
+Unknown keys are ignored; a value of the wrong kind is a ConfigError that says where it is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gnndrive.cli.report.html.values import over
 from gnndrive.cli.report.text import LOOKED_UP, looked_up
+from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError
 
 MADE_BY = (
@@ -28,80 +26,38 @@ SECTIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """An object of a file; `place` is the file and the keys that lead to it.
-
-    A value that is not what it has to be is a ConfigError that names its place.
-    """
-
-    content: Mapping[str, Any]
-    place: str
-
-    def has(self, name: str) -> bool:
-        """Whether there is an entry that is not null."""
-        return self.content.get(name) is not None
+class Part(Record):
+    """An object of a file. What is null counts as absent; texts may have any characters."""
 
     def number(self, name: str) -> float:
-        """A number from 0 to `NUMBER_MAX` that has to be there."""
-        value = self.content.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self._refuse(name, "a number")
-        if not 0 <= value <= NUMBER_MAX:  # also if it is nan
-            self._refuse(name, f"a number from 0 to {NUMBER_MAX:g}")
+        """A number that has to be there, from 0 to `NUMBER_MAX`."""
+        value: Any = self.fields.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value <= NUMBER_MAX:  # also if it is nan
+            raise self.wrong(name, f"a number from 0 to {NUMBER_MAX:g}")
         return float(value)
 
     def number_or_none(self, name: str) -> float | None:
-        """A number; None: it is absent or null."""
+        """A number; None: it is absent."""
         return self.number(name) if self.has(name) else None
 
     def numbers(self, name: str) -> list[float]:
         """A list of numbers, empty if it is absent."""
-        values = self._list(name)
-        each = Part({str(number): value for number, value in enumerate(values)}, self._at(name))
-        return [each.number(number) for number in each.content]
+        values = self.value(name, list) if self.has(name) else []
+        each = self.inside(name, {str(number): value for number, value in enumerate(values)})
+        return [each.number(number) for number in each.fields]
 
     def text(self, name: str, default: str = "") -> str:
         """A text, or `default` if it is absent."""
-        if not self.has(name):
-            return default
-        value = self.content[name]
-        if not isinstance(value, str):
-            self._refuse(name, "a text")
-        return value
+        return str(self.value(name, str)) if self.has(name) else default
 
     def part(self, name: str) -> Part:
         """An object, without entries if it is absent."""
-        value = self.content[name] if self.has(name) else {}
-        if not isinstance(value, dict):
-            self._refuse(name, "an object")
-        return Part(value, self._at(name))
+        return self.inner(name) if self.has(name) else self.inside(name, {})
 
     def parts(self, name: str) -> list[Part]:
         """A list of objects, empty if it is absent."""
-        found = []
-        for number, value in enumerate(self._list(name)):
-            if not isinstance(value, dict):
-                self._refuse(name, "a list of objects")
-            found.append(Part(value, f"{self._at(name)}[{number}]"))
-        return found
-
-    def _list(self, name: str) -> list[Any]:
-        value = self.content.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            self._refuse(name, "a list")
-        return value
-
-    def _at(self, name: str) -> str:
-        return f"{self.place}.{name}" if ": " in self.place else f"{self.place}: {name}"
-
-    def _refuse(self, name: str, what: str) -> NoReturn:
-        value = repr(self.content.get(name))
-        said = f"{value[:40]}…" if len(value) > 40 else value
-        is_there = f"is {said}" if self.has(name) else "is missing"
-        raise ConfigError(f"{self._at(name)} {is_there}, and has to be {what}: {MADE_BY}")
+        return list(self.each(name).values()) if self.has(name) else []
 
 
 def read_run(path: Path) -> Part:
@@ -126,7 +82,7 @@ def read_run(path: Path) -> Part:
             f"{path} has nothing to show, no {', '.join(SECTIONS[1:-1])} and no {SECTIONS[-1]}: "
             f"{MADE_BY}"
         )
-    return Part(content, str(path))
+    return Part(content, str(path), MADE_BY, raises=ConfigError)
 
 
 def rows_looked_up(run: Part) -> float:
