@@ -69,8 +69,7 @@ from gnndrive.plan.costs import BYTE_S, REQUEST_S
 from gnndrive.plan.replay import Counts, Run, replay
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.format import index_dtype
-from gnndrive.store.node_scores import out_degrees
-from gnndrive.store.row_classes import row_classes
+from gnndrive.store.row_classes import out_degrees, row_classes
 
 OPTIMUM, PINNED = "optimum", "pinned"
 ASSUMED = DiskCost(REQUEST_S, BYTE_S, 128, "assumed", "", DiskIdentity("", "", "", ""), ())

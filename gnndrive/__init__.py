@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
     from gnndrive.pyg.sampler import NeighborSampler
     from gnndrive.sampling.labor import Labor
-    from gnndrive.store.arrays import write_store
     from gnndrive.store.importers import (
         from_csv,
         from_data,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from gnndrive.store.link_split import open_links, split_links
     from gnndrive.store.partitioned.partition import partition
     from gnndrive.store.reader import Store, open
-    from gnndrive.store.writer import StoreWriter
+    from gnndrive.store.writer import StoreWriter, write_store
     from gnndrive.strategies.packs.pack import pack
 
 import_module("gnndrive.common")  # refuses other systems than Linux
@@ -100,14 +99,13 @@ _MODULES = {
     "strategies.packs.pack": ("pack",),
     "pyg.sampler": ("NeighborSampler",),
     "sampling.labor": ("Labor",),
-    "store.arrays": ("write_store",),
     "store.importers": (
         "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "open_or_make",
     ),
     "store.link_split": ("open_links", "split_links"),
     "store.partitioned.partition": ("partition",),
     "store.reader": ("Store", "open"),
-    "store.writer": ("StoreWriter",),
+    "store.writer": ("StoreWriter", "write_store"),
 }  # fmt: skip
 
 _GONE = {

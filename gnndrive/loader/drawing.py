@@ -28,8 +28,7 @@ from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import Bounds, Sampler
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.store.access_traces import load_trace, save_trace
-from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
+from gnndrive.store.cache import entry_key, load_entry, load_trace, save_entry, save_trace
 from gnndrive.store.format import Progress
 from gnndrive.store.reader import Store
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gnndrive.common.records import Int64Array
+from gnndrive.pyg.conversions import select
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+    from gnndrive.store.views import StoredEdges, StoredNodes
+
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import SamplerOutput
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.common.array_pool import Allocate
@@ -18,7 +29,6 @@ from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.common.records import (
     EdgeKey,
     Int32Array,
-    Int64Array,
     NodeKey,
     Sample,
     Seeds,
@@ -26,8 +36,6 @@ from gnndrive.common.records import (
 )
 from gnndrive.pyg import labels
 from gnndrive.pyg.attributes import Attributes
-from gnndrive.pyg.described import describe
-from gnndrive.pyg.set_here import SetHere
 from gnndrive.store.feature_tables import NODE_FEATURES, FeatureTable, feature_tables
 from gnndrive.store.format import torch_dtype
 
@@ -391,3 +399,96 @@ def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
     wide: Int64Array = empty(len(numbers), np.int64)
     wide[:] = numbers
     return wide
+
+
+BINARY = ("edge_label_index", "edge_label", "edge_label_time")
+TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
+"""Names of the metadata of PyG's edge samplers after the input_id: binary, and for triplets."""
+
+
+def describe(batch: Any, seeds: Seeds, output: Any) -> None:
+    """Add to a batch the attributes of a sampler's output.
+
+    Args:
+        batch: a Data or HeteroData; it is changed.
+        seeds: the batch's seeds.
+        output: PyG's SamplerOutput or HeteroSamplerOutput.
+    """
+    of_graph = {
+        "batch": output.batch,
+        "num_sampled_nodes": output.num_sampled_nodes,
+        "num_sampled_edges": output.num_sampled_edges,
+    }
+    if isinstance(output, SamplerOutput):
+        if output.orig_row is not None and output.orig_col is not None:
+            batch._orig_edge_index = torch.stack([output.orig_row, output.orig_col])
+        _set_or_delete(batch, of_graph | _of_seeds(seeds, output.metadata))
+        return
+    for name, by_type in of_graph.items():
+        batch.set_value_dict(name, by_type or {})
+    if output.orig_row is not None and output.orig_col is not None:
+        for type, row in output.orig_row.items():
+            batch[type]._orig_edge_index = torch.stack([row, output.orig_col[type]])
+    values = _of_seeds(seeds, output.metadata)
+    if "src_index" not in values:
+        _set_or_delete(batch[seeds.type], values)
+        return
+    assert isinstance(seeds.type, tuple)
+    source, _, target = seeds.type
+    batch[seeds.type].input_id = values["input_id"]
+    _set_or_delete(batch[source], {name: values[name] for name in ("src_index", "seed_time")})
+    of_target = ("dst_pos_index", "dst_neg_index", "seed_time")
+    _set_or_delete(batch[target], {name: values[name] for name in of_target})
+
+
+def _of_seeds(seeds: Seeds, metadata: Any) -> dict[str, Any]:
+    """The attributes of a batch's seeds, from the metadata of a sampler's output."""
+    values = {"input_id": metadata[0]}
+    if not seeds.of_edges:
+        return values | {"seed_time": metadata[1], "batch_size": len(metadata[0])}
+    names = BINARY if len(metadata) == len(BINARY) + 1 else TRIPLET
+    return values | dict(zip(names, metadata[1:], strict=True))
+
+
+def _set_or_delete(storage: Data | Any, values: dict[str, Any]) -> None:
+    """Set attributes; if a value is None, delete the store's attribute of that name, because its
+    meaning is another one."""
+    for name, value in values.items():
+        if value is not None:
+            storage[name] = value
+        elif name in storage:
+            del storage[name]
+
+
+class SetHere:
+    """What was set on a store when this object was made, and its values of the whole graph.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        views = (*store.all_nodes(), *store.all_edges())
+        self._rows = {each.name_of(""): each.attached(each.group) for each in views}
+        self._whole: dict[Any, dict[str, Any]] = {None: store.unsliced()}
+        if store.is_hetero:
+            self._whole |= {each.type: each.unsliced() for each in views}
+
+    def describe(self, batch: Any) -> None:
+        """Add to a batch the attributes that have no rows of nodes or edges."""
+        for type, values in self._whole.items():
+            storage = batch if type is None else batch[type]
+            for name, value in values.items():
+                setattr(storage, name, value)
+
+    def join(self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array) -> None:
+        """Add the rows of a batch's nodes or edges of a type.
+
+        Args:
+            storage: the part of the batch that has them.
+            view: the type.
+            number: node ids or original edge numbers, int64 [n].
+        """
+        for name, (value, dim) in self._rows[view.name_of("")].items():
+            at = torch.from_numpy(number).to(value.device)
+            storage[name] = select(value, dim, at)

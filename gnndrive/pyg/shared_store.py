@@ -27,8 +27,7 @@ from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, TopologyChoice
-from gnndrive.common.shared_arrays import ALIGNED, SharedArray, SharedArrays
-from gnndrive.common.shared_memory import SharedMemory
+from gnndrive.common.shared_memory import ALIGNED, SharedArray, SharedArrays, SharedMemory
 from gnndrive.pyg import labels
 from gnndrive.sampling.graph import Adjacency, graph_size, graph_sizes
 from gnndrive.sampling.topologies.base import IndicesInMemory, Topology

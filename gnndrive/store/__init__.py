@@ -1,11 +1,9 @@
 """Stores: a graph and its features as a folder of plain .npy files; format.py describes them."""
 
-from gnndrive.store.array_writer import ArrayWriter
-from gnndrive.store.arrays import write_store
 from gnndrive.store.format import ArrayInfo, Progress, StoreInfo
 from gnndrive.store.reader import Store, open
 from gnndrive.store.views import StoredEdges, StoredNodes
-from gnndrive.store.writer import StoreWriter
+from gnndrive.store.writer import ArrayWriter, StoreWriter, write_store
 
 __all__ = [
     "ArrayInfo",

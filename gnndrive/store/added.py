@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.io.small_files import replace_file
@@ -93,12 +92,7 @@ def write_added(
         "arrays": {array.name: replace(array, folder="").as_dict() for array in arrays},
     }
     content = (json.dumps(record, indent=1) + "\n").encode()
-
-    def write(file: BinaryIO) -> None:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(content)
-
-    replace_file(folder / DERIVED / f"{name}.json", write)
+    replace_file(folder / DERIVED / f"{name}.json", lambda file: file.write(content), 0o644)
 
 
 def added_names(folder: Path) -> list[str]:

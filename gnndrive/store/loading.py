@@ -1,12 +1,16 @@
-"""Read and check what opening a store needs: store.json, headers, index pointers and splits.
+"""Read and check a store's files: at opening store.json, headers, index pointers and splits; and
+everything (`verify`).
 
 Every value is checked before it is used, because the files may come from a stranger.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import math
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,28 +20,26 @@ import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
-from gnndrive.store.checks import check_for
+from gnndrive.store.checks import check_for, finite_rows_of
 from gnndrive.store.files import FileStatus, file_status, open_plain, read_at_most, read_plain
 from gnndrive.store.format import (
     DATA_OFFSET,
     JSON_BYTES_MAX,
     STORE_JSON,
     ArrayInfo,
+    Progress,
     StoreInfo,
     npy_header,
 )
 from gnndrive.store.parsing import parse
 from gnndrive.store.types import Types
 
-_STEP = 1 << 20  # values checked at once
+_STEP = 1 << 20  # values read and checked at once
+_SEEN_MAX = 1 << 28
 
 
 def info_status(folder: Path) -> FileStatus:
-    """The status of a store's store.json.
-
-    Raises:
-        StoreError: it is missing.
-    """
+    """The status of a store's store.json, which must be there."""
     try:
         return file_status(folder / STORE_JSON)
     except OSError as error:
@@ -112,8 +114,7 @@ def load_checked(
     The file is read once, so the values returned are the ones that were checked.
 
     Args:
-        folder: the store's folder.
-        info: the array.
+        folder, info: the store's folder, and the array.
         types: the store's types, which say what values are allowed.
         dtype: dtype of the result, which must hold every value allowed; None: the array's own.
         empty: allocates the result.
@@ -136,35 +137,30 @@ def load_checked(
 
 
 def check_values(folder: Path, info: ArrayInfo, types: Types) -> None:
-    """Read index pointers or a split and check them; keeps nothing in memory.
-
-    Args:
-        folder, info, types: as for `load_checked`.
-
-    Raises:
-        StoreError: as `load_checked`.
-    """
+    """Read index pointers or a split and check them, as `load_checked`; keeps nothing in memory."""
     for _ in _checked(folder, info, types):
         pass
 
 
 def _checked(folder: Path, info: ArrayInfo, types: Types) -> Iterator[npt.NDArray[Any]]:
-    """Read an array; each of its values was checked when the iterator ends.
-
-    Yields:
-        Its next values, in memory that the next step overwrites.
-    """
-    path, (count, *_) = folder / info.file, info.shape
-    check = check_for(info.name, str(path), types)
+    """`_values`, each of which was checked when the iterator ends."""
+    check = check_for(info.name, str(folder / info.file), types)
     assert check is not None
+    for chunk in _values(folder, info):
+        check.feed(chunk)
+        yield chunk
+    check.finish()
+
+
+def _values(folder: Path, info: ArrayInfo) -> Iterator[npt.NDArray[Any]]:
+    """The elements of an array, one after the other, in memory that the next step overwrites."""
+    count = math.prod(info.shape)
     step = np.empty(min(count, _STEP), info.storage)
     with os.fdopen(open_checked(folder, info), "rb", buffering=0) as file:
         for start in range(0, count, _STEP):
             chunk = step[: count - start]
-            _fill(chunk, file, path)
-            check.feed(chunk)
+            _fill(chunk, file, folder / info.file)
             yield chunk
-    check.finish()
 
 
 def _fill(array: npt.NDArray[Any], file: io.RawIOBase, path: Path) -> None:
@@ -184,3 +180,63 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
     return StoreError(
         f"reading {path} failed ({error.strerror}): check the disk, or copy the store again"
     )
+
+
+def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> None:
+    """Check a whole store: every checksum, every index, every edge id.
+
+    The store is read once, and edge ids once more for every 256 Mi edges; memory stays under 300
+    MB. For the arguments and errors see `Store.verify`.
+
+    Warns:
+        UserWarning: rows of features hold nan or infinity, which a store may have.
+    """
+    done = 0
+
+    def tell(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        if progress is not None:
+            progress("verify", done, info.nbytes)
+
+    for array in info.arrays.values():
+        path = str(folder / array.file)
+        check = check_for(array.name, path, info.types)
+        finite_rows = finite_rows_of(array, info.types)
+        digest = hashlib.sha256(npy_header(array))
+        tell(DATA_OFFSET)
+        for values in _values(folder, array):
+            digest.update(values.data)
+            for each in (check, finite_rows):
+                if each is not None:
+                    each.feed(values)
+            tell(values.nbytes)
+        if check is not None:
+            check.finish()
+        if digest.hexdigest() != array.sha256:
+            raise StoreError(
+                f"{path} has another checksum than store.json says: its content has changed; "
+                "copy the store again from where it came, or import it again"
+            )
+        if finite_rows is not None and finite_rows.remark is not None:
+            warnings.warn(f"{finite_rows.remark}; the store is sound", stacklevel=3)
+    for array in info.arrays.values():
+        place = info.types.place(array.name)
+        if (place.group, place.leaf) == ("graph", "edge_id"):
+            _check_permutation(folder, array)
+
+
+def _check_permutation(folder: Path, array: ArrayInfo) -> None:
+    """Check that each edge id occurs once; all are known to be in range."""
+    edges = array.shape[0]
+    for first in range(0, edges, _SEEN_MAX):
+        seen = np.zeros(min(_SEEN_MAX, edges - first), np.bool_)
+        for values in _values(folder, array):
+            ids = values.astype(np.int64) - first
+            seen[ids[(ids >= 0) & (ids < len(seen))]] = True
+        if not seen.all():
+            missing = first + int(np.flatnonzero(~seen)[0])
+            raise StoreError(
+                f"{folder / array.file}: edge {missing} does not occur, so another occurs twice; "
+                "import the store again"
+            )

@@ -24,10 +24,9 @@ from gnndrive.common.records import IndexPointers, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.files import FileStatus
 from gnndrive.store.format import STORE_JSON, Progress, dump
-from gnndrive.store.loading import check_values, info_status, open_checked, read_info
+from gnndrive.store.loading import check_values, info_status, open_checked, read_info, verify
 from gnndrive.store.overlay import Overlay
 from gnndrive.store.store_view import StoreView
-from gnndrive.store.verify import verify
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 _SERVICE = "gnndrive:"  # begins the name of a service, from which `Path` takes a slash

@@ -6,7 +6,7 @@ of them answer as PyG's data does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,10 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
-from gnndrive.store.coo import MappedCSC, edge_index, has_isolated_nodes, has_self_loops
+from gnndrive.store.checks import count_classes
+from gnndrive.store.coo import MappedCSC, check_room, edge_index, has_isolated_nodes, has_self_loops
 from gnndrive.store.data_view import DataView
-from gnndrive.store.labels import count_classes
 from gnndrive.store.mapped_arrays import MappedArrays
-from gnndrive.store.masks import ids_set, mask_names, split_mask, splits_set
 from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.types import array_name
 
@@ -160,7 +159,10 @@ class StoredNodes(_View):
     @property
     def split_names(self) -> tuple[str, ...]:
         """Names of their splits, those whose masks this process has set included."""
-        return tuple(dict.fromkeys((*self._names("splits"), *splits_set(self.attached("nodes")))))
+        attached = self.attached("nodes").items()
+        masks = [name for name, (value, _) in attached if value.dtype == torch.bool]
+        set_here = (name.removesuffix("_mask") for name in masks if name.endswith("_mask"))
+        return tuple(dict.fromkeys((*self._names("splits"), *set_here)))
 
     def split(self, name: str) -> torch.Tensor:
         """The node ids of a split, int64 [n], in memory. If this process has set the split's mask,
@@ -170,8 +172,18 @@ class StoredNodes(_View):
             ConfigError: there is no such split, or the mask is not one truth value for each node.
             StoreError: an id is out of range.
         """
-        found = ids_set(name, self._names("splits"), self.attached("nodes"))
-        return self.stored_split(name) if found is None else found
+        attached = self.attached("nodes")
+        of_name = (mask for mask, of in _mask_names(self._names("splits")).items() if of == name)
+        set_here = next((mask for mask in (f"{name}_mask", *of_name) if mask in attached), None)
+        if set_here is None:
+            return self.stored_split(name)
+        mask = attached[set_here][0]
+        if mask.dtype != torch.bool or mask.ndim != 1:
+            raise ConfigError(
+                f"{set_here} was set to {mask.dtype} {list(mask.shape)}: for the split {name!r}, "
+                "set one truth value for each node, or give the node ids"
+            )
+        return torch.nonzero(mask).view(-1).cpu()
 
     def stored_split(self, name: str) -> torch.Tensor:
         """`split` without what this process has set."""
@@ -183,12 +195,20 @@ class StoredNodes(_View):
             raise ConfigError(f"{self._arrays.path} has no split {name!r}{whose}; it has: {known}")
         return torch.from_numpy(self._arrays.in_memory(self._named("splits", name)))
 
+    def _mask(self, split: str) -> torch.Tensor:
+        """The mask of a split, bool [num_nodes], made of its node ids, if memory has room."""
+        instead = f"give a loader the node ids, store.split({split!r})"
+        check_room(self.num_nodes, f"the mask of the split {split!r}", instead)
+        mask = torch.zeros(self.num_nodes, dtype=torch.bool)
+        mask[self.stored_split(split)] = True
+        return mask
+
     def _makers(self) -> Mapping[str, Callable[[], Any]]:
         of_arrays = self._arrays.kept_tensor
         made = {name: partial(of_arrays, self.name_of(name)) for name in self._names(self.group)}
-        for name, split in mask_names(self._names("splits")).items():
+        for name, split in _mask_names(self._names("splits")).items():
             if name not in made:
-                make = partial(split_mask, self, split)
+                make = partial(self._mask, split)
                 made[name] = partial(self._arrays.kept, self.name_of(name), make)
         return made
 
@@ -353,3 +373,11 @@ def _group(name: str, count: int, num_nodes: int, num_edges: int | None) -> str:
     if count == num_nodes and (count != num_edges or "edge" not in name):
         return "nodes"
     return "edges" if count == num_edges else ""
+
+
+def _mask_names(splits: Sequence[str]) -> dict[str, str]:
+    """The splits by the names of their masks: train_mask, …; val_mask of OGB's split valid too."""
+    names = {f"{split}_mask": split for split in splits}
+    if "valid" in splits:
+        names.setdefault("val_mask", "valid")
+    return names

@@ -2,8 +2,8 @@
 whole or not at all.
 
 Arrays are written in chunks, which are checked and hashed on the way, so a store can be far larger
-than memory. `StoreWriter` is for arrays that are made piece by piece, `write_store` (arrays.py) for
-arrays that already exist. When not to use them: to change a store. A store never changes; write
+than memory. `StoreWriter` is for arrays that are made piece by piece, `write_store` for arrays that
+already exist. When not to use them: to change a store. A store never changes; write
 another one.
 """
 
@@ -11,24 +11,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.io.small_files import fsync_folder, write_all
+from gnndrive.common.io.small_files import fsync_folder, write_all, write_durable
 from gnndrive.common.io.write_errors import FULL, free_bytes
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey
-from gnndrive.store.array_writer import ArrayWriter, outside_with_block
-from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, split_ids
+from gnndrive.store.checks import ClassCount, check_for, finite_rows_of
+from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, split_ids, to_storage
 from gnndrive.store.format import (
     CHUNK_BYTES,
+    DATA_OFFSET,
     STORE_JSON,
     AnyDType,
     ArrayInfo,
@@ -37,14 +42,152 @@ from gnndrive.store.format import (
     dtype_name,
     dump,
     fits,
+    index_dtype,
     missing_arrays,
+    npy_header,
 )
-from gnndrive.store.own_names import warn_own_names
+from gnndrive.store.if_exists import Counts, IfExists, with_if_exists
 from gnndrive.store.parsing import parse
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+from gnndrive.store.store_view import OWN
 from gnndrive.store.temporary_folders import REPLACED, TemporaryFolder, clear, remove
 from gnndrive.store.types import NodeType, Types, array_name
+from gnndrive.store.views import StoredEdges, StoredNodes
 
 _MARGIN_BYTES = 1 << 20  # for folders, store.json and the file system's metadata
+
+
+class ArrayWriter:
+    """One array of a store that is being written, its rows in order; made by `StoreWriter.array`.
+
+    Args:
+        info: the array's name, dtype and shape.
+        file: the file to write; it must not exist yet.
+        where: the file's path in the finished store, for errors.
+        types: the store's types, against which indices are checked.
+        failure: makes a StoreError of the operating system's error and of `where`.
+
+    Attributes:
+        info: the array's name, dtype and shape.
+        rows_written: rows written so far.
+        finished: `info` with the checksum of the file; None until the last row is written.
+        num_classes: classes of a `y` whose last row is written; else 0.
+        gaps: what is odd about the labels of that `y`, see `ClassCount.gaps`; else None.
+        finite_rows: counts the rows of features that are not finite; None: the array has none.
+
+    Raises:
+        OSError: the file cannot be made.
+        StoreError: the disk is full.
+    """
+
+    def __init__(
+        self,
+        info: ArrayInfo,
+        file: Path,
+        where: str,
+        types: Types,
+        failure: Callable[[OSError, str], StoreError],
+    ) -> None:
+        self.info, self.rows_written = info, 0
+        self.finished: ArrayInfo | None = None
+        self.num_classes = 0
+        self.gaps: str | None = None
+        self._where, self._failure = where, failure
+        self._check = check_for(info.name, where, types)
+        place = types.place(info.name)
+        self._classes = ClassCount() if (place.group, place.leaf) == ("nodes", "y") else None
+        self.finite_rows = finite_rows_of(info, types)
+        self._hash = hashlib.sha256()
+        self._closed = False
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(file, flags, 0o666)
+        try:
+            self._put(memoryview(npy_header(info)))
+            if info.shape[0] == 0:
+                self._finish()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the file so far."""
+        return DATA_OFFSET + self.rows_written * self.info.row_bytes
+
+    def write(self, rows: ArrayLike) -> None:
+        """Write the next rows.
+
+        Args:
+            rows: [n, *row_shape], numpy, torch or a list, of a dtype whose values fit the array's.
+
+        Raises:
+            ConfigError: the rows have the wrong shape or are too many, a value does not fit, or the
+                StoreWriter's with block has ended.
+            StoreError: an index is out of range, or the disk is full.
+        """
+        if self._closed:
+            raise outside_with_block()
+        chunk = as_rows(rows, self._where)
+        left = self.info.shape[0] - self.rows_written
+        if tuple(chunk.shape[1:]) != self.info.shape[1:] or len(chunk) > left:
+            raise ConfigError(
+                f"{self._where}: rows of shape {list(chunk.shape)} do not fit: it is "
+                f"{list(self.info.shape)}, of which {left} rows are not written yet"
+            )
+        if len(chunk) == 0:
+            return
+        if self._check is not None:  # before a value out of range could wrap in a narrower dtype
+            self._check.feed(self._whole_numbers(chunk))
+        values = to_storage(chunk, self.info.dtype, self._where)
+        if self._classes is not None:
+            self._classes.feed(chunk)
+        if self.finite_rows is not None:
+            self.finite_rows.feed(values.reshape(-1))
+        self._put(values.reshape(-1).view(np.uint8).data)
+        self.rows_written += len(chunk)
+        if self.rows_written == self.info.shape[0]:
+            self._finish()
+
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards. Idempotent."""
+        self._closed = True
+        self._close_file()
+
+    def _whole_numbers(self, chunk: Rows) -> npt.NDArray[Any]:
+        dtype = dtype_of(chunk)
+        if "int" not in dtype:
+            raise ConfigError(f"{self._where} holds indices and got {dtype}: give whole numbers")
+        return to_storage(chunk, dtype, self._where)
+
+    def _put(self, view: memoryview) -> None:
+        try:
+            write_all(self._fd, view)
+        except OSError as error:
+            raise self._failure(error, self._where) from error
+        self._hash.update(view)
+
+    def _finish(self) -> None:
+        if self._check is not None:
+            self._check.finish()
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._failure(error, self._where) from error
+        self._close_file()
+        self.finished = replace(self.info, sha256=self._hash.hexdigest())
+        if self._classes is not None:
+            self.num_classes, self.gaps = self._classes.result(), self._classes.gaps()
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def outside_with_block() -> ConfigError:
+    """The error for a StoreWriter that is used outside its with block."""
+    return ConfigError("a StoreWriter works inside its with block: with StoreWriter(…) as writer")
 
 
 class StoreWriter:
@@ -101,7 +244,7 @@ class StoreWriter:
         """Number of edges, of all types."""
         return self.types.num_edges
 
-    def __enter__(self) -> StoreWriter:
+    def __enter__(self) -> Self:
         clear(self.path)
         self._check_target()
         try:
@@ -281,16 +424,9 @@ class StoreWriter:
         content = dump(info)
         if parse(content, STORE_JSON) != info:
             raise AssertionError("store.json does not read back as it was written")
-        part = folder / f"{STORE_JSON}.part"  # because a folder with a store.json is whole
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with contextlib.closing(os.fdopen(fd, "wb", buffering=0)):
-            write_all(fd, memoryview(content))
-            os.fsync(fd)
-        os.rename(part, folder / STORE_JSON)
-        files = [Path(name) for name in arrays]
-        for part in {parent for file in files for parent in file.parents[:-1]}:
+        for part in {parent for name in arrays for parent in Path(name).parents[:-1]}:
             fsync_folder(folder / part)
-        fsync_folder(folder)
+        write_durable(folder / STORE_JSON, content)  # last: a folder with a store.json is whole
         self._move_into_place(folder)
 
     def _with_classes(self, type: NodeKey, nodes: NodeType) -> NodeType:
@@ -322,7 +458,9 @@ class StoreWriter:
                 os.rename(old, self.path)
             raise
         fsync_folder(self.path.parent)
-        self._finish()
+        assert self._temporary is not None
+        self._temporary.moved(self.path)
+        self._temporary = None
         if old is not None:
             with contextlib.suppress(OSError):
                 remove(old)
@@ -359,12 +497,6 @@ class StoreWriter:
         fsync_folder(self.path.parent)
         temporary.moved(self.path)
 
-    def _finish(self) -> None:
-        """The temporary folder has become the store."""
-        assert self._temporary is not None
-        self._temporary.moved(self.path)
-        self._temporary = None
-
     def _disk_full(self) -> StoreError:
         return StoreError(
             f"the disk is too full for {self.path}: the store needs {self._bytes_expected:,} bytes "
@@ -387,3 +519,130 @@ def path_exists(path: str | os.PathLike[str]) -> str:
         f'{os.fspath(path)} exists: choose another path, or if_exists="replace" (--if-exists '
         'replace); if_exists="open" (--if-exists open) opens it'
     )
+
+
+def warn_own_names(
+    names: Iterable[str], types: Types, values: Mapping[NodeKey | EdgeKey, Iterable[str]]
+) -> None:
+    """Warn once if attributes have names of a store's own methods and properties.
+
+    Args:
+        names: the full names of the store's arrays, "nodes/x".
+        types: its types.
+        values: the names of its values of the whole graph, and of its types.
+    """
+    found = []
+    for type, given in values.items():
+        of_type = Store if type is None else StoredNodes if isinstance(type, str) else StoredEdges
+        found += [name for name in given if hasattr(of_type, name) or name in OWN]
+    for name in names:
+        place = types.place(name)
+        if place.group not in ("nodes", "edges"):
+            continue
+        view = StoredNodes if place.group == "nodes" else StoredEdges
+        own = hasattr(view, place.leaf)
+        if not types.hetero:
+            own = place.leaf in OWN or hasattr(Store, place.leaf)
+        if own:
+            found.append(place.leaf)
+    if found:
+        given = ", ".join(sorted(set(found)))
+        warnings.warn(
+            f"a store has methods or properties of these names: {given}. Its attributes of these "
+            "names are in batches, and here under store[NAME], not as store.NAME; to have them "
+            "there too, give them other names before the import",
+            stacklevel=3,
+        )
+
+
+def _counts(given: Mapping[str, Any]) -> Counts:
+    """The number of nodes and of edges of `write_store`'s arrays."""
+    arrays = _graph_arrays(given["indptr"], given["indices"], None)
+    return {None: len(arrays["graph/indptr"]) - 1}, {None: len(arrays["graph/indices"])}
+
+
+@with_if_exists(_counts)
+def write_store(
+    path: str | os.PathLike[str],
+    *,
+    indptr: ArrayLike,
+    indices: ArrayLike,
+    edge_id: ArrayLike | None = None,
+    nodes: Mapping[str, ArrayLike],
+    edges: Mapping[str, ArrayLike] | None = None,
+    splits: Mapping[str, ArrayLike] | None = None,
+    classes: Sequence[str] | None = None,
+    made_by: str = "gnndrive.write_store",
+    if_exists: IfExists = "error",
+    progress: Progress | None = None,
+) -> Store:
+    """Write arrays as a store, chunk by chunk; large ones may be memory-mapped.
+
+    Args:
+        path: the folder to make.
+        indptr: CSC index pointers, whole numbers [num_nodes + 1].
+        indices: in-neighbours, whole numbers [num_edges]; those of node v are
+            indices[indptr[v]:indptr[v + 1]].
+        edge_id: the original number of the edge at each position of `indices`, a permutation
+            [num_edges]; None: each edge's number is its position.
+        nodes: per-node arrays [num_nodes, …] by name; "x" are features and "y" labels, as in PyG.
+        edges: per-edge arrays [num_edges, …] by name, in the original order.
+        splits: node ids [n] or bool masks [num_nodes] by name.
+        classes: names of the classes of y, in the order of their ids.
+        made_by: a text that says how the store was made.
+        if_exists: if `path` exists, "error", "open" the store, or "replace" it. Of several
+            processes with "open" or "replace" one writes; the others wait and open what it wrote.
+            A store of another number of nodes or edges is not opened.
+        progress: called as progress(array, bytes done, bytes in all).
+
+    Returns:
+        The open store.
+
+    Raises:
+        ConfigError: arguments do not fit together, or `path` exists.
+        StoreError: an index is out of range, or the disk is full; nothing is left behind.
+    """
+    arrays = _graph_arrays(indptr, indices, edge_id)
+    num_nodes, num_edges = arrays["graph/indptr"].shape[0] - 1, arrays["graph/indices"].shape[0]
+    dtypes = {
+        "graph/indptr": "int64",
+        "graph/indices": index_dtype(num_nodes),
+        "graph/edge_id": index_dtype(num_edges),
+    }
+    for group, given in (("nodes", nodes), ("edges", edges or {})):
+        for name, rows in given.items():
+            arrays[f"{group}/{name}"] = as_rows(rows, f"{group}/{name}")
+    with StoreWriter(
+        path, num_nodes, num_edges, made_by=made_by, overwrite=if_exists == "replace",
+        progress=progress,
+    ) as writer:  # fmt: skip
+        infos = (
+            ArrayInfo(name, dtypes.get(name, dtype_of(array)), tuple(array.shape), "")
+            for name, array in arrays.items()
+        )
+        writer.reserve(sum(info.nbytes for info in infos))
+        for name, array in arrays.items():
+            writer.write(name, array, dtypes.get(name))
+        for name, ids in (splits or {}).items():
+            writer.split(name, ids)
+        if classes is not None:
+            writer.classes(classes)
+    return open_store(writer.path)
+
+
+def _graph_arrays(
+    indptr: ArrayLike, indices: ArrayLike, edge_id: ArrayLike | None
+) -> dict[str, Rows]:
+    graph = {
+        "graph/indptr": as_rows(indptr, "indptr"),
+        "graph/indices": as_rows(indices, "indices"),
+    }
+    if edge_id is not None:
+        graph["graph/edge_id"] = as_rows(edge_id, "edge_id")
+    for name, rows in graph.items():
+        dtype = dtype_of(rows)
+        if rows.ndim != 1 or ("int" not in dtype and len(rows)):
+            raise ConfigError(f"{name} is {dtype} {list(rows.shape)}: give whole numbers [n]")
+    if not len(graph["graph/indptr"]):
+        raise ConfigError("indptr is empty: give one entry more than there are nodes")
+    return graph

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from gnndrive.common import shared_memory
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.limits import LimitError
-from gnndrive.common.shared_arrays import ALIGNED, SharedArray, SharedArrays
-from gnndrive.common.shared_memory import SharedMemory
+from gnndrive.common.shared_memory import ALIGNED, SharedArray, SharedArrays, SharedMemory
 
 NBYTES = 3 << 20
 

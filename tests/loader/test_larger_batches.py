@@ -26,7 +26,7 @@ from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.plan import choice, drawn
-from gnndrive.store import batch_sizes
+from gnndrive.store import cache
 from gnndrive.strategies import strategy as find_strategy
 from tests.given import moved
 from tests.pipeline.traces import check_batches, read
@@ -61,11 +61,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def make(store: Store, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> Make:
     """Makes loaders that draw the first batches only, and know nothing of each other's."""
     monkeypatch.setattr(drawing, "SPREAD_MAX", 8)
-    monkeypatch.setattr(batch_sizes, "_of_process", {})
+    monkeypatch.setattr(cache, "_of_process", {})
     monkeypatch.setattr(drawn, "SMALL_SHARE", 10**9)
     monkeypatch.setattr(choice, "HARDLY_MORE", 0)
     monkeypatch.setattr(choice, "HARDLY_MORE_BYTES", 0)
-    (store.path / batch_sizes.BATCHES_JSON).unlink(missing_ok=True)
+    (store.path / cache.BATCHES_JSON).unlink(missing_ok=True)
 
     def one(**arguments: Any) -> NeighborLoader:
         given = {"num_neighbors": [-1], "batch_size": 10, "io_depth": 1, "seed": 3} | arguments
@@ -139,12 +139,12 @@ def test_sizes_are_kept_for_the_next_loader(make, expected, store, monkeypatch, 
         raise OSError("read-only")
 
     if read_only:
-        monkeypatch.setattr(batch_sizes, "save_json", refuse)
+        monkeypatch.setattr(cache, "save_json", refuse)
     memory = least(make) + ROOM
     first, again = make(memory=memory), make(memory=memory)
     assert sizes(first) == sizes(expected)
     after = first.plan().batch_rows_max
-    assert (store.path / batch_sizes.BATCHES_JSON).exists() != read_only
+    assert (store.path / cache.BATCHES_JSON).exists() != read_only
     for loader in (again, first):
         assert loader.plan().batch_rows_max == after
         assert read_only or sum(batch.batch_size for batch in loader) == 400
@@ -206,12 +206,12 @@ def test_a_resumed_epoch_of_a_rank_plans_again(make, expected, monkeypatch):
 
 def test_a_damaged_batches_json_is_drawn_again(make, store):
     plan = str(make(memory="6MB").plan())
-    file = store.path / batch_sizes.BATCHES_JSON
+    file = store.path / cache.BATCHES_JSON
     good = file.read_bytes()
     for bad in (b"[]", good.replace(b'"sizes": [[', b'"sizes": [[-'), b"\xff" * 9, b"[" * 100_000,
                 good.replace(b'"version"', b'"versoin"')):  # fmt: skip
         file.write_bytes(bad)
-        batch_sizes._of_process.clear()
+        cache._of_process.clear()
         assert str(make(memory="6MB").plan()) == plan
         assert json.loads(file.read_bytes()).keys() == json.loads(good).keys()
 

@@ -16,7 +16,7 @@ from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import StoreError
 from gnndrive.host import group_buffer
 from gnndrive.host.hello import BufferSettings
-from gnndrive.store import node_scores, row_classes
+from gnndrive.store import row_classes
 from gnndrive.store.format import DATA_OFFSET
 from tests.loader.hetero.graph import make_data
 
@@ -33,13 +33,13 @@ def fresh(store: Store, data: Any, tmp_path: Path) -> Iterator[Store]:
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """The thread of each pass over a graph."""
     threads: list[threading.Thread] = []
-    compute = node_scores.SCORES["degree"]
+    compute = row_classes.SCORES["degree"]
 
     def counted(store: Store) -> Any:
         threads.append(threading.current_thread())
         return compute(store)
 
-    monkeypatch.setitem(node_scores.SCORES, "degree", counted)
+    monkeypatch.setitem(row_classes.SCORES, "degree", counted)
     return threads
 
 
@@ -64,7 +64,7 @@ def test_one_pass_serves_epochs_iterators_and_loaders(make, fresh, passes, given
     loader = make(data=fresh)
     assert loader.plan()  # reads no graph
     with monkeypatch.context() as patch:
-        patch.setitem(node_scores.SCORES, "degree", interrupted)
+        patch.setitem(row_classes.SCORES, "degree", interrupted)
         with pytest.raises(KeyboardInterrupt):
             iter(loader)
     assert not passes

@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 import gnndrive
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import ends_of
-from gnndrive.store import node_scores, row_classes
+from gnndrive.store import row_classes
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -42,13 +42,13 @@ def forget():
 def passes(monkeypatch) -> list[str]:
     """The scores that were computed, in order."""
     found: list[str] = []
-    for name, compute in node_scores.SCORES.items():
+    for name, compute in row_classes.SCORES.items():
 
         def counted(store: Store, name: str = name, compute: Any = compute) -> Any:
             found.append(name)
             return compute(store)
 
-        monkeypatch.setitem(node_scores.SCORES, name, counted)
+        monkeypatch.setitem(row_classes.SCORES, name, counted)
     return found
 
 
@@ -98,12 +98,12 @@ def brute_pagerank(store: Store) -> dict[Any, np.ndarray]:
 def test_scores_and_classes_are_those_of_brute_force(request, kind, monkeypatch):
     store: Store = request.getfixturevalue(kind)
     for part_bytes in (1, 1 << 20):  # one index a call, and all of them
-        monkeypatch.setattr(node_scores, "_PART_BYTES", part_bytes)
-        degrees, expected = node_scores.out_degrees(store), brute_degrees(store)
+        monkeypatch.setattr(row_classes, "_PART_BYTES", part_bytes)
+        degrees, expected = row_classes.out_degrees(store), brute_degrees(store)
         assert degrees.keys() == expected.keys()
         for type, each in degrees.items():
             np.testing.assert_array_equal(each, expected[type])
-        ranks, expected = node_scores.reverse_pagerank(store), brute_pagerank(store)
+        ranks, expected = row_classes.reverse_pagerank(store), brute_pagerank(store)
         for type, each in ranks.items():
             np.testing.assert_allclose(each, expected[type], rtol=1e-5)
             np.testing.assert_array_equal(each == 0, degrees[type] == 0)
@@ -243,7 +243,7 @@ def test_a_pipe_in_place_of_the_lock_is_no_obstacle(store):
 
 def test_an_interrupt_leaves_nothing(store, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setitem(node_scores.SCORES, "degree", Mock(side_effect=KeyboardInterrupt))
+        patch.setitem(row_classes.SCORES, "degree", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             row_classes.row_classes(store, None, "degree")
     assert not list((store.path / "classes").iterdir())

@@ -10,8 +10,8 @@ from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected as pyg_to_undirected
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.store.arrays import write_store
 from gnndrive.store.importers import csc_from_edges, from_data, to_undirected
+from gnndrive.store.writer import write_store
 from tests.soak import product
 from tests.store.conftest import edges_of, refused
 

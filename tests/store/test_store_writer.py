@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io import small_files
 from gnndrive.store import StoreWriter, open, write_store
-from gnndrive.store import array_writer as array_writer_module
 from gnndrive.store import writer as writer_module
+from gnndrive.store.checks import ClassCount
 from gnndrive.store.format import _STORAGE, torch_dtype
-from gnndrive.store.labels import ClassCount
 from tests.soak import product
 from tests.store.conftest import left, refused
 
@@ -160,7 +160,7 @@ def test_num_classes(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_rows_of_features_that_are_not_finite_are_counted(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr("gnndrive.store.writer.CHUNK_BYTES", 32)  # chunks of two rows
-    monkeypatch.setattr("gnndrive.store.verify._BLOCK_BYTES", 24)  # ends within rows
+    monkeypatch.setattr("gnndrive.store.loading._STEP", 5)  # ends within rows
     x = torch.zeros(8, 2, 2).to(dtype)
     x[0], x[3:6, 1, 0], x[7] = torch.finfo(dtype).max, float("nan"), -float("inf")
     given = {"indptr": [0] * 9, "indices": []}
@@ -207,7 +207,7 @@ def test_labels_are_counted_over_chunks_and_beyond_the_table():
 def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, after):
     effects = chain([DEFAULT] * after, repeat(OSError(number, "simulated")))
     failing = Mock(wraps=writer_module.write_all, side_effect=effects)
-    for module in (writer_module, array_writer_module):
+    for module in (writer_module, small_files):
         monkeypatch.setattr(module, "write_all", failing)
     gc.collect()  # other tests may have left descriptors in cycles
     before = len(os.listdir("/proc/self/fd"))
@@ -221,7 +221,7 @@ def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, after):
 
 def test_a_full_disk_is_an_error_before_writing(tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "free_bytes", lambda folder: 2_000_000)
-    for module in (writer_module, array_writer_module):
+    for module in (writer_module, small_files):
         monkeypatch.setattr(module, "write_all", lambda fd, view: pytest.fail("it wrote"))
     with refused(tmp_path, r"needs 4,0[0-9,]+ bytes and 2,000,000 are free"):
         write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 333_333), np.float32)})

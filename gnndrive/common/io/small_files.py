@@ -56,16 +56,16 @@ def make_durable(folder: Path) -> None:
         os.close(fd)
 
 
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def replace_file(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o600) -> None:
     """Write a file beside `path`, fsync it, rename it; an interruption leaves either file whole.
 
     A process that is killed may leave `.NAME.replacing`, which the next call takes over. It is
     locked while it is written, so processes that replace the same file do so one after the other.
 
     Args:
-        path: the file, which may exist; only its owner may read the new one, unless `write`
-            changes its mode.
+        path: the file, which may exist.
         write: writes the content into an open file.
+        mode: the permissions of the new file.
 
     Raises:
         OSError: the operating system's.
@@ -80,7 +80,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     with os.fdopen(fd, "wb") as file:  # others wait until it is closed, and find it renamed
         try:
             os.ftruncate(fd, 0)
-            os.fchmod(fd, 0o600)
+            os.fchmod(fd, mode)
             write(file)
             file.flush()
             os.fsync(fd)
@@ -92,21 +92,32 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     fsync_folder(path.parent)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_durable(path: Path, content: bytes) -> None:
     """Write a small file that exists whole or not at all; a killed process leaves `PART`.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    part = path.with_name(path.name + PART)
+    try:
+        with open(part, "wb", buffering=0) as file:
+            write_all(file.fileno(), memoryview(content))
+            os.fsync(file.fileno())
+        os.rename(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+    fsync_folder(path.parent)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """`write_durable`, whose errors say what goes on where it was stopped.
 
     Raises:
         StoreError: the disk is full, or writing failed.
     """
-    part = path.with_name(path.name + PART)
     try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, path)
-        fsync_folder(path.parent)
+        write_durable(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
         raise write_failure(path, error) from error

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from gnndrive.common.checked_json import COUNT_MAX, Record
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.io.direct_file import Bytes
-from gnndrive.common.io.hashing import hash_file
+from gnndrive.common.io.direct_file import Bytes, hash_file
 from gnndrive.common.io.small_files import write_whole
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import refusal

@@ -11,20 +11,21 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, NodeKey
-from gnndrive.store.files import read_plain
+from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
-from gnndrive.store.link_split.labels import read_labels
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import Types, folder
 from gnndrive.store.views import StoredEdges
 
+EDGES, LABELS = "edges.npy", "labels.npy"  # the labelled edges of a part, [n, 2] and [n]
 LINKS, LINKS_JSON, PARTS = "links", "links.json", ("train", "val", "test")
 _LABELLED = ("edge_label_index", "edge_label")
 Labels = tuple[torch.Tensor, torch.Tensor]
@@ -217,3 +218,50 @@ def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
         raise StoreError(f"{root} was overwritten since it was pickled: open it again")
     found.__dict__["overlay"] = overlay
     return found
+
+
+def read_labels(root: Path, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Map the labelled edges of a part.
+
+    Args:
+        root: the split.
+        folder: where they lie, relative to `root`.
+
+    Returns:
+        (edge_label_index int64 [2, n], edge_label [n]).
+
+    Raises:
+        StoreError: a file is missing or damaged.
+    """
+    found = []
+    for name in (EDGES, LABELS):
+        try:
+            with os.fdopen(open_plain(root, str(folder / name)), "rb") as file:
+                tensor = torch.from_numpy(_mapped(file))
+        except (OSError, StoreError, ValueError, TypeError, EOFError, OverflowError) as error:
+            raise StoreError(
+                f"{root / folder / name} cannot be read ({error}): split the links again, with "
+                'if_exists="replace"'
+            ) from None
+        found.append(tensor)
+    edges, labels = found
+    if edges.dtype != torch.int64 or edges.shape != (len(labels), 2) or labels.dim() != 1:
+        raise StoreError(
+            f"{root / folder} does not hold labelled edges: split the links again, with "
+            'if_exists="replace"'
+        )
+    return edges.t(), labels
+
+
+def _mapped(file: BinaryIO) -> Any:
+    """Map the array of an open .npy file.
+
+    Raises:
+        OSError, ValueError, TypeError, EOFError, OverflowError: it is damaged.
+    """
+    np.lib.format.read_magic(file)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if fortran or dtype.hasobject:
+        raise ValueError("no array of rows")
+    # "c": torch wants to be able to write; that changes this process's memory alone.
+    return np.memmap(file, dtype, "c", file.tell(), shape)

@@ -4,39 +4,82 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from gnndrive.common.errors import ConfigError
-from gnndrive.common.io.small_files import fsync_folder
-from gnndrive.common.records import EdgeKey, Int64Array
-from gnndrive.store.derived_writer import DerivedWriter
+from gnndrive.common.distinct import distinct
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.small_files import fsync_folder, write_durable
+from gnndrive.common.records import EdgeKey, Int64Array, ends_of
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, index_dtype, npy_header
 from gnndrive.store.link_split.classes import (
+    CHUNK,
     DISJOINT,
     TEST,
     TRAIN,
     VAL,
+    Chunk,
     PairHash,
     Thresholds,
     chunks,
     count_edges,
     smallest,
 )
-from gnndrive.store.link_split.graph import numbers_of, write_kept
-from gnndrive.store.link_split.labels import LabelWriter
-from gnndrive.store.link_split.negatives import negatives
-from gnndrive.store.link_split.opened import LINKS, LINKS_JSON, PARTS, labels_folder
-from gnndrive.store.link_split.options import Options
+from gnndrive.store.link_split.opened import EDGES, LABELS, LINKS, LINKS_JSON, PARTS, labels_folder
 from gnndrive.store.reader import Store
-from gnndrive.store.types import array_name
+from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.views import StoredEdges
+from gnndrive.store.writer import ArrayWriter, StoreWriter
 
+_RATIO_MAX = 1000
 _GRAPHS = {"train": (TRAIN,), "val": (TRAIN, DISJOINT), "test": (TRAIN, DISJOINT, VAL)}
+_ROWS_BYTES = 1 << 20  # rows of an attribute that are looked at together
+_ROUNDS = 50  # of rejection, for one chunk
+
+Keep = Callable[[Int64Array, Int64Array], npt.NDArray[np.bool_]]
+"""Takes the sources and targets of edges and says which are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a split depends on, beside the store; PyG's arguments of these names.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    num_val: int | float
+    num_test: int | float
+    is_undirected: bool
+    key: str
+    add_negative_train_samples: bool
+    neg_sampling_ratio: float
+    disjoint_train_ratio: int | float
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("num_val", "num_test", "disjoint_train_ratio"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 <= value <= (1 if isinstance(value, float) else value):
+                raise ConfigError(
+                    f"{name}={value!r}: give a share from 0.0 to 1.0, or a number of edges"
+                )
+        ratio: Any = self.neg_sampling_ratio
+        if not isinstance(ratio, int | float) or not 0 <= ratio <= _RATIO_MAX:
+            raise ConfigError(
+                f"neg_sampling_ratio={ratio!r}: give a number from 0 (no pairs) to {_RATIO_MAX}"
+            )
+        if type(self.seed) is not int or self.seed < 0:
+            raise ConfigError(f"seed={self.seed!r}: give a whole number from 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +111,8 @@ def split_type(
     """Decide which edges of a type are in which class.
 
     Args:
-        store: the store.
-        type: the edge type.
-        reverse: the edge type of its reverses, or None.
-        options: the arguments.
+        store, options: what to split, and how.
+        type, reverse: the edge type, and that of its reverses, or None.
         place: the type's place among those that are split.
 
     Raises:
@@ -123,10 +164,9 @@ def write_parts(
     """Write all parts, whole or not at all.
 
     Args:
-        store: the store that is split.
+        store, options: what to split, and how.
         path: the folder to make.
         splits: the split of each edge type.
-        options: the arguments.
         settings: what links.json is to hold.
         overwrite: whether to replace a store at `path`.
         tell: called with the number of parts that are written.
@@ -145,10 +185,7 @@ def write_parts(
         for place, split in enumerate(splits):
             random = np.random.default_rng((options.seed, place))
             _write_labels(store, writer.folder, split, options, random)
-        with open(writer.folder / LINKS / LINKS_JSON, "x", encoding="utf-8") as file:
-            json.dump(settings, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+        write_durable(writer.folder / LINKS / LINKS_JSON, json.dumps(settings, indent=1).encode())
         for root, _, _ in os.walk(writer.folder / LINKS):
             fsync_folder(Path(root))
 
@@ -180,7 +217,7 @@ def _fill(
             def keep(source: Int64Array, target: Int64Array, of: Thresholds = thresholds) -> Any:
                 return chosen[of.classes(source, target)]
 
-            write_kept(writer, store, store.edges(type), keep, (key,))
+            _write_kept(writer, store, store.edges(type), keep, key)
             for group in ("graph", "edges"):
                 leaves = store.info.leaves.get(array_name(group, type, ""), ())
                 written |= {array_name(group, type, leaf) for leaf in leaves}
@@ -240,5 +277,301 @@ def _labelled(
         counted = thresholds.hash.counted(chunk.source, chunk.target)
         for part in PARTS:
             mask = counted & (classes == split.labelled[part])
-            number = numbers_of(chunk, edges.edge_id)[mask]
+            number = _numbers_of(chunk, edges.edge_id)[mask]
             yield part, (chunk.source[mask], chunk.target[mask]), number
+
+
+# ---- the edges of a part: CSC, their numbers, their attributes
+
+
+class KeptEdges:
+    """The set of edges that are kept, by their numbers; says how many come before each. It takes
+    one bit for each of the store's `num_edges` edges, and one 64-bit count for 64 of them."""
+
+    def __init__(self, num_edges: int) -> None:
+        self._bytes = np.zeros(-(-num_edges // 64) * 8 + 8, np.uint8)
+        self._before: Int64Array | None = None
+
+    def add(self, number: Int64Array) -> None:
+        """Add edges; none twice."""
+        np.bitwise_or.at(self._bytes, number >> 3, np.left_shift(1, number & 7).astype(np.uint8))
+
+    def part(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Whether the edges `start` to `stop` - 1 are in the set; `start` is a multiple of 8."""
+        bits = np.unpackbits(self._bytes[start // 8 : -(-stop // 8)], bitorder="little")
+        return bits[: stop - start].astype(bool)
+
+    def rank(self, number: Int64Array) -> Int64Array:
+        """How many edges of the set have a smaller number, int64 [n]."""
+        words = self._bytes.view(np.dtype("<u8")).astype(np.uint64, copy=False)
+        if self._before is None:
+            self._before = np.zeros(len(words), np.int64)
+            for start in range(0, len(words) - 1, CHUNK):
+                part = _ones(words[start : min(start + CHUNK, len(words) - 1)])
+                self._before[start + 1 : start + 1 + len(part)] = part
+            np.cumsum(self._before, out=self._before)
+        word = number >> 6
+        below = (np.uint64(1) << (number & 63).astype(np.uint64)) - np.uint64(1)
+        before: Int64Array = self._before[word]
+        return before + _ones(words[word] & below)
+
+
+def _ones(words: npt.NDArray[np.uint64]) -> Int64Array:
+    """The number of ones in each word, int64 [n]."""
+    one, two, four = (
+        np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F)
+    )
+    words = words - ((words >> np.uint64(1)) & one)
+    words = (words & two) + ((words >> np.uint64(2)) & two)
+    words = (words + (words >> np.uint64(4))) & four
+    return ((words * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.int64)
+
+
+def _write_kept(
+    writer: DerivedWriter, store: Store, edges: StoredEdges, keep: Keep, left_out: str
+) -> None:
+    """Write the edges of a type that are kept, without the attribute `left_out`. They keep their
+    order in CSC, and in the list that their numbers refer to; all passes in chunks."""
+    type = edges.type
+    count = writer.types.edges[type]
+    source, target = (writer.types.nodes[end].num_nodes for end in ends_of(type))
+    names = [array_name("graph", type, leaf) for leaf in GRAPH]
+    leaves = store.info.leaves.get(array_name("edges", type, ""), ())
+    attributes = [name for name in leaves if name != left_out]
+    numbers = edges.edge_id
+    kept = KeptEdges(edges.num_edges if numbers is not None or attributes else 0)
+    indptr = np.zeros(target + 1, np.int64)
+    indices = writer.array(names[1], index_dtype(source), (count,))
+    for chunk in chunks(edges):
+        mask = keep(chunk.source, chunk.target)
+        indices.write(chunk.source[mask])
+        indptr[chunk.low + 1 : chunk.high + 1] = np.bincount(
+            chunk.target[mask] - chunk.low, minlength=chunk.high - chunk.low
+        )
+        if numbers is not None or attributes:
+            kept.add(_numbers_of(chunk, numbers)[mask])
+    writer.write(names[0], np.cumsum(indptr, out=indptr))
+    if numbers is not None:
+        edge_id = writer.array(names[2], index_dtype(count), (count,))
+        for chunk in chunks(edges):
+            mask = keep(chunk.source, chunk.target)
+            edge_id.write(kept.rank(_numbers_of(chunk, numbers)[mask]))
+    for name in attributes:
+        _write_attribute(writer, store, edges, name, kept)
+
+
+def _numbers_of(chunk: Chunk, numbers: npt.NDArray[Any] | None) -> Int64Array:
+    """The original numbers of a chunk's edges, int64 [n]: their CSC positions if `numbers`, the
+    store's edge_id, is None."""
+    stop = chunk.first + len(chunk.source)
+    if numbers is None:
+        return np.arange(chunk.first, stop)
+    return np.asarray(numbers[chunk.first : stop], np.int64)
+
+
+def _write_attribute(
+    writer: DerivedWriter, store: Store, edges: StoredEdges, name: str, kept: KeptEdges
+) -> None:
+    full = edges.name_of(name)
+    info, rows = store.info.arrays[full], store.tensor(full)
+    array = writer.array(full, info.dtype, (writer.types.edges[edges.type], *info.shape[1:]))
+    step = max(8, _ROWS_BYTES // max(1, info.row_bytes) // 8 * 8)
+    for start in range(0, edges.num_edges, step):
+        stop = min(start + step, edges.num_edges)
+        array.write(rows[start:stop][torch.from_numpy(kept.part(start, stop))])
+
+
+# ---- arrays that a part takes over
+
+
+class DerivedWriter(StoreWriter):
+    """A StoreWriter that takes arrays over from another store as they are.
+
+    The new store has hard links to their files, so they take no room, and removing or overwriting
+    either store leaves the other whole. Where links are not possible, they are copied.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """The folder that becomes the store; what else is put into it goes along."""
+        return self._assert_open()
+
+    def take(self, store: Store, name: str) -> None:
+        """Take over an array, by its full name, with its checksum.
+
+        Raises:
+            StoreError: the file cannot be linked or copied, or the store was overwritten since it
+                was opened.
+        """
+        source = store.info.arrays[name]
+        info = replace(source, folder="")
+        file = self.folder / info.file
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _link_or_copy(store.path / source.file, file)
+        except OSError as error:
+            store.check_unchanged()
+            raise self._failure(error, str(self.path / info.file)) from error
+        store.check_unchanged()  # the file at that path may be another store's
+        taken = _TakenArray(info)
+        for type, nodes in store.info.types.nodes.items():
+            if name == array_name("nodes", type, "y"):
+                taken.num_classes = nodes.num_classes
+                if nodes.classes is not None:
+                    self.classes(nodes.classes, type)
+        self._writers[name] = taken
+
+
+class _TakenArray(ArrayWriter):
+    """An array that is written already."""
+
+    def __init__(self, info: ArrayInfo) -> None:
+        self.info = self.finished = info
+        self.rows_written, self.num_classes, self.gaps = info.shape[0], 0, None
+        self.finite_rows = None
+        self._closed, self._fd = True, -1
+
+
+def _link_or_copy(source: Path, file: Path) -> None:
+    """Give a file a second name, or copy it durably."""
+    try:
+        os.link(source, file)
+    except OSError:  # another file system, one without links, or another user's file
+        shutil.copyfile(source, file)
+        with file.open("rb") as copy:
+            os.fsync(copy.fileno())
+
+
+# ---- labelled edges
+
+
+class LabelWriter:
+    """Writes the labelled edges of a part, row after row; a context manager. The files have no
+    checksums: they are checked when a loader gets them.
+
+    Args:
+        folder: where to write, made if it is not there.
+        whole: whether labels are whole numbers, int64; else they are float32, as in PyG.
+
+    Attributes:
+        count: edges written so far.
+    """
+
+    def __init__(self, folder: Path, whole: bool) -> None:
+        self.count, self._folder = 0, folder
+        self._dtypes = {EDGES: "int64", LABELS: "int64" if whole else "float32"}
+        self._files: dict[str, BinaryIO] = {}
+
+    def __enter__(self) -> LabelWriter:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for name in self._dtypes:
+                self._files[name] = open(self._folder / name, "xb")
+                self._files[name].write(bytes(DATA_OFFSET))
+        except OSError as error:
+            raise self._failure(error) from error
+        return self
+
+    def write(self, source: Int64Array, target: Int64Array, labels: Any) -> None:
+        """Write edges: their ends, int64 [n], and their labels [n], or one for all."""
+        labels = np.broadcast_to(labels, source.shape).astype(self._dtypes[LABELS])
+        try:
+            self._files[EDGES].write(np.stack([source, target], 1).astype("<i8").data)
+            self._files[LABELS].write(labels.data)
+        except OSError as error:
+            raise self._failure(error) from error
+        self.count += len(source)
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            for name, file in self._files.items():
+                with file:
+                    if raised[0] is None:
+                        shape = (self.count, 2) if name == EDGES else (self.count,)
+                        file.seek(0)
+                        file.write(npy_header(ArrayInfo(name, self._dtypes[name], shape, "")))
+                        file.flush()
+                        os.fsync(file.fileno())
+        except OSError as failure:
+            raise self._failure(failure) from failure
+
+    def _failure(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"writing {self._folder} failed ({error.strerror or error}): check the disk, and that "
+            "it has room"
+        )
+
+
+# ---- pairs of nodes without an edge
+
+
+def negatives(
+    edges: StoredEdges, counts: list[int], random: np.random.Generator
+) -> Iterator[list[tuple[Int64Array, Int64Array]]]:
+    """Draw pairs of nodes that are joined by no edge, uniformly, in one pass over the adjacency; no
+    two are alike, and loops are left out.
+
+    The number of pairs that end in a chunk's nodes is binomial in its share of all such pairs;
+    within the chunk they are drawn by rejection, or by enumeration if it has few pairs.
+
+    Args:
+        edges: the edges of a type.
+        counts: how many pairs to draw for each of several purposes.
+        random: the random numbers.
+
+    Yields:
+        Sources and targets, int64 [n] each, for each purpose; several times. Fewer than `counts` in
+        all if the graph has not so many pairs without an edge.
+    """
+    sources, square = edges.source.num_nodes, edges.source.type == edges.target.type
+    free = _free(0, edges.target.num_nodes, edges.num_edges, sources, square)
+    left = list(counts)
+    for chunk in chunks(edges):
+        mine = _free(chunk.low, chunk.high, len(chunk.source), sources, square)
+        share = 1.0 if free <= mine else mine / free
+        free -= mine
+        wanted = [int(random.binomial(count, share)) for count in left]
+        if not sum(wanted):
+            continue
+        drawn = _draw(chunk, sum(wanted), sources, square, random)
+        out, start = [], 0
+        for each, count in enumerate(wanted):
+            pairs = drawn[start : start + count]
+            start += count
+            left[each] -= len(pairs)
+            out.append((pairs % sources, pairs // sources + chunk.low))
+        yield out
+
+
+def _free(low: int, high: int, num_edges: int, sources: int, square: bool) -> int:
+    """How many pairs that end in the nodes `low` to `high` - 1 have no edge, if none is double."""
+    return max(0, (high - low) * (sources - square) - num_edges)
+
+
+def _draw(
+    chunk: Chunk, count: int, sources: int, square: bool, random: np.random.Generator
+) -> Int64Array:
+    """Draw pairs that end in a chunk's nodes.
+
+    Returns:
+        (target - chunk.low) * sources + source of each, int64 [count] in random order; fewer if
+        there are not so many.
+    """
+    rows = chunk.high - chunk.low
+    taken = (chunk.target - chunk.low) * sources + chunk.source
+    if square:
+        taken = np.concatenate(
+            [taken, np.arange(rows) * sources + np.arange(chunk.low, chunk.high)]
+        )
+    taken = distinct(taken)
+    if rows * sources <= 8 * CHUNK:
+        free = np.setdiff1d(np.arange(rows * sources), taken, assume_unique=True)
+        return random.permutation(free)[:count]
+    found = np.empty(0, np.int64)
+    for _ in range(_ROUNDS):
+        if len(found) >= count:
+            break
+        tries = random.integers(rows * sources, size=(count - len(found)) * 9 // 8 + 16)
+        found = distinct(np.concatenate([found, tries]))
+        found = found[~np.isin(found, taken, assume_unique=True)]
+    return random.permutation(found)[:count]

@@ -46,7 +46,7 @@ from gnndrive.sampling.samplers.base import Bounds, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import ScheduleContext, WindowSizes
 from gnndrive.sampling.window_graph import window_bytes
-from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
+from gnndrive.store.cache import entry_key, load_entry, save_entry
 from gnndrive.store.partitioned.format import NAME, PARTITIONED, PARTITIONS, TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store

@@ -14,9 +14,8 @@ import pytest
 
 from gnndrive import StoreError
 from gnndrive.common.io import direct_writer
-from gnndrive.common.io.direct_file import DirectReader, page_buffer
+from gnndrive.common.io.direct_file import DirectReader, hash_file, page_buffer
 from gnndrive.common.io.direct_writer import DirectWriter
-from gnndrive.common.io.hashing import hash_file
 from tests.soak import product
 
 PIECE = 8192

@@ -16,7 +16,7 @@ from gnndrive.common.errors import StoreError
 from gnndrive.loader import drawing, strategy_choice
 from gnndrive.plan.strategy_costs import OWN, StrategyCost, duration
 from gnndrive.sampling.samplers.uniform import Uniform
-from gnndrive.store import access_traces
+from gnndrive.store import cache
 from gnndrive.strategies import STRATEGIES, base
 from gnndrive.strategies.windows import scheme
 from tests.loader.batches import assert_all_same
@@ -163,7 +163,7 @@ def test_a_link_in_the_place_of_the_folder_is_left_alone(make, own, short, tmp_p
         place.mkdir()
         for name in found:
             (place / name).touch()
-    monkeypatch.setattr(access_traces, "FILES_MAX", 1)
+    monkeypatch.setattr(cache, "TRACES_MAX", 1)
     make(**short | {"data": own}).compare()
     left = {path.name for path in folder.iterdir()}
     assert len(left) == 2

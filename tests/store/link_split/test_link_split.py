@@ -19,7 +19,7 @@ import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, StoreError, open_links, split_links
 from gnndrive.store.importers import to_undirected
 from gnndrive.store.link_split import classes
-from gnndrive.store.link_split import negatives as drawing
+from gnndrive.store.link_split import parts as drawing
 from tests.store.conftest import edges_of, left, refused
 
 Pairs = set[tuple[int, int]]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import gnndrive
-from gnndrive.common.io.hashing import hash_file
+from gnndrive.common.io.direct_file import hash_file
 from gnndrive.store.format import ArrayInfo, npy_header
 from gnndrive.store.layout.arrays import LayoutArray
 from gnndrive.store.layout.table_parts import sum_of_rows

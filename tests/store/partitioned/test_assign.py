@@ -297,7 +297,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_partitions_are_those_of_the_plain_way(tmp_path, monkeypatch, dtype, seeds):
-    monkeypatch.setattr("gnndrive.store.arrays.index_dtype", lambda _: dtype)
+    monkeypatch.setattr("gnndrive.store.writer.index_dtype", lambda _: dtype)
     for seed in seeds(4):
         draw = random.Random(seed)
         nodes = draw.randint(1, 24)
