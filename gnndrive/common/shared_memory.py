@@ -30,6 +30,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.limits import named_limit
 from gnndrive.common.memory import available_memory, format_size
 
+ALIGNED = 64  # bytes; a line of the processor's cache
 _SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; Python's fcntl does not name it
 # Else a mapping keeps a copy of the descriptor, for a `resize` that nothing here needs.
 _WITHOUT_FD: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -199,7 +200,7 @@ def _unusable(why: str) -> ConfigError:
     )
 
 
-ALIGNED = 64  # bytes; a line of the processor's cache
+# ---- several arrays in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,12 @@ class SharedArray:
 
 
 class SharedArrays:
-    """Arrays in shared memory, in the process that fills them.
+    """Arrays in shared memory, in the process that fills them; it sends the descriptors of their
+    memories and a `SharedArray` for each.
+
+    Several arrays share one memory, because a message carries 253 descriptors at most, and each
+    takes one of the process's open files. Arrays of which a receiver frees some earlier than others
+    belong in memories of their own (`reserve`).
 
     Args:
         name: what the memory is for; see `SharedMemory.create`.
@@ -238,10 +244,8 @@ class SharedArrays:
         self.memories: list[SharedMemory] = []
 
     def reserve(self, sizes: Iterable[int]) -> None:
-        """Make a memory for the arrays that `allocate` makes next; none if they are empty.
-
-        Args:
-            sizes: their bytes.
+        """Make a memory for the arrays of these bytes that `allocate` makes next; none if they are
+        empty.
 
         Raises:
             MemoryError, ConfigError: see `SharedMemory.create`.
@@ -271,15 +275,7 @@ class SharedArrays:
         return array
 
     def describe(self, name: str, array: npt.NDArray[Any], bits: int = 0) -> SharedArray:
-        """The description of an array that `allocate` or `empty` made.
-
-        Args:
-            name, bits: see `SharedArray`.
-            array: the array, of one dimension.
-
-        Raises:
-            ValueError: it is in none of the memories.
-        """
+        """The description of an array of one dimension that `allocate` or `empty` made."""
         address = array.ctypes.data
         for place, memory in enumerate(self.memories):
             offset = address - memory.array.ctypes.data

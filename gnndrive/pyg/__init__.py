@@ -10,7 +10,6 @@ What the pipeline uses, in that order:
 What users of PyG use without gnndrive's loaders:
 
 - `sampler`: `NeighborSampler`, a PyG `BaseSampler`, for graphs in memory and in stores.
-- `stored_graph`: `StoredGraph`, a store's times, weights and edge ids for that sampler.
 - `stores`: a store as PyG's FeatureStore and GraphStore.
 - `bidirectional`: `BidirectionalNeighborSampler`, which samples along edges and against them.
 - `conversions`: helpers of these modules.

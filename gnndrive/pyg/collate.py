@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import torch
-
-from gnndrive.common.records import Int64Array
-from gnndrive.pyg.conversions import select
-
-if TYPE_CHECKING:
-    from gnndrive.store.reader import Store
-    from gnndrive.store.views import StoredEdges, StoredNodes
-
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import SamplerOutput
 
@@ -29,6 +19,7 @@ from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.common.records import (
     EdgeKey,
     Int32Array,
+    Int64Array,
     NodeKey,
     Sample,
     Seeds,
@@ -36,6 +27,7 @@ from gnndrive.common.records import (
 )
 from gnndrive.pyg import labels
 from gnndrive.pyg.attributes import Attributes
+from gnndrive.pyg.conversions import select
 from gnndrive.store.feature_tables import NODE_FEATURES, FeatureTable, feature_tables
 from gnndrive.store.format import torch_dtype
 
@@ -46,6 +38,9 @@ if TYPE_CHECKING:
 Rows = Mapping[str, torch.Tensor]
 """Rows of the feature buffer's tables, in the order of a batch's nodes or edges."""
 _NONE = np.empty(0, np.int64)
+_BINARY = ("edge_label_index", "edge_label", "edge_label_time")
+_TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
+"""Names of the metadata of PyG's edge samplers after the input_id: binary, and for triplets."""
 
 
 class Collate:
@@ -85,7 +80,7 @@ class Collate:
         self.tables = tables = _buffered_tables(store, buffered)
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
-        self._set_here = SetHere(store)
+        self._set_here = _SetHere(store)
         self._names = {each.name_of(""): each.names for each in (*self._nodes, *self._edges)}
         self._custom_cls = custom_cls
         self._edge_tables = {table.type: table.name for table in tables if table.of_edges}
@@ -225,7 +220,7 @@ class Collate:
                 assert number is not None
                 self._join(storage, edges, number, rows, attributes, empty)
         if isinstance(sample, Subgraph):
-            describe(batch, seeds, sample.output)
+            _describe(batch, seeds, sample.output)
         else:
             batch.num_sampled_nodes = list(sample.num_sampled_nodes)
             batch.num_sampled_edges = list(sample.num_sampled_edges)
@@ -401,19 +396,10 @@ def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
     return wide
 
 
-BINARY = ("edge_label_index", "edge_label", "edge_label_time")
-TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
-"""Names of the metadata of PyG's edge samplers after the input_id: binary, and for triplets."""
+# ---- what PyG's loaders add of a sampler's output: seeds, labels, times, counts
 
 
-def describe(batch: Any, seeds: Seeds, output: Any) -> None:
-    """Add to a batch the attributes of a sampler's output.
-
-    Args:
-        batch: a Data or HeteroData; it is changed.
-        seeds: the batch's seeds.
-        output: PyG's SamplerOutput or HeteroSamplerOutput.
-    """
+def _describe(batch: Any, seeds: Seeds, output: Any) -> None:
     of_graph = {
         "batch": output.batch,
         "num_sampled_nodes": output.num_sampled_nodes,
@@ -446,7 +432,7 @@ def _of_seeds(seeds: Seeds, metadata: Any) -> dict[str, Any]:
     values = {"input_id": metadata[0]}
     if not seeds.of_edges:
         return values | {"seed_time": metadata[1], "batch_size": len(metadata[0])}
-    names = BINARY if len(metadata) == len(BINARY) + 1 else TRIPLET
+    names = _BINARY if len(metadata) == len(_BINARY) + 1 else _TRIPLET
     return values | dict(zip(names, metadata[1:], strict=True))
 
 
@@ -460,12 +446,10 @@ def _set_or_delete(storage: Data | Any, values: dict[str, Any]) -> None:
             del storage[name]
 
 
-class SetHere:
-    """What was set on a store when this object was made, and its values of the whole graph.
-
-    Args:
-        store: the store.
-    """
+class _SetHere:
+    """What a program had set on a store when this object was made, and the store's values of the
+    whole graph, as PyG delivers what is set on its data: an attribute with one row for each node or
+    edge is indexed by the batch's, in memory; any other is in each batch as it is."""
 
     def __init__(self, store: Store) -> None:
         views = (*store.all_nodes(), *store.all_edges())
@@ -482,13 +466,8 @@ class SetHere:
                 setattr(storage, name, value)
 
     def join(self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array) -> None:
-        """Add the rows of a batch's nodes or edges of a type.
-
-        Args:
-            storage: the part of the batch that has them.
-            view: the type.
-            number: node ids or original edge numbers, int64 [n].
-        """
+        """Add to `storage` the rows of a batch's nodes or edges of a type; for `number` see
+        `Collate._join`."""
         for name, (value, dim) in self._rows[view.name_of("")].items():
             at = torch.from_numpy(number).to(value.device)
             storage[name] = select(value, dim, at)

@@ -13,7 +13,6 @@ from torch_geometric.sampler.base import DataType
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
-from gnndrive.sampling.samplers._native import InScratch
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
@@ -111,22 +110,3 @@ def each_of(convert: Callable[[Tensor], npt.NDArray[Any]], values: Any) -> Any:
 def as_array(value: Tensor | None) -> npt.NDArray[Any] | None:
     """A converted tensor as the array that C reads."""
     return None if value is None else value.numpy()
-
-
-def coo(
-    sampled: InScratch, number: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """A sample's edges of a type.
-
-    Returns:
-        row, col and CSC position, each [edges] of `dtype`, and how many edges each hop has.
-    """
-    row, colptr, edge, per_hop = sampled.edges(number)
-    col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
-    ends = [torch.from_numpy(each).to(dtype) for each in (row, col, edge)]
-    return ends[0], ends[1], ends[2], list(per_hop)
-
-
-def as_batch(tree: npt.NDArray[Any] | None) -> Tensor | None:
-    """PyG's `batch`: the number of the seed whose tree each node is in, int64 [nodes]."""
-    return None if tree is None else torch.from_numpy(tree).to(torch.int64)

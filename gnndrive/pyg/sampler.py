@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
@@ -27,13 +29,11 @@ from gnndrive.common.records import EdgeKey, EdgeType, Int64Array
 from gnndrive.pyg.choices import checked_subgraph_type, checked_temporal_strategy
 from gnndrive.pyg.conversions import (
     as_array,
-    as_batch,
     as_fanout,
     as_int64,
     as_times,
     as_topology,
     as_weights,
-    coo,
     each_of,
     is_edge_level,
     permuted,
@@ -358,7 +358,13 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     def _output(self, sampled: InScratch, induced: bool) -> SamplerOutput:
         dtype = torch.int64 if self._graph is not None else self.colptr.dtype
-        return sampler_output(sampled, dtype, self._backward, induced)
+        node, tree, nodes_per_hop = sampled.nodes(0)
+        row, col, edge, edges_per_hop = self._coo(sampled, 0, dtype)
+        return SamplerOutput(
+            node=torch.from_numpy(node).to(dtype), row=row, col=col, edge=edge, batch=_batch(tree),
+            num_sampled_nodes=None if induced else list(nodes_per_hop),
+            num_sampled_edges=None if induced else edges_per_hop,
+        )  # fmt: skip
 
     def _hetero_output(self, sampled: InScratch, induced: bool) -> HeteroSamplerOutput:
         node_types, edge_types = self._hetero_types
@@ -366,9 +372,31 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         dtype = next((each.dtype for each in arrays.values()), torch.int64)
         if self._backward:
             edge_types = [self.to_restored_edge_type[each] for each in edge_types]
-        return hetero_sampler_output(
-            sampled, node_types, edge_types, dtype, self.disjoint, self._backward, induced
-        )
+        node, batch, nodes_per_hop = {}, {}, {}
+        for number, name in enumerate(node_types):
+            found, tree, per_hop = sampled.nodes(number)
+            node[name], nodes_per_hop[name] = torch.from_numpy(found).to(dtype), list(per_hop)
+            batch[name] = _batch(tree)
+        row, col, edge, edges_per_hop = {}, {}, {}, {}
+        for number, type in enumerate(edge_types):
+            row[type], col[type], edge[type], edges_per_hop[type] = self._coo(
+                sampled, number, dtype
+            )
+        return HeteroSamplerOutput(
+            node=node, row=row, col=col, edge=edge, batch=batch if self.disjoint else None,
+            num_sampled_nodes=None if induced else nodes_per_hop,
+            num_sampled_edges=None if induced else edges_per_hop,
+        )  # fmt: skip
+
+    def _coo(
+        self, sampled: InScratch, number: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+        """Row, col and CSC position of a sample's edges of a type, and how many each hop has."""
+        row, colptr, edge, per_hop = sampled.edges(number)
+        col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
+        ends = (col, row) if self._backward else (row, col)
+        first, second, position = (torch.from_numpy(each).to(dtype) for each in (*ends, edge))
+        return first, second, position, list(per_hop)
 
     @property
     def _backward(self) -> bool:
@@ -384,50 +412,6 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         return self.__dict__ | {"_topologies": None}  # a copy makes its own for C
 
 
-def sampler_output(
-    sampled: InScratch, dtype: torch.dtype, backward: bool, induced: bool
-) -> SamplerOutput:
-    """The sample of a homogeneous graph.
-
-    Args:
-        sampled: the sample.
-        dtype: the dtype of ids.
-        backward: whether edges were followed from source to target.
-        induced: whether the subgraph is induced, which has no hops.
-    """
-    node, tree, nodes_per_hop = sampled.nodes(0)
-    row, col, edge, edges_per_hop = coo(sampled, 0, dtype)
-    if backward:
-        row, col = col, row
-    return SamplerOutput(
-        node=torch.from_numpy(node).to(dtype), row=row, col=col, edge=edge, batch=as_batch(tree),
-        num_sampled_nodes=None if induced else list(nodes_per_hop),
-        num_sampled_edges=None if induced else edges_per_hop,
-    )  # fmt: skip
-
-
-def hetero_sampler_output(
-    sampled: InScratch, node_types: Sequence[str], edge_types: Sequence[EdgeType],
-    dtype: torch.dtype, disjoint: bool, backward: bool, induced: bool,
-) -> HeteroSamplerOutput:  # fmt: skip
-    """The sample of a heterogeneous graph; `node_types` and `edge_types` are in the order of the
-    sample, as the user names them. For the rest see `sampler_output`.
-
-    Args:
-        disjoint: whether each seed has a tree of its own.
-    """
-    node, batch, nodes_per_hop = {}, {}, {}
-    for number, name in enumerate(node_types):
-        found, tree, per_hop = sampled.nodes(number)
-        node[name], nodes_per_hop[name] = torch.from_numpy(found).to(dtype), list(per_hop)
-        batch[name] = as_batch(tree)
-    row, col, edge, edges_per_hop = {}, {}, {}, {}
-    for number, type in enumerate(edge_types):
-        row[type], col[type], edge[type], edges_per_hop[type] = coo(sampled, number, dtype)
-    if backward:
-        row, col = col, row
-    return HeteroSamplerOutput(
-        node=node, row=row, col=col, edge=edge, batch=batch if disjoint else None,
-        num_sampled_nodes=None if induced else nodes_per_hop,
-        num_sampled_edges=None if induced else edges_per_hop,
-    )  # fmt: skip
+def _batch(tree: npt.NDArray[Any] | None) -> Tensor | None:
+    """PyG's `batch`: the number of the seed whose tree each node is in, int64 [nodes]."""
+    return None if tree is None else torch.from_numpy(tree).to(torch.int64)
