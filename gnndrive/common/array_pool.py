@@ -121,11 +121,7 @@ class ArrayPool:
         self._closed = False
 
     def empty(self, shape: Any, dtype: Any) -> npt.NDArray[Any]:
-        """An array of arbitrary content, page-aligned if it is large.
-
-        Args:
-            shape: an int or a tuple.
-            dtype: anything that numpy takes.
+        """An array of arbitrary content, as `numpy.empty`; page-aligned if it is large.
 
         Raises:
             MemoryError: there is no memory.

@@ -34,15 +34,8 @@ _C_TYPES = {
 
 
 def pointer(array: np.ndarray[Any, Any]) -> Any:
-    """Return a C pointer to an array; the caller keeps the array alive.
-
-    Args:
-        array: C-contiguous, of dtype int64, int32, uint16 or uint8.
-
-    Raises:
-        ValueError: the array is not contiguous.
-        KeyError: the array has another dtype.
-    """
+    """Return a C pointer to a contiguous array of int64, int32, uint16 or uint8; the caller keeps
+    the array alive."""
     if not array.flags.c_contiguous:
         raise ValueError("the C core takes contiguous arrays: use np.ascontiguousarray")
     # array.ctypes.data would be the same, in five times the time.
@@ -105,14 +98,10 @@ holding_gil: Any = HoldingGil(lib)
 
 
 def check(code: int, what: str) -> int:
-    """Return `code` if it is not negative.
-
-    Args:
-        code: a result of the core: -errno means failure.
-        what: the function that was called, for the message.
+    """Return `code`, a result of the core's function `what`, if it is not negative.
 
     Raises:
-        OSError: `code` is negative.
+        OSError: it is -errno.
     """
     if code < 0:
         name = errno_names.errorcode.get(-code, str(-code))

@@ -62,14 +62,8 @@ def has_no_locks(error: OSError) -> bool:
 
 
 def try_lock(path: Path, mode: int = 0o666) -> int:
-    """Lock a file, made if it is not there, without waiting; the file stays.
-
-    Args:
-        path: the file; its folder must exist.
-        mode: the permissions of a new file.
-
-    Returns:
-        A descriptor, which holds the lock until it is closed.
+    """Lock a file, made if it is not there, without waiting; the file stays. Return a descriptor,
+    which holds the lock until it is closed.
 
     Raises:
         BlockingIOError: another process or thread holds it.
@@ -124,12 +118,8 @@ def remove_if_free(path: Path) -> None:
 def acquire(
     path: Path, flags: int, mode: int, on_wait: Callable[[], object] = lambda: None
 ) -> tuple[int, bool]:
-    """Lock the file that is at `path` when the lock is granted, after waiting for it.
-
-    Args:
-        path: the file.
-        flags, mode: how it is opened.
-        on_wait: called once if the lock is taken, before the wait.
+    """Lock the file that is at `path` when the lock is granted, after waiting for it. It is opened
+    with `flags` and `mode`; `on_wait` is called once if the lock is taken, before the wait.
 
     Returns:
         (descriptor, whether the lock was taken).

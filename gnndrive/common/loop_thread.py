@@ -99,11 +99,8 @@ class LoopThread:
         return self._begin(coroutine, begin)
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], begin: Callable[[], Begun]) -> Begun:
-        """Call `begin`, which has the loop run a coroutine, unless it cannot.
-
-        Raises:
-            ClosedError, ConfigError: see `start`.
-        """
+        """Call `begin`, which has the loop run a coroutine, unless it cannot; for the errors see
+        `start`."""
         if self.guard.forked:
             coroutine.close()
             self.guard.check()

@@ -16,11 +16,8 @@ _FLOAT_LEAST = 1024  # a smaller number with a decimal point is not meant as byt
 
 
 def parse_size(size: str | int | float, name: str) -> int:
-    """Bytes in `size`, a number of bytes or a text such as "288MB", "1.5 GiB".
-
-    Args:
-        size: what the user gave.
-        name: the argument's name, for the error.
+    """Bytes in `size`, a number of bytes or a text such as "288MB", "1.5 GiB"; `name` is the
+    argument's, for the error.
 
     Raises:
         ConfigError: it is no size, or not positive.
@@ -59,11 +56,8 @@ def given_size(size: str | int | float | None, name: str) -> int | None:
 
 
 def parse_block_size(size: str | int, name: str) -> int:
-    """Bytes in `size` as fio writes them, each prefix a power of 1,024: "512", "4k", "64k", "1m".
-
-    Args:
-        size: what the user gave.
-        name: the argument's name, for the error.
+    """Bytes in `size` as fio writes them, each prefix a power of 1,024: "512", "4k", "64k", "1m";
+    `name` is the argument's, for the error.
 
     Raises:
         ConfigError: it is no such size, or 0.

@@ -19,12 +19,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def checked_choice(kind: type[Choice], name: str, value: Any) -> Choice:
-    """The member of an enumeration that an argument names.
-
-    Args:
-        kind: the enumeration.
-        name: the argument's name.
-        value: a member of `kind`, or the value of one.
+    """The member of an enumeration that the argument `name` names: a member, or the value of one.
 
     Raises:
         ConfigError: there is no such member; the message lists all.
@@ -38,32 +33,21 @@ def checked_choice(kind: type[Choice], name: str, value: Any) -> Choice:
 
 
 def checked_subgraph_type(value: Any, directed: bool = True) -> SubgraphType:
-    """Check `subgraph_type=`; `directed=False`, which PyG deprecates, means "induced".
-
-    Raises:
-        ConfigError: there is no such type.
-    """
+    """Check `subgraph_type=`; `directed=False`, which PyG deprecates, means "induced"."""
     kind = checked_choice(SubgraphType, "subgraph_type", value)
     return kind if directed else SubgraphType.induced
 
 
 def checked_temporal_strategy(value: Any) -> str:
-    """Check `temporal_strategy=`.
-
-    Raises:
-        ConfigError: it is neither "uniform" nor "last".
-    """
+    """Check `temporal_strategy=`, which is "uniform" or "last"."""
     if value not in ("uniform", "last"):
         raise ConfigError(f"temporal_strategy={value!r}: give 'uniform' or 'last'")
     return str(value)
 
 
 def check_sampling(arguments: Mapping[str, Any]) -> None:
-    """Check those of a loader's arguments that are one of a few values, functions, or a sampler.
-
-    Args:
-        arguments: `subgraph_type`, `temporal_strategy`, `transform`, `transform_sampler_output` and
-            `neighbor_sampler` by name; others are ignored.
+    """Check those of a loader's arguments, by name, that are one of a few values, functions, or a
+    sampler; others are ignored.
 
     Raises:
         ConfigError: one of them is something else.
@@ -83,11 +67,7 @@ def check_sampling(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_sparse(**arguments: Any) -> None:
-    """Refuse arguments that are sparse tensors; they are known by their names.
-
-    Raises:
-        ConfigError: one is.
-    """
+    """Refuse arguments that are sparse tensors; they are known by their names."""
     for name, value in arguments.items():
         if is_sparse(value):
             raise ConfigError(f"{name} is sparse: give a dense tensor, {name}.to_dense()")

@@ -92,9 +92,7 @@ class Collate:
 
     def current(self, started: bool) -> Collate:
         """This object, or another if attributes of the store were set or deleted since it was made.
-
-        Args:
-            started: whether the feature buffer is made for this object's tables.
+        `started`: whether the feature buffer is made for this object's tables.
 
         Raises:
             ConfigError: the tables changed, and the feature buffer is made.
@@ -110,12 +108,8 @@ class Collate:
         return other
 
     def buffering(self, names: Collection[str] | None) -> Collate:
-        """The same with fewer tables in the feature buffer; the rows of others are read as those of
-        any other attribute.
-
-        Args:
-            names: the names of the tables; None: all of them.
-        """
+        """The same with fewer tables, by name, in the feature buffer (None: all of them); the rows
+        of others are read as those of any other attribute."""
         same = self._buffered is names or self.tables == _buffered_tables(self.store, names)
         return self if same else self._again(None if names is None else frozenset(names))
 
@@ -125,11 +119,8 @@ class Collate:
         return other
 
     def use_labels(self, shared: Mapping[str, labels.SharedLabels | None]) -> None:
-        """Use labels that another process has read, until `close`.
-
-        Args:
-            shared: these labels by their full name ("nodes/y"); None: they are read here.
-        """
+        """Use labels that another process has read, by their full name ("nodes/y"), until `close`;
+        None: they are read here."""
         for name, given in shared.items():
             self._labels[name].use(given)
 
@@ -229,11 +220,7 @@ class Collate:
         return self._finished(batch, rows, device, where)
 
     def _empty_batch(self) -> Any:
-        """A batch with the attributes that belong to the whole graph.
-
-        Raises:
-            ConfigError: `custom_cls` made something else than a Data or HeteroData.
-        """
+        """A batch with the attributes that belong to the whole graph."""
         kind = HeteroData if self.store.is_hetero else Data
         batch = kind() if self._custom_cls is None else self._custom_cls()
         if not isinstance(batch, kind):
@@ -263,10 +250,8 @@ class Collate:
         self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array, rows: Rows,
         attributes: Attributes, empty: Allocate,
     ) -> None:  # fmt: skip
-        """Add to a batch the attributes of its nodes or edges of a type.
-
-        `number` holds node ids or original edge numbers, int64 [n].
-        """
+        """Add to a batch the attributes of its nodes or edges of a type; `number` holds node ids or
+        original edge numbers, int64 [n]."""
         for name in self._names[view.name_of("")]:
             full = view.name_of(name)
             given = rows.get(full)
@@ -282,14 +267,8 @@ class Collate:
     def _edge_numbers(
         self, sample: Sample | Subgraph, type: EdgeKey, attributes: Attributes, empty: Allocate
     ) -> Int64Array | None:
-        """The original numbers of a sample's edges of a type, int64 [edges].
-
-        None: the edges are not edges of the graph.
-
-        Raises:
-            ConfigError: the user's sampler names an edge that the graph does not have.
-            StoreError: the store is damaged.
-        """
+        """The original numbers of a sample's edges of a type, int64 [edges]; None: the edges are
+        not edges of the graph. For the errors see `__call__`."""
         if isinstance(sample, Sample):
             if sample.numbered:
                 return _wide(sample.edge, empty)
@@ -369,12 +348,8 @@ def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> to
 def _numbers(
     position: Int32Array | Int64Array, edges: StoredEdges, attributes: Attributes, empty: Allocate
 ) -> Int64Array:
-    """The original numbers of the edges at these CSC positions, int64 [edges].
-
-    Raises:
-        StoreError: the store is damaged. A negative number is refused too, because it would index
-            from the end.
-    """
+    """The original numbers of the edges at these CSC positions, int64 [edges]. A negative number is
+    refused too, because it would index from the end."""
     position = _wide(position, empty)
     if edges.edge_id_name is None:
         return position

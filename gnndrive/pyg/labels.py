@@ -30,20 +30,14 @@ NAME = "y"
 
 @dataclass(frozen=True, slots=True)
 class SharedLabels:
-    """Labels that another process has read.
-
-    Attributes:
-        labels: what `read_labels` returned there, perhaps read-only; None: they are not kept.
-    """
+    """What `read_labels` returned in another process, perhaps read-only; None: they are not
+    kept."""
 
     labels: npt.NDArray[Any] | None
 
 
 class Labels:
     """The labels of a store's nodes of a type, read at the first use.
-
-    Args:
-        nodes: the nodes.
 
     Attributes:
         shared: the labels that `use` was called with; None: this process reads its own.
@@ -57,10 +51,8 @@ class Labels:
         self._reading = ForkLock()
 
     def read(self) -> torch.Tensor | None:
-        """Read all labels, unless they were read before.
-
-        Returns:
-            The labels, [nodes], in the dtype of `kept_dtype`; None: they are not kept in memory.
+        """Read all labels, unless they were read before: [nodes], in the dtype of `kept_dtype`;
+        None: they are not kept in memory.
 
         Raises:
             StoreError, ReadError: the labels cannot be read.
@@ -71,11 +63,7 @@ class Labels:
             return self._kept
 
     def use(self, shared: SharedLabels | None) -> None:
-        """Use labels that another process has read, until `close`.
-
-        Args:
-            shared: these labels; None: nothing changes.
-        """
+        """Use labels that another process has read, until `close`; None: nothing changes."""
         with self._reading:
             if shared is not None:
                 self.shared = shared
@@ -86,14 +74,7 @@ class Labels:
         self._looked = True
 
     def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
-        """The labels of nodes.
-
-        Args:
-            node: node ids, int64 [n].
-            empty: allocates the result.
-
-        Returns:
-            The labels, [n], in the store's dtype; None: they are not kept in memory.
+        """The labels of nodes, [n], in the store's dtype; None: they are not kept in memory.
 
         Raises:
             StoreError, ReadError: the labels cannot be read.
@@ -135,15 +116,8 @@ def kept_bytes(nodes: StoredNodes) -> int:
 
 
 def read_labels(nodes: StoredNodes, empty: Allocate = np.empty) -> npt.NDArray[Any] | None:
-    """Read the labels of a store's nodes of a type in `kept_dtype`.
-
-    Args:
-        nodes: the nodes.
-        empty: allocates the result.
-
-    Returns:
-        The labels, [nodes]; None: they are not kept, or a label that is no class does not fit into
-        that dtype.
+    """Read the labels of a store's nodes of a type in `kept_dtype`, [nodes]; None: they are not
+    kept, or a label that is no class does not fit into that dtype.
 
     Raises:
         StoreError, ReadError: the labels cannot be read.

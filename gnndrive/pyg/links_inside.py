@@ -34,11 +34,6 @@ from gnndrive.sampling.window_graph import WindowGraph
 class LinksInside(InsideDraws):
     """Samples around seed edges, in the graph of their window; see `InsideDraws`.
 
-    Args:
-        subgraphs: how the loader samples.
-        of_edges: whether seeds are edges.
-        context: what `Sampler.make` gets.
-
     Raises:
         ConfigError: seeds are nodes, or the loader's arguments ask for more than the neighbours of
             edges, drawn with one probability.
@@ -108,12 +103,7 @@ class LinksInside(InsideDraws):
 
 
 class _WindowNegatives(KeyedNegatives):
-    """Negative nodes among those of a window, each as likely.
-
-    Args:
-        negatives, key: see `KeyedNegatives`.
-        graph: the window's.
-    """
+    """Negative nodes among those of a window, each as likely."""
 
     def __init__(self, negatives: NegativeSampling, key: int, graph: WindowGraph) -> None:
         super().__init__(negatives, key)

@@ -93,13 +93,10 @@ class PublishedStore:
 
 
 def publish(store: Store, choice: TopologyChoice) -> PublishedStore:
-    """Read what processes share of a store into shared memory.
+    """Read what processes share of a store into shared memory. Indices are shared if the topology
+    of `choice` keeps all in memory.
 
     The store uses the shared index pointers from now on.
-
-    Args:
-        store: the store.
-        choice: the topology of the processes; its indices are shared if it keeps all in memory.
 
     Raises:
         StoreError, ReadError: the store cannot be read.
@@ -232,11 +229,7 @@ def _allowed(store: Store) -> dict[str, list[_Form]]:
 def _parse(
     store: Store, description: Any, descriptors: int
 ) -> tuple[list[int], dict[str, SharedArray]]:
-    """The sizes of the memories and the arrays by name, each of a form that the store allows.
-
-    Raises:
-        StoreError: the description does not describe them.
-    """
+    """The sizes of the memories and the arrays by name, each of a form that the store allows."""
     top = Record(description, _WHERE, _MEND)
     if top.text("store") != store.identity:
         raise top.error(f"is of another store than {store.path}")

@@ -53,12 +53,7 @@ class _Loaded:
 
 class StoredGraph:
     """The graph of a store. It reads times and weights into memory at their first use, and again
-    when this process has set others.
-
-    Args:
-        store: the store.
-        time_attr: the name of the node or edge attribute that holds times, or None.
-        weight_attr: the name of the edge attribute that holds weights, or None.
+    when this process has set others. Their attributes' names may be None.
 
     Attributes:
         of_nodes: whether the times are an attribute of nodes; else of edges.
@@ -144,11 +139,9 @@ class StoredGraph:
         return max((_degree_max(edges.index_pointers) for edges in self._edges), default=0)
 
     def times(self) -> Any:
-        """Times of nodes, int64 [nodes], or of edges at CSC positions, int64 [edges].
-
-        Returns:
-            A tensor; of a heterogeneous store a dict by node type, or by the name of the edge
-            type's folder, of the types that have times; None without times.
+        """Times of nodes, int64 [nodes], or of edges at CSC positions, int64 [edges]: a tensor; of
+        a heterogeneous store a dict by node type, or by the name of the edge type's folder, of the
+        types that have times; None without times.
 
         Raises:
             ConfigError: they are not one whole number for each node or edge.
@@ -156,11 +149,9 @@ class StoredGraph:
         return self._attributes("times", self._timed, self._time, as_times)
 
     def weights(self) -> Any:
-        """Weights of edges at CSC positions, float32 or float64 [edges].
-
-        Returns:
-            A tensor; of a heterogeneous store a dict by the name of the edge type's folder, of the
-            types that have weights; None without weights.
+        """Weights of edges at CSC positions, float32 or float64 [edges]: a tensor; of a
+        heterogeneous store a dict by the name of the edge type's folder, of the types that have
+        weights; None without weights.
 
         Raises:
             ConfigError: they are not one number for each edge.

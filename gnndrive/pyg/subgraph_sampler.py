@@ -237,11 +237,7 @@ def _as_int64(node: Any) -> Int64Array:
 
 
 def _permuted(edge: Any, perm: Any) -> Int64Array | None:
-    """`perm[edge]`, or `edge` if `perm` is None; None if `edge` is None.
-
-    Raises:
-        ConfigError: an edge is out of the permutation's range.
-    """
+    """`perm[edge]`, or `edge` if `perm` is None; None if `edge` is None."""
     if edge is None:
         return None
     if perm is None:
@@ -256,12 +252,8 @@ def _permuted(edge: Any, perm: Any) -> Int64Array | None:
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]
-    """PyG's negative sampling, with draws that depend on a key instead of torch's random state.
-
-    Args:
-        negatives: the user's negative sampling.
-        key: the batch's key.
-    """
+    """PyG's negative sampling, with draws that depend on a batch's key instead of torch's random
+    state."""
 
     def __init__(self, negatives: NegativeSampling, key: int) -> None:
         super().__init__(
@@ -270,19 +262,8 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]
         self._generator = torch.Generator().manual_seed(key % (1 << 63))
 
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> torch.Tensor:
-        """Draw node ids for one end of negative edges; PyG's code calls this.
-
-        Args:
-            num_samples: how many to draw.
-            endpoint: "src" or "dst".
-            num_nodes: number of nodes to draw from; PyG's code always gives it.
-
-        Returns:
-            int64 [num_samples].
-
-        Raises:
-            ValueError: the user's weights are not one for each node.
-        """
+        """Draw `num_samples` ids of `num_nodes` nodes, int64, for one end ("src" or "dst") of
+        negative edges; PyG's code calls this."""
         weight = self.src_weight if endpoint == "src" else self.dst_weight
         if weight is None:
             assert num_nodes is not None, "PyG's edge_sample gives it"

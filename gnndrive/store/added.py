@@ -27,11 +27,7 @@ DERIVED = "derived"
 
 
 def with_added(folder: Path, own: StoreInfo) -> StoreInfo:
-    """What a store holds with the arrays that were added to it.
-
-    Args:
-        folder: the store's folder.
-        own: what store.json says.
+    """What a store holds with the arrays that were added to it; `own` is what store.json says.
 
     Raises:
         StoreError: a record of added arrays is damaged, or two name the same array.
@@ -51,11 +47,6 @@ def with_added(folder: Path, own: StoreInfo) -> StoreInfo:
 def read_added(folder: Path, own: StoreInfo, name: str) -> dict[str, ArrayInfo]:
     """The arrays of the added attribute `name`, by their names in the store.
 
-    Args:
-        folder: the store's folder.
-        own: what store.json says.
-        name: the attribute's name.
-
     Raises:
         StoreError: the record cannot be read, is damaged, or belongs to another store.
     """
@@ -72,14 +63,8 @@ def read_added(folder: Path, own: StoreInfo, name: str) -> dict[str, ArrayInfo]:
 def write_added(
     folder: Path, own: StoreInfo, name: str, run: str, arrays: Iterable[ArrayInfo]
 ) -> None:
-    """Add an attribute whose files exist already, or replace it; atomic and durable.
-
-    Args:
-        folder: the store's folder.
-        own: what store.json says.
-        name: the attribute's name.
-        run: 16 hexadecimal digits; the files are below `derived/NAME/RUN/`.
-        arrays: the arrays, with their checksums.
+    """Add an attribute whose files exist already below `derived/NAME/RUN/`, or replace it; atomic
+    and durable.
 
     Raises:
         OSError: the operating system's.

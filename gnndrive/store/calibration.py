@@ -33,16 +33,9 @@ _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def gap_bytes(cost: DiskCost | None, read_bytes_max: int) -> int:
-    """The widest gap between two rows that costs less to read than a second request.
-
-    Args:
-        cost: what reading costs; None: not calibrated.
-        read_bytes_max: the largest read.
-
-    Returns:
-        `request_s / byte_s`, rounded down to 512 and at most `GAP_BYTES_MAX` and `read_bytes_max`;
-        8,192 where `cost` is None.
-    """
+    """The widest gap between two rows that costs less to read than a second request: `request_s /
+    byte_s`, rounded down to 512 and at most `GAP_BYTES_MAX` and `read_bytes_max`. A `cost` of None
+    is not calibrated: 8,192."""
     if cost is None:
         return min(DEFAULT_GAP_BYTES, read_bytes_max)
     most = min(GAP_BYTES_MAX, read_bytes_max)
@@ -52,13 +45,8 @@ def gap_bytes(cost: DiskCost | None, read_bytes_max: int) -> int:
 
 
 def checked_gap(gap: str | int | None, store: Store, read_bytes_max: int) -> int:
-    """The widest gap between two rows that is read over, in bytes.
-
-    Args:
-        gap: bytes, or a text such as "8KiB"; None: what the store's calibration says, or the
-            default if there is none.
-        store: the store whose calibration is used.
-        read_bytes_max: the largest read in bytes.
+    """The widest gap between two rows that is read over, in bytes, of what a user gave: bytes, or a
+    text such as "8KiB"; None: what the store's calibration says, or the default if there is none.
 
     Raises:
         ConfigError: `gap` is not a size.
@@ -69,11 +57,8 @@ def checked_gap(gap: str | int | None, store: Store, read_bytes_max: int) -> int
 
 
 def load_calibration(store: Store) -> DiskCost | None:
-    """The costs in a store's disk.json, if they were measured on the disk that the store is on now.
-
-    Returns:
-        The costs; None if there is no disk.json, if it was measured on another disk, or if it is
-        damaged.
+    """The costs in a store's disk.json; None: there is none, it was measured on another disk than
+    the store is on now, or it is damaged.
 
     Warns:
         RuntimeWarning: disk.json is damaged.
@@ -95,10 +80,7 @@ def load_calibration(store: Store) -> DiskCost | None:
 
 
 def save_calibration(store: Store, cost: DiskCost) -> Path:
-    """Write disk.json into the store's folder, whole or not at all.
-
-    Returns:
-        The file's path.
+    """Write disk.json into the store's folder, whole or not at all; return its path.
 
     Raises:
         StoreError: the folder cannot be written to.

@@ -21,11 +21,8 @@ from gnndrive.store.types import Types
 
 
 class Check:
-    """Checks the values of one array of whole numbers, in order.
-
-    Args:
-        where: the array's file, for errors.
-    """
+    """Checks the values of one array of whole numbers, in order; `where` is its file, for
+    errors."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -52,9 +49,8 @@ class Bounds(Check):
 
     Args:
         where: the array's file, for errors.
-        what: what one entry of the array is, such as "edge".
-        limit: one more than the largest value allowed.
-        things: what the values are numbers of, such as "nodes".
+        what, things: what one entry is, such as "edge", and what the values are numbers of, such as
+            "nodes".
     """
 
     def __init__(self, where: str, what: str, limit: int, things: str) -> None:
@@ -74,12 +70,7 @@ class Bounds(Check):
 
 
 class Pointers(Check):
-    """Checks that index pointers start at 0, never decrease and end at the number of edges.
-
-    Args:
-        where: the array's file, for errors.
-        num_edges: the value that the last one must have.
-    """
+    """Checks that index pointers start at 0, never decrease and end at the number of edges."""
 
     def __init__(self, where: str, num_edges: int) -> None:
         super().__init__(where)
@@ -111,11 +102,7 @@ class Pointers(Check):
 
 
 class FiniteRows:
-    """Counts the rows of an array that hold nan or infinity, which are allowed.
-
-    Args:
-        info: the array.
-    """
+    """Counts the rows of an array that hold nan or infinity, which are allowed."""
 
     def __init__(self, info: ArrayInfo) -> None:
         self._info = info
@@ -156,13 +143,8 @@ def finite_rows_of(info: ArrayInfo, types: Types) -> FiniteRows | None:
 
 
 def check_for(name: str, where: str, types: Types) -> Check | None:
-    """The check for an array of a store; None: the array may hold any values.
-
-    Args:
-        name: the array's full name, such as "graph/indptr".
-        where: the array's file, for errors.
-        types: the store's types.
-    """
+    """The check for an array of a store, by its full name, such as "graph/indptr"; `where` is its
+    file, for errors. None: the array may hold any values."""
     place = types.place(name)
     if place.group == "splits":
         return Bounds(where, "entry", place.sources, "nodes")
@@ -244,11 +226,8 @@ class ClassCount:
 
 
 def count_classes(y: torch.Tensor) -> int:
-    """The number of classes of labels in memory; 0 if y does not hold classes.
-
-    Args:
-        y: the labels [nodes] or [nodes, columns], in any dtype.
-    """
+    """The number of classes of labels in memory, [nodes] or [nodes, columns]; 0 if y does not hold
+    classes."""
     found = ClassCount()
     found.feed(y.detach().cpu())
     return found.result()

@@ -23,11 +23,8 @@ ArrayLike: TypeAlias = "Rows | npt.ArrayLike"
 
 
 def as_rows(array: ArrayLike, what: str) -> Rows:
-    """Make a numpy array of a list; return numpy arrays and torch tensors without a copy.
-
-    Args:
-        array: numpy (memory-mapped too), torch or a list.
-        what: the array's name, for errors.
+    """Make a numpy array of a list; return numpy arrays and torch tensors without a copy. `what` is
+    the array's name, for errors.
 
     Raises:
         ConfigError: it is sparse, has no values, has no dimension, or has a dtype that a store
@@ -62,11 +59,7 @@ def is_sparse(array: Any) -> bool:
 
 
 def sparse_error(what: str) -> ConfigError:
-    """The error for an array that `is_sparse`.
-
-    Args:
-        what: the array's name.
-    """
+    """The error for an array that `is_sparse`; `what` is its name."""
     return ConfigError(
         f"{what} is sparse, and a store holds dense rows: call .to_dense() on it (on a matrix of "
         "SciPy .toarray()); features whose dense form is larger than memory can be saved with "
@@ -84,12 +77,8 @@ def dtype_of(rows: Rows) -> str:
 
 
 def to_storage(rows: Rows, dtype: str, what: str) -> npt.NDArray[Any]:
-    """Convert rows to a C-contiguous array in the numpy dtype that stores `dtype`.
-
-    Args:
-        rows: numpy or torch, any device.
-        dtype: the store's name of the dtype to convert to.
-        what: the array's name, for errors.
+    """Convert rows, on any device, to a C-contiguous array in the numpy dtype that stores `dtype`,
+    a store's name of a dtype. `what` is the array's name, for errors.
 
     Raises:
         ConfigError: a value does not fit the target dtype.
@@ -161,12 +150,7 @@ def is_mask_of_integers(ids: Rows, num_nodes: int) -> bool:
 
 
 def split_ids(nodes: Rows, num_nodes: int, name: str) -> Rows:
-    """The node ids of a split that is given as ids or as a bool mask.
-
-    Args:
-        nodes: node ids [n], or a mask [num_nodes].
-        num_nodes: number of nodes.
-        name: the split's name, for errors.
+    """The node ids of the split `name` that is given as ids [n] or as a bool mask [num_nodes].
 
     Raises:
         ConfigError: `nodes` is neither ids nor a mask of all nodes, or is a mask as integers.

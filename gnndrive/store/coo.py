@@ -46,12 +46,8 @@ class MappedCSC:
 
 
 def check_room(nbytes: int, what: str, instead: str) -> None:
-    """Check that memory has room for something that is made of a store.
-
-    Args:
-        nbytes: what it takes.
-        what: its name, for the error.
-        instead: what to do if there is no room.
+    """Check that memory has room for something that is made of a store. `what` is its name, and
+    `instead` what to do if there is no room, for the error.
 
     Raises:
         ConfigError: it takes more than half of the available memory.
@@ -65,10 +61,8 @@ def check_room(nbytes: int, what: str, instead: str) -> None:
 
 
 def edge_index(csc: MappedCSC) -> torch.Tensor:
-    """Make the edges of a type as COO, in the original order: edge `e_id` is column `e_id`.
-
-    Returns:
-        Sources and targets, int64 [2, num_edges].
+    """Make the edges of a type as COO, in the original order: edge `e_id` is column `e_id`; int64
+    [2, num_edges].
 
     Raises:
         ConfigError: memory has no room for it.
@@ -96,10 +90,8 @@ def edge_index(csc: MappedCSC) -> torch.Tensor:
 
 
 def chunks(csc: MappedCSC) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-    """Read the edges of a type in CSC order.
-
-    Yields:
-        The position of the first edge, and sources and targets, int64 [n].
+    """Read the edges of a type in CSC order: the position of the first edge, and sources and
+    targets, int64 [n].
 
     Raises:
         StoreError: the store is damaged.
@@ -127,12 +119,8 @@ def has_self_loops(graph: Sequence[MappedCSC]) -> bool:
 
 
 def has_isolated_nodes(graph: Sequence[MappedCSC], counts: Mapping[NodeKey, int]) -> bool:
-    """Whether a node has no edge but self loops.
-
-    Args:
-        graph: the edges of each type.
-        counts: the number of nodes, by the types that count.
-    """
+    """Whether a node has no edge but self loops. `graph` has the edges of each type, `counts` the
+    number of nodes, by the types that count."""
     seen = {type: np.zeros(count, bool) for type, count in counts.items()}
     for csc in graph:
         source_type, target_type = ends_of(csc.type)

@@ -206,14 +206,8 @@ class DataView:
     # ---- rows ----
 
     def attached(self, group: str) -> dict[str, tuple[Any, int]]:
-        """What this process has set with one row for each node or edge.
-
-        Args:
-            group: "nodes" or "edges".
-
-        Returns:
-            The tensor and its dimension of rows, by name.
-        """
+        """What this process has set with one row for each node or edge (`group`: "nodes" or
+        "edges"): the tensor and its dimension of rows, by name."""
         found = {}
         for name, value in self._overlay.values(self._key).items():
             dim = _dim_of_rows(name, value)

@@ -15,11 +15,7 @@ FileStatus: TypeAlias = tuple[int, ...]
 
 
 def file_status(path: Path) -> FileStatus:
-    """The status of a file; of a link itself.
-
-    Raises:
-        OSError: it is missing.
-    """
+    """The status of a file, which must be there; of a link itself."""
     status = os.lstat(path)
     return (
         status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
@@ -31,16 +27,10 @@ COPY = "copy the store again, with its own files in it, or import it again"
 
 def open_plain(store: Path, file: str, mend: str = COPY) -> int:
     """Open `store/file` for reading: a regular file, reached through no link inside the store.
+    Return a descriptor that the caller closes.
 
     A store from a stranger must not make the process read outside its folder or wait for a pipe.
-
-    Args:
-        store: the store's folder.
-        file: the file's path relative to `store`.
-        mend: what to do if it is no plain file, for errors.
-
-    Returns:
-        A descriptor that the caller closes.
+    `mend` says what to do if it is no plain file, for errors.
 
     Raises:
         StoreError: the file is missing, unreadable or not a plain file.
@@ -67,8 +57,6 @@ def read_plain(store: Path, file: str, nbytes: int, mend: str = COPY) -> bytes:
 
     Raises:
         OSError: the file cannot be read.
-        StoreError: it is missing or not a plain file.
-        ConfigError: too many files are open.
     """
     fd = open_plain(store, file, mend)
     try:
@@ -78,11 +66,7 @@ def read_plain(store: Path, file: str, nbytes: int, mend: str = COPY) -> bytes:
 
 
 def read_at_most(fd: int, nbytes: int) -> bytes:
-    """Read the next `nbytes` of a file; returns fewer only at its end.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Read the next `nbytes` of a file; returns fewer only at its end."""
     parts = []
     while nbytes > 0:
         part = os.read(fd, min(nbytes, 1 << 24))

@@ -43,14 +43,8 @@ BLOCK_EDGES = 1 << 20
 class Computed:
     """An array whose rows are computed, block by block, when they are sliced.
 
-    It keeps one block at most. The same slice always gives the same rows.
-
-    Args:
-        shape: rows first.
-        dtype: element type.
-        block: rows of a block.
-        compute: called with the block's number, its first row and the row after its last; returns
-            the block's rows.
+    It keeps one block at most. The same slice always gives the same rows. `compute` is called with
+    the number of a block of `block` rows, its first row and the row after its last.
     """
 
     def __init__(

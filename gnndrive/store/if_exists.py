@@ -178,11 +178,7 @@ def _opened(target: Path, check: Callable[[Store], None]) -> Store:
 def _compare(
     store: Store, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int] | None
 ) -> None:
-    """Check that a store that is opened has the numbers of the data that it stands for.
-
-    Raises:
-        ConfigError: its types or numbers differ.
-    """
+    """Check that a store that is opened has the numbers of the data that it stands for."""
     types = store.info.types
     there: dict[Any, int] = {key: each.num_nodes for key, each in types.nodes.items()}
     given: dict[Any, int] = dict(nodes)
@@ -199,11 +195,8 @@ def _compare(
 
 
 def _compare_kinds(store: Store, given: Kinds, all_edges: bool) -> None:
-    """Check that a store that is opened has the attributes of the data that it stands for.
-
-    Raises:
-        ConfigError: a name, a dtype or the shape of a row differs.
-    """
+    """Check that a store that is opened has the names, dtypes and shapes of rows of the data that
+    it stands for."""
     groups = ("nodes/", "edges/") if all_edges else ("nodes/",)
     arrays = store.info.own.arrays.items()
     there = {name: (info.dtype, info.shape[1:]) for name, info in arrays if name.startswith(groups)}
@@ -217,7 +210,6 @@ def _compare_kinds(store: Store, given: Kinds, all_edges: bool) -> None:
 
 
 def _described(kinds: Kinds, name: str) -> str:
-    """An attribute in words."""
     if name not in kinds:
         return f"no {name}"
     dtype, row = kinds[name]

@@ -40,11 +40,6 @@ def _is_same(path: Path, info: StoreInfo) -> bool:
 class MappedArrays:
     """The arrays of an open store. Safe to share between threads.
 
-    Args:
-        path: the store's folder, absolute.
-        info: what store.json says.
-        status: of the store.json that `info` was read from.
-
     Attributes:
         path: the store's folder, absolute.
         info: what store.json says.
@@ -119,10 +114,7 @@ class MappedArrays:
         )
 
     def array(self, name: str) -> np.memmap[Any, Any]:
-        """An array mapped read-only; bfloat16 comes as uint16.
-
-        Args:
-            name: as for `table`.
+        """An array mapped read-only, by its name as for `table`; bfloat16 comes as uint16.
 
         Raises:
             ConfigError: there is no such array.
@@ -175,12 +167,7 @@ class MappedArrays:
         return self._kept[file]
 
     def kept(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """A tensor that is made of the store, and kept if it is small.
-
-        Args:
-            name: identifies it.
-            make: makes it.
-        """
+        """A tensor that `make` makes of the store, kept under `name` if it is small."""
         found = self._kept.get(name)
         if found is None:
             found = make()
@@ -189,10 +176,7 @@ class MappedArrays:
         return found
 
     def in_memory(self, name: str) -> npt.NDArray[Any]:
-        """Read a split into memory and check it.
-
-        Args:
-            name: the array's full name, "splits/train".
+        """Read a split, by its full name, "splits/train", into memory and check it.
 
         Raises:
             ConfigError: there is no such array.
@@ -213,11 +197,7 @@ class MappedArrays:
         return found
 
     def read_pointers(self, type: EdgeKey, empty: Allocate = np.empty) -> IndexPointers:
-        """Read the index pointers of an edge type into memory, and check them.
-
-        Args:
-            type: the edge type.
-            empty: allocates the result.
+        """Read the index pointers of an edge type into memory from `empty`, and check them.
 
         Raises:
             StoreError: see `StoredEdges.index_pointers`.
@@ -235,13 +215,11 @@ class MappedArrays:
         return np.uint32 if self.info.types.edges[type] < 1 << 32 else np.int64
 
     def use_pointers(self, shared: Mapping[EdgeKey, IndexPointers]) -> None:
-        """Use index pointers that processes share, in place of those of this process.
+        """Use index pointers that processes share, the same values and dtypes as
+        `pointers_in_memory` returns, in place of those of this process.
 
         What is asked for from now on, of views that were made before too, uses them. What was made
         of the earlier ones, such as a topology, keeps them in memory as long as it lives.
-
-        Args:
-            shared: the same values and dtypes as `pointers_in_memory` returns.
 
         Raises:
             ConfigError: an edge type, a dtype, a length, the first or the last value is another.

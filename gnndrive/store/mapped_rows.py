@@ -24,16 +24,13 @@ from gnndrive.common.records import Int64Array, TableFile
 def pick_rows(
     file: TableFile, mapped: torch.Tensor | npt.NDArray[Any], rows: Int64Array, out: torch.Tensor
 ) -> torch.Tensor:
-    """Copy rows of a mapped array; blocks.
+    """Copy rows of a mapped array into `out`, and return it; blocks.
 
     Args:
         file: the array's file.
         mapped: all of its rows, contiguous.
         rows: row numbers, int64 [n], in any order, duplicates allowed.
-        out: where the rows go, contiguous [n, *row], in the array's dtype.
-
-    Returns:
-        `out`.
+        out: contiguous [n, *row], in the array's dtype.
 
     Raises:
         ReadError: the file has become shorter, or the disk failed.

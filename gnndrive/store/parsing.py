@@ -30,11 +30,8 @@ _DAMAGED = "the store is damaged: copy it again from where it came, or import it
 
 
 def parse(content: bytes, where: str) -> StoreInfo:
-    """Parse store.json.
-
-    Args:
-        content: its bytes, which may come from a stranger.
-        where: its path, for errors.
+    """Parse the bytes of store.json, which may come from a stranger; `where` is its path, for
+    errors.
 
     Raises:
         StoreError: it is invalid, of another version of the format, or contradicts itself.
@@ -58,16 +55,12 @@ def parse(content: bytes, where: str) -> StoreInfo:
 
 
 def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict[str, ArrayInfo]:
-    """Parse the record of arrays that were added to a store (added.py).
+    """Parse the record of arrays that were added to a store (added.py): the arrays by name.
 
     Args:
-        content: its bytes, which may come from a stranger.
-        where: its path, for errors.
+        content, where: its bytes, which may come from a stranger, and its path, for errors.
         own: what the store's store.json says.
         folder: the only folder, relative to the store's, below which the arrays' folder may be.
-
-    Returns:
-        The arrays by name.
 
     Raises:
         StoreError: it is invalid, or belongs to another store.

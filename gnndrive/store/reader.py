@@ -212,11 +212,7 @@ class Store(StoreView):
 
 
 def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
-    """Open a store that must be homogeneous.
-
-    Args:
-        path: the store's folder.
-        whose: what needs a homogeneous store, for the error.
+    """Open a store that must be homogeneous; `whose` is what needs it, for the error.
 
     Raises:
         ConfigError: the store is heterogeneous.
@@ -266,11 +262,7 @@ def open(path: str | os.PathLike[str]) -> Store:
 
 
 def _open_same(path: str, identity: str, overlay: Overlay) -> Store:
-    """Open a store that was pickled.
-
-    Raises:
-        StoreError: as for `open`, or the store was overwritten since.
-    """
+    """Open a store that was pickled; a StoreError if it was overwritten since."""
     store = open(path)
     if store.identity != identity:
         raise StoreError(

@@ -52,21 +52,14 @@ _warned: set[tuple[Path, str]] = set()  # stores whose folder cannot be written 
 
 
 def row_classes(store: Store, node_type: NodeKey, score: str) -> Classes:
-    """The classes of the nodes of a type.
+    """The classes of the nodes of a type, uint8 [nodes], read-only; nodes with higher scores have
+    no lower class.
 
     The first call for a store reads its graph: once for "degree", three times for "pagerank". That
     takes seconds to a minute; do not call it in an event loop.
 
-    Args:
-        store: the store.
-        node_type: the nodes' type; None in a homogeneous store.
-        score: a name in `SCORES`.
-
-    Returns:
-        uint8 [nodes], read-only; nodes with higher scores have no lower class.
-
     Raises:
-        ConfigError: there is no such score, or too many files are open.
+        ConfigError: there is no such score in `SCORES`, or too many files are open.
         StoreError: the graph is damaged or cannot be read.
         ReadError: the disk failed.
     """
@@ -91,15 +84,9 @@ def kept_classes(store: Store, node_type: NodeKey, score: str) -> Classes | None
 
 
 def classes_of(scores: npt.NDArray[np.uint32] | npt.NDArray[np.float32]) -> Classes:
-    """Divide scores into classes.
-
-    Args:
-        scores: [n], at least 0.
-
-    Returns:
-        uint8 [n]: 0 for score 0; else 1 + 255 * (the part of the scores' sum that lower scores
-        have). Scores that differ by less than 0.8 % may have the same class.
-    """
+    """Divide scores, at least 0, into classes, uint8: 0 for score 0; else 1 + 255 * (the part of
+    the scores' sum that lower scores have). Scores that differ by less than 0.8 % may have the same
+    class."""
     blocks = range(0, len(scores), _BLOCK)
     sums = np.zeros(1 << _BIN_BITS)
     for at in blocks:

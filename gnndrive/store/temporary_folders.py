@@ -166,12 +166,8 @@ def lock_of(target: Path) -> Path:
 
 
 def leftovers(folder: Path, name: str | None = None) -> list[Leftover]:
-    """The temporary folders in `folder` that no process holds and that are of no use where they
-    are, in the order to clean them.
-
-    Args:
-        folder: where to look; folders in it are not searched.
-        name: only those of the store of this name; None: of all.
+    """The temporary folders in `folder`, of the store `name` (None: of all), that no process holds
+    and that are of no use where they are, in the order to clean them.
 
     Raises:
         OSError: the folder cannot be read.
@@ -223,12 +219,8 @@ def clear(target: Path) -> None:
 
 
 def _lock(folder: Path) -> int:
-    """Lock a temporary folder; returns a descriptor that holds the lock until it is closed.
-
-    Raises:
-        BlockingIOError: a process holds it.
-        OSError: it is gone, is another user's, or the file system has no locks.
-    """
+    """Lock a temporary folder; returns a descriptor that holds the lock until it is closed. For the
+    errors see `try_lock`."""
     return try_lock(folder / LOCK, 0o600)
 
 

@@ -91,11 +91,7 @@ class Types:
         return types
 
     def check(self) -> None:
-        """Check the types of a heterogeneous store.
-
-        Raises:
-            ConfigError: as for `of`.
-        """
+        """Check the types of a heterogeneous store; for the errors see `of`."""
         for type in self.edges:
             if not isinstance(type, tuple) or len(type) != 3:
                 raise ConfigError(f"an edge type is {type!r}: give (source, relation, target)")

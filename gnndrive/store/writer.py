@@ -524,13 +524,9 @@ def path_exists(path: str | os.PathLike[str]) -> str:
 def warn_own_names(
     names: Iterable[str], types: Types, values: Mapping[NodeKey | EdgeKey, Iterable[str]]
 ) -> None:
-    """Warn once if attributes have names of a store's own methods and properties.
-
-    Args:
-        names: the full names of the store's arrays, "nodes/x".
-        types: its types.
-        values: the names of its values of the whole graph, and of its types.
-    """
+    """Warn once if attributes have names of a store's own methods and properties, so that a program
+    cannot reach them as `store.NAME`: `store.table` is a method. `names` are full names of arrays,
+    `values` the names of values of the whole graph and of its types."""
     found = []
     for type, given in values.items():
         of_type = Store if type is None else StoredNodes if isinstance(type, str) else StoredEdges
@@ -556,7 +552,6 @@ def warn_own_names(
 
 
 def _counts(given: Mapping[str, Any]) -> Counts:
-    """The number of nodes and of edges of `write_store`'s arrays."""
     arrays = _graph_arrays(given["indptr"], given["indices"], None)
     return {None: len(arrays["graph/indptr"]) - 1}, {None: len(arrays["graph/indices"])}
 

@@ -69,15 +69,11 @@ class DirectFile:
         self._access = flags & os.O_ACCMODE
 
     def read(self, memory: memoryview, offset: int, length: int) -> int:
-        """Read at least `length` bytes, or until the file ends.
+        """Read at least `length` bytes, or until the file ends; return how many were read.
 
         Args:
             memory: takes them; whole pages, from the start of a page.
             offset: where the bytes begin in the file, a multiple of `PAGE_BYTES`.
-            length: the bytes that are needed.
-
-        Returns:
-            The bytes that were read.
 
         Raises:
             OSError: the operating system's.
@@ -98,11 +94,7 @@ class DirectFile:
         return done
 
     def write(self, memory: memoryview, offset: int) -> None:
-        """Write all of `memory`, whole pages; arguments as for `read`.
-
-        Raises:
-            OSError: the operating system's.
-        """
+        """Write all of `memory`, whole pages; arguments and errors as for `read`."""
         done = 0
         while done < len(memory):
             direct = self.direct
@@ -135,11 +127,8 @@ class DirectFile:
 
 
 class DirectReader:
-    """A file that is read in long stretches. A context manager.
-
-    Args:
-        path: the file.
-        mend: what to do if it became shorter, for errors.
+    """A file that is read in long stretches. A context manager. `mend` says what to do if it became
+    shorter, for errors.
 
     Raises:
         StoreError: the file cannot be opened.
@@ -172,15 +161,8 @@ class DirectReader:
         self._stopped = True
 
     def read(self, offset: int, length: int, buffer: Bytes) -> Bytes:
-        """Read `length` bytes at any byte of the file.
-
-        Args:
-            offset, length: what to read.
-            buffer: of `page_buffer`: at least `length` bytes, and two pages more unless `offset` is
-                on a page.
-
-        Returns:
-            The bytes, a view of `buffer`.
+        """Read `length` bytes at any byte of the file; return a view of `buffer`, which is of
+        `page_buffer`: at least `length` bytes, and two pages more unless `offset` is on a page.
 
         Raises:
             ReadError: the disk failed.
@@ -208,11 +190,8 @@ def hash_file(
 ) -> str:
     """Return the SHA-256 of the first `nbytes` of a file as "sha256:" and 64 hexadecimal digits.
 
-    Args:
-        path: the file.
-        nbytes: its bytes.
-        each: called as each(offset, content) with its stretches, in order; the first is one page,
-            the header of an array.
+    `each` is called as each(offset, content) with its stretches, in order; the first is one page,
+    the header of an array.
 
     Raises:
         ReadError: the disk failed.

@@ -123,10 +123,8 @@ class DirectWriter:
             raise self._failure(error) from error
 
     def finish(self) -> str:
-        """End the file behind what was written, durably, and close it.
-
-        Returns:
-            Its SHA-256 in hexadecimal digits; "" without `checksum`.
+        """End the file behind what was written, durably, and close it. Return its SHA-256 in
+        hexadecimal digits; "" without `checksum`.
 
         Raises:
             StoreError, ConfigError: as for `append`.

@@ -18,21 +18,13 @@ REPLACING = ".replacing"  # ends the names of new files that have not got their 
 
 
 def write_all(fd: int, view: memoryview) -> None:
-    """Write all of `view`, in as many calls as it takes.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    """Write all of `view`, in as many calls as it takes."""
     while len(view):
         view = view[os.write(fd, view) :]
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    """Make the names in `folder` durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -45,9 +37,6 @@ def make_durable(folder: Path) -> None:
 
     Where many files were written, one syncfs commits the file system's journal once, where an fsync
     of each would commit it for each.
-
-    Raises:
-        OSError: the operating system's.
     """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -59,16 +48,9 @@ def make_durable(folder: Path) -> None:
 def replace_file(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o600) -> None:
     """Write a file beside `path`, fsync it, rename it; an interruption leaves either file whole.
 
-    A process that is killed may leave `.NAME.replacing`, which the next call takes over. It is
-    locked while it is written, so processes that replace the same file do so one after the other.
-
-    Args:
-        path: the file, which may exist.
-        write: writes the content into an open file.
-        mode: the permissions of the new file.
-
-    Raises:
-        OSError: the operating system's.
+    `write` writes the content into an open file; `mode` are the permissions of the new file. A
+    process that is killed may leave `.NAME.replacing`, which the next call takes over. It is locked
+    while it is written, so processes that replace the same file do so one after the other.
     """
     temporary = str(path.with_name(f".{path.name}{REPLACING}"))
     try:
@@ -93,11 +75,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o
 
 
 def write_durable(path: Path, content: bytes) -> None:
-    """Write a small file that exists whole or not at all; a killed process leaves `PART`.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    """Write a small file that exists whole or not at all; a killed process leaves `PART`."""
     part = path.with_name(path.name + PART)
     try:
         with open(part, "wb", buffering=0) as file:

@@ -19,13 +19,8 @@ _NEW_FOLDER = (
 
 
 def write_failure(path: str | os.PathLike[str], error: OSError, nbytes: int = 0) -> Exception:
-    """The error for a write to `path` that failed, by what goes on where it was stopped.
-
-    Args:
-        path: the file or folder.
-        error: the operating system's error.
-        nbytes: the bytes that it needs in all; 0: it is not said.
-    """
+    """The error for a write to `path` that failed, by what goes on where it was stopped; `nbytes`
+    are what the file needs in all, 0: it is not said."""
     if (refused := refusal(error.errno or 0)) is not None:
         return refused
     path, said = os.fspath(path), error.strerror or error
@@ -42,13 +37,8 @@ def write_failure(path: str | os.PathLike[str], error: OSError, nbytes: int = 0)
 
 
 def disk_full(folder: str | os.PathLike[str], needed: int, instead: str = "") -> StoreError:
-    """The error for a disk that lacks room for `needed` more bytes in `folder`.
-
-    Args:
-        folder: where they should be written.
-        needed: bytes.
-        instead: what else to do than to free some.
-    """
+    """The error for a disk that lacks room for `needed` more bytes in `folder`; `instead` says what
+    else to do than to free some."""
     instead = f", or {instead}" if instead else ""
     return StoreError(
         f"the disk is too full for {os.fspath(folder)}: it needs {needed:,} more bytes "

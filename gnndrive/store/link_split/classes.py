@@ -74,10 +74,9 @@ def _ranges(edges: StoredEdges) -> Iterator[tuple[int, Int64Array]]:
 
 
 class PairHash:
-    """Numbers that look random, one for each pair of nodes.
+    """Numbers that look random, one for each pair of nodes; other seeds give other numbers.
 
     Args:
-        seed: other seeds give other numbers.
         undirected: whether (u, v) and (v, u) have the same.
         reverse: give (u, v) the number that (v, u) has without it, for an edge type that holds the
             reverses of another.
@@ -139,16 +138,9 @@ def count_edges(edges: StoredEdges, hash: PairHash) -> int:
 
 
 def smallest(edges: StoredEdges, hash: PairHash, ranks: list[int]) -> list[int]:
-    """The numbers that the counted edges have at some places of their ascending order.
-
-    Args:
-        edges: edges of a type.
-        hash: numbers them.
-        ranks: places from 0, each below the number of counted edges.
-
-    Returns:
-        The number at each place: so many edges have a smaller one, or fewer if several have it.
-    """
+    """The numbers that the counted edges have at some places (`ranks`) of their ascending order,
+    each place from 0 and below the number of counted edges. So many edges as a place says have a
+    smaller number, or fewer if several have it."""
     shift = np.uint64(64 - _BUCKET_BITS)
     counts = np.zeros(1 << _BUCKET_BITS, np.int64)
     for numbers in _counted_numbers(edges, hash):

@@ -32,13 +32,7 @@ Labels = tuple[torch.Tensor, torch.Tensor]
 
 
 class LabelledEdges(StoredEdges):
-    """The edges of a type of a part, with the labelled edges of that type.
-
-    Args:
-        part: the part.
-        type: the edges' type.
-        labels: its edge_label_index and edge_label.
-    """
+    """The edges of a type of a part, with the labelled edges of that type."""
 
     def __init__(self, part: PartStore, type: EdgeKey, labels: Labels) -> None:
         super().__init__(part, type)
@@ -208,11 +202,7 @@ def _is_edge_type(value: Any) -> bool:
 
 
 def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
-    """Open a part that was pickled.
-
-    Raises:
-        StoreError: it was overwritten since.
-    """
+    """Open a part that was pickled; a StoreError if it was overwritten since."""
     found: PartStore = getattr(open_links(root), part)
     if found.identity != identity:
         raise StoreError(f"{root} was overwritten since it was pickled: open it again")
@@ -221,14 +211,8 @@ def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
 
 
 def read_labels(root: Path, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Map the labelled edges of a part.
-
-    Args:
-        root: the split.
-        folder: where they lie, relative to `root`.
-
-    Returns:
-        (edge_label_index int64 [2, n], edge_label [n]).
+    """Map the labelled edges of a part of the split `root`: edge_label_index, int64 [2, n], and
+    edge_label [n].
 
     Raises:
         StoreError: a file is missing or damaged.
@@ -254,11 +238,7 @@ def read_labels(root: Path, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _mapped(file: BinaryIO) -> Any:
-    """Map the array of an open .npy file.
-
-    Raises:
-        OSError, ValueError, TypeError, EOFError, OverflowError: it is damaged.
-    """
+    """Map the array of an open .npy file, which may be damaged."""
     np.lib.format.read_magic(file)
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if fortran or dtype.hasobject:

@@ -89,11 +89,7 @@ def split_links(
 
 
 def _check_store(store: Any) -> None:
-    """Refuse what is no store.
-
-    Raises:
-        ConfigError: it is a path, or data in memory.
-    """
+    """Refuse what is no store: a path, or data in memory."""
     if isinstance(store, str | os.PathLike):
         path = os.fspath(store)
         raise ConfigError(f"split_links takes an open store: give gnndrive.open({path!r})")
@@ -144,11 +140,7 @@ def _beside(path: Path) -> Path:
 
 
 def _check_same(path: Path, settings: Mapping[str, Any]) -> None:
-    """Check that a split that is there was made of the same store with the same arguments.
-
-    Raises:
-        ConfigError: it was not.
-    """
+    """Check that a split that is there was made of the same store with the same arguments."""
     there = read_settings(path)
     differing = [name for name, value in settings.items() if there.get(name) != value]
     if differing:
@@ -163,11 +155,8 @@ _FIXED_BYTES = 20 << 20  # opening a store; counts of the numbers of edges
 
 
 def checked_types(store: Store, edge_types: Any, rev_edge_types: Any, undirected: bool) -> Any:
-    """The edge types to split, each with the type of its reverses or None.
-
-    Args:
-        store: the store.
-        edge_types, rev_edge_types, undirected: arguments of `split_links`.
+    """The edge types to split, each with the type of its reverses or None, of the arguments of
+    `split_links`.
 
     Raises:
         ConfigError: there is no such type, or types do not fit together.
@@ -208,15 +197,8 @@ def checked_types(store: Store, edge_types: Any, rev_edge_types: Any, undirected
 
 
 def check_not_set(store: Store, key: str) -> None:
-    """Check that this process has set no attribute of edges; the parts have those on disk.
-
-    Args:
-        store: the store.
-        key: the attribute with labels, which may not be deleted either.
-
-    Raises:
-        ConfigError: it has.
-    """
+    """Check that this process has set no attribute of edges; the parts have those on disk. Nor may
+    the attribute `key`, which has labels, be deleted."""
     labels = {key, "edge_label", "edge_label_index"}
     for edges in store.all_edges():
         overlay = store.overlay
@@ -233,11 +215,7 @@ def check_not_set(store: Store, key: str) -> None:
 def check_memory(
     store: Store, types: dict[EdgeKey, EdgeKey], options: Options, memory: int
 ) -> None:
-    """Check that `memory` bytes are enough.
-
-    Raises:
-        ConfigError: they are not; the message names the least that is.
-    """
+    """Check that `memory` bytes are enough; the error names the least that is."""
     needed = 0
     for each in {*types, *types.values()} - ({None} if store.is_hetero else set()):
         edges = store.edges(each)
