@@ -17,7 +17,6 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -83,12 +82,7 @@ class PublishedStore:
     def __enter__(self) -> PublishedStore:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

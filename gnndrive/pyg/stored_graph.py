@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -30,27 +30,6 @@ from gnndrive.store.views import StoredEdges, StoredNodes
 _STEP = 1 << 20  # numbers that are converted at once
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """Times or weights in memory.
-
-    Attributes:
-        types: the types of nodes or edges that have them.
-        set_here: what this process had set for each type, or None.
-        value: what `StoredGraph.times` or `weights` returns.
-    """
-
-    types: list[NodeKey | EdgeKey]
-    set_here: list[Any]
-    value: Any
-
-    def fits(self, types: list[NodeKey | EdgeKey], set_here: list[Any]) -> bool:
-        """Whether they were made of the same attributes."""
-        return self.types == types and all(
-            one is other for one, other in zip(self.set_here, set_here, strict=True)
-        )
-
-
 class StoredGraph:
     """The graph of a store. It reads times and weights into memory at their first use, and again
     when this process has set others. Their attributes' names may be None.
@@ -64,7 +43,8 @@ class StoredGraph:
 
     def __init__(self, store: Store, time_attr: str | None, weight_attr: str | None) -> None:
         self.store, self._time, self._weight = store, time_attr, weight_attr
-        self._loaded: dict[str, _Loaded] = {}  # shared with `for_an_epoch`
+        # By what they are: the types that have them, what this process had set, the value.
+        self._loaded: dict[str, tuple[list[Any], list[Any], Any]] = {}  # shared with `for_an_epoch`
         self._own = self._loaded
         self._lock = ForkLock()
         self._nodes = store.all_nodes()
@@ -170,7 +150,7 @@ class StoredGraph:
         with self._lock:
             for kept in (self._own, self._loaded):
                 found = kept.get(what)
-                if found is not None and found.fits(types, set_here):
+                if found and found[0] == types and all(map(is_, found[1], set_here)):
                     break
             else:
                 if not given:
@@ -179,10 +159,10 @@ class StoredGraph:
                 value = {
                     folder(each.type): _load(attributes, each, name, convert) for each in given
                 }
-                found = _Loaded(types, set_here, value if self.store.is_hetero else value[""])
+                found = types, set_here, value if self.store.is_hetero else value[""]
                 self._loaded[what] = found
             self._own[what] = found
-            return found.value
+            return found[2]
 
     def edge_ids(self) -> Any:
         """The original number of the edge at each CSC position, memory-mapped; None: the number is

@@ -17,11 +17,10 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeType
-from gnndrive.store.coo import check_room, has_isolated_nodes, has_self_loops
 from gnndrive.store.data_view import COUNTS, GRAPH, DataView, own_name_error, refuse
 from gnndrive.store.mapped_arrays import MappedArrays
 from gnndrive.store.overlay import Key, Overlay
-from gnndrive.store.views import StoredEdges, StoredNodes
+from gnndrive.store.views import StoredEdges, StoredNodes, check_room, has_isolated_nodes
 
 # PyG's Data answers None for these, even if it has no such attribute.
 _NONE_IF_ABSENT = (
@@ -155,12 +154,12 @@ class StoreView(DataView, MappedArrays):
 
     def has_self_loops(self) -> bool:
         """Whether an edge goes from a node to itself; reads all edges."""
-        return has_self_loops([each.csc() for each in self.all_edges()])
+        return any(each.has_self_loops() for each in self.all_edges())
 
     def has_isolated_nodes(self) -> bool:
         """Whether a node has no edge but self loops; reads all edges."""
         counts = {each.type: each.num_nodes for each in self.all_nodes()}
-        return has_isolated_nodes([each.csc() for each in self.all_edges()], counts)
+        return has_isolated_nodes(self.all_edges(), counts)
 
     def is_undirected(self) -> bool:
         """Whether each edge has its reverse, with the same edge_attr in a homogeneous store.

@@ -6,8 +6,9 @@ of them answer as PyG's data does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,40 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.memory import available_memory, format_size
+from gnndrive.common.records import (
+    EdgeKey,
+    IndexPointers,
+    Int64Array,
+    NodeKey,
+    TableFile,
+    ends_of,
+)
 from gnndrive.store.checks import count_classes
-from gnndrive.store.coo import MappedCSC, check_room, edge_index, has_isolated_nodes, has_self_loops
 from gnndrive.store.data_view import DataView
 from gnndrive.store.mapped_arrays import MappedArrays
 from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.types import array_name
+
+_STEP = 1 << 22  # edges that are converted at once
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """All in-edges of some consecutive nodes.
+
+    Attributes:
+        first: position of the first edge in CSC order.
+        low, high: the nodes from `low` to `high` - 1.
+        source, target: ends of the edges, int64 [n].
+    """
+
+    first: int
+    low: int
+    high: int
+    source: Int64Array
+    target: Int64Array
 
 
 class _View(DataView):
@@ -274,28 +301,81 @@ class StoredEdges(_View):
         """Whether they go from one type of nodes to another."""
         return self.source.type != self.target.type
 
-    def csc(self) -> MappedCSC:
-        """The edges as they lie in the store."""
-        return MappedCSC(
-            self._type, self.source.num_nodes, self.index_pointers, self.indices, self.edge_id,
-            str(self.indices_path.parent),
-        )  # fmt: skip
+    def ranges(self, most: int) -> Iterator[tuple[int, Int64Array]]:
+        """The first node of each chunk, and the index pointers of its nodes and of the next one. A
+        chunk has so few nodes that their share of all edges is `most` at most."""
+        pointers = self.index_pointers
+        nodes, low = len(pointers) - 1, 0
+        step = max(1, most * nodes // max(1, nodes, self.num_edges))
+        while low < nodes:
+            ends = pointers[low : low + step + 1].astype(np.int64)
+            count = max(1, int(np.searchsorted(ends[1:], ends[0] + most, side="right")))
+            yield low, ends[: count + 1]
+            low += count
+
+    def chunks(self, most: int) -> Iterator[Chunk]:
+        """The edges in CSC order, some `most` at a time; more only if a node has more.
+
+        Raises:
+            StoreError: the store is damaged.
+        """
+        indices, sources = self.indices, self.source.num_nodes
+        for low, ends in self.ranges(most):
+            first, high = int(ends[0]), low + len(ends) - 1
+            source = indices[first : int(ends[-1])].astype(np.int64)
+            if len(source) and not 0 <= int(source.min()) <= int(source.max()) < sources:
+                raise self._damaged("indices")
+            yield Chunk(first, low, high, source, np.repeat(np.arange(low, high), np.diff(ends)))
+
+    def _edge_index(self) -> torch.Tensor:
+        """The edges as COO, in the original order: edge `e_id` is column `e_id`; int64 [2, edges].
+
+        Raises:
+            ConfigError: memory has no room for it.
+            StoreError: the store is damaged.
+        """
+        whose = "edge_index" if self._type is None else f"edge_index of {self._type}"
+        view = "store" if self._type is None else f"store[{self._type}]"
+        check_room(
+            16 * self.num_edges,
+            whose,
+            "give the store itself to a loader, which samples from the disk. "
+            f"{view}.indptr and {view}.indices are the same edges as mapped CSC arrays",
+        )
+        made = np.full((2, self.num_edges), -1, np.int64)
+        numbers = self.edge_id
+        for chunk in self.chunks(_STEP):
+            at: Any = slice(chunk.first, chunk.first + len(chunk.source))
+            if numbers is not None:
+                at = np.asarray(numbers[at], np.int64)
+                if len(at) and not 0 <= int(at.min()) <= int(at.max()) < self.num_edges:
+                    raise self._damaged("edge_id")
+            made[0, at], made[1, at] = chunk.source, chunk.target
+        if made.size and made.min() < 0:
+            raise self._damaged("edge_id")
+        return torch.from_numpy(made)
+
+    def _damaged(self, name: str) -> StoreError:
+        return StoreError(
+            f"{self.indices_path.parent}/{name}.npy holds a number out of range: run `gnndrive "
+            "verify` and import the store again"
+        )
 
     def has_self_loops(self) -> bool:
         """Whether one of them goes from a node to itself; reads all of them."""
-        return has_self_loops([self.csc()])
+        return not self.is_bipartite() and any(
+            bool((chunk.source == chunk.target).any()) for chunk in self.chunks(_STEP)
+        )
 
     def has_isolated_nodes(self) -> bool:
         """Whether a target, or a node of the only type, has none of them but self loops; reads all
         of them."""
-        return has_isolated_nodes([self.csc()], {self.target.type: self.target.num_nodes})
+        return has_isolated_nodes([self], {self.target.type: self.target.num_nodes})
 
     def _makers(self) -> Mapping[str, Callable[[], Any]]:
         of_arrays, kept = self._arrays.kept_tensor, self._arrays.kept
         graph = self._named("graph", "edge_index")
-        made: dict[str, Callable[[], Any]] = {
-            "edge_index": lambda: kept(graph, lambda: edge_index(self.csc()))
-        }
+        made: dict[str, Callable[[], Any]] = {"edge_index": lambda: kept(graph, self._edge_index)}
         names = self._names(self.group)
         return made | {name: partial(of_arrays, self.name_of(name)) for name in names}
 
@@ -381,3 +461,35 @@ def _mask_names(splits: Sequence[str]) -> dict[str, str]:
     if "valid" in splits:
         names.setdefault("val_mask", "valid")
     return names
+
+
+def has_isolated_nodes(graph: Iterable[StoredEdges], counts: Mapping[NodeKey, int]) -> bool:
+    """Whether a node has no edge of `graph` but self loops; `counts` has numbers of nodes, by the
+    types that count."""
+    seen = {type: np.zeros(count, bool) for type, count in counts.items()}
+    for edges in graph:
+        source_type, target_type = ends_of(edges.type)
+        for chunk in edges.chunks(_STEP):
+            source, target = chunk.source, chunk.target
+            if source_type == target_type:
+                others = source != target
+                source, target = source[others], target[others]
+            for type, found in ((source_type, source), (target_type, target)):
+                if type in seen:
+                    seen[type][found] = True
+    return not all(each.all() for each in seen.values())
+
+
+def check_room(nbytes: int, what: str, instead: str) -> None:
+    """Check that memory has room for something that is made of a store. `what` is its name, and
+    `instead` what to do if there is no room, for the error.
+
+    Raises:
+        ConfigError: it takes more than half of the available memory.
+    """
+    left = available_memory()
+    if nbytes > left // 2:
+        raise ConfigError(
+            f"{what} would take {format_size(nbytes)} of memory, and {format_size(left)} are left: "
+            f"{instead}"
+        )

@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -253,14 +252,9 @@ class StoreWriter:
             raise self._failure(error, str(self.path)) from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
-            if kind is None:
+            if raised[0] is None:
                 self._commit()
         except OSError as failure:
             raise self._failure(failure, str(self.path)) from failure

@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnndrive
 from gnndrive import ConfigError, StoreError
-from gnndrive.store import coo, store_view
+from gnndrive.store import store_view, views
 from tests.loader.hetero.graph import CITES, HOSTS, WRITES, WRITTEN, make_data
 from tests.store.conftest import poke
 
@@ -196,17 +196,17 @@ def test_masks_are_made_of_splits(split):
 
 
 def test_what_does_not_fit_is_refused_with_its_size(store, types, split, monkeypatch):
-    monkeypatch.setattr(coo, "available_memory", lambda: 2 * 16 * EDGES - 1)
+    monkeypatch.setattr(views, "available_memory", lambda: 2 * 16 * EDGES - 1)
     with pytest.raises(ConfigError, match=r"edge_index would take 6.4 KB .*12.8 KB are left: give"):
         _ = store.edge_index
     with pytest.raises(ConfigError, match="is_undirected"):
         store.is_undirected()
     with pytest.raises(ConfigError, match=r"edge_index of \('author', 'writes', 'paper'\)"):
         _ = types.edge_index_dict
-    monkeypatch.setattr(coo, "available_memory", lambda: 2 * 16 * EDGES)
+    monkeypatch.setattr(views, "available_memory", lambda: 2 * 16 * EDGES)
     assert store.edge_index.shape == (2, EDGES)
     assert store.x.shape == (NODES, 3)
-    monkeypatch.setattr(coo, "available_memory", lambda: 9)
+    monkeypatch.setattr(views, "available_memory", lambda: 9)
     with pytest.raises(ConfigError, match=r"mask of the split 'train' would take 5 B .*split\('tr"):
         _ = split.train_mask
 
@@ -224,8 +224,8 @@ def test_a_damaged_graph_makes_no_edge_index(data, tmp_path):
 
 
 def test_edges_are_converted_piece_by_piece(store, data, monkeypatch):
-    monkeypatch.setattr(coo, "_STEP", 7)
-    assert len(list(coo.chunks(store.edges().csc()))) > 20
+    monkeypatch.setattr(views, "_STEP", 7)
+    assert len(list(store.edges().chunks(7))) > 20
     assert torch.equal(store.edge_index, data.edge_index)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.records import Int64Array
-from gnndrive.store.views import StoredEdges
+from gnndrive.store.views import Chunk, StoredEdges
 
 CHUNK = 1 << 15  # edges, or nodes without edges, that are looked at together
 TRAIN, DISJOINT, VAL, TEST = range(4)
@@ -28,49 +28,9 @@ UInt64Array: TypeAlias = "npt.NDArray[np.uint64]"
 _BUCKET_BITS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """All in-edges of some consecutive nodes.
-
-    Attributes:
-        first: position of the first edge in CSC order.
-        low, high: the nodes from `low` to `high` - 1.
-        source, target: ends of the edges, int64 [n].
-    """
-
-    first: int
-    low: int
-    high: int
-    source: Int64Array
-    target: Int64Array
-
-
 def chunks(edges: StoredEdges) -> Iterator[Chunk]:
-    """The edges of a type in CSC order, some `CHUNK` at a time; more only if a node has more."""
-    indices = edges.indices
-    for low, ends in _ranges(edges):
-        first, last = int(ends[0]), int(ends[-1])
-        high = low + len(ends) - 1
-        source = indices[first:last].astype(np.int64)
-        yield Chunk(first, low, high, source, np.repeat(np.arange(low, high), np.diff(ends)))
-
-
-def largest_chunk(edges: StoredEdges) -> int:
-    """The most edges or nodes that a chunk has."""
-    return max((max(len(ends), int(ends[-1] - ends[0])) for _, ends in _ranges(edges)), default=0)
-
-
-def _ranges(edges: StoredEdges) -> Iterator[tuple[int, Int64Array]]:
-    """The first node of each chunk, and the index pointers of its nodes and of the next one. A
-    chunk has so few nodes that their share of all edges is `CHUNK` at most."""
-    pointers = edges.index_pointers
-    nodes, low = len(pointers) - 1, 0
-    most = max(1, CHUNK * nodes // max(1, nodes, edges.num_edges))
-    while low < nodes:
-        ends = pointers[low : low + most + 1].astype(np.int64)
-        count = max(1, int(np.searchsorted(ends[1:], ends[0] + CHUNK, side="right")))
-        yield low, ends[: count + 1]
-        low += count
+    """The edges of a type in CSC order, some `CHUNK` at a time."""
+    return edges.chunks(CHUNK)
 
 
 class PairHash:

@@ -26,7 +26,6 @@ from gnndrive.store.link_split.classes import (
     TEST,
     TRAIN,
     VAL,
-    Chunk,
     PairHash,
     Thresholds,
     chunks,
@@ -36,7 +35,7 @@ from gnndrive.store.link_split.classes import (
 from gnndrive.store.link_split.opened import EDGES, LABELS, LINKS, LINKS_JSON, PARTS, labels_folder
 from gnndrive.store.reader import Store
 from gnndrive.store.types import GRAPH, array_name
-from gnndrive.store.views import StoredEdges
+from gnndrive.store.views import Chunk, StoredEdges
 from gnndrive.store.writer import ArrayWriter, StoreWriter
 
 _RATIO_MAX = 1000

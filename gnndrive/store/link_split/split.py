@@ -13,7 +13,7 @@ from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import EdgeKey, ends_of
 from gnndrive.store.format import Progress
 from gnndrive.store.if_exists import IfExists, settle
-from gnndrive.store.link_split.classes import CHUNK, largest_chunk
+from gnndrive.store.link_split.classes import CHUNK
 from gnndrive.store.link_split.opened import LinkSplit, open_links, read_settings
 from gnndrive.store.link_split.parts import Options, split_type, write_parts
 from gnndrive.store.reader import Store
@@ -220,7 +220,8 @@ def check_memory(
     for each in {*types, *types.values()} - ({None} if store.is_hetero else set()):
         edges = store.edges(each)
         targets = max(1, edges.target.num_nodes)
-        chunk = largest_chunk(edges) + int(CHUNK * options.neg_sampling_ratio)
+        sizes = (max(len(ends), int(ends[-1] - ends[0])) for _, ends in edges.ranges(CHUNK))
+        chunk = max(sizes, default=0) + int(CHUNK * options.neg_sampling_ratio)
         bits = 0 if edges.edge_id is None and not edges.names else edges.num_edges // 4
         needed = max(needed, _FIXED_BYTES + _EDGE_BYTES * chunk + 24 * targets + bits)
     if needed > memory:
