@@ -2,8 +2,8 @@
 
 - `errors.py`: the exceptions; `records.py`: the records that one part hands to another.
 - `ffi.py`: the C core, and the only module that imports it; `plugins.py`: finds plug-ins by name.
-- `array_pool.py`: recycles the memory of batches; `memory.py`: sizes, and free memory;
-  `malloc.py`: returns to the system what was freed.
+- `array_pool.py`: recycles the memory of batches; `memory.py`: sizes, free memory, and
+  returning what was freed to the system.
 - `checked_json.py`: reads JSON and YAML of strangers.
 - `io/`: long reads and writes past the page cache, and small files that exist whole or not at all.
 - `loop_thread.py`: a thread that runs an event loop.

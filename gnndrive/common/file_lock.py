@@ -61,7 +61,7 @@ def has_no_locks(error: OSError) -> bool:
     return error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-def try_lock(path: Path, mode: int = 0o666) -> int:
+def try_lock(path: Path, mode: int = 0o666, flags: int = os.O_RDWR | os.O_CREAT) -> int:
     """Lock a file, made if it is not there, without waiting; the file stays. Return a descriptor,
     which holds the lock until it is closed.
 
@@ -71,11 +71,6 @@ def try_lock(path: Path, mode: int = 0o666) -> int:
         OSError: the file cannot be made, is no plain file, or its file system has no locks
             (`has_no_locks`).
     """
-    return _lock_now(path, os.O_RDWR | os.O_CREAT, mode)
-
-
-def _lock_now(path: Path, flags: int, mode: int = 0) -> int:
-    """Open a file with `flags` and lock it; for the rest see `try_lock`."""
     fd = _open(path, flags, mode)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +94,7 @@ def _open(path: Path, flags: int, mode: int) -> int:
 def is_free(path: Path) -> bool:
     """Whether the file of a lock is there and no process holds it."""
     try:
-        os.close(_lock_now(path, os.O_RDONLY))
+        os.close(try_lock(path, flags=os.O_RDONLY))
     except OSError:
         return False
     return True
@@ -108,7 +103,7 @@ def is_free(path: Path) -> bool:
 def remove_if_free(path: Path) -> None:
     """Remove the file of a lock that no process holds, which a killed process has left behind."""
     with contextlib.suppress(OSError):
-        fd = _lock_now(path, os.O_RDONLY)
+        fd = try_lock(path, flags=os.O_RDONLY)
         try:
             os.unlink(path)
         finally:

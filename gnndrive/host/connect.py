@@ -12,7 +12,7 @@ from typing import Any
 from gnndrive.common.errors import StoreError
 from gnndrive.host.connection import ask
 from gnndrive.host.names import SCHEME, address_of, checked_name
-from gnndrive.store.overlay import Overlay
+from gnndrive.store.data_view import Overlay
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 

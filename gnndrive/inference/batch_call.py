@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.malloc import return_free_memory
+from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
 from gnndrive.inference.degrees import Normaliser, pads
 from gnndrive.inference.edge_values import EdgeValues

@@ -108,7 +108,7 @@ def infer(
 
 
 def _check_not_set(store: Store, settings: RunSettings) -> None:
-    """Refuse attributes that this process has set or deleted on the store (overlay.py).
+    """Refuse attributes that this process has set or deleted on the store (data_view.py).
 
     Raises:
         ConfigError: layers would get one of them.

@@ -17,7 +17,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import write_failure
-from gnndrive.common.malloc import return_free_memory
+from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import NodeKey, TableFile, ends_of
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
 from gnndrive.disk.row_reader import RowReader

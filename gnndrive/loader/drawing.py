@@ -16,8 +16,7 @@ from itertools import count, islice
 import numpy as np
 
 from gnndrive.common.errors import BatchTooLarge
-from gnndrive.common.malloc import return_free_memory
-from gnndrive.common.memory import available_memory
+from gnndrive.common.memory import available_memory, return_free_memory
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.plan.choice import holds_everything, with_drawn
 from gnndrive.plan.costs import processors

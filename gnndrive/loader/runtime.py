@@ -24,7 +24,7 @@ from gnndrive.common.ffi import ffi
 from gnndrive.common.host_memory import claim, release
 from gnndrive.common.interrupts import interruptible
 from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread
-from gnndrive.common.malloc import return_free_memory
+from gnndrive.common.memory import return_free_memory
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Seeds
 from gnndrive.disk.engines import choose

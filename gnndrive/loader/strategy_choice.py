@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gnndrive.common.errors import GNNDriveError
-from gnndrive.common.malloc import return_free_memory
+from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.drawing import PROGRESS

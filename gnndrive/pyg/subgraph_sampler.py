@@ -28,7 +28,7 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.base import SubgraphType
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.malloc import return_free_memory
+from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds, Subgraph, ends_of
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.sampling.degrees import Degrees

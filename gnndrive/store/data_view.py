@@ -4,7 +4,7 @@
 
 - an array of the store as a mapped tensor, which is read as far as it is used;
 - `edge_index` and a mask of a split, which are made when they are asked for, if memory has room;
-- what this process has set (overlay.py), which hides the store's attribute of that name.
+- what this process has set (`Overlay`), which hides the store's attribute of that name.
 
 Writing into a mapped tensor changes this process's memory, and no batch; setting an attribute
 changes both. docs/tasks/from-data.md has a table of all of it.
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from copy import deepcopy
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +24,6 @@ import torch
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.convert import is_sparse, sparse_error
 from gnndrive.store.graph_values import decode
-from gnndrive.store.overlay import Key, Overlay
 
 GRAPH = ("edge_index", "adj_t", "adj")
 COUNTS = ("num_nodes", "num_edges")
@@ -35,6 +36,62 @@ READ_ONLY = (
 # What PyG's transforms look for in a Data or HeteroData before they change it.
 _INTERNALS = ("_store", "_global_store", "_node_store_dict", "_edge_store_dict", "_parent")
 _ABSENT = object()
+
+Key: TypeAlias = "str | tuple[str, str, str] | None"
+"""A node or edge type; None: the attributes of a homogeneous store, or those of a heterogeneous
+store as a whole."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Overlay:
+    """Attributes that this process has set or deleted on an open store, by key and name. A store on
+    disk is never changed; they are in memory and end with the process.
+
+    Threads may read it while one of them writes.
+
+    Attributes:
+        version: increases with each change.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._values: dict[Key, Mapping[str, Any]] = {}
+        self._deleted: dict[Key, frozenset[str]] = {}
+
+    def values(self, key: Key) -> Mapping[str, Any]:
+        """The attributes that were set, by name."""
+        return self._values.get(key, _NONE)
+
+    def hidden(self, key: Key) -> frozenset[str]:
+        """Names of the store's attributes that do not count: deleted, or set to another value."""
+        return self._deleted.get(key, frozenset()) | self.values(key).keys()
+
+    def set(self, key: Key, name: str, value: Any) -> None:
+        """Set an attribute."""
+        # New mappings instead of changed ones, because another thread may iterate over them.
+        self._values[key] = {**self.values(key), name: value}
+        self._deleted[key] = self._deleted.get(key, frozenset()) - {name}
+        self.version += 1
+
+    def delete(self, key: Key, name: str) -> None:
+        """Delete an attribute, whether it was set or is in the store."""
+        self._values[key] = {each: of for each, of in self.values(key).items() if each != name}
+        self._deleted[key] = self._deleted.get(key, frozenset()) | {name}
+        self.version += 1
+
+    def copy(self) -> Overlay:
+        """A copy that shares the values; a change of either does not change the other."""
+        other = Overlay()
+        other.version = self.version
+        other._values, other._deleted = dict(self._values), dict(self._deleted)
+        return other
+
+    def copy_values(self, memo: dict[int, Any]) -> None:
+        """Replace each value with a deep copy of it; `memo` is `copy.deepcopy`'s."""
+        self._values = {
+            key: {name: deepcopy(value, memo) for name, value in values.items()}
+            for key, values in self._values.items()
+        }
 
 
 class ReadOnlyError(ConfigError, AttributeError):

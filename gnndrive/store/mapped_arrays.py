@@ -21,11 +21,10 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
-from gnndrive.store.files import FileStatus
+from gnndrive.store.data_view import Overlay
+from gnndrive.store.files import FileStatus, OpenedFolder
 from gnndrive.store.format import DATA_OFFSET, STORE_JSON, ArrayInfo, StoreInfo, torch_dtype
 from gnndrive.store.loading import load_checked, open_checked, read_info
-from gnndrive.store.opened_folder import OpenedFolder
-from gnndrive.store.overlay import Overlay
 from gnndrive.store.types import array_name
 
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.malloc import share_one_heap
+from gnndrive.common.memory import share_one_heap
 from gnndrive.common.records import IndexPointers, NodeKey
 from gnndrive.store.added import DERIVED, with_added
+from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus
 from gnndrive.store.format import STORE_JSON, Progress, dump
 from gnndrive.store.loading import check_values, info_status, open_checked, read_info, verify
-from gnndrive.store.overlay import Overlay
 from gnndrive.store.store_view import StoreView
 from gnndrive.store.views import StoredEdges, StoredNodes
 

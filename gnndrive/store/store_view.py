@@ -17,9 +17,8 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeType
-from gnndrive.store.data_view import COUNTS, GRAPH, DataView, own_name_error, refuse
+from gnndrive.store.data_view import COUNTS, GRAPH, DataView, Key, Overlay, own_name_error, refuse
 from gnndrive.store.mapped_arrays import MappedArrays
-from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.views import StoredEdges, StoredNodes, check_room, has_isolated_nodes
 
 # PyG's Data answers None for these, even if it has no such attribute.

@@ -27,9 +27,8 @@ from gnndrive.common.records import (
     ends_of,
 )
 from gnndrive.store.checks import count_classes
-from gnndrive.store.data_view import DataView
+from gnndrive.store.data_view import DataView, Key, Overlay
 from gnndrive.store.mapped_arrays import MappedArrays
-from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.types import array_name
 
 _STEP = 1 << 22  # edges that are converted at once

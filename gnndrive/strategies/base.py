@@ -33,7 +33,7 @@ from gnndrive.plan.request import Ahead, PlanRequest
 from gnndrive.plan.strategy_costs import OWN, Known, StrategyCost, predict
 from gnndrive.sampling.samplers.base import SamplerContext
 from gnndrive.sampling.schedules.base import ScheduleContext, Window
-from gnndrive.store.opened_folder import Source
+from gnndrive.store.files import Source
 from gnndrive.store.reader import Store
 
 _OLD_NAMES = {"superbatch_folder": "folder"}

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices.host import HostMemory
-from gnndrive.common import array_pool, malloc
+from gnndrive.common import array_pool, memory
 from gnndrive.common.array_pool import ArrayPool, empty_tensor
-from gnndrive.common.malloc import return_free_memory
+from gnndrive.common.memory import return_free_memory
 from tests.interrupted import drop_and_interrupt
 from tests.soak import product
 
@@ -186,6 +186,6 @@ def test_blocks_below_one_that_is_in_use_are_returned():
 
 
 def test_without_glibc_nothing_happens(monkeypatch):
-    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     return_free_memory()
-    malloc.share_one_heap()
+    memory.share_one_heap()

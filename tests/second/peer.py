@@ -45,7 +45,7 @@ from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.slots import split_slots
 from gnndrive.plan.strategy_costs import Known, StrategyCost
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.opened_folder import OpenedFolder
+from gnndrive.store.files import OpenedFolder
 from gnndrive.strategies.base import FeedContext, Scheme, Strategy
 from tests.second import Bytes
 

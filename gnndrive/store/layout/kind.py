@@ -19,9 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import StoreError
+from gnndrive.store.files import OpenedFolder
 from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.layout.arrays import LayoutArray, read_bytes
-from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.reader import Store
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.malloc import return_free_memory
-from gnndrive.common.memory import given_size, size_or_none
+from gnndrive.common.memory import given_size, return_free_memory, size_or_none
 from gnndrive.loader.arguments import positive, whole
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
