@@ -21,17 +21,12 @@ from gnndrive.common.limits import refusal
 
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
-    """Hold the lock inside the `with` block; remove the file afterwards.
+    """Hold the lock of the file `path`, made if it is not there, inside the `with` block; remove
+    the file afterwards.
 
     Threads of one process exclude each other too. A process that is forked inside the block does
-    not keep the lock longer than its parent.
-
-    Args:
-        path: the file, made if it is not there; its folder must exist.
-        on_wait: called once if the lock is taken, before the wait.
-
-    Yields:
-        Whether another process or thread held the lock.
+    not keep the lock longer than its parent. `on_wait` is called once if the lock is taken, before
+    the wait; the block gets whether another process or thread held it.
 
     Raises:
         StoreError: the file cannot be made, is no plain file, or its file system has no locks.

@@ -103,17 +103,15 @@ class SharedMemory:
     def attach(
         cls, fd: int, nbytes: int, huge: bool = False, writable: bool = False
     ) -> SharedMemory:
-        """Map memory that another process made.
+        """Map `nbytes` of memory that another process made.
 
         Args:
             fd: its descriptor, which this call closes, also if it fails.
-            nbytes: how much of it to map.
             huge: as the maker said.
             writable: whether to map it for writing.
 
         Raises:
-            ConfigError: the memory is smaller than `nbytes`, may become smaller, or cannot be
-                mapped in this way.
+            ConfigError: the memory is smaller, may become smaller, or cannot be mapped in this way.
         """
         try:
             with named_limit():

@@ -51,15 +51,11 @@ class Attributes:
         self._maps: dict[str, torch.Tensor] = {}
 
     def pick(self, name: str, rows: Int64Array, empty: Allocate = np.empty) -> torch.Tensor:
-        """Read rows of an array; blocks.
+        """Read rows of an array, by its full name, such as "nodes/year"; blocks.
 
         Args:
-            name: the array's full name, such as "nodes/year".
             rows: row numbers, int64 [n], in any order, duplicates allowed.
-            empty: allocates the result.
-
-        Returns:
-            The rows, [n, *row], in the array's dtype.
+            empty: allocates the result, [n, *row], in the array's dtype.
 
         Raises:
             ReadError: the disk failed.

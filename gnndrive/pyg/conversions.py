@@ -25,13 +25,12 @@ _SIGNED = {
 }
 
 
-def select(value: Tensor, dim: int, at: Tensor, out: Tensor | None = None) -> Tensor:
+def select(value: Tensor, dim: int, at: Tensor) -> Tensor:
     """`torch.index_select`, for unsigned integers too."""
     signed = _SIGNED.get(value.dtype)
     if signed is None:
-        return torch.index_select(value, dim, at, out=out)
-    into = None if out is None else out.view(signed)
-    return torch.index_select(value.view(signed), dim, at, out=into).view(value.dtype)
+        return torch.index_select(value, dim, at)
+    return torch.index_select(value.view(signed), dim, at).view(value.dtype)
 
 
 def is_edge_level(data: Any, name: str) -> bool:

@@ -163,7 +163,6 @@ def attach(store: Store, description: Any, fds: Sequence[int]) -> AttachedArrays
     The store uses the shared index pointers from now on (see `MappedArrays.use_pointers`).
 
     Args:
-        store: the store, as opened by this process.
         description: `PublishedStore.description`, as it arrived.
         fds: the descriptors that came with it, in order; this call closes them, also if it fails.
 

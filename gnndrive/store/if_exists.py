@@ -115,9 +115,6 @@ def settle(
         write: writes the store; its argument says whether it may replace a store.
         check: called with a store that is opened; raises an error if it is another graph's.
 
-    Returns:
-        The open store.
-
     Raises:
         ConfigError: `path` is no path, exists and is no store, or its folder does not exist.
         StoreError: the store is damaged, or the lock file cannot be made.

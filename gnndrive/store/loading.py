@@ -47,11 +47,7 @@ def info_status(folder: Path) -> FileStatus:
 
 
 def read_info(folder: Path) -> StoreInfo:
-    """Read a store's store.json.
-
-    Raises:
-        StoreError: it is missing, unreadable or invalid.
-    """
+    """Read a store's store.json; a StoreError if it is missing, unreadable or invalid."""
     if not os.path.lexists(folder / STORE_JSON):
         raise StoreError(
             f"{folder / STORE_JSON} is not there: {folder} is not a store; make one with gnndrive "
@@ -69,10 +65,8 @@ def read_info(folder: Path) -> StoreInfo:
 
 
 def open_checked(folder: Path, info: ArrayInfo) -> int:
-    """Open an array's file and check its size and header against store.json.
-
-    Returns:
-        A descriptor that the caller closes.
+    """Open an array's file and check its size and header against store.json. Return a descriptor
+    that the caller closes.
 
     Raises:
         StoreError: the file is missing or unreadable, or its size or header differs.
@@ -111,13 +105,9 @@ def load_checked(
 ) -> npt.NDArray[Any]:
     """Read index pointers or a split into memory and check them.
 
-    The file is read once, so the values returned are the ones that were checked.
-
-    Args:
-        folder, info: the store's folder, and the array.
-        types: the store's types, which say what values are allowed.
-        dtype: dtype of the result, which must hold every value allowed; None: the array's own.
-        empty: allocates the result.
+    The file is read once, so the values returned are the ones that were checked. They have the
+    dtype `dtype`, which must hold every value allowed; None: the array's own. `empty` allocates
+    them.
 
     Raises:
         StoreError: the array cannot be read, or a value is not allowed.

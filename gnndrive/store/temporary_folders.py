@@ -39,14 +39,7 @@ _OURS = {"graph", "nodes", "edges", "splits", STORE_JSON, LOCK}  # what a new st
 
 
 class TemporaryFolder:
-    """A hidden folder beside a path, with a lock in it. It can be a context manager.
-
-    Args:
-        target: the path.
-        kind: "tmp" or "sort".
-
-    Attributes:
-        path: the folder.
+    """A hidden folder beside the path `target`, with a lock in it. It can be a context manager.
 
     Raises:
         OSError: the folder, or the lock in it, cannot be made.
@@ -101,14 +94,8 @@ class TemporaryFolder:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A temporary folder that no process holds.
-
-    Attributes:
-        path: the folder.
-        target: the path beside which it was made.
-        kind: see the module.
-        nbytes: the bytes of the files in it.
-    """
+    """A temporary folder that no process holds, made beside `target`; it has files of `nbytes`
+    bytes."""
 
     path: Path
     target: Path

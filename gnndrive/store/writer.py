@@ -15,7 +15,7 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -60,13 +60,6 @@ _MARGIN_BYTES = 1 << 20  # for folders, store.json and the file system's metadat
 class ArrayWriter:
     """One array of a store that is being written, its rows in order; made by `StoreWriter.array`.
 
-    Args:
-        info: the array's name, dtype and shape.
-        file: the file to write; it must not exist yet.
-        where: the file's path in the finished store, for errors.
-        types: the store's types, against which indices are checked.
-        failure: makes a StoreError of the operating system's error and of `where`.
-
     Attributes:
         info: the array's name, dtype and shape.
         rows_written: rows written so far.
@@ -74,29 +67,18 @@ class ArrayWriter:
         num_classes: classes of a `y` whose last row is written; else 0.
         gaps: what is odd about the labels of that `y`, see `ClassCount.gaps`; else None.
         finite_rows: counts the rows of features that are not finite; None: the array has none.
-
-    Raises:
-        OSError: the file cannot be made.
-        StoreError: the disk is full.
     """
 
-    def __init__(
-        self,
-        info: ArrayInfo,
-        file: Path,
-        where: str,
-        types: Types,
-        failure: Callable[[OSError, str], StoreError],
-    ) -> None:
+    def __init__(self, info: ArrayInfo, file: Path, store: StoreWriter) -> None:
         self.info, self.rows_written = info, 0
         self.finished: ArrayInfo | None = None
         self.num_classes = 0
         self.gaps: str | None = None
-        self._where, self._failure = where, failure
-        self._check = check_for(info.name, where, types)
-        place = types.place(info.name)
+        self._where, self._failure = str(store.path / info.file), store._failure
+        self._check = check_for(info.name, self._where, store.types)
+        place = store.types.place(info.name)
         self._classes = ClassCount() if (place.group, place.leaf) == ("nodes", "y") else None
-        self.finite_rows = finite_rows_of(info, types)
+        self.finite_rows = finite_rows_of(info, store.types)
         self._hash = hashlib.sha256()
         self._closed = False
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -307,12 +289,12 @@ class StoreWriter:
                 f"index pointers and splits int64, other arrays have a row for each node or edge"
             )
         self.reserve(sum(writer.info.nbytes for writer in self._writers.values()) + info.nbytes)
-        file, where = folder / info.file, str(self.path / info.file)
+        file = folder / info.file
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            writer = ArrayWriter(info, file, where, self.types, self._failure)
+            writer = ArrayWriter(info, file, self)
         except OSError as error:
-            raise self._failure(error, where) from error
+            raise self._failure(error, str(self.path / info.file)) from error
         self._writers[name] = writer
         return writer
 

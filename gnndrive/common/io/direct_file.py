@@ -39,19 +39,12 @@ class DirectFile:
     """An open file that several threads may use at once.
 
     If the file system refuses O_DIRECT, when the file is opened or at a request, it goes on through
-    the page cache, and tells the kernel to drop what it read.
-
-    Args:
-        path: the file; with O_TMPFILE the folder in which one without a name is made.
-        flags: how it is opened, see `os.open`.
-        mode: the permissions of a new file.
+    the page cache, and tells the kernel to drop what it read. With O_TMPFILE in `flags`, `path` is
+    the folder in which a file without a name is made.
 
     Attributes:
         fd: the descriptor, which stays the same; -1: closed.
         direct: whether it has O_DIRECT.
-
-    Raises:
-        OSError: the file cannot be opened.
     """
 
     def __init__(

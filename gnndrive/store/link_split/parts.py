@@ -86,7 +86,6 @@ class TypeSplit:
     """The split of an edge type.
 
     Attributes:
-        type: the edge type.
         counted: how many edges that get labels are in each class.
         sizes: by edge type (this one, and that of its reverses), how many edges are in each class.
         by_type: by edge type, which edges are in which class.
@@ -107,12 +106,8 @@ class TypeSplit:
 def split_type(
     store: Store, type: EdgeKey, reverse: EdgeKey, options: Options, place: int
 ) -> TypeSplit:
-    """Decide which edges of a type are in which class.
-
-    Args:
-        store, options: what to split, and how.
-        type, reverse: the edge type, and that of its reverses, or None.
-        place: the type's place among those that are split.
+    """Decide which edges of a type are in which class. `reverse` is the type of its reverses, or
+    None; `place` the type's place among those that are split.
 
     Raises:
         ConfigError: no edges would be left for training.
@@ -163,8 +158,6 @@ def write_parts(
     """Write all parts, whole or not at all.
 
     Args:
-        store, options: what to split, and how.
-        path: the folder to make.
         splits: the split of each edge type.
         settings: what links.json is to hold.
         overwrite: whether to replace a store at `path`.
