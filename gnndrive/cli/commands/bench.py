@@ -14,7 +14,7 @@ import typer
 
 from gnndrive.cli.commands.bench_strategies import strategies
 from gnndrive.cli.commands.headroom import headroom
-from gnndrive.cli.commands.options import parse_fanout
+from gnndrive.cli.commands.options import Json, StorePath
 from gnndrive.cli.measure import calibrate, fio, raw, rows, text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_block_size
@@ -29,55 +29,20 @@ app = typer.Typer(
 app.command("strategies")(strategies)
 app.command("headroom")(headroom)
 
-Pattern = Literal["read", "randread"]
 Engine = Annotated[
     Literal["uring", "threads"], typer.Option(help="Engine that carries out the reads.")
 ]
 Depth = Annotated[int, typer.Option(min=1, help="Reads in flight in each job.")]
-BatchSubmit = Annotated[
-    int,
-    typer.Option(
-        "--iodepth-batch-submit",
-        "--iodepth_batch_submit",
-        min=0,
-        help="Requests submitted at once; 0: an eighth of --iodepth.",
-    ),
-]
-BatchComplete = Annotated[
-    int,
-    typer.Option(
-        "--iodepth-batch-complete-min",
-        "--iodepth_batch_complete_min",
-        min=1,
-        help="Completions to wait for at once.",
-    ),
-]
-Slat = Annotated[
-    bool,
-    typer.Option(
-        "--slat/--disable-slat", help="Measure slat and clat apart; one more system call."
-    ),
-]
-RowsOf = Annotated[
-    Path | None,
-    typer.Option(
-        "--rows", metavar="STORE", help="Read rows of this store's batches instead of a file."
-    ),
-]
-OutputFormat = Annotated[
-    Literal["normal", "json"],
-    typer.Option("--output-format", "--output_format", help="As in fio."),
-]
 FIO_SECONDS = 3.0
 SECTOR_BYTES = 512
 
 
 @app.command("disk")
 def disk(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")],
+    store: StorePath,
     iodepth: Depth = calibrate.DEPTH,
     ioengine: Engine = "uring",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: Json = False,
 ) -> None:
     """Measure seconds per request and per byte on a store's disk; loaders plan reads with them."""
     opened = open_store(store)
@@ -94,7 +59,9 @@ def disk(
 @app.command("io")
 def io(
     filename: Annotated[str | None, typer.Option(help="File to read; never written.")] = None,
-    rw: Annotated[Pattern, typer.Option(help="Read in order or at random.")] = "randread",
+    rw: Annotated[
+        Literal["read", "randread"], typer.Option(help="Read in order or at random.")
+    ] = "randread",
     bs: Annotated[str, typer.Option(help="Bytes of a read: 512, 4k, 1m.")] = "4k",
     iodepth: Depth = 128,
     numjobs: Annotated[int, typer.Option(min=1, help="Jobs, each with its own ring.")] = 1,
@@ -102,48 +69,37 @@ def io(
     runtime: Annotated[float | None, typer.Option(help="Seconds; default: read --size.")] = None,
     size: Annotated[str | None, typer.Option(help="Bytes to use from the start; all.")] = None,
     ioengine: Engine = "uring",
-    iodepth_batch_submit: BatchSubmit = 0,
-    iodepth_batch_complete_min: BatchComplete = 1,
-    slat: Slat = True,
-    rows_of: RowsOf = None,
-    share: Annotated[float | None, typer.Option(help="Share of all rows, not samples.")] = None,
-    batches: Annotated[int, typer.Option(min=1, help="Batches of --rows.")] = 3,
-    batch_size: Annotated[int, typer.Option(min=1, help="Seeds in a sample.")] = 1000,
-    fanout: Annotated[str, typer.Option(help="Neighbours to sample, a hop.")] = "10,10,10",
-    gap: Annotated[
-        int | None, typer.Option(min=0, help="Gap in bytes to read over; default: calibrated.")
+    rows_of: Annotated[
+        Path | None,
+        typer.Option(
+            "--rows", metavar="STORE", help="Read rows of this store at random instead of a file."
+        ),
     ] = None,
-    separate: Annotated[bool, typer.Option(help="With --rows: one request per row.")] = False,
-    recalibrate: Annotated[
-        bool, typer.Option(help="With --rows: measure the disk between reads, and predict by it.")
-    ] = False,
+    share: Annotated[
+        float | None, typer.Option(help="With --rows: the share of all rows; default: 0.05.")
+    ] = None,
     against_fio: Annotated[bool, typer.Option(help="Alternate with fio; print ratios.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each, with --against-fio.")] = 1,
-    output_format: OutputFormat = "normal",
+    output_format: Annotated[
+        Literal["normal", "json"],
+        typer.Option("--output-format", "--output_format", help="As in fio."),
+    ] = "normal",
 ) -> None:
-    """Read a file as fio does, or the rows of batches; never write anything."""
+    """Read a file as fio does, or rows as the read planner does; never write anything."""
     if (filename is None) == (rows_of is None):
         raise ConfigError("give either --filename FILE, to read a file, or --rows STORE")
-    if rows_of is None and (share is not None or gap is not None or separate or recalibrate):
-        raise ConfigError("--share, --gap, --separate and --recalibrate need --rows STORE")
+    if rows_of is None and share is not None:
+        raise ConfigError("--share needs --rows STORE")
     options = raw.IoOptions(
         filename=filename or "", rw=rw, bs=parse_block_size(bs, "bs"), iodepth=iodepth,
         numjobs=numjobs, direct=bool(direct), runtime_s=runtime,
         size=None if size is None else parse_block_size(size, "size"), ioengine=ioengine,
-        submit_batch=iodepth_batch_submit,
-        complete_min=iodepth_batch_complete_min, slat=slat,
     )  # fmt: skip
     as_json, fio_runs = output_format == "json", runs if against_fio else 0
     if rows_of is None:
         show_io(options, fio_runs, as_json)
-        return
-    wanted = rows.RowsOptions(
-        share=share, batches=batches, batch_size=batch_size, fanout=parse_fanout(fanout), gap=gap,
-        separate=separate, iodepth=iodepth, ioengine=ioengine,
-        submit_batch=iodepth_batch_submit,
-        complete_min=iodepth_batch_complete_min, recalibrate=recalibrate,
-    )  # fmt: skip
-    show_rows(rows_of, wanted, options, fio_runs, as_json)
+    else:
+        show_rows(rows_of, rows.SHARE if share is None else share, options, fio_runs, as_json)
 
 
 def show_io(options: raw.IoOptions, runs: int, as_json: bool) -> None:
@@ -174,15 +130,14 @@ def show_io(options: raw.IoOptions, runs: int, as_json: bool) -> None:
     )  # fmt: skip
 
 
-def show_rows(
-    store: Path, wanted: rows.RowsOptions, options: raw.IoOptions, runs: int, as_json: bool
-) -> None:
+def show_rows(store: Path, share: float, options: raw.IoOptions, runs: int, as_json: bool) -> None:
     """Read rows of a store and print the report.
 
     Args:
         store: the store.
-        wanted: which rows.
-        options: how fio reads the same file; its block size becomes the row's.
+        share: which share of the rows.
+        options: how they are read, and how fio reads the same file; its block size becomes the
+            row's.
         runs: how many times to run in turn with fio; 0: once, without fio.
         as_json: print JSON.
 
@@ -190,8 +145,12 @@ def show_rows(
         ConfigError, StoreError, ReadError: as `rows.run`; ConfigError: fio is not installed.
     """
     opened = open_homogeneous(store, "gnndrive bench io rows=STORE")
+
+    def read() -> rows.RowsResult:
+        return rows.run(opened, share, options.iodepth, options.ioengine)
+
     if not runs:
-        result = rows.run(opened, wanted)
+        result = read()
         print(json.dumps(text.rows_json(result)) if as_json else text.rows_report(result))
         return
     fio.require_fio()
@@ -202,9 +161,7 @@ def show_rows(
         bs=-(-file.row_bytes // SECTOR_BYTES) * SECTOR_BYTES,
         runtime_s=options.runtime_s or FIO_SECONDS,
     )
-    results, fios = fio.in_turn(
-        lambda: rows.run(opened, wanted), lambda: fio.run_fio(options), runs
-    )  # fmt: skip
+    results, fios = fio.in_turn(read, lambda: fio.run_fio(options), runs)
     figures = [one.rows_per_s for one in results]
     _show_against_fio(
         text.rows_json(results[-1]), text.rows_report(results[-1]), "rows/s", figures, fios, as_json

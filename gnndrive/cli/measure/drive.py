@@ -11,7 +11,7 @@ import errno
 import resource
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from time import perf_counter
 
 from gnndrive.cli.measure.latency import Latency
@@ -51,11 +51,6 @@ class Driven:
     majf: int
     minf: int
     latency: Latency
-
-    def __add__(self, other: Driven) -> Driven:
-        """The sum of two runs that followed each other."""
-        names = (field.name for field in fields(Driven))
-        return Driven(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def iops(self) -> float:

@@ -57,7 +57,6 @@ def fio_command(fio: str, options: IoOptions) -> list[str]:
         "iodepth": depth,
         "numjobs": jobs,
         "ioengine": engine,
-        "iodepth_batch_complete_min": options.complete_min if options.complete_min > 1 else None,
         "number_ios": options.reads,
         "runtime": options.runtime_s and f"{round(options.runtime_s * 1000)}ms",
         "time_based": 1 if options.runtime_s else None,

@@ -40,9 +40,6 @@ class IoOptions:
         runtime_s: seconds to read; None: until each job has read `size` bytes.
         size: bytes of the file to use, from its start; None: all.
         ioengine: "uring" or "threads".
-        submit_batch: requests prepared before they are submitted; 0: an eighth of `iodepth`, as
-            in the loader.
-        complete_min: completions to wait for at once.
         slat: whether to measure slat and clat apart, which takes one more system call; otherwise
             only lat is measured, as in the loader.
         reads: reads of each job; None: `runtime_s` or `size` decides.
@@ -60,8 +57,6 @@ class IoOptions:
     runtime_s: float | None = None
     size: int | None = None
     ioengine: str = "uring"
-    submit_batch: int = 0
-    complete_min: int = 1
     slat: bool = True
     reads: int | None = None
     seed: int = 1
@@ -78,8 +73,6 @@ class IoOptions:
             "numjobs": self.numjobs,
             "direct": int(self.direct),
             "ioengine": self.ioengine,
-            "iodepth_batch_submit": self.submit_batch or None,
-            "iodepth_batch_complete_min": self.complete_min,
             "size": self.size,
             "runtime": self.runtime_s,
         }
@@ -112,8 +105,6 @@ def run(options: IoOptions) -> Driven:
         settings = EngineSettings(
             options.iodepth,
             options.bs,
-            submit_batch=options.submit_batch,
-            complete_min=options.complete_min,
             measure=options.slat,
             inflight_bytes=options.inflight_bytes,
         )
@@ -149,10 +140,10 @@ def block_count(options: IoOptions) -> int:
 def _check(options: IoOptions) -> None:
     if options.rw not in ("read", "randread"):
         raise ConfigError(f"rw={options.rw!r}: choose read or randread; nothing is ever written")
-    if min(options.bs, options.iodepth, options.numjobs, options.complete_min) < 1:
-        raise ConfigError("bs, iodepth, numjobs and complete_min must be at least 1")
-    if options.submit_batch < 0 or (options.runtime_s is not None and options.runtime_s <= 0):
-        raise ConfigError("submit_batch must be at least 0 and runtime more than 0")
+    if min(options.bs, options.iodepth, options.numjobs) < 1:
+        raise ConfigError("bs, iodepth and numjobs must be at least 1")
+    if options.runtime_s is not None and options.runtime_s <= 0:
+        raise ConfigError("runtime must be more than 0")
 
 
 def block_numbers(

@@ -18,7 +18,6 @@ from gnndrive.cli.measure.calibrate import READ_BYTES, ROUNDS, fit, medians, mis
 from gnndrive.cli.measure.fio import FioResult, against, fio_command, in_turn, parse_fio
 from gnndrive.cli.measure.latency import Histogram, Latency
 from gnndrive.cli.measure.raw import IoOptions, block_count, block_numbers
-from gnndrive.cli.measure.rows import RowsOptions
 from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreError
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import DiskCost, DiskIdentity, EngineSettings
@@ -134,8 +133,7 @@ def test_the_numbers_of_the_blocks():
     [
         ({"rw": "randwrite"}, "nothing is ever written"),
         ({"bs": 0}, "at least 1"),
-        ({"submit_batch": -1}, "submit_batch"),
-        ({"runtime_s": 0.0}, "runtime more than 0"),
+        ({"runtime_s": 0.0}, "runtime must be more than 0"),
         ({"bs": 1 << 20}, "not one block of bs=1,048,576"),
         ({"bs": 1000}, r"bs=1000 is no multiple of the \d+ bytes"),
         ({"ioengine": "libaio"}, "choose one of uring, threads"),
@@ -169,42 +167,27 @@ def test_a_failed_read_is_an_error(blocks, monkeypatch):
 # ---- rows of batches
 
 
-SOME = RowsOptions(share=0.05, iodepth=8)
-
-
-def test_batches_are_a_share_of_all_rows_or_those_of_samples(store):
-    for options, least, most in (
-        (SOME, 80, 220),
-        (RowsOptions(batches=3, batch_size=10, fanout=(3, 2)), 11, 100),
-    ):
-        drawn, again = (list(map(bytes, rows.wanted_rows(store, options))) for _ in range(2))
-        assert (drawn, len(set(drawn))) == (again, 3)
-        for part in rows.wanted_rows(store, options):
-            assert least <= len(part) <= most
-            assert (np.diff(part) > 0).all()
-    (every,) = rows.wanted_rows(store, RowsOptions(share=1.0, batches=1))
-    assert (every == np.arange(3000)).all()
-    result = rows.run(store, RowsOptions(share=1e-9, batches=1, recalibrate=True))
+def test_batches_are_a_share_of_all_rows(store):
+    drawn, again = (list(map(bytes, rows.wanted_rows(NODES, 0.05))) for _ in range(2))
+    assert (drawn, len(set(drawn))) == (again, 3)
+    for part in rows.wanted_rows(NODES, 0.05):
+        assert 80 <= len(part) <= 220
+        assert (np.diff(part) > 0).all()
+    assert (next(rows.wanted_rows(NODES, 1.0)) == np.arange(NODES)).all()
+    result = rows.run(store, 1e-9)
     assert (result.driven.rows, result.predicted_s) == (0, None)
 
 
-@pytest.mark.parametrize(
-    "change", [{"share": 0.0}, {"share": 1.5}, {"batches": 0}, {"batch_size": 0}]
-)
-def test_rows_that_cannot_be_drawn_are_refused(store, change):
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_rows_that_cannot_be_drawn_are_refused(store, share):
     with pytest.raises(ConfigError):
-        rows.run(store, replace(SOME, **change))
+        rows.run(store, share)
 
 
 def test_bridging_saves_requests(store):
-    options = replace(SOME, ioengine="threads")
-    count = sum(len(part) for part in rows.wanted_rows(store, options))
-    naive, joint, bridged = (
-        rows.run(store, replace(options, **more)) for more in ({"separate": True}, {"gap": 0}, {})
-    )
-    assert naive.driven.requests == count == naive.driven.nbytes // 512
-    assert naive.driven.rows == bridged.driven.rows == joint.driven.rows == count
-    assert bridged.driven.requests < joint.driven.requests < count
+    count = sum(len(part) for part in rows.wanted_rows(NODES, 0.05))
+    bridged = rows.run(store, iodepth=8, ioengine="threads")
+    assert bridged.driven.rows == count > bridged.driven.requests
     assert (bridged.gap_bytes, bridged.predicted_s) == (8192, None)
     assert bridged.rows_per_s == count / bridged.driven.runtime_s
 
@@ -212,14 +195,14 @@ def test_bridging_saves_requests(store):
 def test_the_stores_calibration_predicts_the_time(store):
     disk = disk_identity(store.path)
     save_calibration(store, DiskCost(1e-5, 1e-9, 8, "uring", "2026-01-01", disk, ()))
-    result = rows.run(store, replace(SOME, batches=1))
+    result = rows.run(store, iodepth=8)
     driven = result.driven
     assert result.gap_bytes == 9728  # 10,000, in whole sectors
     assert result.predicted_s == pytest.approx(driven.requests * 1e-5 + driven.nbytes * 1e-9)
     assert "of its speed" in text.rows_report(result)
     other = DiskIdentity("0:0", "", "", "")
     save_calibration(store, DiskCost(1e-5, 1e-9, 8, "uring", "2026-01-01", other, ()))
-    assert rows.run(store, replace(SOME, batches=1)).predicted_s is None
+    assert rows.run(store, iodepth=8).predicted_s is None
 
 
 # ---- fio
@@ -260,13 +243,12 @@ def test_fios_command_line():
     }  # fmt: skip
     assert not re.search("batch|size|slat", " ".join(command))
     options = IoOptions(
-        "f", ioengine="threads", iodepth=64, numjobs=2, size=4096, slat=False, submit_batch=4,
-        complete_min=2, reads=7,
+        "f", ioengine="threads", iodepth=64, numjobs=2, size=4096, slat=False, reads=7,
     )  # fmt: skip
     command = fio_command("fio", options)
     assert set(command) >= {
         "--ioengine=psync", "--numjobs=32", "--iodepth=1", "--size=4096", "--disable_slat=1",
-        "--iodepth_batch_submit=4", "--iodepth_batch_complete_min=2", "--number_ios=7",
+        "--number_ios=7",
     }  # fmt: skip
     assert not re.search("runtime|time_based", " ".join(command))
 
