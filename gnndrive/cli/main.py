@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -28,11 +28,22 @@ from gnndrive.cli.commands import serve as serve_command
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
+    HIDDEN,
+    MODEL,
+    Device,
+    Engine,
+    Hidden,
     IfExists,
     Json,
     Memory,
+    ModelName,
+    Out,
+    Overwrite,
+    OwnMemory,
+    Seed,
     StoreOrPack,
     StorePath,
+    Threads,
 )
 from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.training import TrainSettings
@@ -149,8 +160,8 @@ def split_links(
     rev_edge_type: Annotated[
         list[str] | None, typer.Option(help="Type of its reverses; in the same order.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same split.")] = 0,
-    memory: Annotated[str, typer.Option(help="Memory for splitting.")] = "1GB",
+    seed: Seed = 0,
+    memory: OwnMemory = "1GB",
     if_exists: IfExists = "error",
 ) -> None:
     """Split edges into training, validation and test edges, as PyG's RandomLinkSplit."""
@@ -220,15 +231,13 @@ app.command()(page_command.report)
 def train(
     options: LoaderOptions,
     store: StorePath,
-    model: Annotated[
-        Literal["sage", "gcn", "gat"], typer.Option(help="PyG's GraphSAGE, GCN or GAT.")
-    ] = "sage",
+    model: ModelName = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs, those of --resume included.")] = 3,
-    hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
+    hidden: Hidden = None,
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
     weight_decay: Annotated[float, typer.Option(help="Adam's weight decay.")] = 5e-4,
-    threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
+    threads: Threads = None,
     trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this checkpoint.")] = None,
@@ -242,7 +251,15 @@ def train(
         epochs=epochs, lr=lr, weight_decay=weight_decay, seed=options.seed, trim=trim
     )
     request = train_command.TrainRequest(
-        store, options, settings, model, hidden, dropout, checkpoint, resume, trace
+        store,
+        options,
+        settings,
+        model or MODEL,
+        hidden or HIDDEN,
+        dropout,
+        checkpoint,
+        resume,
+        trace,
     )
     print(train_command.run(request, threads=threads, as_json=json))
 
@@ -258,25 +275,23 @@ def infer(
         typer.Option(help="MODULE:FUNCTION that returns the model; default: the checkpoint's."),
     ] = None,
     name: Annotated[str, typer.Option(help="The attribute to add to the store.")] = "h",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the rows, instead of the store.")
-    ] = None,
+    out: Out = None,
     memory: Memory = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Nodes computed at once.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: cpu.")] = None,
+    device: Device = None,
     features: Annotated[str, typer.Option(help="The attribute that the first layer gets.")] = "x",
     edge_weight: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
     edge_attr: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Dtype of the rows, such as bfloat16.")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace rows of another model.")] = False,
-    engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
+    overwrite: Overwrite = False,
+    engine: Engine = None,
+    threads: Threads = None,
 ) -> None:
     """Compute a model's rows for all nodes, layer by layer; goes on after an interruption."""
     text = infer_command.run(
         store, model, checkpoint, threads, name=name, out=out, memory=memory,
         batch_size=batch_size, device=device, features=features, edge_weight=edge_weight,
-        edge_attr=edge_attr, dtype=dtype, overwrite=overwrite, engine=engine,
+        edge_attr=edge_attr, dtype=dtype, overwrite=overwrite, engine=engine or "auto",
     )  # fmt: skip
     print(text)
 
@@ -345,7 +360,8 @@ OLD_OPTIONS = {
         for name in ("topology", "neighbour_cache", "samplers", "extractors", "engine")
     },
 }
-"""Options that `train`, `plan` and `bench headroom` had, and what stands for them now."""
+"""Options that commands with loader options had, and what stands for them now."""
+BENCHES = (["bench", "headroom"], ["bench", "strategies"])
 
 
 OLD_COMMANDS = {
@@ -362,7 +378,7 @@ def _refuse_old_words(words: list[str]) -> None:
     old = OLD_OPTIONS
     if command[:1] == ["import"]:
         old = {"--overwrite": "--if-exists replace"}
-    elif command[:1] not in (["train"], ["plan"]) and command[:2] != ["bench", "headroom"]:
+    elif command[:1] not in (["train"], ["plan"]) and command[:2] not in BENCHES:
         return
     for word in words:
         if (new := old.get(word.partition("=")[0])) is not None:

@@ -214,13 +214,15 @@ def test_windows_that_were_loaded_meanwhile_are_said(gnndrive, store, fake):
 
 def test_arguments_of_one_strategy_follow_its_name(gnndrive, planted, fake):
     words = ("--strategies", "ginex,ginex:phases=apart:superbatch=3,ali+pg:samplers=2")
-    runs = named(bench(gnndrive, planted, *words, "--rounds", "1", "--samplers", "1"))
+    tuned = ("--tuning", "samplers=1,engine=threads", "--sampling", "labor")
+    runs = named(bench(gnndrive, planted, *words, "--rounds", "1", *tuned))
     assert list(runs) == ["ginex", "ginex:phases=apart:superbatch=3", "ali+pg:samplers=2"]
-    memory = {"memory": 10**9 - OWN}
+    assert all(" ".join(each) in runs["ginex"]["command"] for each in (tuned[:2], tuned[2:]))
+    given = {"memory": 10**9 - OWN, "samplers": 1, "engine": "threads", "sampling": "labor"}
     assert [(each.loader, each.arguments) for each in fake.asked] == [
-        ("ginex:superbatch=4", memory | {"samplers": 1}),
-        ("ginex:superbatch=3,phases=apart", memory | {"samplers": 1}),
-        ("ali+pg", memory | {"samplers": 2}),
+        ("ginex:superbatch=4", given),
+        ("ginex:superbatch=3,phases=apart", given),
+        ("ali+pg", given | {"samplers": 2}),
     ]
 
 

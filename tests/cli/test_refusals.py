@@ -86,6 +86,7 @@ REFUSED = {
     ],
     ("bench", "headroom", "STORE"): [
         FANOUT,
+        (("--warm-up", "0"), "give at least 1"),
         (("--step-ms", 1, "--model", "gcn"), "leave out --model and --hidden"),
         (("--step-ms", 1, "--hidden", 8), "leave out --model and --hidden"),
         (("--strategy", "diskgnn"), "gnndrive pack"),
@@ -98,6 +99,8 @@ REFUSED = {
         (("--strategies", "ginex,gnndrive,ginex"), "names ginex twice"),
         (("--strategies", "ginex:phase=apart"), "'phase=apart' is no argument"),
         (("--strategies", "ginex:phases"), "'phases' is no argument"),
+        (("--engine", "uring"), "give --tuning engine=…"),
+        (("--tuning", "engines=2"), "'engines=2' is no argument of gnndrive.Tuning"),
         (("--split", "none"), "--split none is none of the splits"),
         (("--memory", "300MB"), "nothing is left for loading: give more"),
         (("--memory", "lots"), "is no size"),

@@ -14,7 +14,7 @@ import typer
 
 from gnndrive.cli.commands.bench_strategies import strategies
 from gnndrive.cli.commands.headroom import headroom
-from gnndrive.cli.commands.options import Json, StorePath
+from gnndrive.cli.commands.options import Engine, Json, Rounds, StorePath
 from gnndrive.cli.measure import calibrate, fio, raw, rows, text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_block_size
@@ -29,11 +29,8 @@ app = typer.Typer(
 app.command("strategies")(strategies)
 app.command("headroom")(headroom)
 
-Engine = Annotated[
-    Literal["uring", "threads"], typer.Option(help="Engine that carries out the reads.")
-]
 Depth = Annotated[int, typer.Option(min=1, help="Reads in flight in each job.")]
-FIO_SECONDS = 3.0
+FIO_SECONDS, URING = 3.0, "uring"
 SECTOR_BYTES = 512
 
 
@@ -41,12 +38,12 @@ SECTOR_BYTES = 512
 def disk(
     store: StorePath,
     iodepth: Depth = calibrate.DEPTH,
-    ioengine: Engine = "uring",
+    ioengine: Engine = None,
     json_: Json = False,
 ) -> None:
     """Measure seconds per request and per byte on a store's disk; loaders plan reads with them."""
     opened = open_store(store)
-    cost = calibrate.calibrate(opened, depth=iodepth, ioengine=ioengine)
+    cost = calibrate.calibrate(opened, depth=iodepth, ioengine=ioengine or URING)
     gap = gap_bytes(cost, SWEEP_BLOCK_BYTES)
     if json_:
         print(json.dumps({**asdict(cost), "gap_bytes": gap}, indent=2))
@@ -68,7 +65,7 @@ def io(
     direct: Annotated[int, typer.Option(min=0, max=1, help="1: bypass the page cache.")] = 1,
     runtime: Annotated[float | None, typer.Option(help="Seconds; default: read --size.")] = None,
     size: Annotated[str | None, typer.Option(help="Bytes to use from the start; all.")] = None,
-    ioengine: Engine = "uring",
+    ioengine: Engine = None,
     rows_of: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +76,7 @@ def io(
         float | None, typer.Option(help="With --rows: the share of all rows; default: 0.05.")
     ] = None,
     against_fio: Annotated[bool, typer.Option(help="Alternate with fio; print ratios.")] = False,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each, with --against-fio.")] = 1,
+    runs: Rounds = 1,
     output_format: Annotated[
         Literal["normal", "json"],
         typer.Option("--output-format", "--output_format", help="As in fio."),
@@ -93,7 +90,8 @@ def io(
     options = raw.IoOptions(
         filename=filename or "", rw=rw, bs=parse_block_size(bs, "bs"), iodepth=iodepth,
         numjobs=numjobs, direct=bool(direct), runtime_s=runtime,
-        size=None if size is None else parse_block_size(size, "size"), ioengine=ioengine,
+        size=None if size is None else parse_block_size(size, "size"),
+        ioengine=ioengine or URING,
     )  # fmt: skip
     as_json, fio_runs = output_format == "json", runs if against_fio else 0
     if rows_of is None:

@@ -14,15 +14,19 @@ from typing import Annotated
 import typer
 
 from gnndrive.cli.commands import strategy_figures, strategy_runs
+from gnndrive.cli.commands.loader_options import (
+    LoaderOptions,
+    parse_tuning,
+    with_loader_options,
+)
 from gnndrive.cli.commands.options import (
-    BATCH_SIZE,
-    FANOUT,
     INPUT,
-    BatchSize,
-    Fanout,
     Json,
+    Rounds,
+    Split,
     StorePath,
-    parse_fanout,
+    TimedBatches,
+    WarmUp,
 )
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.strategy_predictions import predictions_of
@@ -36,7 +40,9 @@ from gnndrive.store.reader import Store, open_homogeneous
 COMMAND = "gnndrive bench strategies"
 
 
+@with_loader_options("strategy", "buffer", "device", "device_memory")
 def strategies(
+    options: LoaderOptions,
     store: StorePath,
     names: Annotated[
         str | None,
@@ -46,41 +52,26 @@ def strategies(
             "ginex:phases=apart. Default: all that can run on STORE, pyg+ first.",
         ),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Memory of each process, Python and page cache included, such as 8GB."),
-    ] = None,
-    batches: Annotated[int, typer.Option(min=1, help="Batches that are timed in a run.")] = 24,
-    warm_up: Annotated[
-        int | None, typer.Option(min=0, help="Batches before these; default: 10 or some more.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each strategy, in turn.")] = 3,
+    batches: TimedBatches = 24,
+    warm_up: WarmUp = None,
+    rounds: Rounds = 3,
     seconds: Annotated[
         float, typer.Option(min=0, help="A run's warm-up, or timed part, ends after so long.")
     ] = strategy_runs.SECONDS,
-    fanout: Fanout = FANOUT,
-    batch_size: BatchSize = BATCH_SIZE,
-    split: Annotated[
-        str | None, typer.Option(help="Split whose nodes are the seeds; default: train, or all.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same batches.")] = 0,
-    samplers: Annotated[
-        int | None, typer.Option(min=1, help="Batches sampled at once; default: by the memory.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="uring or threads; default: what there is.")
-    ] = None,
+    split: Split = None,
     limit: Annotated[
         bool, typer.Option(help="Whether the memory of each process is limited, if possible.")
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Time strategies side by side: the same batches, in one memory limit, cold, in turn."""
+    """Time strategies side by side: the same batches, cold, in turn, in processes of which each has
+    --memory, Python and page cache included."""
     opened = open_homogeneous(store, COMMAND)
     asked = Comparison(
         store, strategy_runs.parse_choices(names),
-        None if memory is None else parse_size(memory, "--memory"), parse_fanout(fanout),
-        batch_size, _split(opened, split), seed, samplers, engine, batches,
+        None if options.memory is None else parse_size(options.memory, "--memory"), options.hops,
+        options.batch_size, _split(opened, split), options.seed, options.sampling,
+        parse_tuning(options.tuning), batches,
         strategy_runs.aligned_warm_up(batches) if warm_up is None else warm_up, seconds, rounds,
         limit,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -14,8 +14,16 @@ from rich.console import Console
 
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
+    HIDDEN,
+    MODEL,
+    Hidden,
     Json,
+    ModelName,
+    Rounds,
     StorePath,
+    Threads,
+    TimedBatches,
+    WarmUp,
 )
 from gnndrive.cli.measure.headroom import LINES, NAMES, Free, Measured, Sizes, Step, measure
 from gnndrive.cli.measure.verdict import times, verdict
@@ -32,35 +40,29 @@ LR = 0.003
 def headroom(
     options: LoaderOptions,
     store: StorePath,
-    model: Annotated[
-        Literal["sage", "gcn", "gat"] | None,
-        typer.Option(help="The training step's model; default: sage."),
-    ] = None,
+    model: ModelName = None,
     step_ms: Annotated[
         float | None,
         typer.Option(min=0, help="Instead of a model: wait so long, as for a step on a GPU."),
     ] = None,
-    batches: Annotated[int, typer.Option(min=1, help="Batches that are timed in a run.")] = 16,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each line, in turn.")] = 3,
-    warm_up: Annotated[
-        int | None,
-        typer.Option(min=1, help="Batches before; default: until the feature buffer is full."),
-    ] = None,
-    hidden: Annotated[
-        int | None, typer.Option(min=1, help="Units of a hidden layer; default: 128.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
+    batches: TimedBatches = 16,
+    rounds: Rounds = 3,
+    warm_up: WarmUp = None,
+    hidden: Hidden = None,
+    threads: Threads = None,
     json_: Json = False,
 ) -> None:
     """Say what training waits for: load the same batches with the sampler, the disk, the loader,
     the training step made free."""
     if step_ms is not None and (model is not None or hidden is not None):
         raise ConfigError("--step-ms stands in place of a model: leave out --model and --hidden")
+    if warm_up == 0:
+        raise ConfigError("--warm-up 0: the first batch waits for everything, so give at least 1")
     if threads is not None:
         torch.set_num_threads(threads)
     opened = open_homogeneous(store, "gnndrive bench headroom")
     step = (
-        model_step(opened, options, model or "sage", hidden or 128)
+        model_step(opened, options, model or MODEL, hidden or HIDDEN)
         if step_ms is None
         else partial(_sleep, step_ms / 1000)
     )

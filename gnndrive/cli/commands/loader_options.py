@@ -18,8 +18,10 @@ import typer
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
+    SAMPLING,
     BatchSize,
     Buffer,
+    Device,
     Fanout,
     Memory,
     Sampling,
@@ -45,16 +47,14 @@ class LoaderOptions:
     fanout: Fanout = FANOUT
     batch_size: BatchSize = BATCH_SIZE
     strategy: StrategyName = "gnndrive"
-    sampling: Sampling = "neighbor"
+    sampling: Sampling = SAMPLING
     seed: Seed = 0
     memory: Memory = None
     buffer: Buffer = None
-    device: Annotated[
-        str,
-        typer.Option(help="Where the feature buffer, batches and model are: cpu, cuda, cuda:1, …"),
-    ] = "cpu"
+    device: Device = "cpu"
     device_memory: Annotated[
-        str | None, typer.Option(help="GPU memory for loading, such as 4GB; default: measured.")
+        str | None,
+        typer.Option(help="GPU memory for loading, such as 4GB; default: measured (pack: none)."),
     ] = None
     tuning: Annotated[
         str | None,

@@ -14,17 +14,17 @@ import typer
 from rich.console import Console
 
 from gnndrive.cli.commands.layout_text import layout_json, summary
+from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
     INPUT,
-    BatchSize,
-    Fanout,
+    SAMPLING,
     Json,
+    Out,
     Overwrite,
-    Sampling,
+    Split,
     StorePath,
-    parse_fanout,
 )
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
@@ -35,21 +35,13 @@ from gnndrive.strategies.diskgnn import DiskGNN
 from gnndrive.strategies.packs.pack import pack as pack_batches
 
 
+@with_loader_options("strategy", "buffer", "device", "tuning")
 def pack(
+    options: LoaderOptions,
     store: StorePath,
-    fanout: Fanout = FANOUT,
-    batch_size: BatchSize = BATCH_SIZE,
-    input: Annotated[str, typer.Option(help="The split whose nodes are the seeds.")] = INPUT,
+    input: Split = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs to record.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the recorded batches.")] = 0,
-    sampling: Sampling = "neighbor",
     shuffle: Annotated[bool, typer.Option(help="Whether training shuffles its seeds.")] = True,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory that training will have for loading, such as 8GB.")
-    ] = None,
-    device_memory: Annotated[
-        str | None, typer.Option(help="GPU memory that training will have for rows.")
-    ] = None,
     disk: Annotated[str | None, typer.Option(help="The most that the pack may take.")] = None,
     order: Annotated[
         Literal["sets", "minhash", "id"], typer.Option(help="Order of rows that batches share.")
@@ -57,24 +49,25 @@ def pack(
     segment: Annotated[
         int | None, typer.Option(min=1, help="Batches that share rows; 1: none do.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The pack's folder; default: in STORE.")] = None,
+    out: Out = None,
     packing_memory: Annotated[
         str | None, typer.Option(help="Memory for packing; default: --memory.")
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Record batches and pack their rows, for train --strategy diskgnn; goes on if interrupted."""
+    """Record batches and pack their rows, for train --strategy diskgnn with the same options; goes
+    on if interrupted."""
     opened, console = open_homogeneous(store, "gnndrive pack"), Console(stderr=True)
-    hops = list(parse_fanout(fanout))
+    hops, input = list(options.hops), input or INPUT
+    names = ("batch_size", "seed", "sampling", "memory", "device_memory")
+    given = {name: getattr(options, name) for name in names}
     try:
         with Bars(console) as bars:
             info = pack_batches(
-                opened, hops, opened.split(input), batch_size=batch_size, epochs=epochs, seed=seed,
-                sampling=sampling, shuffle=shuffle,
-                memory=memory, device_memory=device_memory, disk=disk, order=order,
-                segment=segment, out=out, packing_memory=packing_memory,
-                overwrite=overwrite, progress=bars,
+                opened, hops, opened.split(input), epochs=epochs, shuffle=shuffle, disk=disk,
+                order=order, segment=segment, out=out, packing_memory=packing_memory,
+                overwrite=overwrite, progress=bars, **given,
             )  # fmt: skip
     except KeyboardInterrupt:
         say(console, "what was packed is kept: the same command goes on where it stopped")
@@ -87,21 +80,25 @@ def pack(
     lines += [f"  predicted : {format_size(info.predicted_bytes)} ({info.predicted_bytes:,} bytes)"]
     lines += [f"  actual    : {format_size(info.actual_bytes)} ({info.actual_bytes:,} bytes)"]
     named = _name(opened, info, out)
-    call: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle, "memory": memory}
-    call |= {"sampling": sampling} if sampling != "neighbor" else {}
-    call |= {"device": "cuda", "device_memory": device_memory} if device_memory else {}
+    call = {"batch_size": options.batch_size, "shuffle": shuffle, "memory": options.memory}
+    call |= {"sampling": options.sampling} if options.sampling != SAMPLING else {}
+    if options.device_memory:
+        call |= {"device": "cuda", "device_memory": options.device_memory}
     call["strategy"] = DiskGNN(packed=named).text
     call = {name: each for name, each in call.items() if each is not None}
     if input == INPUT and shuffle:
         lines += [
             "train from it:",
-            f"  gnndrive train {shlex.quote(str(store))} {_options(call, fanout)}",
+            f"  gnndrive train {shlex.quote(str(store))} {_options(call, options.fanout)}",
         ]
-    given = "".join(
+    more = "".join(
         f", {name}={json.dumps(each) if isinstance(each, str) else each}"
         for name, each in call.items()
     )
-    lines += ["or in Python:", f'  NeighborLoader(store, {hops}, store.split("{input}"){given})']
+    lines += [
+        "or in Python:",
+        f'  NeighborLoader(store, {hops}, store.split("{input}"){more})',
+    ]
     print("\n".join(lines))
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from gnndrive.cli.commands.layout_text import layout_json, summary
-from gnndrive.cli.commands.options import Json, Overwrite, StorePath
+from gnndrive.cli.commands.options import Json, Overwrite, OwnMemory, Seed, StorePath
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
@@ -30,16 +30,14 @@ def partition(
             help="How the partition of each node is found; FILE: .npy or text.",
         ),
     ] = "auto",
-    memory: Annotated[
-        str | None, typer.Option(help="Memory for partitioning, such as 1GB; default: 1GiB.")
-    ] = None,
+    memory: OwnMemory = None,
     static: Annotated[
         float, typer.Option(help="Share of the nodes whose lists may be held in memory.")
     ] = STATIC_DEFAULT,
     train_first: Annotated[
         bool, typer.Option("--train-first", help="Training nodes fill the first partitions.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
+    seed: Seed = 0,
     name: Annotated[str, typer.Option(help="Name of the folder in STORE/partitioned.")] = "default",
     overwrite: Overwrite = False,
     as_json: Json = False,

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from gnndrive.cli.commands.options import Json
+from gnndrive.cli.commands.options import Json, OwnMemory
 from gnndrive.cli.commands.serve_text import status_json, status_text
 from gnndrive.common.errors import ConfigError, HostServiceError
 from gnndrive.common.memory import available_memory, format_size, parse_size
@@ -41,10 +41,7 @@ def serve(
         str | None,
         typer.Argument(metavar="STORE", help="A store's folder; with --status a service's name."),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Memory for the graph and all jobs' buffers; default: half of what is."),
-    ] = None,
+    memory: OwnMemory = None,
     name: Annotated[
         str | None, typer.Option(help="The service's name; default: that of the store's folder.")
     ] = None,
@@ -56,7 +53,8 @@ def serve(
     ] = 1.0,
     json: Json = False,
 ) -> None:
-    """Serve a store to several training jobs, which share its graph."""
+    """Serve a store to several training jobs, which share its graph; the memory for that and all
+    jobs' buffers is half of what there is by default."""
     if status:
         print(show_status(name or store, seconds, json))
         return

@@ -18,7 +18,7 @@ from typing import Any
 
 from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, StrategySource
 from gnndrive.cli.commands.loading_process import LoadingFailed, drop_cached, run_loading
-from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT
+from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT, SAMPLING
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size
@@ -65,7 +65,8 @@ class Comparison:
         choices: the strategies, in the order in which they take turns.
         memory: bytes for a whole process; None: it was not said.
         fanout, batch_size, split, seed: see `Loading`.
-        samplers, engine: as for `NeighborLoader`; None: its default.
+        sampling: as for `NeighborLoader`.
+        tuning: arguments of `Tuning`.
         batches, warm_up: see `Loading`.
         seconds: see `Loading`.
         rounds: how often each strategy runs.
@@ -79,8 +80,8 @@ class Comparison:
     batch_size: int
     split: str | None
     seed: int = 0
-    samplers: int | None = None
-    engine: str | None = None
+    sampling: str = "neighbor"
+    tuning: Mapping[str, Any] = field(default_factory=dict)
     batches: int = 24
     warm_up: int = WARM_UP
     seconds: float = SECONDS
@@ -211,6 +212,7 @@ def _batch_words(asked: Comparison) -> list[str]:
     fanout, size = ",".join(map(str, asked.fanout)), asked.batch_size
     words = ["--fanout", fanout] if fanout != FANOUT else []
     words += ["--batch-size", str(size)] if size != BATCH_SIZE else []
+    words += ["--sampling", asked.sampling] if asked.sampling != SAMPLING else []
     return words + (["--seed", str(asked.seed)] if asked.seed else [])
 
 
@@ -220,8 +222,8 @@ def command_of(asked: Comparison, choices: Sequence[Choice]) -> str:
     words.append(",".join(choice.text for choice in choices))
     words += ["--memory", str(asked.memory)] if asked.memory is not None else []
     words += _batch_words(asked) + (["--split", asked.split] if asked.split else [])
-    words += ["--samplers", str(asked.samplers)] if asked.samplers else []
-    words += ["--engine", asked.engine] if asked.engine else []
+    tuning = ",".join(f"{name}={value}" for name, value in asked.tuning.items())
+    words += ["--tuning", tuning] if tuning else []
     words += ["--batches", str(asked.batches), "--warm-up", str(asked.warm_up)]
     words += ["--rounds", str(asked.rounds), "--seconds", f"{asked.seconds:g}"]
     return shlex.join(words + ([] if asked.limited else ["--no-limit"]))
@@ -304,15 +306,13 @@ def loading_of(asked: Comparison, choice: Choice, memory: int | None) -> tuple[L
         asked.warm_up, asked.seconds, asked.split, asked.seed, choice.arguments,
     )  # fmt: skip
     strategy = choice.strategy
-    more: dict[str, Any] = {
-        "memory": memory, "samplers": asked.samplers, "engine": asked.engine,
-    }  # fmt: skip
     superbatch = None
     if isinstance(strategy, SamplesAhead) and strategy.superbatch == type(strategy)().superbatch:
         own = strategy.superbatch
         if isinstance(own, str) or own > asked.batches:
             superbatch = asked.batches
             strategy = replace(strategy, superbatch=superbatch)
-    arguments = {name: each for name, each in more.items() if each is not None}
-    arguments |= dict(choice.arguments)
+    arguments: dict[str, Any] = {} if memory is None else {"memory": memory}
+    arguments |= {"sampling": asked.sampling} if asked.sampling != SAMPLING else {}
+    arguments |= {**asked.tuning, **choice.arguments}
     return replace(given, loader=strategy.text, arguments=arguments), superbatch
