@@ -3,7 +3,7 @@
 A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
 exit code 1 from `verify`, Ctrl-C exit code 130, and a pipe whose reader has ended exit code 141.
 Results go to standard output (with `--json` one JSON object and nothing else), progress goes to
-standard error. The work of the commands is in gnndrive/cli/commands.
+standard error. The commands are in gnndrive/cli/commands.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -19,37 +19,23 @@ from typing import Annotated
 import typer
 
 from gnndrive.cli import streams
-from gnndrive.cli.commands import bench, imports, packs, partitions, plans, stores
-from gnndrive.cli.commands import clean as clean_command
-from gnndrive.cli.commands import demo as demo_command
-from gnndrive.cli.commands import infer as infer_command
-from gnndrive.cli.commands import page as page_command
-from gnndrive.cli.commands import serve as serve_command
-from gnndrive.cli.commands import train as train_command
-from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
-from gnndrive.cli.commands.options import (
-    HIDDEN,
-    MODEL,
-    Device,
-    Engine,
-    Hidden,
-    IfExists,
-    Json,
-    Memory,
-    ModelName,
-    Out,
-    Overwrite,
-    OwnMemory,
-    Seed,
-    StoreOrPack,
-    StorePath,
-    Threads,
+from gnndrive.cli.commands import (
+    bench,
+    clean,
+    demo,
+    imports,
+    infer,
+    packs,
+    page,
+    partitions,
+    plans,
+    serve,
+    stores,
+    train,
 )
+from gnndrive.cli.commands.options import IfExists, StoreOrPack
 from gnndrive.cli.report.run_file import typed
-from gnndrive.cli.training import TrainSettings
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
-from gnndrive.inference.outcome import remove_result
-from gnndrive.store.reader import open as open_store
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -143,41 +129,6 @@ def import_(
     )  # fmt: skip
 
 
-@app.command("split-links")
-def split_links(
-    store: StorePath,
-    out: Annotated[Path | None, typer.Argument(help="Default: STORE's name with -links.")] = None,
-    num_val: Annotated[float, typer.Option(help="Share for validation; above 1: edges.")] = 0.1,
-    num_test: Annotated[float, typer.Option(help="Share for tests; above 1: edges.")] = 0.2,
-    undirected: Annotated[bool, typer.Option(help="Each edge has its reverse.")] = False,
-    disjoint: Annotated[
-        float, typer.Option(help="Share of training edges to supervise with alone.")
-    ] = 0.0,
-    negatives: Annotated[float, typer.Option(help="Pairs without an edge, per edge.")] = 1.0,
-    edge_type: Annotated[
-        list[str] | None, typer.Option(help="Edge type to split; repeat for each.")
-    ] = None,
-    rev_edge_type: Annotated[
-        list[str] | None, typer.Option(help="Type of its reverses; in the same order.")
-    ] = None,
-    seed: Seed = 0,
-    memory: OwnMemory = "1GB",
-    if_exists: IfExists = "error",
-) -> None:
-    """Split edges into training, validation and test edges, as PyG's RandomLinkSplit."""
-    stores.split(
-        store, out, num_val=num_val, num_test=num_test, is_undirected=undirected,
-        disjoint_train_ratio=disjoint, neg_sampling_ratio=negatives, edge_types=edge_type,
-        rev_edge_types=rev_edge_type, seed=seed, memory=memory, if_exists=if_exists,
-    )  # fmt: skip
-
-
-@app.command()
-def info(store: StoreOrPack, json: Json = False) -> None:
-    """Print what a store, a pack or a partitioned folder holds: counts, arrays, how it was made."""
-    stores.show_info(store, json)
-
-
 @app.command()
 def verify(
     store: StoreOrPack,
@@ -197,113 +148,22 @@ def verify(
         raise typer.Exit(1) from None
 
 
-@app.command()
-def clean(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Folder in which stores lie.")
-    ] = Path("."),
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
-    ] = False,
-) -> None:
-    """Remove what imports, inferences, packers and partitioners left when they were killed."""
-    clean_command.run(folder, dry_run)
-
-
-@app.command()
-def remove(
-    store: StorePath, name: Annotated[str, typer.Argument(help="The attribute, such as h.")]
-) -> None:
-    """Remove an attribute that `gnndrive infer` added to a store."""
-    remove_result(open_store(store), name)
-    print(f"removed {name} of {store}")
-
-
-app.command()(plans.plan)
-app.command()(packs.pack)
-app.command()(partitions.partition)
-app.command()(serve_command.serve)
-app.command()(page_command.report)
-
-
-@app.command()
-@with_loader_options()
-def train(
-    options: LoaderOptions,
-    store: StorePath,
-    model: ModelName = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs, those of --resume included.")] = 3,
-    hidden: Hidden = None,
-    dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
-    lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
-    weight_decay: Annotated[float, typer.Option(help="Adam's weight decay.")] = 5e-4,
-    threads: Threads = None,
-    trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
-    checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue this checkpoint.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Timeline of training to write: NAME.json or NAME.json.gz.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Train a model on a store; evaluate it on the val and test splits after each epoch."""
-    settings = TrainSettings(
-        epochs=epochs, lr=lr, weight_decay=weight_decay, seed=options.seed, trim=trim
-    )
-    request = train_command.TrainRequest(
-        store,
-        options,
-        settings,
-        model or MODEL,
-        hidden or HIDDEN,
-        dropout,
-        checkpoint,
-        resume,
-        trace,
-    )
-    print(train_command.run(request, threads=threads, as_json=json))
-
-
-@app.command()
-def infer(
-    store: StorePath,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="The weights: of gnndrive train, or a state_dict.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="MODULE:FUNCTION that returns the model; default: the checkpoint's."),
-    ] = None,
-    name: Annotated[str, typer.Option(help="The attribute to add to the store.")] = "h",
-    out: Out = None,
-    memory: Memory = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Nodes computed at once.")] = None,
-    device: Device = None,
-    features: Annotated[str, typer.Option(help="The attribute that the first layer gets.")] = "x",
-    edge_weight: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
-    edge_attr: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Dtype of the rows, such as bfloat16.")] = None,
-    overwrite: Overwrite = False,
-    engine: Engine = None,
-    threads: Threads = None,
-) -> None:
-    """Compute a model's rows for all nodes, layer by layer; goes on after an interruption."""
-    text = infer_command.run(
-        store, model, checkpoint, threads, name=name, out=out, memory=memory,
-        batch_size=batch_size, device=device, features=features, edge_weight=edge_weight,
-        edge_attr=edge_attr, dtype=dtype, overwrite=overwrite, engine=engine or "auto",
-    )  # fmt: skip
-    print(text)
-
-
-@app.command()
-def demo(
-    folder: Annotated[Path, typer.Option("--dir", help="Folder of the graph.")] = Path(".demo"),
-    nodes: Annotated[int, typer.Option(min=10_000, help="Nodes of the graph.")] = 2_000_000,
-    keep: Annotated[bool, typer.Option(help="Keep the graph for the next run.")] = True,
-) -> None:
-    """Generate a graph, train on it with 256 MB for features, compare with a memory map."""
-    demo_command.run(folder, nodes, keep)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "split-links": stores.split_links,
+    "info": stores.info,
+    "clean": clean.run,
+    "remove": stores.remove,
+    "plan": plans.plan,
+    "pack": packs.pack,
+    "partition": partitions.partition,
+    "serve": serve.serve,
+    "report": page.report,
+    "train": train.train_command,
+    "infer": infer.infer_command,
+    "demo": demo.run,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 def _freeze() -> None:

@@ -64,8 +64,10 @@ def strategies(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Time strategies side by side: the same batches, cold, in turn, in processes of which each has
-    --memory, Python and page cache included."""
+    """Time strategies side by side: the same batches, in one memory limit, cold, in turn.
+
+    --memory is that of each process, Python and page cache included.
+    """
     opened = open_homogeneous(store, COMMAND)
     asked = Comparison(
         store, strategy_runs.parse_choices(names),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import is_free, remove_if_free
@@ -22,16 +25,19 @@ INSIDE = (
 )  # folders of a store; removed if they are empty
 
 
-def run(folder: Path, dry_run: bool = False) -> None:
-    """Remove what killed processes have left in `folder`, and print each with its size.
+def run(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Folder in which stores lie.")
+    ] = Path("."),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
+    ] = False,
+) -> None:
+    """Remove what imports, inferences, packers and partitioners left when they were killed.
 
-    That are temporary folders and lock files that no process holds, and unfinished inferences
-    and derived layouts. A store that was being replaced, of which nothing else is left, is put
-    back; and a whole layout or inference is put into its place.
-
-    Raises:
-        ConfigError: there is no such folder.
-        StoreError: a temporary folder cannot be removed.
+    That are temporary folders and lock files that no process holds, and unfinished inferences and
+    derived layouts. A store that was being replaced, of which nothing else is left, is put back;
+    and a whole layout or inference is put into its place.
     """
     try:
         folders = leftovers(folder)

@@ -12,8 +12,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Annotated
 
 import torch
+import typer
 from rich.console import Console
 
 from gnndrive.cli.commands.compare import LOADERS, Timing, compare
@@ -41,17 +43,12 @@ LIMIT_BYTES = 1_000_000_000
 MAPPED_S_MAX = 45.0  # seconds, so that the demo does not take too long on a slow disk
 
 
-def run(folder: Path, nodes: int, keep: bool) -> None:
-    """Run the demo and print its figures.
-
-    Args:
-        folder: where the graph is generated, or was generated before.
-        nodes: nodes of the graph.
-        keep: whether the graph stays in the folder.
-
-    Raises:
-        ConfigError, StoreError, ReadError: as the loader; the message names the remedy.
-    """
+def run(
+    folder: Annotated[Path, typer.Option("--dir", help="Folder of the graph.")] = Path(".demo"),
+    nodes: Annotated[int, typer.Option(min=10_000, help="Nodes of the graph.")] = 2_000_000,
+    keep: Annotated[bool, typer.Option(help="Keep the graph for the next run.")] = True,
+) -> None:
+    """Generate a graph, train on it with 256 MB for features, compare with a memory map."""
     started = perf_counter()
     console = Console(stderr=True)
     path = folder / f"planted-{nodes}x{DIM}.gnn"

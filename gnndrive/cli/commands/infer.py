@@ -11,12 +11,22 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
 
 from gnndrive.cli.checkpoints import read_tensors
+from gnndrive.cli.commands.options import (
+    Device,
+    Engine,
+    Memory,
+    Out,
+    Overwrite,
+    StorePath,
+    Threads,
+)
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.cli.training import ModelSettings
@@ -32,45 +42,52 @@ WEIGHTS = (
 )
 
 
-def run(
-    path: Path, model: str | None, checkpoint: Path | None, threads: int | None, **given: Any
-) -> str:
-    """Compute the rows of all nodes, with a bar and the time that is left.
-
-    Args:
-        path: the store's folder.
-        model: "module:function"; the function takes no argument and returns the model. None: the
-            checkpoint says which model it is.
-        checkpoint: the model's weights; None: they are as the function made them.
-        threads: torch's threads; None: torch decides.
-        given: arguments of `gnndrive.infer`.
-
-    Returns:
-        A text that says what was made.
-
-    Raises:
-        ConfigError, StoreError, ReadError: see `gnndrive.infer`; or there is no such model.
-    """
+def infer_command(
+    store: StorePath,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The weights: of gnndrive train, or a state_dict.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="MODULE:FUNCTION that returns the model; default: the checkpoint's."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="The attribute to add to the store.")] = "h",
+    out: Out = None,
+    memory: Memory = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Nodes computed at once.")] = None,
+    device: Device = None,
+    features: Annotated[str, typer.Option(help="The attribute that the first layer gets.")] = "x",
+    edge_weight: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
+    edge_attr: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Dtype of the rows, such as bfloat16.")] = None,
+    overwrite: Overwrite = False,
+    engine: Engine = None,
+    threads: Threads = None,
+) -> None:
+    """Compute a model's rows for all nodes, layer by layer; goes on after an interruption."""
     if threads is not None:
         torch.set_num_threads(threads)
-    store = open_store(path)
+    opened = open_store(store)
     made = load_model(model, checkpoint)
     console = Console(stderr=True)
     try:
         with Bars(console) as bars:
-            infer(made, store, progress=bars, **given)
+            infer(
+                made, opened, name=name, out=out, memory=memory, batch_size=batch_size,
+                device=device, features=features, edge_weight=edge_weight, edge_attr=edge_attr,
+                dtype=dtype, overwrite=overwrite, engine=engine or "auto", progress=bars,
+            )  # fmt: skip
     except KeyboardInterrupt:
         say(console, "what was computed is kept: the same command goes on where it stopped")
         raise
-    if given.get("out") is not None:
-        return f"{given['out']} holds the rows of all nodes"
-    arrays = [each for each in store.info.arrays.values() if each.folder]
-    lines = [
-        f"{each.name}: {each.dtype} {list(each.shape)}, {format_size(each.nbytes)}"
-        for each in arrays
-        if each.name.endswith(f"/{given['name']}")
-    ]
-    return "\n".join([f"{store.path} has", *(f"  {line}" for line in lines)])
+    if out is not None:
+        print(f"{out} holds the rows of all nodes")
+        return
+    print(f"{opened.path} has")
+    for each in opened.info.arrays.values():
+        if each.folder and each.name.endswith(f"/{name}"):
+            size = format_size(each.nbytes)
+            print(f"  {each.name}: {each.dtype} {list(each.shape)}, {size}")
 
 
 def load_model(model: str | None, checkpoint: Path | None) -> Any:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from gnndrive.cli.commands.layout_text import layout_json, summary
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
@@ -27,6 +26,7 @@ from gnndrive.cli.commands.options import (
     StorePath,
 )
 from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.commands.stores import layout_json, summary
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
 from gnndrive.store.packed.format import PACKS, PackInfo, differences, pack_path
@@ -56,8 +56,10 @@ def pack(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Record batches and pack their rows, for train --strategy diskgnn with the same options; goes
-    on if interrupted."""
+    """Record batches and pack their rows, for train --strategy diskgnn; goes on if interrupted.
+
+    Give it the options that training will have; --memory and --device-memory are for training.
+    """
     opened, console = open_homogeneous(store, "gnndrive pack"), Console(stderr=True)
     hops, input = list(options.hops), input or INPUT
     names = ("batch_size", "seed", "sampling", "memory", "device_memory")

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gnndrive.cli.commands.layout_text import layout_json, summary
 from gnndrive.cli.commands.options import Json, Overwrite, OwnMemory, Seed, StorePath
 from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.commands.stores import layout_json, summary
 from gnndrive.cli.report import say
 from gnndrive.common.memory import format_size
 from gnndrive.store.partitioned.format import STATIC_DEFAULT, partitioned_path

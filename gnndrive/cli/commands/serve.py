@@ -53,8 +53,10 @@ def serve(
     ] = 1.0,
     json: Json = False,
 ) -> None:
-    """Serve a store to several training jobs, which share its graph; the memory for that and all
-    jobs' buffers is half of what there is by default."""
+    """Serve a store to several training jobs, which share its graph.
+
+    --memory is for the graph and all jobs' buffers; half of what is available by default.
+    """
     if status:
         print(show_status(name or store, seconds, json))
         return

@@ -1,4 +1,7 @@
-"""`gnndrive import`, `info` and `verify`: the commands on a store that do not train."""
+"""`gnndrive info`, `verify`, `split-links` and `remove`: commands on a store that do not train.
+
+`info` and `verify` also take a derived layout of a store: a pack or a partitioned folder.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,24 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from gnndrive.cli.commands.layout_text import (
-    kind_of,
-    layout_dicts,
-    layout_lines,
-    show_layout,
-    store_of,
-    verify_layout,
-    verify_layouts,
-)
+import typer
+
+from gnndrive.cli.commands.options import IfExists, Json, OwnMemory, Seed, StoreOrPack, StorePath
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.measure.text import costs
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
+from gnndrive.inference.outcome import remove_result
 from gnndrive.store.calibration import gap_bytes, load_calibration
-from gnndrive.store.format import ArrayInfo
-from gnndrive.store.link_split import LabelledEdges, split_links
+from gnndrive.store.format import STORE_JSON, ArrayInfo
+from gnndrive.store.layout.folder import UnfinishedLayout, unfinished_layouts
+from gnndrive.store.layout.kind import LayoutInfo, LayoutKind
+from gnndrive.store.layout.kinds import KINDS
+from gnndrive.store.link_split import LabelledEdges
+from gnndrive.store.link_split import split_links as split_edges
 from gnndrive.store.packed.format import PACKS
 from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.reader import Store
@@ -43,16 +46,34 @@ def import_graph(make: Callable[..., Store], **given: Any) -> None:
     print(info_text(store))
 
 
-def split(path: Path, out: Path | None, **given: Any) -> None:
-    """Split the edges of a store with `split_links`, show progress, print what the parts hold.
-
-    Raises:
-        ConfigError, StoreError: as `split_links`.
-    """
-    for name in ("num_val", "num_test"):
-        given[name] = int(given[name]) if given[name] > 1 else given[name]
+def split_links(
+    store: StorePath,
+    out: Annotated[Path | None, typer.Argument(help="Default: STORE's name with -links.")] = None,
+    num_val: Annotated[float, typer.Option(help="Share for validation; above 1: edges.")] = 0.1,
+    num_test: Annotated[float, typer.Option(help="Share for tests; above 1: edges.")] = 0.2,
+    undirected: Annotated[bool, typer.Option(help="Each edge has its reverse.")] = False,
+    disjoint: Annotated[
+        float, typer.Option(help="Share of training edges to supervise with alone.")
+    ] = 0.0,
+    negatives: Annotated[float, typer.Option(help="Pairs without an edge, per edge.")] = 1.0,
+    edge_type: Annotated[
+        list[str] | None, typer.Option(help="Edge type to split; repeat for each.")
+    ] = None,
+    rev_edge_type: Annotated[
+        list[str] | None, typer.Option(help="Type of its reverses; in the same order.")
+    ] = None,
+    seed: Seed = 0,
+    memory: OwnMemory = "1GB",
+    if_exists: IfExists = "error",
+) -> None:
+    """Split edges into training, validation and test edges, as PyG's RandomLinkSplit."""
     with Bars() as bars:
-        parts = split_links(open_store(path), out, **given, progress=bars)
+        parts = split_edges(
+            open_store(store), out, num_val=_share(num_val), num_test=_share(num_test),
+            is_undirected=undirected, disjoint_train_ratio=disjoint, neg_sampling_ratio=negatives,
+            edge_types=edge_type, rev_edge_types=rev_edge_type, seed=seed, memory=memory or "1GB",
+            if_exists=if_exists, progress=bars,
+        )  # fmt: skip
     print(parts.train.path)
     for name, part in parts._asdict().items():
         print(f"  {name:<5} : {part.num_edges:,} edges pass messages; labels:", end=" ")
@@ -60,19 +81,30 @@ def split(path: Path, out: Path | None, **given: Any) -> None:
         print(f"{sum(len(view.edge_label) for view in views):,}")
 
 
-def show_info(path: Path, as_json: bool) -> None:
-    """Print what a store, a pack or a partitioned folder holds.
+def _share(given: float) -> int | float:
+    """A share, or a number of edges."""
+    return int(given) if given > 1 else given
 
-    Raises:
-        StoreError: it cannot be opened.
-    """
-    if (kind := kind_of(path)) is not None:
-        show_layout(kind, path, as_json)
+
+def remove(
+    store: StorePath, name: Annotated[str, typer.Argument(help="The attribute, such as h.")]
+) -> None:
+    """Remove an attribute that `gnndrive infer` added to a store."""
+    remove_result(open_store(store), name)
+    print(f"removed {name} of {store}")
+
+
+def info(store: StoreOrPack, json_: Json = False) -> None:
+    """Print what a store, a pack or a partitioned folder holds: counts, arrays, how it was made."""
+    if (kind := kind_of(store)) is not None:
+        show_layout(kind, store, json_)
         return
-    store = open_store(path)
-    if not as_json:
-        print(info_text(store))
-        return
+    opened = open_store(store)
+    print(json.dumps(info_dict(opened), indent=2) if json_ else info_text(opened))
+
+
+def info_dict(store: Store) -> dict[str, Any]:
+    """The content of a store, for JSON."""
     cost = load_calibration(store)
     arrays, nodes = store.info.arrays, store.all_nodes()
     features: Any = {each.type: each.num_features for each in nodes}
@@ -85,7 +117,7 @@ def show_info(path: Path, as_json: bool) -> None:
     }
     if not store.is_hetero:
         features, splits = features[None], splits[None]
-    content: dict[str, Any] = {
+    return {
         "path": str(store.path),
         **store.info.as_dict(),
         "num_features": features,
@@ -96,7 +128,6 @@ def show_info(path: Path, as_json: bool) -> None:
         "packs": layout_dicts(store, PACKS),
         "partitioned": layout_dicts(store, PARTITIONS),
     }
-    print(json.dumps(content, indent=2))
 
 
 def verify(path: Path, of: Path | None = None) -> None:
@@ -175,3 +206,140 @@ def _array(array: ArrayInfo) -> str:
     shape = " × ".join(f"{size:,}" for size in array.shape)
     added = "  added by gnndrive infer" if array.folder else ""
     return f"{array.dtype:<8} {shape:<24} {format_size(array.nbytes):>8}{added}"
+
+
+# ---- derived layouts: those of a store, or one alone
+
+
+def kind_of(path: Path) -> LayoutKind[Any] | None:
+    """The kind of the layout in a folder; None: it is a store's, or of no layout."""
+    if (path / STORE_JSON).is_file():
+        return None
+    return next((kind for kind in KINDS if (path / kind.json).is_file()), None)
+
+
+def show_layout(kind: LayoutKind[Any], path: Path, as_json: bool) -> None:
+    """Print what a layout holds.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    info: LayoutInfo = kind.read(path)
+    if as_json:
+        print(layout_json(path, info))
+        return
+    head = info.lines()
+    width = max(map(len, head))
+    lines = [str(path), *(f"  {name:<{width}} : {text}" for name, text in head.items())]
+    lines += [f"  {name:<{width}}   {format_size(size):>8}" for name, size in info.sizes().items()]
+    print("\n".join(lines))
+
+
+def layout_json(path: Path, info: LayoutInfo, **more: Any) -> str:
+    """What there is to know of a layout, as JSON."""
+    content = {"path": str(path), **info.shown(), "arrays": info.sizes(), **more}
+    return json.dumps(content, indent=2)
+
+
+def summary(info: LayoutInfo) -> str:
+    """Describe a layout in one line."""
+    return ", ".join([*info.texts(), format_size(info.nbytes)])
+
+
+def layout_lines(store: Store) -> list[str]:
+    """Describe the layouts of a store, damaged and unfinished ones included; a line for each."""
+    lines = []
+    for kind in KINDS:
+        for each in kind.of(store):
+            text = f"damaged: {each.problem}" if each.info is None else summary(each.info)
+            lines.append(f"{kind.inside}/{each.path.name}  {text}")
+        for left in _unfinished(store, kind):
+            settings = left.settings()
+            parts = [] if settings is None else settings.texts()
+            text = ", ".join([*parts, f"{format_size(left.nbytes)} so far"])
+            lines.append(f"{kind.inside}/{left.path.name}  {_state(left)}: {text}")
+    return lines
+
+
+def _state(layout: UnfinishedLayout) -> str:
+    kind = layout.kind
+    if layout.in_use:
+        return f"a process is {kind.doing} now"
+    if layout.is_whole:
+        return "whole (gnndrive clean puts it into its place)"
+    if layout.settings() is None:
+        return f"the rest of {kind.called} that was removed (gnndrive clean removes it)"
+    return f"unfinished ({kind.made_by} goes on with it, gnndrive clean removes it)"
+
+
+def layout_dicts(store: Store, kind: LayoutKind[Any]) -> list[dict[str, Any]]:
+    """The layouts of one kind for JSON; "state" is "whole", "damaged", "unfinished" or what a
+    process does that makes it, such as "packing"."""
+    found: list[dict[str, Any]] = []
+    for each in kind.of(store):
+        if each.info is None:
+            more = {"state": "damaged", "problem": each.problem}
+        else:
+            more = {"state": "whole", **each.info.shown()}
+        found.append({"path": str(each.path), **more})
+    for left in _unfinished(store, kind):
+        settings = left.settings()
+        found.append(
+            {
+                "path": str(left.path),
+                "state": kind.doing if left.in_use else "unfinished",
+                "bytes": left.nbytes,
+                "settings": None if settings is None else settings.as_dict(),
+            }
+        )
+    return found
+
+
+def _unfinished(store: Store, kind: LayoutKind[Any]) -> list[UnfinishedLayout]:
+    try:
+        return unfinished_layouts(Path(store.path, kind.inside), kind)
+    except OSError:
+        return []
+
+
+def verify_layouts(store: Store) -> None:
+    """Read and check all layouts of a store, show progress, and print a line for each.
+
+    Raises:
+        StoreError: one is damaged.
+    """
+    for kind in KINDS:
+        for each in kind.of(store):
+            if each.info is None:
+                raise StoreError(each.problem)
+            verify_layout(kind, each.path, store)
+
+
+def verify_layout(kind: LayoutKind[Any], path: Path, store: Store) -> None:
+    """Read and check a layout.
+
+    Raises:
+        StoreError: it is damaged, or belongs to another store.
+    """
+    with Bars() as bars:
+        info = KINDS[kind](
+            path, store, lambda what, done, total: bars(f"{path.name} {what}", done, total)
+        )
+    print(f"{path}: sound, {format_size(info.nbytes)} read")
+
+
+def store_of(path: Path, of: Path | None) -> Store:
+    """The store of a layout: `of`, or the one in which the layout lies.
+
+    Raises:
+        ConfigError: the layout lies in no store, and `of` is None.
+        StoreError: the store cannot be opened.
+    """
+    if of is None:
+        of = path.resolve().parent.parent
+        if not (of / STORE_JSON).is_file():
+            raise ConfigError(
+                f"the rows of {path} are compared with its store's, and it lies in none: name the "
+                "store with --of"
+            )
+    return open_store(of)

@@ -5,15 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
 
 from gnndrive.cli.commands.evaluate import accuracies, can_write_beside, is_cheaper
-from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
+from gnndrive.cli.commands.options import (
+    HIDDEN,
+    MODEL,
+    Hidden,
+    Json,
+    ModelName,
+    StorePath,
+    Threads,
+)
 from gnndrive.cli.commands.run_record import RunRecord
 from gnndrive.cli.commands.split_batches import SplitBatches, seeds_of
 from gnndrive.cli.measure.verdict import verdict_of_run
@@ -24,75 +33,60 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.tracing import check_trace
 from gnndrive.pipeline.timeline import Timeline
-from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.store.reader import open_homogeneous
 
 EVALUATED = ("val", "valid", "test")
 
 
-@dataclass(frozen=True, slots=True)
-class TrainRequest:
-    """The arguments of `gnndrive train`.
-
-    Attributes:
-        store: the store's folder.
-        options: how batches are loaded.
-        settings: how the model is trained; the splits to evaluate come from the store.
-        model, hidden, dropout: see `ModelSettings`.
-        checkpoint, resume: as for `gnndrive.cli.training.train`.
-        trace: the file of the training batches' timeline; None: none is written.
-    """
-
-    store: Path
-    options: LoaderOptions
-    settings: TrainSettings
-    model: str = "sage"
-    hidden: int = 128
-    dropout: float = 0.5
-    checkpoint: Path | None = None
-    resume: Path | None = None
-    trace: Path | None = None
-
-
-def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = False) -> str:
-    """Train, and return the report as text or JSON.
-
-    Raises:
-        ConfigError, StoreError, ReadError: as the loader; the message names the remedy.
-    """
-    envelope = run_envelope("train")
+@with_loader_options()
+def train_command(
+    options: LoaderOptions,
+    store: StorePath,
+    model: ModelName = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs, those of --resume included.")] = 3,
+    hidden: Hidden = None,
+    dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
+    lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
+    weight_decay: Annotated[float, typer.Option(help="Adam's weight decay.")] = 5e-4,
+    threads: Threads = None,
+    trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
+    checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue this checkpoint.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Timeline of training to write: NAME.json or NAME.json.gz.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Train a model on a store; evaluate it on the val and test splits after each epoch."""
+    envelope, named = run_envelope("train"), model or MODEL
     if threads is not None:
         torch.set_num_threads(threads)
-    store = open_homogeneous(request.store, "gnndrive train")
-    settings = replace(request.settings, evaluate=evaluated_splits(store))
+    opened = open_homogeneous(store, "gnndrive train")
+    evaluated = tuple(name for name in EVALUATED if name in opened.split_names)
+    settings = TrainSettings(epochs, lr, weight_decay, options.seed, trim, evaluated)
     # One timeline for all epochs, because each of them may have a loader of its own.
-    with timeline_of(request.trace) as timeline:
-        batches = SplitBatches(
-            store, request.options, settings.epochs, trace=timeline, record=RunRecord(as_json)
-        )
+    with timeline_of(trace) as timeline:
+        batches = SplitBatches(opened, options, epochs, trace=timeline, record=RunRecord(json))
         history = run_training(
-            batches,
-            request.model,
-            request.hidden,
-            request.dropout,
-            settings,
-            checkpoint=request.checkpoint,
-            resume=request.resume,
-        )
+            batches, named, hidden or HIDDEN, dropout, settings,
+            checkpoint=checkpoint, resume=resume,
+        )  # fmt: skip
     last, verdict = history.epochs[-1], verdict_of_run(batches.stats)
-    if as_json:
+    if json:
         details: dict[str, Any] = {
             **envelope,
-            "store": str(store.path),
-            "model": request.model,
+            "store": str(opened.path),
+            "model": named,
             "seed": settings.seed,
             **batches.record.sections(),
             "verdict": verdict or None,
         }
-        return report_json(batches.stats, **details, epochs=history_dict(history))
+        print(report_json(batches.stats, **details, epochs=history_dict(history)))
+        return
     results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}
     if verdict:
         results["verdict"] = verdict
-    return final_report(batches.stats, title="gnndrive train", results=results)
+    print(final_report(batches.stats, title="gnndrive train", results=results))
 
 
 @contextmanager
@@ -199,11 +193,6 @@ def _evaluation(
         return accuracies(model, store, seeds, options.memory)
 
     return measured
-
-
-def evaluated_splits(store: Store) -> tuple[str, ...]:
-    """The splits of a store on which `gnndrive train` measures the accuracy."""
-    return tuple(name for name in EVALUATED if name in store.split_names)
 
 
 def epoch_line(result: EpochResult) -> str:
