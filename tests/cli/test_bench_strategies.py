@@ -17,7 +17,7 @@ import gnndrive as gd
 from gnndrive.cli.commands import bench_strategies, loading, strategy_runs
 from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load, main
 from gnndrive.cli.commands.loading_process import LoadingFailed, run_loading
-from gnndrive.cli.commands.strategy_figures import Prediction
+from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.store.generate import planted_communities
 from gnndrive.store.packed.format import PACKS
 from gnndrive.strategies import STRATEGIES
@@ -76,7 +76,7 @@ class Fake:
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[Loading] = field(default_factory=list)
     limits: list[object] = field(default_factory=list)
-    predicted: dict[str, Prediction] = field(default_factory=dict)
+    predicted: dict[str, StrategyCost] = field(default_factory=dict)
 
     def __call__(self, given: Loading, limit: object = None, *_: object) -> Loaded:
         if given.loader == NOTHING:
@@ -133,7 +133,7 @@ def test_rounds_are_taken_in_turn_with_medians(gnndrive, planted, fake):
 
 def test_the_table_says_what_was_measured(gnndrive, planted, fake):
     """A strategy that fails does not end the rest, and is not tried again."""
-    fake.predicted["gnndrive"] = Prediction(1.5, "disk")
+    fake.predicted["gnndrive"] = StrategyCost("gnndrive", {"disk": 1.5})
     fake.answers = {"gnndrive": {"seconds": 2.0}, "pyg+": {"counters": {}}}
     fake.answers |= {"ginex": [{}, "killed"], "ali+pg": "memory=1 B is too little\nand a plan"}
     words = ("--strategies", "pyg+,gnndrive,ginex,ali+pg", "--rounds", "3")

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 import gnndrive as gd
-from gnndrive.cli.commands.numbers import parse_count, parse_rate
+from gnndrive.cli.commands.plans import parse_count, parse_rate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from gnndrive.plan.strategy_costs import duration

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gnndrive as gd
-from gnndrive.cli.commands.serve_text import rates, status_json, status_text
+from gnndrive.cli.commands.serve import rates, status_json, status_text
 from gnndrive.host.names import address_of, addresses
 from gnndrive.host.report import ClientReport, ServiceReport
 from gnndrive.host.start import Listener

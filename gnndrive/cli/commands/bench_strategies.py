@@ -19,6 +19,7 @@ from gnndrive.cli.commands.loader_options import (
     parse_tuning,
     with_loader_options,
 )
+from gnndrive.cli.commands.loading import StrategySource
 from gnndrive.cli.commands.options import (
     INPUT,
     Json,
@@ -29,13 +30,14 @@ from gnndrive.cli.commands.options import (
     WarmUp,
 )
 from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.commands.strategy_predictions import predictions_of
-from gnndrive.cli.commands.strategy_runs import Comparison
+from gnndrive.cli.commands.strategy_runs import Comparison, Measured, loading_of
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import run_envelope
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import parse_size
+from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.store.reader import open as open_store
 
 COMMAND = "gnndrive bench strategies"
 
@@ -132,3 +134,26 @@ def _limit(asked: Comparison) -> AbstractContextManager[tuple[Cgroup | None, str
     if not asked.limited:
         return nullcontext((None, "no memory limit: --no-limit"))
     return memory_limit(asked.memory)
+
+
+def predictions_of(asked: Comparison, measured: Measured) -> dict[str, StrategyCost]:
+    """Predict a batch of each strategy that ran, in the memory that its loader had; batches are
+    drawn, so call this after the measurement.
+
+    Returns:
+        By the texts of the choices; without a baseline, and those whose batches cannot be drawn.
+    """
+    store, found = open_store(asked.store), dict[str, StrategyCost]()
+    seeds = None if asked.split is None else store.split(asked.split)
+    for run in measured.runs:
+        choice = run.choice
+        if run.failed is not None:
+            continue
+        given, _ = loading_of(asked, choice, measured.loading_bytes)
+        try:
+            cost = StrategySource(given, store, seeds).predicted()
+        except GNNDriveError:
+            continue
+        if cost is not None:
+            found[choice.text] = cost
+    return found

@@ -6,7 +6,10 @@ a graph are enough.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -18,23 +21,33 @@ from gnndrive.cli.commands.loader_options import (
     parse_tuning,
     with_loader_options,
 )
-from gnndrive.cli.commands.numbers import parse_count, parse_rate
 from gnndrive.cli.commands.options import (
     Json,
 )
-from gnndrive.cli.commands.plan_text import Run, host_lines, plan_lines, step_lines
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import plan_section, run_envelope
 from gnndrive.cli.report.text import json_text
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import format_size, parse_size
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
 from gnndrive.loader.store_loader import plan_for_ranks
+from gnndrive.plan.costs import (
+    ADMISSION,
+    COMPUTE,
+    DISK,
+    GATHER,
+    HAND_OVER,
+    NET,
+    SAMPLING,
+    Loading,
+    counted,
+    processors,
+)
 from gnndrive.plan.plan import Plan, Planner
-from gnndrive.plan.scale import Cluster, layouts
+from gnndrive.plan.scale import EXCHANGE, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
-from gnndrive.plan.strategy_costs import Comparison
+from gnndrive.plan.strategy_costs import Comparison, StrategyCost, duration
 from gnndrive.store.calibration import load_calibration
 from gnndrive.store.reader import open_homogeneous
 from gnndrive.strategies.base import strategy as find_strategy
@@ -201,3 +214,189 @@ def _planned(planner: Planner, run: Run, store_bytes: int) -> _Planned:
 
 def _bytes(size: str | int | None, name: str) -> int | None:
     return None if size is None else parse_size(size, name)
+
+
+# ---- counts and rates as people write them: "1.62G" edges, a net of "10Gbit"
+
+_PREFIXES = {prefix: 1000**power for power, prefix in enumerate(("", "K", "M", "G", "T"))}
+
+
+def parse_count(text: str, name: str) -> int:
+    """A whole number from 1 on, such as "1200", "1,200", "111M", "1.62G".
+
+    Args:
+        text: what the user gave.
+        name: the option's name, for the error.
+
+    Raises:
+        ConfigError: it is no such number.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", text.replace(",", "").strip().upper())
+    count = Decimal(match[1]) * _PREFIXES[match[2]] if match else Decimal(0)
+    if not 1 <= count < 2**63 or count != int(count):
+        raise ConfigError(f"{name} {text}: give a whole number, such as 1200, 111M or 1.62G")
+    return int(count)
+
+
+def parse_rate(text: str, name: str) -> float:
+    """Bytes a second in "10Gbit", "500Mbit/s", "10Gbps", "1.25GB/s" or a number of bytes.
+
+    Args:
+        text: what the user gave.
+        name: the option's name, for the error.
+
+    Raises:
+        ConfigError: it is no rate, or not positive.
+    """
+    wrong = ConfigError(f"{name} {text}: give a rate such as 10Gbit, 500Mbit or 1.25GB/s")
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kKMGT]?)(bit(?:/s)?|bps)", text.strip())
+    if match:
+        rate = Decimal(match[1]) * _PREFIXES[match[2].upper()] / 8
+        if not rate:
+            raise wrong
+        return float(rate)
+    if re.search(r"[0-9]\s*[kKMGT]b(/s)?$", text):  # bits or bytes
+        raise wrong
+    try:
+        return float(parse_size(text.removesuffix("/s"), name))
+    except ConfigError:
+        raise wrong from None
+
+
+# ---- text: a host's plan, what a step takes, and layouts for several hosts
+
+NOT_BUILT = (
+    "only full copies work today: shards and exchange are formulas, they are not built; copy the "
+    "store to each host"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is printed beside a plan.
+
+    Attributes:
+        loading: what a step costs by.
+        cluster: the hosts.
+        batches: batches of an epoch, over all ranks; None: not known.
+        source: where the batches are known from, such as "8 batches that were drawn".
+        notes: what to know of the figures.
+        replayed: what a batch costs by a comparison of strategies, which follows; None: it is
+            counted by a formula.
+    """
+
+    loading: Loading
+    cluster: Cluster
+    batches: int | None
+    source: str
+    notes: tuple[str, ...] = ()
+    replayed: StrategyCost | None = None
+
+
+def plan_lines(plan: Plan, hosts: int = 1) -> list[str]:
+    """A host's plan, and what its ranks and their host service hold of it."""
+    lines = str(plan).splitlines()
+    if plan.ranks == 1:
+        return ["on each host", *lines] if hosts > 1 else lines
+    how = "that share one feature buffer" if plan.shared else "with a feature buffer each"
+    where = "on this host" if hosts == 1 else "on each host"
+    own = sum(line.nbytes for line in plan.lines if line.copies > 1)
+    once = plan.host_bytes - plan.ranks * own
+    if plan.shared:
+        lines += [f"each rank holds {format_size(own)}, the host once {format_size(once)}"]
+    return [f"{where}, {plan.ranks} ranks {how}", *lines]
+
+
+def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
+    """What a step takes by its parts, what bounds it, and an epoch."""
+    ranks, loading = run.cluster.hosts * plan.ranks, run.loading
+    what = "a batch" if ranks == 1 else f"a step, in which each of {ranks} ranks gets a batch"
+    cores = processors(plan.ranks)
+    each = "" if plan.ranks == 1 else " a rank"
+    why = {
+        SAMPLING: f"{loading.stages.threads} threads{each}, {cores} processors as on this machine",
+        DISK: _reads(plan, run),
+        ADMISSION: "the event loop, which finds slots and plans reads",
+        GATHER: "copying rows into batches",
+        HAND_OVER: "from a batch's rows to the next one's",
+        COMPUTE: "as given",
+    }
+    missing = {
+        SAMPLING: "not known: there is no graph to draw batches from",
+        GATHER: "not known on a device",
+        COMPUTE: "not known: give the seconds of training on a batch with --compute-s",
+    }
+    if run.replayed is not None:
+        layout = replace(layout, seconds={**layout.seconds, **run.replayed.seconds})
+    lines = ["", f"{what}, from {run.source}"]
+    for name, said in why.items():
+        value = layout.seconds[name]
+        lines.append(
+            f"  {name:<10}" + (missing[name] if value is None else f"{duration(value):>8}  {said}")
+        )
+    if run.replayed is not None and run.cluster.compute_s is None:
+        return [*lines, *run.notes]
+    lines.append(
+        f"about {duration(layout.expected_s)}, bound by {layout.bound_by}: "
+        f"{duration(layout.step_s)} if all overlaps, {duration(layout.serial_s)} if nothing does"
+    )
+    steps = _steps(run, plan.ranks)
+    if steps is None:
+        lines.append("an epoch: not known, give its number of seeds with --seeds")
+    else:
+        lines.append(f"an epoch of {steps:,} steps: about {duration(steps * layout.expected_s)}")
+    return [*lines, *run.notes]
+
+
+def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
+    """The layouts of a store on several hosts, beside each other."""
+    steps = _steps(run, plan.ranks)
+    rows = [("", "memory", "on disk", "received", "disk", "net", "step", "bound by", "epoch")]
+    lines = ["", f"each of {run.cluster.hosts} hosts; what it receives, and seconds, are of a step"]
+    refused = []
+    for each in layouts:
+        if each.refused:
+            refused.append(f"{each.name} cannot work: {each.refused}")
+            continue
+        epoch = "not known" if steps is None else duration(steps * each.expected_s)
+        rows.append(
+            (
+                each.name, format_size(each.memory_bytes), format_size(each.disk_bytes),
+                format_size(each.received_bytes), duration(each.known[DISK]),
+                duration(each.known[NET]), duration(each.expected_s), each.bound_by, epoch,
+            )
+        )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        name, *cells = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join([f"{name.strip():<{widths[0]}}", *cells]).rstrip())
+    return [*lines, *refused, *_whether_it_pays(layouts), NOT_BUILT]
+
+
+def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
+    """Exchange pays only if the net takes less than the disk time that it saves."""
+    full, exchange = layouts[0], layouts[-1]
+    if exchange.name != EXCHANGE or exchange.refused:
+        return []
+    saved, net = full.known[DISK] - exchange.known[DISK], exchange.known[NET]
+    pays = "pays" if net < saved else "does not pay"
+    return [
+        f"exchange {pays}: it takes {duration(net)} of the net a step and saves "
+        f"{duration(max(saved, 0))} of the disk"
+    ]
+
+
+def _reads(plan: Plan, run: Run) -> str:
+    topology = plan.topology
+    adjacency = ", and adjacency" if topology.has_ring else ""
+    if plan.holds_everything:
+        return f"no rows after the first epoch{adjacency}, because all of them stay in memory"
+    loaded = sum(each.loads for each in counted(plan, run.loading).values())
+    rows = sum(run.loading.counts(table)[0] for table in plan.tables)
+    if run.replayed is not None and run.replayed.hit_share is not None:
+        loaded = rows * (1 - run.replayed.hit_share)
+    return f"{loaded:,.0f} of a batch's {rows:,} rows{adjacency}"
+
+
+def _steps(run: Run, ranks: int) -> int | None:
+    return None if run.batches is None else -(-run.batches // (run.cluster.hosts * ranks))

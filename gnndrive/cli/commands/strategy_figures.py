@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -11,6 +10,7 @@ from gnndrive.cli.commands.loading import Loaded
 from gnndrive.cli.commands.strategy_runs import Comparison, Measured, StrategyRuns, command_of
 from gnndrive.cli.report.text import si
 from gnndrive.common.memory import format_size
+from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.strategies.base import batches_of
 from gnndrive.strategies.diskgnn import DiskGNN
 from gnndrive.strategies.pyg_plus import PyGPlus
@@ -27,28 +27,15 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What is predicted of a strategy.
-
-    Attributes:
-        seconds_per_batch: the prediction.
-        bound_by: the stage that bounds it.
-    """
-
-    seconds_per_batch: float
-    bound_by: str
-
-
 def section(
-    asked: Comparison, measured: Measured, predictions: Mapping[str, Prediction]
+    asked: Comparison, measured: Measured, predictions: Mapping[str, StrategyCost]
 ) -> dict[str, Any]:
     """The section "strategies" of a run's JSON.
 
     Args:
         asked: what was compared.
         measured: the result.
-        predictions: by the texts of the choices; may lack some.
+        predictions: what a batch is predicted to cost, by the texts of the choices; may lack some.
     """
     reference = _reference(measured.runs)
     return {
@@ -65,7 +52,7 @@ def section(
 
 def _run_dict(
     asked: Comparison, measured: Measured, runs: StrategyRuns, reference: StrategyRuns | None,
-    prediction: Prediction | None,
+    prediction: StrategyCost | None,
 ) -> dict[str, Any]:  # fmt: skip
     done = runs.rounds if runs.failed is None else ()
     seconds = [each.seconds / each.batches for each in done]
@@ -83,7 +70,7 @@ def _run_dict(
         "hit_share": _median(done, _hit_share),
         "peak_bytes": max((each.peak_bytes for each in done), default=None),
         "same_batches": same, "note": "; ".join(_notes(asked, measured, runs, same)),
-        "predicted_s": None if prediction is None else prediction.seconds_per_batch,
+        "predicted_s": None if prediction is None else prediction.batch_s,
         "bound_by": None if prediction is None else prediction.bound_by,
         "failed": runs.failed, "timed_batches": [each.batches for each in done],
         "topology": done[0].facts.get("topology") if done else None,

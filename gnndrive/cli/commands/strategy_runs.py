@@ -208,20 +208,17 @@ def missing(choice: Choice, store: Store, asked: Comparison) -> str | None:
     return None
 
 
-def _batch_words(asked: Comparison) -> list[str]:
-    fanout, size = ",".join(map(str, asked.fanout)), asked.batch_size
-    words = ["--fanout", fanout] if fanout != FANOUT else []
-    words += ["--batch-size", str(size)] if size != BATCH_SIZE else []
-    words += ["--sampling", asked.sampling] if asked.sampling != SAMPLING else []
-    return words + (["--seed", str(asked.seed)] if asked.seed else [])
-
-
 def command_of(asked: Comparison, choices: Sequence[Choice]) -> str:
     """The command that compares these strategies in the same way."""
     words = ["gnndrive", "bench", "strategies", str(asked.store), "--strategies"]
     words.append(",".join(choice.text for choice in choices))
     words += ["--memory", str(asked.memory)] if asked.memory is not None else []
-    words += _batch_words(asked) + (["--split", asked.split] if asked.split else [])
+    fanout, size = ",".join(map(str, asked.fanout)), asked.batch_size
+    words += ["--fanout", fanout] if fanout != FANOUT else []
+    words += ["--batch-size", str(size)] if size != BATCH_SIZE else []
+    words += ["--sampling", asked.sampling] if asked.sampling != SAMPLING else []
+    words += ["--seed", str(asked.seed)] if asked.seed else []
+    words += ["--split", asked.split] if asked.split else []
     tuning = ",".join(f"{name}={value}" for name, value in asked.tuning.items())
     words += ["--tuning", tuning] if tuning else []
     words += ["--batches", str(asked.batches), "--warm-up", str(asked.warm_up)]

@@ -23,8 +23,7 @@ from gnndrive.cli.commands.options import (
     StorePath,
     Threads,
 )
-from gnndrive.cli.commands.run_record import RunRecord
-from gnndrive.cli.commands.split_batches import SplitBatches, seeds_of
+from gnndrive.cli.commands.split_batches import RunRecord, SplitBatches, seeds_of
 from gnndrive.cli.measure.verdict import verdict_of_run
 from gnndrive.cli.report import as_json as report_json
 from gnndrive.cli.report import final_report, run_envelope, say

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import gnndrive as gd
-from gnndrive.cli.commands.run_record import INTERVALS_MAX, RunRecord
+from gnndrive.cli.commands.split_batches import INTERVALS_MAX, RunRecord
 from gnndrive.cli.report import (
     LiveLine,
     as_json,
