@@ -15,8 +15,15 @@ import pytest
 
 import gnndrive as gd
 from gnndrive.cli.commands import bench_strategies, loading, strategy_runs
-from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load, main
-from gnndrive.cli.commands.loading_process import LoadingFailed, run_loading
+from gnndrive.cli.commands.loading import (
+    NOTHING,
+    Loaded,
+    Loading,
+    LoadingFailed,
+    load,
+    main,
+    run_loading,
+)
 from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.store.generate import planted_communities
 from gnndrive.store.packed.format import PACKS

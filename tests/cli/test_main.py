@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 import gnndrive as gd
-from gnndrive.cli.commands import compare, demo
+from gnndrive.cli.commands import demo
 from gnndrive.cli.commands.loading import load
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.main import main
@@ -312,11 +312,11 @@ def small(monkeypatch):
         progress(1, 1)
         return load(given)
 
-    monkeypatch.setattr(compare, "run_loading", run_loading)
+    monkeypatch.setattr(demo, "run_loading", run_loading)
     for name, value in {"DIM": 32, "CLASSES": 8, "LR": 0.02, "TRAIN_BATCHES": 16,
                         "COLD_BATCHES": 2, "LIMITED_BATCHES": 2}.items():  # fmt: skip
         monkeypatch.setattr(demo, name, value)
-    monkeypatch.setattr(demo, "OPTIONS", compare.LoaderOptions("5,5", 256, buffer="1MB"))
+    monkeypatch.setattr(demo, "OPTIONS", demo.LoaderOptions("5,5", 256, buffer="1MB"))
 
 
 @pytest.mark.usefixtures("small")

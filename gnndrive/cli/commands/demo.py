@@ -1,15 +1,18 @@
 """`gnndrive demo`: generate a graph with communities, train a GraphSAGE on it with little memory,
 and load the same batches through a memory map.
 
-The demo measures everything in one run on this machine, and prints beside the figures how it made
-the caches cold and which memory limit held. Do not use it to compare disks or papers: bench/ does
-that with graphs that are really larger than memory.
+The memory-mapped loader is PyG+ (`strategies/pyg_plus.py`), which gives the same batches; a
+checksum of their node ids proves that. Each loads in a process of its own, with cold caches, and,
+where the machine allows it, under one memory limit that counts the page cache. The demo measures
+everything in one run on this machine, and prints beside the figures how it made the caches cold and
+which memory limit held. Do not use it to compare disks or papers: bench/ does that with graphs that
+are really larger than memory.
 """
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -18,9 +21,8 @@ import torch
 import typer
 from rich.console import Console
 
-from gnndrive.cli.commands.compare import LOADERS, Timing, compare
-from gnndrive.cli.commands.loader_options import LoaderOptions
-from gnndrive.cli.commands.loading_process import drop_cached
+from gnndrive.cli.commands.loader_options import SAMPLERS, LoaderOptions
+from gnndrive.cli.commands.loading import Loaded, Loading, LoadingFailed, drop_cached, run_loading
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.split_batches import SplitBatches
 from gnndrive.cli.commands.train import run_training
@@ -28,11 +30,12 @@ from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import final_report, say
 from gnndrive.cli.report.text import si
 from gnndrive.cli.training import TrainSettings
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import GNNDriveError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.store.generate import planted_communities
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.strategies.pyg_plus import PyGPlus
 
 DIM, CLASSES = 256, 16
 OPTIONS = LoaderOptions(buffer="256MB")
@@ -41,6 +44,7 @@ TRAIN_BATCHES, TEST_BATCHES = 100, 20
 COLD_BATCHES, LIMITED_BATCHES = 5, 20
 LIMIT_BYTES = 1_000_000_000
 MAPPED_S_MAX = 45.0  # seconds, so that the demo does not take too long on a slow disk
+LOADERS = ("mapped", "gnndrive")  # in the order in which they run
 
 
 def run(
@@ -104,43 +108,23 @@ def _train(store: Store, console: Console) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """One comparison: how many batches, under which limit, and its title."""
-
-    batches: int
-    limit: Cgroup | None
-    title: str
-
-
 def _compare(path: Path) -> str:
     """Run both loaders on the same batches: without a limit, and under one if possible."""
     store = open_store(path)  # a new one, because mapped files stay in the page cache
     with memory_limit(LIMIT_BYTES) as (group, words), Bars() as bars:
-        free = f"the first {COLD_BATCHES} batches, no memory limit (the page cache may keep all)"
-        settings = [_Setting(COLD_BATCHES, None, free)]
-        if group is not None:
-            settings.append(
-                _Setting(LIMITED_BATCHES, group, f"{LIMITED_BATCHES} batches, each in {words}")
-            )
         lines = [
             "gnndrive and a memory-mapped loader (pyg+: the same sampler, rows gathered in as many "
             "threads as are fastest) on the same batches,",
             "each in a separate process, files dropped from the page cache before "
             "(posix_fadvise DONTNEED)",
+            f"  the first {COLD_BATCHES} batches, no memory limit (the page cache may keep all)",
+            *_table(compare(store, COLD_BATCHES, None, bars)),
         ]
-        for setting in settings:
-            label = "limited " if setting.limit else ""
-            timings = compare(
-                store,
-                OPTIONS,
-                setting.batches,
-                MAPPED_S_MAX,
-                limit=setting.limit,
-                bars=bars,
-                label=label,
-            )
-            lines += [f"  {setting.title}", *_table(timings)]
+        if group is not None:
+            lines += [
+                f"  {LIMITED_BATCHES} batches, each in {words}",
+                *_table(compare(store, LIMITED_BATCHES, group, bars)),
+            ]
     if group is None:
         lines.append(
             f"  {words}.\n  The features fit into this machine's page cache: with more batches the "
@@ -149,13 +133,49 @@ def _compare(path: Path) -> str:
     return "\n".join(lines)
 
 
-def _table(timings: dict[str, Timing]) -> list[str]:
+def compare(store: Store, batches: int, limit: Cgroup | None, bars: Bars) -> dict[str, Loaded]:
+    """Time both loaders on the same batches, each with cold caches.
+
+    Args:
+        store: the store to load from; no process may map its files.
+        batches: the most batches: the mapped loader stops after the batch in which `MAPPED_S_MAX`
+            is over, and gnndrive loads as many.
+        limit: a memory limit for each loader's process.
+        bars: where progress is shown.
+
+    Returns:
+        The result of each of `LOADERS`, by name.
+
+    Raises:
+        GNNDriveError: a loader failed, or the batches differ.
+    """
+    found = dict[str, Loaded]()
+    for kind in LOADERS:
+        mapped = kind == "mapped"
+        given = Loading(
+            str(store.path), PyGPlus.name if mapped else kind, OPTIONS.hops, OPTIONS.batch_size,
+            batches, seconds=MAPPED_S_MAX if mapped else None, split="train", seed=OPTIONS.seed,
+            arguments={} if mapped else {"buffer": OPTIONS.buffer, "samplers": SAMPLERS},
+        )  # fmt: skip
+        drop_cached([store.path])
+        try:
+            label = f"{'limited ' if limit else ''}{kind}"
+            found[kind] = run_loading(given, limit, partial(bars, label))
+        except LoadingFailed as error:
+            raise GNNDriveError(f"the {kind} loader failed: {error}") from None
+        batches = found[kind].batches
+    if len({each.checksums[-1] for each in found.values()}) != 1:
+        raise GNNDriveError("the two loaders did not give the same batches: please report this")
+    return found
+
+
+def _table(found: dict[str, Loaded]) -> list[str]:
     lines = [
-        f"    {kind:<8} : {t.batches} batches, {t.seconds:5.1f} s, "
-        f"{t.seconds / t.batches:.3f} s a batch, {si(t.rows_per_s)} rows/s, "
-        f"peak memory {format_size(t.peak_bytes)}"
-        for kind, t in timings.items()
+        f"    {kind:<8} : {each.batches} batches, {each.seconds:5.1f} s, "
+        f"{each.seconds / each.batches:.3f} s a batch, {si(each.nodes / each.seconds)} rows/s, "
+        f"peak memory {format_size(each.peak_bytes)}"
+        for kind, each in found.items()
     ]
-    mapped, gnndrive = (timings[kind] for kind in LOADERS)
+    mapped, gnndrive = (found[kind] for kind in LOADERS)
     ratio = mapped.seconds / gnndrive.seconds
     return [*lines, f"    ratio    : {ratio:.2f} (mapped / gnndrive)"]

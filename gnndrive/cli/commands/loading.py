@@ -3,7 +3,7 @@
 Run as a program, `python -m gnndrive.cli.commands.loading JSON`, this module is such a process.
 JSON has the attributes of a `Loading`. It prints one JSON object a line: the number of batches
 after each batch, and at the end the attributes of `Loaded`, or "failed" with the reason.
-`loading_process.py` starts it.
+`run_loading` starts it, with cold files and perhaps under a limit.
 
 Some batches warm up: the feature buffer or the page cache fills, and the first batch waits for
 everything. Then others are timed, from the last batch of the warm-up to the last batch, while the
@@ -13,17 +13,24 @@ loader works on batches behind it, as in the middle of an epoch.
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from gnndrive.cli.commands.loader_options import placed
+from gnndrive.cli.measure.memory_limit import Cgroup
+from gnndrive.cli.measure.page_cache import drop_file
 from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.records import Int64Array
@@ -194,6 +201,81 @@ def _timed(given: Loading, source: StrategySource, started: float) -> Loaded:
         now - begun, batches, warm_up, first - started, nodes, edges, tuple(checksums),
         peak_memory_bytes(), counted, evictions, **source.described(),
     )  # fmt: skip
+
+
+# ---- the process
+
+PROGRAM = "gnndrive.cli.commands.loading"
+
+
+class LoadingFailed(GNNDriveError):
+    """The process could not load the batches; the message is the reason."""
+
+
+def drop_cached(folders: Iterable[Path]) -> None:
+    """Drop all arrays in these folders from the page cache; see `drop_file`."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*.npy")):
+            drop_file(path)
+
+
+def run_loading(
+    given: Loading, limit: Cgroup | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Loaded:  # fmt: skip
+    """Load batches in a process of its own; it ends when this call does, whatever happens.
+
+    Args:
+        given: what to load.
+        limit: a memory limit for the process.
+        progress: called as progress(done, total) after each batch.
+
+    Raises:
+        LoadingFailed: it failed, or was killed.
+    """
+    command = [sys.executable, "-m", PROGRAM, json.dumps(asdict(given))]
+    root = str(Path(__file__).resolve().parents[3])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    last: dict[str, Any] = {}
+    with nullcontext() if limit is None else limit.run() as run, tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(
+            command if run is None else run.command(command),
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env=environment,
+            process_group=0,  # Ctrl-C reaches only this process, which ends the child
+        )
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                last = json.loads(line)
+                if "done" in last:
+                    progress(last["done"], given.warm_up + given.batches)
+            code = child.wait()
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+        said.seek(0)
+        complaint = said.read().decode(errors="replace").strip()
+    if "failed" in last:
+        raise LoadingFailed(last["failed"])
+    if code or "seconds" not in last:
+        raise LoadingFailed(_why(code, complaint, limit is not None))
+    if complaint:
+        print(complaint, file=sys.stderr)
+    return Loaded(**last)
+
+
+def _why(code: int, complaint: str, limited: bool) -> str:
+    if code == -signal.SIGKILL:
+        return "killed, probably by the memory limit" if limited else "killed (signal 9)"
+    end = f"its process ended with {code}"
+    return f"{end}: {complaint.splitlines()[-1]}" if complaint else end
 
 
 def main(text: str) -> None:

@@ -1,6 +1,6 @@
 """`measure`: strategies side by side on one store; `Comparison`: what is compared, and how.
 
-Each strategy loads in a process of its own (`loading_process.py`), with cold files, and all take
+Each strategy loads in a process of its own (`loading.py`), with cold files, and all take
 turns, round after round, so that a disk that changes its speed changes it for all. `bench
 strategies` (`bench_strategies.py`) is the command; `strategy_figures.py` makes figures of the runs.
 """
@@ -16,8 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, StrategySource
-from gnndrive.cli.commands.loading_process import LoadingFailed, drop_cached, run_loading
+from gnndrive.cli.commands.loading import (
+    NOTHING,
+    Loaded,
+    Loading,
+    LoadingFailed,
+    StrategySource,
+    drop_cached,
+    run_loading,
+)
 from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT, SAMPLING
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
