@@ -6,6 +6,7 @@ The last two commands are in `bench_strategies.py` and `headroom.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -95,88 +96,51 @@ def io(
     )  # fmt: skip
     as_json, fio_runs = output_format == "json", runs if against_fio else 0
     if rows_of is None:
-        show_io(options, fio_runs, as_json)
-    else:
-        show_rows(rows_of, rows.SHARE if share is None else share, options, fio_runs, as_json)
-
-
-def show_io(options: raw.IoOptions, runs: int, as_json: bool) -> None:
-    """Read a file and print the report.
-
-    Args:
-        options: what to read.
-        runs: how many times to run in turn with fio; 0: once, without fio.
-        as_json: print JSON in fio's form.
-
-    Raises:
-        ConfigError, StoreError, ReadError: as `raw.run`; ConfigError: fio is not installed.
-    """
-    if not runs:
-        driven = raw.run(options)
-        content = text.io_json(options, driven)
-        print(json.dumps(content, indent=2) if as_json else text.io_report(options, driven))
+        if fio_runs and options.runtime_s is None and options.size is None:
+            options = replace(options, runtime_s=FIO_SECONDS)
+        _show(
+            lambda: raw.run(options),
+            lambda done: (text.io_json(options, done), text.io_report(options, done), done.iops),
+            "IOPS", options, fio_runs, as_json,
+        )  # fmt: skip
         return
-    fio.require_fio()
-    if options.runtime_s is None and options.size is None:
-        options = replace(options, runtime_s=FIO_SECONDS)
-    results, fios = fio.in_turn(lambda: raw.run(options), lambda: fio.run_fio(options), runs)
-    figures = [one.iops for one in results]
-    _show_against_fio(
-        text.io_json(options, results[-1]),
-        text.io_report(options, results[-1]),
-        "IOPS", figures, fios, as_json,
-    )  # fmt: skip
-
-
-def show_rows(store: Path, share: float, options: raw.IoOptions, runs: int, as_json: bool) -> None:
-    """Read rows of a store and print the report.
-
-    Args:
-        store: the store.
-        share: which share of the rows.
-        options: how they are read, and how fio reads the same file; its block size becomes the
-            row's.
-        runs: how many times to run in turn with fio; 0: once, without fio.
-        as_json: print JSON.
-
-    Raises:
-        ConfigError, StoreError, ReadError: as `rows.run`; ConfigError: fio is not installed.
-    """
-    opened = open_homogeneous(store, "gnndrive bench io rows=STORE")
-
-    def read() -> rows.RowsResult:
-        return rows.run(opened, share, options.iodepth, options.ioengine)
-
-    if not runs:
-        result = read()
-        print(json.dumps(text.rows_json(result)) if as_json else text.rows_report(result))
-        return
-    fio.require_fio()
-    file = opened.table(rows.FEATURES)
-    options = replace(
+    opened = open_homogeneous(rows_of, "gnndrive bench io rows=STORE")
+    part, file = rows.SHARE if share is None else share, opened.table(rows.FEATURES)
+    by_fio = replace(
         options,
         filename=file.path,
         bs=-(-file.row_bytes // SECTOR_BYTES) * SECTOR_BYTES,
         runtime_s=options.runtime_s or FIO_SECONDS,
     )
-    results, fios = fio.in_turn(read, lambda: fio.run_fio(options), runs)
-    figures = [one.rows_per_s for one in results]
-    _show_against_fio(
-        text.rows_json(results[-1]), text.rows_report(results[-1]), "rows/s", figures, fios, as_json
-    )
+    _show(
+        lambda: rows.run(opened, part, options.iodepth, options.ioengine),
+        lambda result: (text.rows_json(result), text.rows_report(result), result.rows_per_s),
+        "rows/s", by_fio, fio_runs, as_json,
+    )  # fmt: skip
 
 
-def _show_against_fio(
-    content: dict[str, Any],
-    report: str,
-    what: str,
-    figures: list[float],
-    fios: list[fio.FioResult],
-    as_json: bool,
-) -> None:
-    compared, lines = fio.against(what, figures, fios)
-    if as_json:
-        print(json.dumps({**content, "against fio": compared}, indent=2))
-        return
-    print(report)
-    print(lines)
+def _show(
+    read: Callable[[], Any], described: Callable[[Any], tuple[dict[str, Any], str, float]],
+    what: str, by_fio: raw.IoOptions, runs: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Read and print the report.
+
+    Args:
+        read: reads once.
+        described: what it returned, for JSON and as text, and the figure that is compared.
+        what: the figure's name.
+        by_fio: what fio reads.
+        runs: how many times to run in turn with fio; 0: once, without fio.
+        as_json: print JSON.
+    """
+    if runs:
+        fio.require_fio()
+        results, fios = fio.in_turn(read, lambda: fio.run_fio(by_fio), runs)
+    else:
+        results, fios = [read()], []
+    content, report, _ = described(results[-1])
+    if runs:
+        compared, lines = fio.against(what, [described(one)[2] for one in results], fios)
+        content |= {"against fio": compared}
+        report = f"{report}\n{lines}"
+    print(json.dumps(content, indent=2) if as_json else report)

@@ -26,7 +26,7 @@ from gnndrive.cli.commands.options import (
 )
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import plan_section, run_envelope
-from gnndrive.cli.report.text import json_text
+from gnndrive.cli.report.text import aligned, json_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.loader.arguments import checked_tuning
@@ -366,11 +366,7 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
                 duration(each.known[NET]), duration(each.expected_s), each.bound_by, epoch,
             )
         )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        name, *cells = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join([f"{name.strip():<{widths[0]}}", *cells]).rstrip())
-    return [*lines, *refused, *_whether_it_pays(layouts), NOT_BUILT]
+    return [*lines, *aligned(rows), *refused, *_whether_it_pays(layouts), NOT_BUILT]
 
 
 def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:

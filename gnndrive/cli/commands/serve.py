@@ -24,6 +24,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 import typer
 
 from gnndrive.cli.commands.options import Json, OwnMemory
+from gnndrive.cli.report.text import aligned
 from gnndrive.common.errors import ConfigError, HostServiceError
 from gnndrive.common.memory import available_memory, format_size, parse_size
 from gnndrive.host.connection import NoAnswerError, ask
@@ -271,14 +272,7 @@ def _service_text(address: str, before: ServiceReport, after: ServiceReport) -> 
     rows = [
         _row(client, rate) for client, rate in zip(after.clients, rates(before, after), strict=True)
     ]
-    if not rows:
-        return "\n".join([*lines, "no clients"])
-    table = [HEAD, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
-    for name, *numbers in table:
-        cells = [f"{text:>{wide}}" for text, wide in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([f"{name:<{widths[0]}}", *cells]))
-    return "\n".join(lines)
+    return "\n".join([*lines, *(aligned([HEAD, *rows]) if rows else ["no clients"])])
 
 
 def _row(client: ClientReport, rate: Rates) -> tuple[str, ...]:

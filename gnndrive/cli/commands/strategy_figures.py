@@ -8,7 +8,7 @@ from typing import Any
 
 from gnndrive.cli.commands.loading import Loaded
 from gnndrive.cli.commands.strategy_runs import Comparison, Measured, StrategyRuns, command_of
-from gnndrive.cli.report.text import si
+from gnndrive.cli.report.text import aligned, si
 from gnndrive.common.memory import format_size
 from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.strategies.base import batches_of
@@ -207,7 +207,7 @@ def report(asked: Comparison, found: Mapping[str, Any], measured: Measured) -> s
     lines = _head(asked, measured)
     done = [each for each in found["runs"] if each["failed"] is None]
     if done:
-        lines += ["", *_aligned(_rows(done)), *LEGEND]
+        lines += ["", *aligned(_rows(done)), *LEGEND]
     lines += [""] if any(each["note"] or each["failed"] for each in found["runs"]) else []
     for each in found["runs"]:
         said = each["failed"].splitlines()[0] if each["failed"] else each["note"]
@@ -275,14 +275,3 @@ def _with_prediction(row: tuple[str, ...], each: Mapping[str, Any]) -> tuple[str
     if each["predicted_s"] is not None:
         said = f"{each['predicted_s']:.3g} by {each['bound_by']}"
     return (*row, said)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        name, *cells = row
-        words = [f"{name:<{widths[0]}}"]
-        words += [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
-        lines.append("  ".join(words).rstrip())
-    return lines

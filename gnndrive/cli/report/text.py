@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,17 @@ def si(number: float) -> str:
             break
         number /= 1000
     return f"{number:.0f}{prefix}" if number >= 999.5 else f"{number:.3g}{prefix}"
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The lines of a table: the first column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *cells in rows:
+        words = [f"{name:<{widths[0]}}"]
+        words += [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join(words).rstrip())
+    return lines
 
 
 def percent(part: float, whole: float) -> str:
