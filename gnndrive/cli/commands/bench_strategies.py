@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated
@@ -14,11 +13,7 @@ from typing import Annotated
 import typer
 
 from gnndrive.cli.commands import strategy_figures, strategy_runs
-from gnndrive.cli.commands.loader_options import (
-    LoaderOptions,
-    parse_tuning,
-    with_loader_options,
-)
+from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.loading import StrategySource
 from gnndrive.cli.commands.options import (
     INPUT,
@@ -34,7 +29,6 @@ from gnndrive.cli.commands.strategy_runs import Comparison, Measured, loading_of
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import run_envelope
 from gnndrive.common.errors import ConfigError, GNNDriveError
-from gnndrive.common.memory import parse_size
 from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.store.reader import open as open_store
@@ -72,33 +66,16 @@ def strategies(
     """
     opened = open_homogeneous(store, COMMAND)
     asked = Comparison(
-        store, strategy_runs.parse_choices(names),
-        None if options.memory is None else parse_size(options.memory, "--memory"), options.hops,
-        options.batch_size, _split(opened, split), options.seed, options.sampling,
-        parse_tuning(options.tuning), batches,
+        store, strategy_runs.parse_choices(names), options, _split(opened, split), batches,
         strategy_runs.aligned_warm_up(batches) if warm_up is None else warm_up, seconds, rounds,
         limit,
     )  # fmt: skip
-    suited = tuple(each.suited(opened) for each in asked.choices)
-    asked = replace(asked, choices=suited)
-    lacking = _needs(opened, asked)
+    limited = _limit(asked)
+    strategy_runs.loading_of(asked, asked.choices[0], None)  # refuses what cannot work
+    asked = replace(asked, choices=tuple(each.suited(opened) for each in asked.choices))
+    lacking = strategy_runs.missing(opened, asked)
     del opened  # pages that a process maps cannot be dropped from the page cache
-    run(asked, lacking, as_json=as_json)
-
-
-def run(asked: Comparison, lacking: Mapping[str, str], *, as_json: bool = False) -> None:
-    """Measure, and print the result as text or JSON.
-
-    Args:
-        asked: what is compared, and how.
-        lacking: see `strategy_runs.measure`.
-        as_json: whether to print one JSON object.
-
-    Raises:
-        ConfigError: nothing of the memory is left for loading.
-        typer.Exit: no strategy has ended.
-    """
-    with _limit(asked) as (group, words), Bars() as bars:
+    with limited as (group, words), Bars() as bars:
         measured = strategy_runs.measure(asked, lacking, group, words, bars)
     predictions = predictions_of(asked, measured)
     found = strategy_figures.section(asked, measured, predictions)
@@ -119,12 +96,6 @@ def _split(store: Store, named: str | None) -> str | None:
         there = ", ".join(store.split_names) or "none: leave --split out to take all nodes"
         raise ConfigError(f"--split {named} is none of the splits of {store.path}: {there}")
     return named
-
-
-def _needs(store: Store, asked: Comparison) -> dict[str, str]:
-    """Why strategies cannot run yet, by `Choice.text`."""
-    found = {each.text: strategy_runs.missing(each, store, asked) for each in asked.choices}
-    return {text: why for text, why in found.items() if why is not None}
 
 
 def _limit(asked: Comparison) -> AbstractContextManager[tuple[Cgroup | None, str]]:

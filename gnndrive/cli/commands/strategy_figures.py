@@ -42,7 +42,8 @@ def section(
         "memory": asked.memory, "batches": asked.batches, "rounds": asked.rounds,
         "warm_up": asked.warm_up, "process_bytes": measured.process_bytes,
         "loading_bytes": measured.loading_bytes, "limit": measured.limit,
-        "fanout": list(asked.fanout), "batch_size": asked.batch_size, "split": asked.split,
+        "fanout": list(asked.options.hops), "batch_size": asked.options.batch_size,
+        "split": asked.split,
         "runs": [
             _run_dict(asked, measured, each, reference, predictions.get(each.choice.text))
             for each in measured.runs
@@ -217,6 +218,7 @@ def report(asked: Comparison, found: Mapping[str, Any], measured: Measured) -> s
 
 
 def _head(asked: Comparison, measured: Measured) -> list[str]:
+    options = asked.options
     seeds = "all nodes" if asked.split is None else f"split {asked.split}"
     own = format_size(measured.process_bytes)
     if measured.loading_bytes is None:
@@ -227,8 +229,8 @@ def _head(asked: Comparison, measured: Measured) -> list[str]:
             f"{format_size(measured.loading_bytes)}; {PyGPlus.name} has the page cache in the rest"
         )
     return [
-        f"{asked.store}: batches of {asked.batch_size:,}, fanout "
-        f"{','.join(map(str, asked.fanout))}, {seeds}, shuffled with seed {asked.seed}",
+        f"{asked.store}: batches of {options.batch_size:,}, fanout "
+        f"{','.join(map(str, options.hops))}, {seeds}, shuffled with seed {options.seed}",
         f"  limit  : {measured.limit}",
         f"  memory : {memory}",
         f"  runs   : {asked.rounds} in turn, each in a process of its own; the store's files are "

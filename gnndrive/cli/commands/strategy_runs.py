@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gnndrive.cli.commands.loader_options import LoaderOptions, parse_tuning
 from gnndrive.cli.commands.loading import (
     NOTHING,
     Loaded,
@@ -25,10 +26,10 @@ from gnndrive.cli.commands.loading import (
     drop_cached,
     run_loading,
 )
-from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT, SAMPLING
+from gnndrive.cli.commands.options import SAMPLING
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
-from gnndrive.common.memory import format_size
+from gnndrive.common.memory import format_size, parse_size
 from gnndrive.loader.arguments import TUNING, Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
@@ -70,30 +71,27 @@ class Comparison:
     Attributes:
         store: the store's path.
         choices: the strategies, in the order in which they take turns.
-        memory: bytes for a whole process; None: it was not said.
-        fanout, batch_size, split, seed: see `Loading`.
-        sampling: as for `NeighborLoader`.
-        tuning: arguments of `Tuning`.
-        batches, warm_up: see `Loading`.
-        seconds: see `Loading`.
+        options: what all loaders have in common; `memory` is that of a whole process.
+        split, batches, warm_up, seconds: see `Loading`.
         rounds: how often each strategy runs.
         limited: whether processes get a memory limit, where the machine allows it.
     """
 
     store: Path
     choices: tuple[Choice, ...]
-    memory: int | None
-    fanout: tuple[int, ...]
-    batch_size: int
+    options: LoaderOptions
     split: str | None
-    seed: int = 0
-    sampling: str = "neighbor"
-    tuning: Mapping[str, Any] = field(default_factory=dict)
-    batches: int = 24
-    warm_up: int = WARM_UP
-    seconds: float = SECONDS
-    rounds: int = 3
-    limited: bool = True
+    batches: int
+    warm_up: int
+    seconds: float
+    rounds: int
+    limited: bool
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes for a whole process; None: it was not said."""
+        given = self.options.memory
+        return None if given is None else parse_size(given, "--memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +197,21 @@ def aligned_warm_up(batches: int) -> int:
     return at
 
 
-def missing(choice: Choice, store: Store, asked: Comparison) -> str | None:
-    """Why a strategy cannot run on a store yet, with the command that changes that; None: it can,
-    as far as is known before it runs."""
-    strategy = choice.strategy
-    if (lacks := strategy.lacks(store)) is not None:
-        return lacks
-    if not strategy.whole_graph:
-        given, _ = loading_of(asked, choice, asked.memory)
-        seeds = None if asked.split is None else store.split(asked.split)
-        try:
-            StrategySource(given, store, seeds).close()
-        except GNNDriveError as error:  # it names the command that packs these batches
-            return str(error)
-    return None
+def missing(store: Store, asked: Comparison) -> dict[str, str]:
+    """Why strategies cannot run on a store yet, as far as is known before they run, with the
+    command that changes that, by `Choice.text`."""
+    found = dict[str, str]()
+    seeds = None if asked.split is None else store.split(asked.split)
+    for choice in asked.choices:
+        if (lacks := choice.strategy.lacks(store)) is not None:
+            found[choice.text] = lacks
+        elif not choice.strategy.whole_graph:
+            given, _ = loading_of(asked, choice, asked.memory)
+            try:
+                StrategySource(given, store, seeds).close()
+            except GNNDriveError as error:  # it names the command that packs these batches
+                found[choice.text] = str(error)
+    return found
 
 
 def command_of(asked: Comparison, choices: Sequence[Choice]) -> str:
@@ -220,37 +219,18 @@ def command_of(asked: Comparison, choices: Sequence[Choice]) -> str:
     words = ["gnndrive", "bench", "strategies", str(asked.store), "--strategies"]
     words.append(",".join(choice.text for choice in choices))
     words += ["--memory", str(asked.memory)] if asked.memory is not None else []
-    fanout, size = ",".join(map(str, asked.fanout)), asked.batch_size
-    words += ["--fanout", fanout] if fanout != FANOUT else []
-    words += ["--batch-size", str(size)] if size != BATCH_SIZE else []
-    words += ["--sampling", asked.sampling] if asked.sampling != SAMPLING else []
-    words += ["--seed", str(asked.seed)] if asked.seed else []
+    default = LoaderOptions()
+    for name in ("fanout", "batch_size", "sampling", "seed", "tuning"):
+        value = getattr(asked.options, name)
+        if value != getattr(default, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
     words += ["--split", asked.split] if asked.split else []
-    tuning = ",".join(f"{name}={value}" for name, value in asked.tuning.items())
-    words += ["--tuning", tuning] if tuning else []
     words += ["--batches", str(asked.batches), "--warm-up", str(asked.warm_up)]
     words += ["--rounds", str(asked.rounds), "--seconds", f"{asked.seconds:g}"]
     return shlex.join(words + ([] if asked.limited else ["--no-limit"]))
 
 
 # ---- running
-
-
-def process_bytes(asked: Comparison) -> int:
-    """What a process takes that has imported everything, opened the store, and loads nothing.
-
-    Raises:
-        ConfigError: the whole memory is no more than that.
-    """
-    given = Loading(str(asked.store), NOTHING, asked.fanout, asked.batch_size, asked.batches)
-    own = run_loading(given).peak_bytes
-    if asked.memory is not None and asked.memory <= own:
-        raise ConfigError(
-            f"--memory {format_size(asked.memory)}: Python, torch and the store take "
-            f"{format_size(own)} of it, so nothing is left for loading: give more; a loader's "
-            "memory= counts loading alone"
-        )
-    return own
 
 
 def measure(
@@ -268,8 +248,15 @@ def measure(
     Raises:
         ConfigError: nothing of the memory is left for loading.
     """
-    own = process_bytes(asked)
+    # What a process takes that has imported everything, opened the store, and loads nothing.
+    own = run_loading(replace(_loading(asked), loader=NOTHING)).peak_bytes
     left = None if asked.memory is None else asked.memory - own
+    if asked.memory is not None and asked.memory <= own:
+        raise ConfigError(
+            f"--memory {format_size(asked.memory)}: Python, torch and the store take "
+            f"{format_size(own)} of it, so nothing is left for loading: give more; a loader's "
+            "memory= counts loading alone"
+        )
     runs = {
         choice.text: StrategyRuns(choice, failed=lacking.get(choice.text))
         for choice in asked.choices
@@ -299,24 +286,28 @@ def _show(
     progress(what, place * total + done, places * total)
 
 
+def _loading(asked: Comparison) -> Loading:
+    options = asked.options
+    return Loading(
+        str(asked.store), "", options.hops, options.batch_size, asked.batches, asked.warm_up,
+        asked.seconds, asked.split, options.seed,
+    )  # fmt: skip
+
+
 def loading_of(asked: Comparison, choice: Choice, memory: int | None) -> tuple[Loading, int | None]:
     """What a strategy's process loads, and the superbatch that stands for the strategy's own.
 
     A longer superbatch than there are timed batches would be sampled during these, and its samples
     would be used later.
     """
-    given = Loading(
-        str(asked.store), choice.name, asked.fanout, asked.batch_size, asked.batches,
-        asked.warm_up, asked.seconds, asked.split, asked.seed, choice.arguments,
-    )  # fmt: skip
-    strategy = choice.strategy
-    superbatch = None
+    strategy, superbatch = choice.strategy, None
     if isinstance(strategy, SamplesAhead) and strategy.superbatch == type(strategy)().superbatch:
         own = strategy.superbatch
         if isinstance(own, str) or own > asked.batches:
             superbatch = asked.batches
             strategy = replace(strategy, superbatch=superbatch)
     arguments: dict[str, Any] = {} if memory is None else {"memory": memory}
-    arguments |= {"sampling": asked.sampling} if asked.sampling != SAMPLING else {}
-    arguments |= {**asked.tuning, **choice.arguments}
-    return replace(given, loader=strategy.text, arguments=arguments), superbatch
+    sampling = asked.options.sampling
+    arguments |= {"sampling": sampling} if sampling != SAMPLING else {}
+    arguments |= {**parse_tuning(asked.options.tuning), **choice.arguments}
+    return replace(_loading(asked), loader=strategy.text, arguments=arguments), superbatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,8 +63,9 @@ def train_command(
     opened = open_homogeneous(store, "gnndrive train")
     evaluated = tuple(name for name in EVALUATED if name in opened.split_names)
     settings = TrainSettings(epochs, lr, weight_decay, options.seed, trim, evaluated)
+    check_trace({"trace": trace})
     # One timeline for all epochs, because each of them may have a loader of its own.
-    with timeline_of(trace) as timeline:
+    with nullcontext() if trace is None else closing(Timeline(trace)) as timeline:
         batches = SplitBatches(opened, options, epochs, trace=timeline, record=RunRecord(json))
         history = run_training(
             batches, named, hidden or HIDDEN, dropout, settings,
@@ -86,22 +87,6 @@ def train_command(
     if verdict:
         results["verdict"] = verdict
     print(final_report(batches.stats, title="gnndrive train", results=results))
-
-
-@contextmanager
-def timeline_of(trace: Path | None) -> Iterator[Timeline | None]:
-    """The timeline of `--trace`, which is closed at the end; None: none is written.
-
-    Raises:
-        ConfigError: the file's name is another, or it cannot be written.
-    """
-    check_trace({"trace": trace})
-    timeline = None if trace is None else Timeline(trace)
-    try:
-        yield timeline
-    finally:
-        if timeline is not None:
-            timeline.close()
 
 
 def run_training(
