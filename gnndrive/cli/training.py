@@ -222,16 +222,8 @@ def _accuracies(
 
 
 def evaluate(batches: Iterable[Any], model: torch.nn.Module, *, trim: bool = True) -> float | None:
-    """Measure the share of the batches' labelled seeds that the model classifies correctly.
-
-    Args:
-        batches: as for `train`.
-        model: called as PyG's models are.
-        trim: see `TrainSettings`.
-
-    Returns:
-        The share, from 0 to 1, or None if no seed has a label.
-    """
+    """Measure the share of the batches' labelled seeds that the model classifies correctly, from 0
+    to 1; None: no seed has a label."""
     model.eval()
     right = labelled = 0
     with torch.no_grad():
@@ -283,24 +275,15 @@ def _train_epoch(
         check_loss(loss, batch, f"batch {number} of epoch {epoch + 1}")
         losses.append(loss)
         if on_loss is not None:
-            on_loss(losses[-1])
+            on_loss(loss)
     return tuple(losses)
 
 
 def check_loss(
     loss: float, batch: Any, which: str, remedy: str = "give a lower rate (--lr)"
 ) -> None:
-    """Refuse a loss that is not finite.
-
-    Args:
-        loss: the batch's.
-        batch: as for `train`.
-        which: which batch it is, for the error.
-        remedy: what to do if the weights have grown too large.
-
-    Raises:
-        ConfigError: why the batch has no finite loss, and what to do about it.
-    """
+    """Raise ConfigError if the loss of a batch is not finite: why, and what to do about it. `which`
+    batch it is, and the `remedy` if the weights have grown too large, are for the message."""
     if not math.isfinite(loss):
         raise ConfigError(f"the loss of {which} is {loss}: {_cause(batch, remedy)}")
 
@@ -319,17 +302,8 @@ def _cause(batch: Any, remedy: str) -> str:
 def train_step(
     batch: Any, model: torch.nn.Module, optimizer: torch.optim.Optimizer, trim: bool = True
 ) -> float | None:
-    """Train a model on one batch, and wait for it.
-
-    Args:
-        batch: as for `train`.
-        model: called as PyG's models are.
-        optimizer: the model's.
-        trim: see `TrainSettings`.
-
-    Returns:
-        The loss; None if no seed has a label: then nothing was computed.
-    """
+    """Train a model on one batch, and wait for it. Returns the loss; None if no seed has a label:
+    then nothing was computed."""
     y = seed_labels(batch)
     if not bool((y != NO_LABEL).any()):
         return None

@@ -71,7 +71,6 @@ def run(
 
 
 def _graph(path: Path, nodes: int, console: Console) -> Store:
-    """The generated store: the existing one if it is whole, else a new one."""
     size = format_size(nodes * DIM * 4)
     try:
         store = open_store(path)

@@ -39,10 +39,7 @@ def is_cheaper(
     A row counts with the gap that a planned read bridges, because a request costs as much.
 
     Args:
-        store: the graph.
         nodes: how many nodes are evaluated.
-        fanout: neighbours sampled in each hop.
-        batch_size: seeds of a batch.
         memory: bytes for rows; None: a quarter of the available memory.
         on_device: bytes for the rows of batches on a device; None: `memory` holds them.
     """
@@ -85,9 +82,7 @@ def accuracies(
 
     Args:
         model: one that `gnndrive.infer` takes, with a column for each class.
-        store: the graph, with labels y.
         splits: node ids by split, int64 [n].
-        memory: see `gnndrive.infer`.
 
     Returns:
         Shares from 0 to 1; a split without labelled nodes is left out.

@@ -157,11 +157,7 @@ class StrategySource:
 
 
 def load(given: Loading) -> Loaded:
-    """Load and time batches; print a line of JSON after each.
-
-    Raises:
-        ConfigError, NotImplementedError, StoreError, ReadError: as the loader.
-    """
+    """Load and time batches; print a line of JSON after each."""
     store = open_store(given.store)
     if given.loader == NOTHING:
         return Loaded(peak_bytes=peak_memory_bytes())
@@ -224,11 +220,6 @@ def run_loading(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Loaded:  # fmt: skip
     """Load batches in a process of its own; it ends when this call does, whatever happens.
-
-    Args:
-        given: what to load.
-        limit: a memory limit for the process.
-        progress: called as progress(done, total) after each batch.
 
     Raises:
         LoadingFailed: it failed, or was killed.

@@ -222,15 +222,7 @@ _PREFIXES = {prefix: 1000**power for power, prefix in enumerate(("", "K", "M", "
 
 
 def parse_count(text: str, name: str) -> int:
-    """A whole number from 1 on, such as "1200", "1,200", "111M", "1.62G".
-
-    Args:
-        text: what the user gave.
-        name: the option's name, for the error.
-
-    Raises:
-        ConfigError: it is no such number.
-    """
+    """A whole number from 1 on, such as "1200", "1,200", "111M", "1.62G", of the option `name`."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", text.replace(",", "").strip().upper())
     count = Decimal(match[1]) * _PREFIXES[match[2]] if match else Decimal(0)
     if not 1 <= count < 2**63 or count != int(count):
@@ -239,15 +231,8 @@ def parse_count(text: str, name: str) -> int:
 
 
 def parse_rate(text: str, name: str) -> float:
-    """Bytes a second in "10Gbit", "500Mbit/s", "10Gbps", "1.25GB/s" or a number of bytes.
-
-    Args:
-        text: what the user gave.
-        name: the option's name, for the error.
-
-    Raises:
-        ConfigError: it is no rate, or not positive.
-    """
+    """Bytes a second in "10Gbit", "500Mbit/s", "10Gbps", "1.25GB/s" or a number of bytes, of the
+    option `name`; more than 0."""
     wrong = ConfigError(f"{name} {text}: give a rate such as 10Gbit, 500Mbit or 1.25GB/s")
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kKMGT]?)(bit(?:/s)?|bps)", text.strip())
     if match:

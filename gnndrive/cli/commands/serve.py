@@ -78,15 +78,7 @@ def serve(
 
 
 def run(store: Store, memory: str | None, name: str | None) -> int:
-    """Serve a store until the service is ended.
-
-    Args:
-        store: what to serve.
-        memory: for all clients and the graph; None: half of what is available.
-        name: the service's; None: the one of the store's folder.
-
-    Returns:
-        The exit code.
+    """Serve a store until the service is ended; returns the exit code.
 
     Raises:
         ConfigError: the name is in use or is none, or there is less memory.
@@ -104,11 +96,7 @@ def run(store: Store, memory: str | None, name: str | None) -> int:
 
 
 def _listen(name: str) -> socket.socket:
-    """Take the name.
-
-    Raises:
-        ConfigError: it is in use.
-    """
+    """Take the name; ConfigError: it is in use."""
     address = address_of(name)
     try:
         return Listener(address).sock
@@ -158,10 +146,8 @@ def show_status(name: str | None, seconds: float, as_json: bool) -> str:
         name: the service's, or the folder of its store, from whose name the service's is made;
             None: all of this user's services, those that ranks have started too.
         seconds: how long rates are measured; 0: since each client came.
-        as_json: whether to return a JSON object.
 
     Raises:
-        ConfigError: `name` is none.
         HostServiceError: there is no such service, or it does not answer.
     """
     if name is None:

@@ -36,14 +36,10 @@ from gnndrive.store.views import StoredNodes
 
 
 def import_graph(make: Callable[..., Store], **given: Any) -> None:
-    """Make a store with one of gnndrive's importers, show progress, print what the store holds.
-
-    Raises:
-        ConfigError, StoreError: as `make`.
-    """
+    """Make a store with one of gnndrive's importers, show progress, print what the store holds."""
     with Bars() as bars:
         store = make(**given, progress=bars)
-    print(info_text(store))
+    print(_info_text(store))
 
 
 def split_links(
@@ -97,14 +93,13 @@ def remove(
 def info(store: StoreOrPack, json_: Json = False) -> None:
     """Print what a store, a pack or a partitioned folder holds: counts, arrays, how it was made."""
     if (kind := kind_of(store)) is not None:
-        show_layout(kind, store, json_)
+        _show_layout(kind, store, json_)
         return
     opened = open_store(store)
-    print(json.dumps(info_dict(opened), indent=2) if json_ else info_text(opened))
+    print(json.dumps(_info_dict(opened), indent=2) if json_ else _info_text(opened))
 
 
-def info_dict(store: Store) -> dict[str, Any]:
-    """The content of a store, for JSON."""
+def _info_dict(store: Store) -> dict[str, Any]:
     cost = load_calibration(store)
     arrays, nodes = store.info.arrays, store.all_nodes()
     features: Any = {each.type: each.num_features for each in nodes}
@@ -131,29 +126,28 @@ def info_dict(store: Store) -> dict[str, Any]:
 
 
 def verify(path: Path, of: Path | None = None) -> None:
-    """Read and check a whole store with its packs and partitioned folders, or one of these, and
-    show progress.
-
-    Args:
-        path: the folder of a store, of a pack or of partitions.
-        of: the store of a pack or of partitions; None: the one in which it lies.
+    """Read and check a whole store with its packs and partitioned folders, or one of these; `of` is
+    the store of a pack or of partitions, None: the one in which it lies.
 
     Raises:
         ConfigError: the store of a pack or of partitions is not known.
         StoreError: something is damaged; the message names the first damage found.
     """
     if (kind := kind_of(path)) is not None:
-        verify_layout(kind, path, store_of(path, of))
+        _verify_layout(kind, path, store_of(path, of))
         return
     store = open_store(path)
     with Bars() as bars:
         store.verify(bars)
     print(f"{store.path}: sound, {format_size(store.info.nbytes)} read")
-    verify_layouts(store)
+    for layouts in KINDS:
+        for each in layouts.of(store):
+            if each.info is None:
+                raise StoreError(each.problem)
+            _verify_layout(layouts, each.path, store)
 
 
-def info_text(store: Store) -> str:
-    """Describe the content of a store in aligned lines."""
+def _info_text(store: Store) -> str:
     info = store.info
     arrays = list(info.arrays.values())
     names = [array.name for array in arrays]
@@ -182,7 +176,6 @@ def _disk(store: Store) -> str:
 
 
 def _features_and_classes(nodes: StoredNodes) -> dict[str, str]:
-    """Describe features and classes."""
     names = "" if nodes.classes is None else f" ({', '.join(nodes.classes[:8])}"
     if names:
         names += ", …)" if len(nodes.classes or ()) > 8 else ")"
@@ -190,7 +183,6 @@ def _features_and_classes(nodes: StoredNodes) -> dict[str, str]:
 
 
 def _types(store: Store) -> dict[str, str]:
-    """Describe the nodes and edges of each type."""
     lines = {}
     for name in store.node_types:
         text = ", ".join(
@@ -218,12 +210,7 @@ def kind_of(path: Path) -> LayoutKind[Any] | None:
     return next((kind for kind in KINDS if (path / kind.json).is_file()), None)
 
 
-def show_layout(kind: LayoutKind[Any], path: Path, as_json: bool) -> None:
-    """Print what a layout holds.
-
-    Raises:
-        StoreError: it is damaged.
-    """
+def _show_layout(kind: LayoutKind[Any], path: Path, as_json: bool) -> None:
     info: LayoutInfo = kind.read(path)
     if as_json:
         print(layout_json(path, info))
@@ -302,25 +289,7 @@ def _unfinished(store: Store, kind: LayoutKind[Any]) -> list[UnfinishedLayout]:
         return []
 
 
-def verify_layouts(store: Store) -> None:
-    """Read and check all layouts of a store, show progress, and print a line for each.
-
-    Raises:
-        StoreError: one is damaged.
-    """
-    for kind in KINDS:
-        for each in kind.of(store):
-            if each.info is None:
-                raise StoreError(each.problem)
-            verify_layout(kind, each.path, store)
-
-
-def verify_layout(kind: LayoutKind[Any], path: Path, store: Store) -> None:
-    """Read and check a layout.
-
-    Raises:
-        StoreError: it is damaged, or belongs to another store.
-    """
+def _verify_layout(kind: LayoutKind[Any], path: Path, store: Store) -> None:
     with Bars() as bars:
         info = KINDS[kind](
             path, store, lambda what, done, total: bars(f"{path.name} {what}", done, total)
@@ -329,12 +298,7 @@ def verify_layout(kind: LayoutKind[Any], path: Path, store: Store) -> None:
 
 
 def store_of(path: Path, of: Path | None) -> Store:
-    """The store of a layout: `of`, or the one in which the layout lies.
-
-    Raises:
-        ConfigError: the layout lies in no store, and `of` is None.
-        StoreError: the store cannot be opened.
-    """
+    """The store of a layout: `of`, or the one in which the layout lies."""
     if of is None:
         of = path.resolve().parent.parent
         if not (of / STORE_JSON).is_file():

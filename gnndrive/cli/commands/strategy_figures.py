@@ -30,13 +30,8 @@ LEGEND = (
 def section(
     asked: Comparison, measured: Measured, predictions: Mapping[str, StrategyCost]
 ) -> dict[str, Any]:
-    """The section "strategies" of a run's JSON.
-
-    Args:
-        asked: what was compared.
-        measured: the result.
-        predictions: what a batch is predicted to cost, by the texts of the choices; may lack some.
-    """
+    """The section "strategies" of a run's JSON; `predictions` say what a batch costs, by the texts
+    of the choices, and may lack some."""
     reference = _reference(measured.runs)
     return {
         "memory": asked.memory, "batches": asked.batches, "rounds": asked.rounds,
@@ -198,13 +193,7 @@ def _warm_up_notes(asked: Comparison, done: Sequence[Loaded]) -> list[str]:
 
 
 def report(asked: Comparison, found: Mapping[str, Any], measured: Measured) -> str:
-    """The table, and what is to be known of it.
-
-    Args:
-        asked: what was compared.
-        found: the section of `section`.
-        measured: the result.
-    """
+    """The table of what `section` has found, and what is to be known of it."""
     lines = _head(asked, measured)
     done = [each for each in found["runs"] if each["failed"] is None]
     if done:

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +154,8 @@ def _names() -> list[str]:
 
 
 def parse_choice(text: str, option: str = "--strategies") -> Choice:
-    """Parse a strategy with arguments of its own and of its loader.
-
-    Args:
-        text: such as "ginex:phases=apart:samplers=2".
-        option: where it was given, for messages.
+    """Parse a strategy with arguments of its own and of its loader, such as
+    "ginex:phases=apart:samplers=2". `option` is where it was given.
 
     Raises:
         ConfigError: there is no such strategy or argument.
@@ -240,10 +236,8 @@ def measure(
     """Run the strategies in turn; one that fails is left out of later rounds.
 
     Args:
-        asked: what is compared, and how.
         lacking: why a strategy cannot run, by `Choice.text`.
         limit, words: the limit of each process, and what it is, or why there is none.
-        progress: called as progress(what, done, total).
 
     Raises:
         ConfigError: nothing of the memory is left for loading.
@@ -267,7 +261,11 @@ def measure(
                 continue
             given, superbatch = loading_of(asked, each.choice, left)
             drop_cached([asked.store, *each.choice.strategy.folders()])
-            shown = partial(_show, progress, f"round {number} of {asked.rounds}", place, len(runs))
+            what = f"round {number} of {asked.rounds}"
+
+            def shown(done: int, total: int, what: str = what, place: int = place) -> None:
+                progress(what, place * total + done, len(runs) * total)
+
             try:
                 loaded = run_loading(given, limit, shown)
             except LoadingFailed as error:
@@ -276,14 +274,6 @@ def measure(
                 continue
             runs[text] = replace(each, rounds=(*each.rounds, loaded), superbatch=superbatch)
     return Measured(tuple(runs.values()), own, left, words, limit is not None)
-
-
-def _show(
-    progress: Callable[[str, int, int], None], what: str, place: int, places: int, done: int,
-    total: int,
-) -> None:  # fmt: skip
-    """Show the progress of a round, whose strategies count alike."""
-    progress(what, place * total + done, places * total)
 
 
 def _loading(asked: Comparison) -> Loading:

@@ -99,12 +99,8 @@ def run_training(
     checkpoint: Path | None = None,
     resume: Path | None = None,
 ) -> History:
-    """Train on a store's splits, and print each epoch's result on the console.
-
-    Args:
-        batches: the batches of the store's splits; closed at the end.
-        model, hidden, dropout: see `ModelSettings`.
-        settings, checkpoint, resume: as for `gnndrive.cli.training.train`.
+    """Train on a store's splits, and print each epoch's result on the console; `batches` are closed
+    at the end.
 
     Raises:
         ConfigError: the store has no labels or no train split, or the settings cannot work.
@@ -130,7 +126,7 @@ def run_training(
             model_settings,
             settings,
             on_loss=batches.set_loss,
-            on_epoch=lambda result: say(console, epoch_line(result)),
+            on_epoch=lambda result: say(console, _epoch_line(result)),
             checkpoint=checkpoint,
             resume=resume,
             evaluate_all=evaluate_all,
@@ -179,8 +175,7 @@ def _evaluation(
     return measured
 
 
-def epoch_line(result: EpochResult) -> str:
-    """Describe an epoch's result in one line."""
+def _epoch_line(result: EpochResult) -> str:
     parts = [f"epoch {result.epoch}: loss {result.loss:.4f}"]
     parts += [f"{split} accuracy {share:.4f}" for split, share in result.accuracy.items()]
     return ", ".join([*parts, f"{result.seconds:.1f} s"])
