@@ -58,11 +58,8 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; no code in it is executed.
-
-    Returns:
-        What was written, with all of `KEYS`; its tensors are on the CPU, wherever they were, so
-        that a checkpoint of a GPU can be read without one.
+    """Read a checkpoint, with all of `KEYS`; no code in it is executed. Its tensors come to the
+    CPU, wherever they were, so that a checkpoint of a GPU can be read without one.
 
     Raises:
         ConfigError: it cannot be read, or is no checkpoint of this version.
@@ -82,15 +79,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, wanted: str) -> Any:
-    """Read a file of `torch.save`; no code in it is executed. Its tensors come to the CPU.
-
-    Args:
-        path: the file.
-        wanted: what it should be and what to give instead, for the error "PATH is no WANTED".
-
-    Raises:
-        ConfigError: it cannot be read, or is no such file.
-    """
+    """Read a file of `torch.save`; no code in it is executed. Its tensors come to the CPU. `wanted`
+    is what it should be and what to give instead, for the error "PATH is no WANTED"."""
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:

@@ -27,8 +27,8 @@ from gnndrive.cli.commands.options import (
     Sampling,
     Seed,
     StrategyName,
-    parse_fanout,
 )
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.plugins import find
 from gnndrive.loader.arguments import TUNING, Tuning, checked_device
@@ -66,8 +66,14 @@ class LoaderOptions:
 
     @property
     def hops(self) -> tuple[int, ...]:
-        """The fanout of each hop; ConfigError: see `parse_fanout`."""
-        return parse_fanout(self.fanout)
+        """The fanout of each hop; ConfigError: `--fanout` is no list of whole numbers."""
+        try:
+            return tuple(int(part) for part in self.fanout.split(","))
+        except ValueError:
+            raise ConfigError(
+                f"--fanout {self.fanout}: give a whole number for each hop, separated by commas: "
+                "10,10"
+            ) from None
 
     @property
     def tuned(self) -> Tuning:

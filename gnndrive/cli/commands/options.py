@@ -69,21 +69,6 @@ FANOUT, BATCH_SIZE, INPUT = "10,10", 1024, "train"
 SAMPLING, MODEL, HIDDEN = "neighbor", "sage", 128
 
 
-def parse_fanout(text: str) -> tuple[int, ...]:
-    """Parse a text such as "10,10" to (10, 10).
-
-    Raises:
-        ConfigError: the text is no list of whole numbers.
-    """
-    try:
-        fanout = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--fanout {text}: give a whole number for each hop, separated by commas: 10,10"
-        ) from None
-    return fanout
-
-
 def parse_splits(values: Sequence[str], seed: int) -> SplitSpec:
     """Parse the values of `gnndrive import --split` to what importers take.
 
