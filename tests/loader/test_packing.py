@@ -186,3 +186,8 @@ def test_what_is_no_pack_is_never_replaced(copy, tmp_path):
     assert not (tmp_path / "link").is_symlink()
     assert verify_pack(tmp_path / "p", copy) == info
     copy.verify()
+
+
+def test_the_old_function_says_what_stands_for_it():
+    with pytest.raises(AttributeError, match=r"replaced with gnndrive.pack\(…, overwrite=True\)"):
+        gnndrive.unpack  # noqa: B018
