@@ -3,11 +3,10 @@
 usage: gpu_bundle.py [--python 3.12] [OUT]
 
 OUT (build/gpu-bundle) holds gnndrive's wheel, the wheels that it and its tests need except those
-that such a machine has (`NOT_BUNDLED`) and those that nothing there uses (`NOT_USED`), tests/,
-bench/, the page that `run.sh --all` fills in, a small graph, the commit's name, and run.sh. It is
-made in a temporary folder and renamed, so OUT is always a whole bundle. The wheels have the
-versions that are installed here, so the tests run with the same versions on both machines.
-`make gpu-bundle` runs this script.
+that such a machine has (`NOT_BUNDLED`), tests/, bench/, the page that `run.sh --all` fills in, a
+small graph, the commit's name, and run.sh. It is made in a temporary folder and renamed, so OUT is
+always a whole bundle. The wheels have the versions that are installed here, so the tests run with
+the same versions on both machines. `make gpu-bundle` runs this script.
 """
 
 from __future__ import annotations
@@ -34,9 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent
 BYTES_MAX = 64_000_000
 NOT_BUNDLED = {"numpy", "torch", "torch-geometric", "scipy", "psutil"}
 """Packages that are too large, that must match the machine's CUDA, or that those need."""
-NOT_USED = {"matplotlib"}
-"""Packages of other tests than tests/gpu. The wheel of fonttools, which matplotlib needs, has a
-.data folder, which run.sh does not install."""
 PAGE = "docs/gpu-results.md"
 GLIBC_MINORS = range(34, 4, -1)  # gnndrive's core needs 2.34 if Debian 12 builds it
 MAKE_STORE = """
@@ -72,7 +68,7 @@ def wheels_needed(
 ) -> dict[str, str]:
     """Versions by name of the packages that are required, directly or not.
 
-    Those of `NOT_BUNDLED` and `NOT_USED` are left out, with what only they need.
+    Those of `NOT_BUNDLED` are left out, with what only they need.
 
     Args:
         asked: requirements.
@@ -88,7 +84,7 @@ def wheels_needed(
         wanted = waiting.pop()
         name = canonicalize_name(wanted.name)
         unconditional = wanted.marker is None or wanted.marker.evaluate(environment)
-        if name in NOT_BUNDLED | NOT_USED or name in versions or not unconditional:
+        if name in NOT_BUNDLED or name in versions or not unconditional:
             continue
         assert not wanted.extras, f"{wanted}: extras are not followed"
         versions[name], requires = look_up(name)

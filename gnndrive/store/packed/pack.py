@@ -10,7 +10,7 @@
 
 Each phase leaves durable files, and a packer that was killed goes on behind them. Once the segment
 is chosen (shared.json) it ends with the same bytes; which one fits depends on the free space. When
-not to use it: `gnndrive.pack` (loader/packing.py) is for users.
+not to use it: `gnndrive.pack` (strategies/packs/pack.py) is for users.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ which level. The feature buffer has as many hot rows as the other items leave ro
 for the other rows of the largest batch. The scheme of `DiskGNN` calls `packed_planner`. Before rows
 are packed, `hot_slots` says how many of them will be hot.
 
-When not to use it: for batches that are drawn (`slots.py`).
+When not to use it: for batches that are drawn (`gnndrive/plan/slots.py`).
 """
 
 from __future__ import annotations
