@@ -2,7 +2,7 @@
 
 A model is its state_dict, and the names, extra_repr, attributes and classes of its modules. A
 function is its code, its default arguments, and the values of its closure and of the global names
-that it mentions: these are followed to the modules, tensors and numbers at their ends. Code is
+that it reads: these are followed to the modules, tensors and numbers at their ends. Code is
 compared as compiled, because `inspect.getsource` cuts lambdas of several lines, and has no source
 for a class of a notebook. Functions and classes of installed packages are their names. What can be
 neither followed nor named, such as a random generator, makes the checksum a new one every time: a
@@ -11,6 +11,7 @@ result that was made before is never taken for this one's.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import os
@@ -18,7 +19,7 @@ import secrets
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ class Identity:
             return
         self._follow(function.__code__)
         names = _names_of(function.__code__)
-        for name in sorted(names & function.__globals__.keys()):
+        for name in sorted(_globals_of(function.__code__) & function.__globals__.keys()):
             value = function.__globals__[name]
             self._say(name)
             self._follow(value)
@@ -205,10 +206,28 @@ def _parts_of(value: Any) -> Iterable[Any] | None:
     return [type(value), *inside, *sorted((held or {}).items())]
 
 
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and the code inside it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _codes(each)
+
+
+def _globals_of(code: types.CodeType) -> set[str]:
+    """The names of globals that a function's code reads; an attribute may have the name of one that
+    it does not use."""
+    return {
+        each.argval
+        for part in _codes(code)
+        for each in dis.get_instructions(part)
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+
+
 def _names_of(code: types.CodeType) -> set[str]:
-    """The names of globals and attributes that a function's code, and code inside it, mentions."""
-    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return set(code.co_names).union(*map(_names_of, inner))
+    """The names of globals and attributes that a function's code mentions."""
+    return {name for part in _codes(code) for name in part.co_names}
 
 
 def _is_installed(value: Any) -> bool:

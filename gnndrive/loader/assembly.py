@@ -62,6 +62,7 @@ class Assembly:
             sampler from `make`. None: the arguments need no more.
         batch_sampler: the user's, or the one that torch made from the user's sampler; None: the
             strategy's schedule draws the seeds.
+        device: the device plug-in, and the torch.device, or None for the host.
         own: the values of `arguments.OWN_ARGUMENTS`, and those of `tuning=` beside them.
         asked: the same without what the strategy has set (`Strategy.preset`); None: this one.
     """

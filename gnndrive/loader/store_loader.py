@@ -271,6 +271,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
 
         Raises:
             TypeError: the user's batch sampler has no length.
+            ConfigError: an argument cannot work.
         """
         return self._assembly().steps(seed=self.seed) if self._from_store else super().__len__()
 

@@ -332,9 +332,9 @@ class EpochTimes:
         if held is not None:
             held.end()
             self._trace(held, self.stages.clock())
-        if self._timeline is not None and not self._ended:
+        ended, self._ended = self._ended, True  # first: a track that is given back may be another's
+        if self._timeline is not None and not ended:
             self._timeline.leave(self._lane)
-        self._ended = True
 
     def _trace(self, times: BatchTimes, end: int) -> None:
         """Add a batch, which the user had until `end`, to the timeline."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, Self
+from typing import Self
 
 from gnndrive.buffer.items import SLOT_TABLE_BYTES, slot_table_bytes
 from gnndrive.common.errors import ConfigError
@@ -89,6 +89,11 @@ class TablePlan:
     """The feature buffer's share of one table.
 
     Attributes:
+        name: the table's name, such as "nodes/x".
+        rows: number of rows of the table.
+        slots: number of rows that the buffer holds at once.
+        row_bytes: bytes of one row.
+        batch_rows_max: the most rows of the table that one batch can need.
         residents: rows that never leave the buffer, if it has places for whole batches.
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
         place_rows: the most rows of a batch that are not resident.
@@ -119,6 +124,10 @@ class Plan:
 
     Attributes:
         lines: the uses of host memory, the feature buffer first.
+        tables: the feature buffer's share of each table.
+        memory, device_memory: the budgets `memory=` and `device_memory=` in bytes; None: the user
+            gave none.
+        topology: where the adjacency lives.
         device_lines: the uses of the device's memory; empty: the buffer is in host memory.
         fetched: names of the arrays whose rows are read when batches need them, because memory has
             no room for their files.
@@ -292,7 +301,7 @@ class Slots:
                 )
 
 
-class Elastic(Protocol):
+class Elastic:
     """Keeps rows in host memory below the feature buffer, such as those that a device has no room
     for. `scratch_bytes` of a device are taken by a table's rows on their way there, if the policy
     looks ahead."""
@@ -308,7 +317,7 @@ class Elastic(Protocol):
     ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
         """The tables with the rows that are kept in the `left` bytes of a rank that all other items
         leave, and the items of these rows."""
-        ...
+        raise NotImplementedError
 
 
 def host_bytes(items: Iterable[Item], during: Phase = Phase.EXTRACTION) -> int:

@@ -82,6 +82,7 @@ class PlanRequest:
         subgraphs: how samples are drawn that are in PyG's own form; None: samples are plain.
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
+        memory, buffer, device_memory: budgets in bytes; None: not given.
         device: the device plug-in, and the torch.device, or None for the host.
         samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
         sweep: the most batches that are read together; None: as many as fit.

@@ -81,7 +81,7 @@ class Scheme:
         sweep: the most batches that are read together; None: the loader's argument says it.
         buffers: makes what lends rows to epochs (`gnndrive.loader.buffer_pool.Buffers`) from the
             runtime's settings and a function that allocates arrays; then nothing is read by the
-            loader's engine. None: feature buffers do.
+            loader's engine. None: feature buffers do, as feeds that sample ahead need them.
         warms_up: whether a small buffer can serve the first batches on a GPU.
         numbered: whether batches depend on the epoch's number even without a seed.
         deals: whether ranks have batches of their own, not each n-th one.

@@ -388,6 +388,12 @@ def test_another_result_is_another_identity(first: Any, second: Any):
     assert text(first) != text(second)
 
 
+def test_an_attribute_is_no_global_of_the_same_name(monkeypatch: pytest.MonkeyPatch):
+    before = text(of_object := lambda x, e: x.SCALE)
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 3.0)
+    assert text(of_object) == before
+
+
 @pytest.mark.parametrize("function", [plain, uses_plain, Conv(), Holder(torch.nn.ReLU())])
 def test_global_values_and_the_code_of_classes(function: Any, monkeypatch: pytest.MonkeyPatch):
     before = text(function)

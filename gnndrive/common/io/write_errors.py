@@ -12,10 +12,7 @@ from gnndrive.common.memory import format_size
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NEW_FOLDER = (
-    "make the folder writable, or copy the store to one where you may write; a pack alone may lie "
-    "elsewhere (out=, or --out)"
-)
+_WRITABLE = "make the folder writable, or write to another one where the call has out= (--out)"
 
 
 def write_failure(path: str | os.PathLike[str], error: OSError, nbytes: int = 0) -> Exception:
@@ -32,7 +29,7 @@ def write_failure(path: str | os.PathLike[str], error: OSError, nbytes: int = 0)
         )
     remedy = "check the disk, and run the same again; it goes on where it stopped"
     if error.errno in _REFUSED:
-        remedy = _NEW_FOLDER
+        remedy = _WRITABLE
     return StoreError(f"writing {path} failed ({said}): {remedy}")
 
 

@@ -157,7 +157,7 @@ class AheadFeed(SampledFeed):
 
     def _foresee(self, epoch: Epoch, superbatch: Superbatch) -> None:
         """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
-        assert isinstance(epoch.buffer, FeatureBuffer), "the host service foresees nothing"
+        assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer foresees"
         self._later = self._source.next_uses()
         epoch.buffer.foresee(superbatch.first, superbatch.end, self._later)
 
@@ -321,7 +321,7 @@ def loads_of(epoch: Epoch) -> tuple[int, int]:
 
 def _forget_next_uses(epoch: Epoch) -> None:
     """Rows in the buffer are keyed by the batches of another epoch."""
-    assert isinstance(epoch.buffer, FeatureBuffer), "the host service foresees nothing"
+    assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer foresees"
     epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
 
 

@@ -176,7 +176,7 @@ class WindowFeed(SampledFeed):
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`: the sample stage, and what opens windows."""
-        assert isinstance(epoch.buffer, FeatureBuffer), "the host service keeps no windows"
+        assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer keeps windows"
         self._buffer, self._workers = epoch.buffer, epoch.workers
         self._counters, self._idle_since = epoch.counters, perf_counter()
         return [*super().stages(epoch), self.run()]
