@@ -188,6 +188,19 @@ def test_what_is_no_pack_is_never_replaced(copy, tmp_path):
     copy.verify()
 
 
+def test_a_folder_that_comes_while_packing_is_not_replaced(copy, tmp_path):
+    def come(what: str, done: int, total: int) -> None:
+        if what == "check" and not (tmp_path / "p").exists():
+            (tmp_path / "p").mkdir()
+            (tmp_path / "p" / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(StoreError, match="is not replaced, because it is no pack"):
+        pack(copy, out=tmp_path / "p", overwrite=True, progress=come)
+    assert (tmp_path / "p" / "thesis.tex").exists()
+    shutil.rmtree(tmp_path / "p")
+    pack(copy, out=tmp_path / "p")  # which ends what is left
+
+
 def test_the_old_function_says_what_stands_for_it():
     with pytest.raises(AttributeError, match=r"replaced with gnndrive.pack\(…, overwrite=True\)"):
         gnndrive.unpack  # noqa: B018

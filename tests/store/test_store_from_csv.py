@@ -1,5 +1,6 @@
 """from_csv: text and feature files become a store; errors name the wrong line."""
 
+import os
 import re
 import shutil
 import sys
@@ -26,6 +27,15 @@ EDGES = [(0, 1), (2, 1), (3, 0), (2, 1), (4, 4)]
 def lines(separator: str = ",", header: str = "source,target") -> str:
     body = "\n".join(f"{a}{separator}{b}" for a, b in EDGES)
     return f"{header.replace(',', separator)}\n{body}\n" if header else body
+
+
+def test_a_wrong_node_from_a_pipe_is_named_by_its_row(tmp_path):
+    ends = os.pipe()
+    os.write(ends[1], b"0 1\n1 9\n")
+    os.close(ends[1])
+    with pytest.raises(StoreError, match=r"row 1: node 9, but there are 5 nodes"):
+        text_module.read_edges(Path(f"/dev/fd/{ends[0]}"), 5)
+    os.close(ends[0])
 
 
 class Files:

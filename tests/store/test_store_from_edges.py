@@ -50,6 +50,12 @@ def edges(store: Store) -> list[tuple[int, int]]:
     return list(map(tuple, edges_of(store).T.tolist()))
 
 
+def test_lines_may_end_as_on_an_old_mac(tmp_path):
+    (tmp_path / "e.csv").write_bytes(b"source,target\r0,1\r1,2\r2,0\r")
+    store = gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "g.gnn")
+    assert edges(store) == [(0, 1), (1, 2), (2, 0)]
+
+
 def test_parquet_with_features_labels_and_splits(parquet, ends, tmp_path, monkeypatch):
     monkeypatch.setattr(edge_list, "BATCH", 1000)
     x = np.random.default_rng(1).random((NODES, 5), np.float32)

@@ -531,7 +531,7 @@ def _first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
     Raises:
         StoreError: the file cannot be read as text.
     """
-    lines = ((number, line.rstrip("\r")) for number, line in read_lines(file) if line.strip())
+    lines = ((number, line) for number, line in _lines(file) if line.strip())
     for number, text in lines:
         if not text.lstrip().startswith("#"):
             delimiter = next((sign for sign in ",;\t " if sign in text), ",")
@@ -544,11 +544,20 @@ def _first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
     return 0, [], ",", '"', True
 
 
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, text) of each line; "\\r" alone ends one, too, as DuckDB takes it."""
+    number = 0
+    for _, text in read_lines(file):
+        for line in text.removesuffix("\r").split("\r"):
+            number += 1
+            yield number, line
+
+
 def _late_comment(files: Sequence[Path]) -> str:
     """What is wrong about the first comment behind a row in text files; "" if there is none."""
     for file in files:
         begun = False
-        for number, line in read_lines(file):
+        for number, line in _lines(file):
             text = line.strip()
             if begun and text.startswith("#"):
                 return (

@@ -21,7 +21,7 @@ from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
 from gnndrive.store.importers.edge_list import EdgeList, write_graph
 from gnndrive.store.importers.features import BAD_FILE, map_npy, read_header
-from gnndrive.store.importers.text import columns_of, line_of_row, read_counted
+from gnndrive.store.importers.text import columns_of, place_of_row, read_counted
 from gnndrive.store.temporary_folders import TemporaryFolder
 from gnndrive.store.writer import StoreWriter
 
@@ -74,7 +74,7 @@ class CsvEnds(Ends):
 
     def place(self, edge: int) -> str:
         """See `Ends.place`."""
-        return f"{self.where}, line {line_of_row(self._path, edge)}"
+        return f"{self.where}, {place_of_row(self._path, edge)}"
 
 
 class NpyEnds(Ends):

@@ -117,7 +117,7 @@ def _read_nodes(
         if len(rows) and (rows.min() < 0 or rows.max() >= limit):
             row, column = np.argwhere((rows < 0) | (rows >= limit))[0]
             raise StoreError(
-                f"{path}, line {line_of_row(path, done + int(row), header)}: node "
+                f"{path}, {place_of_row(path, done + int(row), header)}: node "
                 f"{rows[row, column]}, but there are {limit} nodes, numbered from 0; correct the "
                 f"line{remedy}"
             )
@@ -210,9 +210,12 @@ def count_rows(path: Path) -> int:
     return count
 
 
-def line_of_row(path: Path, row: int, header: bool = False) -> int:
-    """The number, from 1, of the line that holds a row, which is counted from 0."""
-    return next(itertools.islice(_rows(path, header), row, None))[0]
+def place_of_row(path: Path, row: int, header: bool = False) -> str:
+    """Where a row lies, which is counted from 0: "line 7", or "row 6" of what cannot be read again,
+    such as a pipe."""
+    rows = itertools.islice(_rows(path, header), row, None) if path.is_file() else iter(())
+    line = next(rows, None)
+    return f"row {row}" if line is None else f"line {line[0]}"
 
 
 def is_whole(text: str) -> bool:

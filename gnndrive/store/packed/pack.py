@@ -15,7 +15,6 @@ not to use it: `gnndrive.pack` (strategies/packs/pack.py) is for users.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -153,9 +152,11 @@ class PackingFolder(LayoutFolder[PackInfo]):
     ) -> None:  # fmt: skip
         super().__init__(PACKS, store, target, settings, overwrite)
         self._tables = dict(tables)
+
+    def _refuse_finished(self) -> None:
+        super()._refuse_finished()
         # What is no pack is the user's; in the store's own folder it is a damaged one.
-        outside = self.target.parent != Path(store.path, PACKS.inside)
-        if overwrite and outside and os.path.lexists(self.target):
+        if self.target.parent != Path(self._store.path, PACKS.inside) and self.target.exists():
             try:
                 PACKS.read(self.target)
             except StoreError as error:

@@ -64,7 +64,7 @@ def pack(
             or more.
         out: the pack's folder. None: a folder in the store.
         packing_memory: the memory that packing may use. None: `memory`.
-        overwrite: replace a pack of these batches that is there, once the new one is whole.
+        overwrite: replace the pack that is there, whatever its batches, once the new one is whole.
         progress: called as progress(what, done, total); `store/packed/pack.py` lists the phases.
         **loader_arguments: further arguments of `NeighborLoader`, or of `LinkNeighborLoader` if
             edge_label_index is one of them.
