@@ -2,8 +2,8 @@
 glibc keeps of the memory that the process has freed.
 
 By default threads that sample or gather batches each have a heap of their own, and what they free
-stays in it: some hundred MB, which no plan counts. Of such a heap glibc keeps the free end, up to
-64 MB, whoever asks for it; only the main thread's is returned.
+stays in it: some hundred MB, which no plan counts. malloc_trim returns the free end of the main
+thread's heap alone; of each other heap glibc keeps up to 64 MB.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class Run:
         )
 
     def _made_types(self, layer: int) -> list[NodeKey]:
-        """The node types of which a layer makes rows, as far as that is known."""
+        """The node types of which a layer has made rows, or begun to."""
         made = self._record.layers[layer]
         return [type for type, done in made.items() if done.dtype is not None]
 
