@@ -77,10 +77,7 @@ def with_if_exists(
                 return function(*args, **kwargs)  # the interpreter's error names the function
             bound.apply_defaults()
             given = bound.arguments
-            mode = given["if_exists"]
-            if mode not in get_args(IfExists):
-                raise ConfigError(f'if_exists={mode!r}: give "error", "open" or "replace"')
-            path = given["path"]
+            path, mode = given["path"], given["if_exists"]
 
             def write(overwrite: bool) -> Store:
                 given["if_exists"] = "replace" if overwrite else "error"
@@ -116,9 +113,12 @@ def settle(
         check: called with a store that is opened; raises an error if it is another graph's.
 
     Raises:
-        ConfigError: `path` is no path, exists and is no store, or its folder does not exist.
+        ConfigError: `path` is no path, exists and is no store, or its folder does not exist; or
+            `if_exists` is none of these.
         StoreError: the store is damaged, or the lock file cannot be made.
     """
+    if if_exists not in get_args(IfExists):
+        raise ConfigError(f'if_exists={if_exists!r}: give "error", "open" or "replace"')
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(
             f"path= is a {type(path).__name__}, not a path: the order is from_data(data, path) and "

@@ -399,6 +399,7 @@ def test_arguments_that_cannot_work(store, data):
         ({"neg_sampling_ratio": -1}, "neg_sampling_ratio=-1"),
         ({"neg_sampling_ratio": "x"}, "neg_sampling_ratio='x'"),
         ({"seed": 0.5}, "seed=0.5: give a whole number"),
+        ({"if_exists": "keep"}, 'if_exists=.keep.: give "error", "open" or "replace"'),
         ({"memory": "1MB"}, 'memory=1 MB is too little: splitting these edges needs memory="27MB"'),
         ({"edge_types": "x"}, "is homogeneous: leave out edge_types"),
         ({"path": path}, "is the store that is split: choose another path"),
