@@ -11,13 +11,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.io.direct_file import (
     PAGE_BYTES,
     STRETCH_BYTES,
@@ -104,7 +107,7 @@ class DirectWriter:
             piece[fill : fill + step] = array[done : done + step]
             if fill + step == PIECE_BYTES:
                 self._wait()
-                self._thread.submit(self._write_full, piece, at)
+                self._submit(self._write_full, piece, at)
             self._end += step
             done += step
 
@@ -173,10 +176,16 @@ class DirectWriter:
 
     def _wait(self) -> None:
         """Wait for the piece that is being written, if any."""
-        with named_limit():
-            self._thread.submit(int).result()  # the thread does one thing after the other
+        # An interrupt may leave the locks of an executor, and of its futures, held.
+        done: SimpleQueue[None] = SimpleQueue()
+        self._submit(done.put, None)  # the thread does one thing after the other
+        done.get()
         if self._failed is not None:
             raise self._failure(self._failed) from self._failed
+
+    def _submit(self, function: Callable[..., object], *arguments: object) -> None:
+        with named_limit(), deferred_interrupts():
+            self._thread.submit(function, *arguments)
 
     def _write_full(self, piece: npt.NDArray[np.uint8], at: int) -> None:
         try:

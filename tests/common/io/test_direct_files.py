@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gnndrive import StoreError
 from gnndrive.common.io import direct_writer
 from gnndrive.common.io.direct_file import DirectReader, hash_file, page_buffer
 from gnndrive.common.io.direct_writer import DirectWriter
+from tests.interrupted import interrupted
 from tests.soak import product
 
 PIECE = 8192
@@ -161,3 +163,15 @@ def test_interrupted_anywhere_what_was_put_is_durable(tmp_path):
         ended = left[0] >= 0
         stops += 1
     assert stops > 30
+
+
+def test_an_interrupt_at_any_point_of_sync_leaves_a_writer_that_can_be_closed(tmp_path):
+    for number in count():
+        writer = DirectWriter(tmp_path / "file")
+        writer.append(b"abc")
+        places = "/direct_writer.py", "/_base.py", "/thread.py", "/threading.py"
+        there_is_one = interrupted(writer.sync, number, *places)
+        writer.close()
+        if not there_is_one:
+            break
+    assert number > 30
