@@ -27,6 +27,7 @@ from time import perf_counter_ns, time_ns
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.limits import named_limit
 
 PID_BASE = 10_000_000  # no process has such a number, and torch's traces use those of processes
@@ -64,10 +65,11 @@ class Timeline:
         ])  # fmt: skip
         self._thread = threading.Thread(target=self._run, name="gnndrive-trace", daemon=True)
         try:
-            with named_limit():
+            with named_limit(), deferred_interrupts():
                 self._thread.start()
         except BaseException:
-            self._closing.set()
+            with deferred_interrupts():
+                self._closing.set()
             self._file.close()
             raise
 
@@ -143,7 +145,8 @@ class Timeline:
             self._users = max(self._users - 1, 0)
             if self._users:
                 return
-        self._closing.set()
+        with deferred_interrupts():  # an interrupt may leave an event's lock held
+            self._closing.set()
         self._thread.join()
         try:
             self.flush()

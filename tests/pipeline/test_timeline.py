@@ -13,6 +13,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.pipeline import timeline as timelines
 from gnndrive.pipeline.batch_times import EpochTimes, StageTimes
 from gnndrive.pipeline.timeline import PID_BASE, Timeline, trace_base_ns
+from tests.interrupted import interrupted
 from tests.pipeline.test_batch_times import Ticking, take_one
 from tests.pipeline.traces import check, check_batches, read, read_unfinished
 
@@ -215,6 +216,16 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path):
     Timeline(path).close()  # the path is free
 
 
+def test_an_interrupt_at_any_point_of_telling_the_thread_to_end_leaves_close_to_call(tmp_path):
+    for number in range(12):
+        timeline = Timeline(tmp_path / f"{number}.json")
+        assert interrupted(timeline.close, number, "/timeline.py", "/threading.py"), number
+        again = threading.Thread(target=timeline.close, daemon=True)
+        again.start()
+        again.join(60)
+        assert not again.is_alive(), f"it waits for ever after an interrupt at {number}"
+
+
 @pytest.mark.parametrize("written", [0, 1])
 def test_an_interrupt_while_the_end_is_written_frees_the_file(tmp_path, monkeypatch, written):
     path, write = tmp_path / "trace.json", os.write
@@ -222,12 +233,12 @@ def test_an_interrupt_while_the_end_is_written_frees_the_file(tmp_path, monkeypa
     run_batches(timeline, 2).end()
     left = [write] * written
 
-    def interrupted(fd: int, content: Any) -> int:
+    def torn(fd: int, content: Any) -> int:
         if not left:
             raise KeyboardInterrupt
         return left.pop()(fd, content)
 
-    monkeypatch.setattr(timelines.os, "write", interrupted)
+    monkeypatch.setattr(timelines.os, "write", torn)
     with pytest.raises(KeyboardInterrupt):
         timeline.close()
     monkeypatch.undo()
