@@ -242,15 +242,12 @@ class Runtime:
         """Called when the epoch's task has ended, or was cancelled before its first step."""
         self._tasks.pop(epoch, None)
         epoch.output.finish(None)
-        try:
-            # What refers to the epoch still, an iterator or a traceback, shall not keep its memory.
-            buffer, epoch.buffer = epoch.buffer, NoBuffer()
-            if not isinstance(buffer, NoBuffer):
-                self._buffers.give(buffer)
-            if not task.cancelled():
-                task.result()  # if ending the epoch failed, the loop's exception handler reports it
-        finally:
-            epoch.ended.set()
+        # What refers to the epoch still, an iterator or a traceback, shall not keep its memory.
+        buffer, epoch.buffer = epoch.buffer, NoBuffer()
+        if not isinstance(buffer, NoBuffer):
+            self._buffers.give(buffer)
+        if not task.cancelled():
+            task.result()  # if ending the epoch failed, the loop's exception handler reports it
 
     def drop(self, epoch: Epoch) -> None:
         """Have an epoch end, without waiting for it. A finalizer may call this in any thread, also
@@ -270,8 +267,13 @@ class Runtime:
         """End an epoch and wait until all its reads and tasks have ended; its iterator then raises
         `error`, if any."""
         self.check_caller()
-        self.loop_thread.call_soon(partial(self.stop, epoch, error))
-        epoch.ended.wait()
+        with contextlib.suppress(ClosedError):  # the runtime was closed: all epochs have ended
+            self.loop_thread.call(self._end(epoch, error))
+
+    async def _end(self, epoch: Epoch, error: Exception | None) -> None:
+        self.stop(epoch, error)
+        if task := self._tasks.get(epoch):
+            await asyncio.wait([task])  # returns after `_on_end`, which is an earlier callback
 
     @property
     def settings(self) -> RuntimeSettings:

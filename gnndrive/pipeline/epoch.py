@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 import torch
@@ -85,27 +84,6 @@ class BatchBuffer(Protocol):
 
     async def drain(self) -> None:
         """Wait until no read is under way."""
-
-
-class Latch:
-    """An event that is set once. Ctrl-C interrupts `wait` whole or not at all; threading.Event has
-    a condition in Python, which an interrupt at its beginning leaves without its lock."""
-
-    def __init__(self) -> None:
-        self._is_set, self._waiting = False, list[SimpleQueue[None]]()
-
-    def set(self) -> None:
-        """Let all threads go on that wait, or will wait."""
-        self._is_set = True  # first: who is added behind this does not wait
-        for each in self._waiting:
-            each.put(None)
-
-    def wait(self) -> None:
-        """Wait until it is set."""
-        mine: SimpleQueue[None] = SimpleQueue()
-        self._waiting.append(mine)
-        if not self._is_set:
-            mine.get()
 
 
 class NoBuffer:
@@ -333,7 +311,6 @@ class Epoch:
         times: the records of its batches; the parts of an iterator's epoch share it.
         seeds_drawn: the index of the next batch whose seeds are drawn.
         picking: held by the extractor that chooses the next samples.
-        ended: set when `run_epoch` has returned and the buffer is free.
     """
 
     inputs: EpochInputs
@@ -352,7 +329,7 @@ class Epoch:
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
         self.releasing: Channel[Gathered] = Channel(None)
-        self.picking, self.output, self.ended = asyncio.Lock(), OutputQueue(), Latch()
+        self.picking, self.output = asyncio.Lock(), OutputQueue()
 
     def count_batch(self, item: Extracted, gather_s: float) -> None:
         """Count a batch before it is put into `output`; making it took `gather_s` seconds."""
