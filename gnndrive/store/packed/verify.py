@@ -99,7 +99,8 @@ class _Check:
         """Check everything but the files' checksums."""
         tables = [_Table(self._root, self._info, t, self._places[t.name]) for t in self._tables]
         for number, row in enumerate(self._index):
-            sections, sample = self._reader.sections(number), self._reader.read(number).sample
+            sections = self._reader.sections(number)
+            sample = self._reader.decode(number, sections).sample
             for table in tables:
                 table.check(number, row, sections, sample)
             progress("samples", number + 1, len(self._index))
