@@ -96,6 +96,18 @@ def least_text(count: int) -> str:
     return str(count)
 
 
+def require_memory(memory: int, least: int, what: str) -> None:
+    """Check that `memory` bytes suffice for `what`, "to pack 5 rows", which needs at least `least`.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if memory < least:
+        raise ConfigError(
+            f"memory={format_size(memory)} is too little {what}: give at least {least_text(least)}"
+        )
+
+
 def available_memory() -> int:
     """Bytes that this process may still use: the machine's available memory, or its cgroup's limit
     if that is less.

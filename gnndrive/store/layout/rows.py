@@ -40,7 +40,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectReader, page_buffer
 from gnndrive.common.io.small_files import fsync_folder, make_durable, replace_file, write_all
 from gnndrive.common.io.write_errors import FULL, disk_full, free_bytes, write_failure
-from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.memory import require_memory
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress, npy_header
 from gnndrive.store.layout.arrays import StoredIds
@@ -453,11 +453,7 @@ def budget_for(memory: int, row_bytes: int) -> Budget:
     fixed = BUFFERS * buffer_bytes(row_bytes)
     parts_least = 2 * (row_bytes + 2 * PAGE_BYTES)
     least = max(MEMORY_MIN, -(-(fixed + parts_least) * _SHARE // (_SHARE - 2)))
-    if memory < least:
-        raise ConfigError(
-            f"memory={format_size(memory)} is too little to pack rows of {row_bytes:,} bytes: give "
-            f"at least {least_text(least)}"
-        )
+    require_memory(memory, least, f"to pack rows of {row_bytes:,} bytes")
     share = memory // _SHARE
     part = (memory - fixed - 2 * share) // 2 // PAGE_BYTES * PAGE_BYTES
     rows = min((part - 2 * PAGE_BYTES) // row_bytes, share // _BYTES_A_SORTED_ID)

@@ -23,7 +23,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.io.write_errors import free_bytes
-from gnndrive.common.memory import available_memory, format_size, least_text
+from gnndrive.common.memory import available_memory, format_size, require_memory
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import LayoutArray, checksums
@@ -221,11 +221,7 @@ def write_pack(
     rows = sum(table.file.row_count for table in tables)
     if memory is None:
         memory = min(MEMORY_DEFAULT, available_memory() // 2)
-    if memory < (least := MEMORY_MIN + _BYTES_A_ROW * rows):
-        raise ConfigError(
-            f"memory={format_size(memory)} is too little to pack {rows:,} rows: give at least "
-            f"{least_text(least)}"
-        )
+    require_memory(memory, MEMORY_MIN + _BYTES_A_ROW * rows, f"to pack {rows:,} rows")
     told, packed = progress or (lambda *_: None), table_checksums(store, tables)
     folder = PackingFolder(store, target, settings, packed, overwrite)
     with folder, store.unchanged():

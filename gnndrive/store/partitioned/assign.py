@@ -23,12 +23,13 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.memory import require_memory
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import Progress
 from gnndrive.store.partitioned import ldg, metis, symmetric
 from gnndrive.store.partitioned.arrays import PART, map_part, remove, write_part, zeros
 from gnndrive.store.partitioned.format import PARTS_MAX, PartitionSettings
-from gnndrive.store.partitioned.symmetric import FIXED_BYTES, pointer_bytes, require
+from gnndrive.store.partitioned.symmetric import FIXED_BYTES, pointer_bytes
 from gnndrive.store.reader import Store
 
 NODES_A_PART = 8192
@@ -73,7 +74,7 @@ def assign(
         folder: an existing folder for `part.npy` and what is needed until it is complete; for one
             store and one `settings`, and one process at a time. With the method "file" `part.npy`
             is there already (`GivenParts.write`).
-        memory: bytes that may be used, see `symmetric.require`.
+        memory: bytes that may be used, see `require_memory`.
         report: called as report(phase, done, total).
 
     Returns:
@@ -114,7 +115,9 @@ def _check(store: Store, settings: PartitionSettings, memory: int) -> None:
     else:
         later = ldg.memory_of(nodes, settings.parts)
         least = pointer_bytes(store) + max(symmetric.memory_of(nodes), later)
-    require(memory, FIXED_BYTES + least, f"to partition {nodes:,} nodes with method={method!r}")
+    require_memory(
+        memory, FIXED_BYTES + least, f"to partition {nodes:,} nodes with method={method!r}"
+    )
 
 
 def _assign_by_edges(

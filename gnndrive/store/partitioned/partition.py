@@ -27,7 +27,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.write_errors import disk_full, free_bytes
-from gnndrive.common.memory import available_memory, format_size, least_text, parse_size
+from gnndrive.common.memory import available_memory, parse_size, require_memory
 from gnndrive.store.format import DATA_OFFSET, Progress
 from gnndrive.store.layout.arrays import LayoutArray, Maps, StoredIds, checksums
 from gnndrive.store.layout.folder import LayoutFolder
@@ -187,11 +187,7 @@ def _write(
     nodes, statics = store.num_nodes, round(settings.static * store.num_nodes)
     least = pointer_bytes(store) + _BYTES_A_STATIC_NODE * statics + MEMORY_MIN
     least += nodes * (_BYTES_A_NODE if nodes < 1 << 30 else 16)
-    if memory < least:
-        raise ConfigError(
-            f"memory={format_size(memory)} is too little to partition {nodes:,} nodes: "
-            f"give at least {least_text(least)}"
-        )
+    require_memory(memory, least, f"to partition {nodes:,} nodes")
     counts = nodes, store.num_edges, settings.parts, statics
     infos = array_infos(*counts, 0, store.info.arrays[TABLE])
     made = Unfinished(folder.path, store, infos, memory - pointer_bytes(store), report)

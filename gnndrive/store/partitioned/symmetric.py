@@ -30,7 +30,7 @@ from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.io.direct_file import PAGE_BYTES, whole_pages
 from gnndrive.common.io.direct_writer import WRITER_BYTES, DirectWriter
 from gnndrive.common.io.write_errors import disk_full, free_bytes
-from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.memory import require_memory
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import Ids
@@ -50,18 +50,6 @@ _SPARE_SHARE, _SPARE_BYTES = 4, 256 << 20
 def pointer_bytes(store: Store) -> int:
     """Bytes of the store's index pointers in memory."""
     return (store.num_nodes + 1) * (4 if store.num_edges < 1 << 32 else 8)
-
-
-def require(memory: int, least: int, what: str) -> None:
-    """Check that `memory` bytes suffice for `what`, which needs at least `least`.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    if memory < least:
-        raise ConfigError(
-            f"memory={format_size(memory)} is too little {what}: give at least {least_text(least)}"
-        )
 
 
 class SymmetricLists:
@@ -149,7 +137,7 @@ class _Making:
 
     def _require(self, longest: int) -> None:
         least = self._fixed + self.own + longest
-        require(self._memory, least, f"to partition {self._store.num_nodes:,} nodes")
+        require_memory(self._memory, least, f"to partition {self._store.num_nodes:,} nodes")
 
     def _each(self, call: Callable[[Any], int], tell: Callable[[int], object]) -> None:
         """Give all edges, in the order of their CSC positions, to a C function, which takes a
