@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import given_size
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.outcome import Outcome
@@ -77,7 +77,7 @@ def infer(
     own = Layers(model, layers)
     values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
     settings = RunSettings(
-        memory=None if memory is None else parse_size(memory, "memory"),
+        memory=given_size(memory, "memory"),
         device=_checked_device(device),
         features=features,
         values={argument: each for argument, each in values.items() if each is not None},

@@ -19,7 +19,7 @@ from torch_geometric.data.lightning import LightningNodeData as PyGNodeData
 from torch_geometric.data.lightning.datamodule import LightningDataModule
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import given_size, parse_size
 from gnndrive.host.connect import connected_if_named
 from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_old_names, refuse_own
 from gnndrive.loader.assembly import Assembly
@@ -248,7 +248,7 @@ def _none_left(assembly: Assembly, done: int, seed: int | None, epoch: int) -> b
 def _divide(name: str, total: Any, for_val: Any) -> tuple[int | None, int | None]:
     """Bytes for training and for validation, which run side by side: of `total`, the argument of
     that name, and validation's in `eval_loader_kwargs`; None: not given."""
-    val = None if for_val is None else parse_size(for_val, name)
+    val = given_size(for_val, name)
     if total is None:
         return None, val
     whole = parse_size(total, name)

@@ -28,7 +28,7 @@ from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import plan_section, run_envelope
 from gnndrive.cli.report.text import aligned, json_text
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.memory import format_size, given_size, parse_size
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
 from gnndrive.loader.store_loader import plan_for_ranks
@@ -185,8 +185,8 @@ def _of_numbers(
         batch_size=options.batch_size,
         batch_nodes=given.get("--batch-nodes"),
         seeds=given.get("--seeds"),
-        memory=_bytes(options.memory, "--memory"),
-        buffer=_bytes(options.buffer, "--buffer"),
+        memory=given_size(options.memory, "--memory"),
+        buffer=given_size(options.buffer, "--buffer"),
         samplers=SAMPLERS if tuned.samplers == "auto" else int(tuned.samplers),
         topologies=(tuned.topology,) if asked else parts.topologies,
         topology_asked=asked,
@@ -210,10 +210,6 @@ def _planned(planner: Planner, run: Run, store_bytes: int) -> _Planned:
     if run.cluster.hosts > 1:
         lines += host_lines(plan, found, run)
     return _Planned(plan, lines)
-
-
-def _bytes(size: str | int | None, name: str) -> int | None:
-    return None if size is None else parse_size(size, name)
 
 
 # ---- counts and rates as people write them: "1.62G" edges, a net of "10Gbit"

@@ -28,7 +28,7 @@ from gnndrive.cli.commands.loading import (
 from gnndrive.cli.commands.options import SAMPLING
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
-from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.memory import format_size, given_size
 from gnndrive.loader.arguments import TUNING, Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
@@ -89,8 +89,7 @@ class Comparison:
     @property
     def memory(self) -> int | None:
         """Bytes for a whole process; None: it was not said."""
-        given = self.options.memory
-        return None if given is None else parse_size(given, "--memory")
+        return given_size(self.options.memory, "--memory")
 
 
 @dataclass(frozen=True, slots=True)
