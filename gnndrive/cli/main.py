@@ -225,8 +225,8 @@ BENCHES = (["bench", "headroom"], ["bench", "strategies"])
 
 
 OLD_COMMANDS = {
-    "unpack": "a pack is a folder: rm -r removes it, gnndrive pack --overwrite replaces it, and "
-    "gnndrive clean removes what killed packers left",
+    "unpack": "a pack is a folder: rm -r removes it, the same gnndrive pack with --overwrite "
+    "replaces it, and gnndrive clean removes what killed packers left",
 }
 
 
