@@ -21,9 +21,9 @@ from gnndrive.cli.checkpoints import read_tensors
 from gnndrive.cli.commands.options import (
     Device,
     Engine,
-    Memory,
     Out,
     Overwrite,
+    OwnMemory,
     StorePath,
     Threads,
 )
@@ -53,7 +53,7 @@ def infer_command(
     ] = None,
     name: Annotated[str, typer.Option(help="The attribute to add to the store.")] = "h",
     out: Out = None,
-    memory: Memory = None,
+    memory: OwnMemory = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Nodes computed at once.")] = None,
     device: Device = None,
     features: Annotated[str, typer.Option(help="The attribute that the first layer gets.")] = "x",
