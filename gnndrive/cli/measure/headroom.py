@@ -35,10 +35,9 @@ SAMPLES_SHARE = 0.25  # of the available memory, for the samples that are kept
 BATCHES_SHARE = 0.125  # likewise, for whole batches
 BATCHES_KEPT = 3
 WARM_UP_MIN, WARM_UP_MAX = 2, 32
-WAITS = ("wait_s", "wait_disk_s", "wait_sampling_s", "wait_gather_s", "wait_slots_s")
 COUNTED = (
-    "batches", "rows_hit", "rows_waited", "rows_loaded", "requests", "bytes_read",
-    "topology_requests", "topology_bytes_read", *WAITS,
+    "rows_hit", "rows_waited", "rows_loaded", "requests", "bytes_read",
+    "topology_requests", "topology_bytes_read", "wait_slots_s",
 )  # fmt: skip
 
 Free = Literal["nothing", "sampler", "disk", "loader", "step", "buffer"]
