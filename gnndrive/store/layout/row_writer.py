@@ -3,7 +3,7 @@
 A slice starts and ends at any byte. Its whole pages are written with O_DIRECT, the fragments of a
 page at its two ends through the page cache: buffered writes take 20 times the processor time for
 each byte, and dirty pages count in a cgroup. The caller's thread gathers into one buffer while
-threads of the writer write the others. Every write may be repeated.
+threads of the writer write the others.
 
 When not to use it: for a file that is written in order from its beginning (`DirectWriter`).
 """
@@ -80,10 +80,8 @@ class _File:
 class RowWriter:
     """See the module. A context manager; after an error it can only be closed.
 
-    Args:
-        folder: the layout's folder, for syncs and errors; all files are on its file system.
-        row_bytes: bytes of one row.
-        dirty_bytes_max: how many bytes may wait in the page cache to be written to the disk.
+    All files are on the file system of `folder`; at most `dirty_bytes_max` bytes wait in the page
+    cache to be written to the disk.
     """
 
     def __init__(self, folder: Path, row_bytes: int, dirty_bytes_max: int) -> None:
@@ -105,17 +103,10 @@ class RowWriter:
         self._close_files(drop=False)
 
     def write(self, part: Part, path: Path, offset: int, ids: Ids, position: int) -> int:
-        """Gather rows of a part, and have them written; see `fill` for its errors.
+        """Gather the rows `ids` of a part, have them written, and return their checksum.
 
-        Args:
-            part: the part; it must stay valid until this returns.
-            path: the file, at its full size.
-            offset: where the first row starts in the file, in bytes.
-            ids: numbers of the rows, in the order of the file; [n].
-            position: the position of the first row in the file's array, for the checksum.
-
-        Returns:
-            The rows' checksum.
+        `path` is at its full size; the first row starts at byte `offset` of it, and at `position`
+        of its array.
         """
         total, width = 0, self._row_bytes
 
@@ -128,11 +119,7 @@ class RowWriter:
 
     def fill(self, path: Path, offset: int, rows: int, fill: Fill) -> None:
         """Have `rows` consecutive rows written that `fill` makes; arguments as for `write`.
-
-        Raises:
-            StoreError: this or an earlier write failed.
-            ConfigError: too many files are open, or threads started.
-        """
+        StoreError: this or an earlier write failed."""
         done, width = 0, self._row_bytes
         if self._dirty >= self._dirty_max:
             self.sync()
@@ -164,17 +151,15 @@ class RowWriter:
         self._close_files(drop=True)
 
     def _open(self, path: Path) -> _File:
-        file = self._files.get(path)
-        if file is not None:
-            return file
-        if len(self._files) >= _FILES_MAX:
-            self._settle()
-            self._close_files(drop=False)
-        try:
-            file = self._files[path] = _File(path)
-        except OSError as error:
-            raise write_failure(path, error) from error
-        return file
+        if path not in self._files:
+            if len(self._files) >= _FILES_MAX:
+                self._settle()
+                self._close_files(drop=False)
+            try:
+                self._files[path] = _File(path)
+            except OSError as error:
+                raise write_failure(path, error) from error
+        return self._files[path]
 
     def _close_files(self, drop: bool) -> None:
         while self._files:

@@ -26,17 +26,11 @@ Ids = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive rows of a table in memory.
+    """Consecutive rows of a table in memory."""
 
-    Attributes:
-        first: the number of the first row in the table.
-        count: how many rows there are.
-        rows: their bytes, uint8 [count * row_bytes].
-    """
-
-    first: int
+    first: int  # the number of the first row in the table
     count: int
-    rows: Bytes
+    rows: Bytes  # [count * row_bytes]
 
 
 class TableParts:
@@ -51,10 +45,8 @@ class TableParts:
         ]
 
     def parts(self, first: int, last: int) -> Generator[Part, None, None]:
-        """Yield the rows [first, last) in order; close the iterator if you leave it early.
-
-        A part is valid until the next one is asked for.
-        """
+        """Yield the rows [first, last) in order; close the iterator if you leave it early. A part
+        is valid until the next one is asked for."""
         if first >= last:
             return
         with DirectReader(self.table.path) as reader:
@@ -85,16 +77,11 @@ class TableParts:
 def gather(
     part: Part, row_bytes: int, ids: Ids, position: int | Int64Array, out: Bytes | None = None
 ) -> int:
-    """Copy rows out of a part, and return their checksum.
+    """Copy the rows `ids`, all in the part, in this order, and return their checksum.
 
     Args:
-        part, row_bytes: where the rows are.
-        ids: numbers of rows of the table, all in the part, in the order of the output; [n].
         position: of the first row in the output's array, or of each row, int64 [n].
         out: where the rows go, at least n * row_bytes long; None: only the checksum is computed.
-
-    Raises:
-        OSError: an id is not in the part.
     """
     ids = np.ascontiguousarray(ids)
     first, positions = (position, None) if isinstance(position, int) else (0, position)

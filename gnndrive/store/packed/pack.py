@@ -65,6 +65,10 @@ from gnndrive.store.reader import Store
 HotSlots = Callable[[Recorded], Mapping[str, int]]
 """Takes what was recorded; returns how many rows of each table memory will hold."""
 
+LESS = (
+    "pack fewer batches or epochs, allow less with --disk, or choose a folder on another disk with "
+    "--out"
+)
 MEMORY_DEFAULT = 1 << 30
 _BYTES_A_ROW = 12  # of a table: its uses, its place, and what counts rows by segment size
 _MARGIN_BYTES = 2 << 20  # for folders and the file system's metadata
@@ -342,7 +346,7 @@ class _Packing:
                 table.file, outputs, self._root, table.name.replace("/", ":"), self._memory,
                 self._store.info.arrays[table.name].sha256,
             )  # fmt: skip
-        reserve(self._root, packings, max(each.spool_bytes for each in packings.values()))
+        reserve(self._root, packings, max(each.spool_bytes for each in packings.values()), LESS)
         rows, sums = {}, {}
         for table, (info, packing) in zip(self._tables, packings.items(), strict=True):
             sums[info.name] = f"sum64:{sum(packing.run(self._progress)) % SUM_MODULUS:016x}"

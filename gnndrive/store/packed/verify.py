@@ -117,9 +117,8 @@ class _Check:
         places, name = self._places[table.name], rows_name(table.name)
         outputs = list(outputs_of(self._root, samples, table, places, self._info.segment))
         found = verify_rows(
-            table.file, outputs, self._root, MEMORY,
-            partial(progress, f"rows {table.name}"),
-        )  # fmt: skip
+            table.file, outputs, self._root, MEMORY, partial(progress, f"rows {table.name}"), MEND
+        )
         if f"sum64:{found:016x}" != self._info.arrays[name].checksum:
             raise _damaged(self._root, f"{name}.npy has another checksum than pack.json says")
 

@@ -277,9 +277,9 @@ def test_the_least_memory_is_named_and_works():
 def test_outputs_that_cannot_be_are_refused(tmp_path):
     (table, _), file = make_table(tmp_path, "t", 4, 100), tmp_path / "f.npy"
     for outputs, said in (
-        ([(0, [0, 100])], "record the batches again"),
-        ([(0, [-1, 3])], "record the batches again"),
-        ([(0, [3, 2**40])], "record the batches again"),
+        ([(0, [0, 100])], "make it again"),
+        ([(0, [-1, 3])], "make it again"),
+        ([(0, [3, 2**40])], "make it again"),
         ([(0, [0, 1]), (4, range(5))], "overlaps"),
         ([(0, [0, 1]), (9, range(5))], "overlaps"),
         ([(0, [0, 1]), (-4, range(5))], "overlaps"),
