@@ -9,7 +9,6 @@ import mmap
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,12 @@ from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus, OpenedFolder
 from gnndrive.store.format import DATA_OFFSET, STORE_JSON, ArrayInfo, StoreInfo, torch_dtype
+from gnndrive.store.layout.arrays import table_file
 from gnndrive.store.loading import load_checked, open_checked, read_info
 from gnndrive.store.types import array_name
 
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
 _KEPT_BYTES_MAX = 64 << 20  # what is made of the store and larger is made again at each use
-
-
-def _is_same(path: Path, info: StoreInfo) -> bool:
-    """Whether a folder holds the same store again, such as a copy."""
-    return read_info(path) == info.own
 
 
 class MappedArrays:
@@ -49,27 +44,23 @@ class MappedArrays:
     info: StoreInfo
     overlay: Overlay
 
-    def __init__(
-        self,
-        path: Path,
-        info: StoreInfo,
-        status: FileStatus,
-    ) -> None:
+    def __init__(self, path: Path, info: StoreInfo, status: FileStatus) -> None:
         # `Store` refuses to set these by assignment, because attributes of a graph are set so.
         self.__dict__.update(path=path, info=info, overlay=Overlay())
-        self._folder = OpenedFolder(
-            path / STORE_JSON, partial(_is_same, path, info),
+        changed = (
             f"{path} was overwritten or removed since it was opened: open it again with "
-            "gnndrive.open, and make a new loader", status,
-        )  # fmt: skip
+            "gnndrive.open, and make a new loader"
+        )
+        self._folder = OpenedFolder(
+            path / STORE_JSON, lambda: read_info(path) == info.own, changed, status
+        )
         self._index_pointers: dict[EdgeKey, IndexPointers] = {}
         self._reading = ForkLock()
         self._maps: dict[str, np.memmap[Any, Any]] = {}  # by file
         self._kept: dict[str, torch.Tensor] = {}  # by file, or by what was made
 
     def check_unchanged(self) -> None:
-        """Check that the folder still holds the store that was opened. Attributes that are added
-        leave store.json as it is.
+        """Check that the folder still holds the store that was opened, or a copy of it.
 
         Raises:
             StoreError: the store was overwritten or removed.
@@ -102,15 +93,7 @@ class MappedArrays:
         Raises:
             ConfigError: there is no such array.
         """
-        info = self._find(name)
-        return TableFile(
-            path=str(self.path / info.file),
-            data_offset=DATA_OFFSET,
-            row_count=info.shape[0],
-            row_bytes=info.row_bytes,
-            dtype=info.dtype,
-            row_shape=info.shape[1:],
-        )
+        return table_file(self.path, self._find(name))
 
     def array(self, name: str) -> np.memmap[Any, Any]:
         """An array mapped read-only, by its name as for `table`; bfloat16 comes as uint16.
@@ -148,8 +131,7 @@ class MappedArrays:
             # Private and writable, because torch has no read-only tensors; no memory is reserved,
             # because an array may be larger than memory.
             flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
-            whole, protection = info.nbytes, mmap.PROT_READ | mmap.PROT_WRITE
-            mapped = mmap.mmap(file.fileno(), whole, flags, protection)
+            mapped = mmap.mmap(file.fileno(), info.nbytes, flags)
         if random:
             mapped.madvise(mmap.MADV_RANDOM)
         dtype = torch_dtype(info.dtype)
@@ -175,13 +157,8 @@ class MappedArrays:
         return found
 
     def in_memory(self, name: str) -> npt.NDArray[Any]:
-        """Read a split, by its full name, "splits/train", into memory and check it.
-
-        Raises:
-            ConfigError: there is no such array.
-            StoreError: the array cannot be read, a value is not allowed, or the store was
-                overwritten since it was opened.
-        """
+        """Read a split, by its full name, "splits/train", into memory and check it; errors as for
+        `array`."""
         with self.unchanged():
             return load_checked(self.path, self._find(name), self.info.types)
 
@@ -196,11 +173,8 @@ class MappedArrays:
         return found
 
     def read_pointers(self, type: EdgeKey, empty: Allocate = np.empty) -> IndexPointers:
-        """Read the index pointers of an edge type into memory from `empty`, and check them.
-
-        Raises:
-            StoreError: see `StoredEdges.index_pointers`.
-        """
+        """Read the index pointers of an edge type into memory from `empty`, and check them; errors
+        as for `StoredEdges.index_pointers`."""
         info = self.info.arrays[array_name("graph", type, "indptr")]
         with self.unchanged():
             pointers: IndexPointers = load_checked(

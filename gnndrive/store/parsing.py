@@ -30,8 +30,7 @@ _DAMAGED = "the store is damaged: copy it again from where it came, or import it
 
 
 def parse(content: bytes, where: str) -> StoreInfo:
-    """Parse the bytes of store.json, which may come from a stranger; `where` is its path, for
-    errors.
+    """Parse the bytes of store.json; `where` is its path, for errors.
 
     Raises:
         StoreError: it is invalid, of another version of the format, or contradicts itself.
@@ -45,22 +44,27 @@ def parse(content: bytes, where: str) -> StoreInfo:
             f"{where} has format version {version} and this gnndrive reads {HOMOGENEOUS} and "
             f"{HETEROGENEOUS}: install the gnndrive that made the store, or import it again"
         )
-    types = _parse_types(top) if version == HETEROGENEOUS else _parse_counts(top)
+    if version == HETEROGENEOUS:
+        types = _parse_types(top)
+    else:
+        types = Types({None: _parse_nodes(top)}, {None: top.whole("num_edges")})
     arrays = {
         name: _parse_array(name, record, types) for name, record in top.each("arrays", dict).items()
     }
-    info = StoreInfo(types, top.text("made_by"), arrays, _parse_values(top, types))
-    _check_counts(info, where)
-    return info
+    for name in missing_arrays(arrays, types):
+        raise StoreError(f"{where}: 'arrays' has no {name}; {_DAMAGED}")
+    for name, array in arrays.items():
+        if not fits(array, types):
+            raise StoreError(
+                f"{where}: {name} is {array.dtype} {list(array.shape)}, which does not fit "
+                f"{types.num_nodes} nodes and {types.num_edges} edges; {_DAMAGED}"
+            )
+    return StoreInfo(types, top.text("made_by"), arrays, _parse_values(top, types))
 
 
 def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict[str, ArrayInfo]:
-    """Parse the record of arrays that were added to a store (added.py): the arrays by name.
-
-    Args:
-        content, where: its bytes, which may come from a stranger, and its path, for errors.
-        own: what the store's store.json says.
-        folder: the only folder, relative to the store's, below which the arrays' folder may be.
+    """Parse the record of arrays that were added to a store (added.py): the arrays by name. `own`
+    is what store.json says; `folder`, relative to the store's, has the folders of the arrays.
 
     Raises:
         StoreError: it is invalid, or belongs to another store.
@@ -81,10 +85,6 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
             raise record.error("is no new attribute with one row for each node")
         arrays[name] = array
     return arrays
-
-
-def _parse_counts(top: Record) -> Types:
-    return Types({None: _parse_nodes(top)}, {None: top.whole("num_edges")})
 
 
 def _parse_types(top: Record) -> Types:
@@ -134,36 +134,32 @@ def _parse_nodes(record: Record) -> NodeType:
     return nodes
 
 
-def _parse_array(name: str, record: Record, types: Types) -> ArrayInfo:
+def parse_kind(record: Record) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of an array."""
+    dtype, shape = record.text("dtype"), record.value("shape", list)
     try:
-        types.place(name)
-        dtype = record.text("dtype")
         storage_dtype(dtype)  # not np.dtype, which accepts far more names
     except ConfigError as error:
         raise record.error(f"is refused: {error}") from None
-    shape = record.value("shape", list)
     if not 1 <= len(shape) <= 8 or any(type(size) is not int or size < 0 for size in shape):
         raise record.error("has a 'shape' that is not a list of 1 to 8 sizes")
     if math.prod(max(size, 1) for size in shape) >= COUNT_MAX:
         raise record.error("has a 'shape' that is too large")
+    return dtype, tuple(shape)
+
+
+def _parse_array(name: str, record: Record, types: Types) -> ArrayInfo:
+    try:
+        types.place(name)
+    except ConfigError as error:
+        raise record.error(f"is refused: {error}") from None
+    dtype, shape = parse_kind(record)
     sha256 = record.text("sha256")
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         raise record.error("has a 'sha256' that is not 64 hexadecimal digits")
-    info = ArrayInfo(name, dtype, tuple(shape), sha256)
+    info = ArrayInfo(name, dtype, shape, sha256)
     if record.whole("bytes") != info.nbytes:
         raise record.error(
             f"has 'bytes' {record.whole('bytes')}, but by its shape there are {info.nbytes}"
         )
     return info
-
-
-def _check_counts(info: StoreInfo, where: str) -> None:
-    """Check the arrays' shapes and dtypes against the numbers of nodes and edges."""
-    for name in missing_arrays(info.arrays, info.types):
-        raise StoreError(f"{where}: 'arrays' has no {name}; {_DAMAGED}")
-    for name, array in info.arrays.items():
-        if not fits(array, info.types):
-            raise StoreError(
-                f"{where}: {name} is {array.dtype} {list(array.shape)}, which does not fit "
-                f"{info.types.num_nodes} nodes and {info.types.num_edges} edges; {_DAMAGED}"
-            )

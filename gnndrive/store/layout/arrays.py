@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.checked_json import COUNT_MAX, Record
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.checked_json import Record
+from gnndrive.common.errors import StoreError
 from gnndrive.common.io.direct_file import Bytes, hash_file
 from gnndrive.common.io.small_files import write_whole
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import refusal
 from gnndrive.common.records import TableFile
 from gnndrive.store.files import open_plain, read_plain
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
+from gnndrive.store.parsing import parse_kind
 
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
 _NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
@@ -39,7 +40,7 @@ class LayoutArray:
         dtype: element type: a numpy name or "bfloat16".
         shape: the array's shape, rows first; at least one dimension.
         checksum: "sha256:" and 64 digits, of the whole file; or "sum64:" and 16 digits, the sum of
-            the rows that the packer adds up while it gathers them.
+            its rows' checksums, which are added up while they are written.
     """
 
     name: str
@@ -70,27 +71,17 @@ class LayoutArray:
 def parse_arrays(top: Record, groups: Sequence[str]) -> dict[str, LayoutArray]:
     """The arrays that a layout's json lists, which may come from a stranger; the first part of each
     name is one of `groups`."""
-    listed = top.each("arrays", dict)
-    return {name: _parse_array(name, record, groups) for name, record in listed.items()}
-
-
-def _parse_array(name: str, record: Record, groups: Sequence[str]) -> LayoutArray:
-    parts = name.split("/")
-    if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in groups:
-        raise record.error(f"is none of {', '.join(groups)}")
-    dtype, shape = record.text("dtype"), record.value("shape", list)
-    try:
-        storage_dtype(dtype)
-    except ConfigError as error:
-        raise record.error(f"is refused: {error}") from None
-    if not 1 <= len(shape) <= 8 or any(type(size) is not int or size < 0 for size in shape):
-        raise record.error("has a 'shape' that is not a list of 1 to 8 sizes")
-    if math.prod(max(size, 1) for size in shape) >= COUNT_MAX:
-        raise record.error("has a 'shape' that is too large")
-    checksum = record.text("checksum")
-    if not _CHECKSUM.fullmatch(checksum):
-        raise record.error("has a 'checksum' that is none")
-    return LayoutArray(name, dtype, tuple(shape), checksum)
+    found: dict[str, LayoutArray] = {}
+    for name, record in top.each("arrays", dict).items():
+        parts = name.split("/")
+        if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in groups:
+            raise record.error(f"is none of {', '.join(groups)}")
+        dtype, shape = parse_kind(record)
+        checksum = record.text("checksum")
+        if not _CHECKSUM.fullmatch(checksum):
+            raise record.error("has a 'checksum' that is none")
+        found[name] = LayoutArray(name, dtype, shape, checksum)
+    return found
 
 
 def checksums(
@@ -100,10 +91,10 @@ def checksums(
     progress: Callable[[int, int], object],
     each: Callable[[str, int, Bytes], object] | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name of each array and the SHA-256 of its file, as the json has it.
+    """Yield the name of each array in the folder `root` and the SHA-256 of its file, as the json
+    has it.
 
     Args:
-        root, arrays: the folder, and arrays in it.
         mend: what to do if a file is damaged, for errors.
         progress: called as progress(bytes done, bytes in all).
         each: called as each(array's name, offset, content) with the stretches of the files, in
@@ -145,12 +136,7 @@ def write_small(root: Path, name: str, array: npt.NDArray[Any]) -> None:
 
 
 def read_bytes(root: Path, file: str, nbytes: int, mend: str) -> bytes:
-    """At most the first `nbytes` of a file, perhaps a stranger's.
-
-    Raises:
-        StoreError: it is missing, no plain file, or cannot be read.
-        ConfigError: too many files are open.
-    """
+    """`read_plain`, whose errors are all StoreError, or ConfigError: too many files are open."""
     try:
         return read_plain(root, file, nbytes, mend)
     except OSError as error:
@@ -167,42 +153,23 @@ class Maps:
     """Memory maps of the files that were used last; nothing grows with the number of files."""
 
     def __init__(self) -> None:
-        self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
+        self._map = lru_cache(_OPEN_MAX)(partial(map_array, dtype="uint8"))
 
     def data(self, path: Path) -> npt.NDArray[np.uint8]:
         """The bytes of a store's .npy file without the header; see `map_array`."""
-        found = self._maps.pop(path, None)
-        if found is None:
-            found = map_array(path, "uint8")
-        self._maps[path] = found
-        if len(self._maps) > _OPEN_MAX:
-            del self._maps[next(iter(self._maps))]
-        return found
+        return self._map(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredIds:
-    """Numbers in a file, which is mapped while they are looked at: `np.asarray` maps it.
-
-    Attributes:
-        maps: maps the file.
-        path: the file.
-        start: the first byte, counted from the end of the header.
-        count: how many numbers there are.
-        dtype: int32 or int64.
-    """
+    """`count` numbers, int32 or int64, in a file, which is mapped while they are looked at:
+    `np.asarray` maps it. `start` is the first byte, counted from the end of the header."""
 
     maps: Maps
     path: Path
     start: int
     count: int
     dtype: np.dtype[Any]
-    ndim = 1
-
-    @property
-    def shape(self) -> tuple[int]:
-        """How many there are."""
-        return (self.count,)
 
     def __len__(self) -> int:
         return self.count
@@ -217,22 +184,17 @@ class StoredIds:
         end = self.start + self.count * self.dtype.itemsize
         found = self.maps.data(self.path)[self.start : end]
         if found.nbytes != end - self.start:
-            raise StoreError(f"{self.path} became shorter: remove the folder, and pack again")
+            raise StoreError(f"{self.path} became shorter: remove the folder, and make it again")
         return np.asarray(found.view(self.dtype), dtype)
 
 
 def map_array(path: Path, dtype: str) -> Ids:
-    """The numbers in an .npy file in the form of a store's, memory-mapped; [n].
-
-    Raises:
-        StoreError: the file cannot be opened.
-        ConfigError: too many files are open.
-    """
+    """The numbers in an .npy file in the form of a store's, memory-mapped; [n]."""
     try:
         if path.stat().st_size <= DATA_OFFSET:
             return np.empty(0, dtype)
         return np.asarray(np.memmap(path, dtype, "r", DATA_OFFSET))
     except OSError as error:
         raise refusal(error.errno or 0) or StoreError(
-            f"{path} cannot be opened ({error.strerror}): remove the folder, and pack again"
+            f"{path} cannot be opened ({error.strerror}): remove the folder, and make it again"
         ) from error
