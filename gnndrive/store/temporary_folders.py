@@ -2,8 +2,7 @@
 
 A store is written into a hidden folder beside its path, and DuckDB sorts in another. A process that
 is killed leaves them behind, as large as the store. `TemporaryFolder` keeps a file in its folder
-locked while its process lives, so the folders that no process holds can be found and removed:
-`leftovers` finds them, `clear` removes those of one store before it is written again.
+locked while its process lives, so the folders that no process holds can be found and removed.
 
 A name is `.NAME.8 HEX DIGITS.KIND`, beside NAME. The kinds:
 
@@ -24,7 +23,6 @@ import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from gnndrive.common.file_lock import has_no_locks, remove_if_free, try_lock
 from gnndrive.common.io.small_files import fsync_folder
@@ -55,9 +53,12 @@ class TemporaryFolder:
             except (BlockingIOError, FileNotFoundError):  # `leftovers` was faster
                 continue
             except OSError as error:
-                if not has_no_locks(error):  # else nothing is ever removed there
-                    self._give_up(error)
-                self._lock = None
+                if not has_no_locks(error):  # without a lock, another process could remove it later
+                    with contextlib.suppress(OSError):
+                        (self.path / LOCK).unlink(missing_ok=True)
+                        self.path.rmdir()
+                    raise refusal(error.errno or 0) or error from None
+                self._lock = None  # where there are no locks, nothing is ever removed
             return
 
     def __enter__(self) -> Path:
@@ -65,13 +66,6 @@ class TemporaryFolder:
 
     def __exit__(self, *raised: object) -> None:
         self.remove()
-
-    def _give_up(self, error: OSError) -> NoReturn:
-        """Remove the folder, which is not locked, so that another process could remove it later."""
-        with contextlib.suppress(OSError):
-            (self.path / LOCK).unlink(missing_ok=True)
-            self.path.rmdir()
-        raise refusal(error.errno or 0) or error
 
     def moved(self, path: Path) -> None:
         """Forget the folder, which is at `path` now, finished: remove its lock."""
@@ -94,8 +88,7 @@ class TemporaryFolder:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A temporary folder that no process holds, made beside `target`; it has files of `nbytes`
-    bytes."""
+    """A temporary folder that no process holds, made beside `target`."""
 
     path: Path
     target: Path
@@ -116,10 +109,8 @@ class Leftover:
     def clean(self, anew: bool = False) -> bool:
         """Remove the folder or move it to `target`; returns whether it is gone.
 
-        A folder that a process has taken meanwhile, or that cannot be removed, stays.
-
-        Args:
-            anew: remove also a whole new store, because it is about to be written again.
+        A folder that a process has taken meanwhile, or that cannot be removed, stays. With `anew`,
+        a whole new store is removed too, because it is about to be written again.
         """
         lock = None
         try:
@@ -130,8 +121,7 @@ class Leftover:
                 if self.target.is_dir():
                     remove(self.target)
                 os.rename(self.path, self.target)
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.target / LOCK)
+                (self.target / LOCK).unlink(missing_ok=True)
                 fsync_folder(self.target.parent)
             elif remedy == "remove":
                 if self.kind == "new" and _is_whole(self.target):
@@ -154,11 +144,8 @@ def lock_of(target: Path) -> Path:
 
 def leftovers(folder: Path, name: str | None = None) -> list[Leftover]:
     """The temporary folders in `folder`, of the store `name` (None: of all), that no process holds
-    and that are of no use where they are, in the order to clean them.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    and that are of no use where they are, in the order to clean them; OSError: `folder` cannot be
+    read."""
     found = []
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         match = _NAME.fullmatch(entry.name)
@@ -176,21 +163,22 @@ def leftovers(folder: Path, name: str | None = None) -> list[Leftover]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of ours. If this is interrupted, a file REPLACED tells that the rest of it is
-    no folder of the user.
-
-    Raises:
-        OSError: something in it cannot be removed.
-    """
+    """Remove a folder of ours; OSError: something in it cannot be removed. If this is interrupted,
+    a file REPLACED tells that the rest of it is no folder of the user."""
     (folder / REPLACED).touch()
     for entry in list(os.scandir(folder)):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        elif entry.name != REPLACED:
-            os.unlink(entry.path)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(folder / REPLACED)
+        if entry.name != REPLACED:
+            remove_entry(entry)
+    (folder / REPLACED).unlink(missing_ok=True)
     os.rmdir(folder)
+
+
+def remove_entry(entry: os.DirEntry[str]) -> None:
+    """Remove a file, or a folder with all that is in it."""
+    if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path)
+    else:
+        os.unlink(entry.path)
 
 
 def clear(target: Path) -> None:
@@ -206,8 +194,7 @@ def clear(target: Path) -> None:
 
 
 def _lock(folder: Path) -> int:
-    """Lock a temporary folder; returns a descriptor that holds the lock until it is closed. For the
-    errors see `try_lock`."""
+    """Lock a temporary folder; see `try_lock`."""
     return try_lock(folder / LOCK, 0o600)
 
 

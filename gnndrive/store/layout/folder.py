@@ -6,9 +6,6 @@ that comes after a killed one takes the folder over. A record in it says of whic
 folder of another store is emptied. `finish` writes the layout's json, fsyncs and renames: a layout
 exists whole or not at all. One that is replaced or removed is first renamed to `aside_of` its path.
 
-`unfinished_layouts` finds such folders, for lists of layouts and for cleaning up. A hidden folder
-is whole if the json is in it; if nothing is at the layout's path, `gnndrive clean` puts it there.
-
 When not to use it: for stores, which are written anew after a kill (temporary_folders.py).
 """
 
@@ -32,7 +29,7 @@ from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.layout.kind import Info, LayoutKind, LayoutSettings
 from gnndrive.store.reader import Store
-from gnndrive.store.temporary_folders import size_of
+from gnndrive.store.temporary_folders import remove_entry, size_of
 
 ASIDE = 12 * "0"  # stands for the digest
 
@@ -65,7 +62,6 @@ class LayoutFolder(Generic[Info]):
         self.finished: Info | None = None
 
     def _read(self) -> Info:
-        """Read the layout's json, and check that it is of the store."""
         return self.kind.read(self.path, self._store)
 
     def __enter__(self) -> Self:
@@ -75,8 +71,16 @@ class LayoutFolder(Generic[Info]):
                 self.target.parent.mkdir(exist_ok=True)
             self.path.mkdir(exist_ok=True)
             self._lock = try_lock(self.path / self.kind.lock)
-        except (BlockingIOError, FileNotFoundError) as error:
-            raise self._not_ours(error) from None
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is {self.kind.doing} {self.target} with the same settings: wait "
+                "until it ends"
+            ) from None
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{self.target.parent} is not there, or another process has just finished "
+                f"{self.target}: make the folder, or use what was made"
+            ) from None
         except OSError as error:
             if has_no_locks(error):
                 raise StoreError(
@@ -96,7 +100,9 @@ class LayoutFolder(Generic[Info]):
     def __exit__(self, *raised: object) -> None:
         if self._lock >= 0:
             if any(isinstance(each, ConfigError) for each in raised):
-                self._discard_if_nothing_is_made()
+                with contextlib.suppress(OSError):  # nothing was made, so nothing is kept
+                    if set(os.listdir(self.path)) <= {self.kind.lock, self.kind.record}:
+                        self.discard()
             os.close(self._lock)
             self._lock = -1
 
@@ -110,25 +116,13 @@ class LayoutFolder(Generic[Info]):
             )
 
     def _said_of_target(self) -> str:
-        """What the error says of a layout that is there."""
+        """What the error says more of a layout that is there."""
         return ""
 
     def _record(self) -> dict[str, Any]:
-        """What an unfinished layout must share with this one so that this maker goes on with it."""
         return {
             "version": self.kind.version, "store": self._store.identity, "settings": self._settings,
         }  # fmt: skip
-
-    def _not_ours(self, error: OSError) -> Exception:
-        if isinstance(error, BlockingIOError):
-            return ConfigError(
-                f"another process is {self.kind.doing} {self.target} with the same settings: wait "
-                "until it ends"
-            )
-        return ConfigError(
-            f"{self.target.parent} is not there, or another process has just finished "
-            f"{self.target}: make the folder, or use what was made"
-        )
 
     def _take_over(self) -> None:
         """Go on in a folder of the same store and settings; empty any other."""
@@ -144,10 +138,7 @@ class LayoutFolder(Generic[Info]):
             if entry.name == self.kind.lock or (self.resumed and not entry.name.endswith(PART)):
                 continue
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    os.unlink(entry.path)
+                remove_entry(entry)
             except OSError as error:
                 raise write_failure(Path(entry.path), error) from error
         if not self.resumed:
@@ -156,16 +147,10 @@ class LayoutFolder(Generic[Info]):
     def _whole(self) -> Info | None:
         """The layout, if an earlier maker has finished it, which may have removed its record."""
         try:
-            settings = json.loads((self.path / self.kind.json).read_bytes())["settings"]
-            found, mine = (json.dumps(each, sort_keys=True) for each in (settings, self._settings))
-            return self._read() if found == mine else None
-        except (OSError, StoreError, ValueError, TypeError, KeyError):
+            found = self._read()
+        except StoreError:
             return None
-
-    def _discard_if_nothing_is_made(self) -> None:
-        with contextlib.suppress(OSError):
-            if set(os.listdir(self.path)) <= {self.kind.lock, self.kind.record}:
-                self.discard()
+        return found if found.settings.as_dict() == self._settings else None
 
     def discard(self) -> None:
         """Remove the folder, because the same layout can never be finished."""
@@ -195,11 +180,8 @@ def remove_leftovers(path: Path, kind: LayoutKind[Any]) -> None:
     """Remove what only an unfinished layout has."""
     kept = {kind.json, kind.lock, *(f"{name}.npy" for name in kind.arrays)}
     for entry in list(os.scandir(path)):
-        if not entry.is_dir(follow_symlinks=False):
-            if entry.name not in kept:
-                os.unlink(entry.path)
-        elif entry.name not in kind.arrays:
-            shutil.rmtree(entry.path)
+        if entry.name not in (kind.arrays if entry.is_dir(follow_symlinks=False) else kept):
+            remove_entry(entry)
     fsync_folder(path)
 
 
@@ -236,10 +218,8 @@ def remove_layout(path: Path, kind: LayoutKind[Any]) -> None:
     for name in (kind.record, kind.json):
         (path / name).unlink(missing_ok=True)
     for entry in list(os.scandir(path)):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        elif entry.name != kind.lock:
-            os.unlink(entry.path)
+        if entry.name != kind.lock:
+            remove_entry(entry)
     shutil.rmtree(path)
 
 
@@ -248,8 +228,6 @@ class UnfinishedLayout:
     """The folder of an unfinished layout.
 
     Attributes:
-        kind: the kind of layout.
-        path: the folder.
         target: the folder that the layout will have.
         nbytes: the bytes of its files; those of rows are reserved before rows are written.
         in_use: whether a process makes it now, or that cannot be found out.
@@ -265,11 +243,9 @@ class UnfinishedLayout:
 
     def settings(self) -> LayoutSettings | None:
         """The settings that it is made with; None: they are not known."""
-        name = self.kind.record
         try:
-            content = read_plain(self.path, name, JSON_BYTES_MAX)
-            top = Record.parse(content, str(self.path / name), self.kind.mend)
-            return self.kind.settings(top.inner("settings"))
+            content = read_plain(self.path, self.kind.record, JSON_BYTES_MAX)
+            return self.kind.settings(Record.parse(content, "", "").inner("settings"))
         except (OSError, StoreError):
             return None
 

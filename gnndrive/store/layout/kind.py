@@ -12,7 +12,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -88,7 +87,6 @@ class FoundLayout(Generic[Info]):
     """A layout of a store, whole or damaged.
 
     Attributes:
-        path: its folder.
         info: the content of its json; None: it is damaged.
         problem: why it is damaged, and what to do; "" if it is not.
     """
@@ -146,31 +144,16 @@ class LayoutKind(ABC, Generic[Info]):
 
     @abstractmethod
     def info(self, top: Record, settings: Any, store: str) -> Info:
-        """The content of a json that may come from a stranger.
-
-        Args:
-            top: the json.
-            settings: as `settings` returns them.
-            store: the store's identity.
-
-        Raises:
-            StoreError: it is damaged or contradicts itself.
-        """
+        """The content of a json that may come from a stranger; StoreError: it contradicts itself.
+        `settings` are what `settings` returns, `store` is the store's identity."""
 
     @abstractmethod
     def settings(self, record: Record) -> LayoutSettings:
-        """The settings in a json, or in the record of an unfinished layout, perhaps a stranger's.
-
-        Raises:
-            StoreError: they are damaged.
-        """
+        """The settings in a json, or in the record of an unfinished layout, perhaps a stranger's;
+        StoreError: they are damaged."""
 
     def check_store(self, info: Info, root: Path, store: Store) -> None:
-        """Check that a layout is of this store, as it is now.
-
-        Raises:
-            StoreError: it is not.
-        """
+        """Check that a layout is of this store, as it is now; StoreError: it is not."""
         if info.store != store.identity:
             raise StoreError(f"{store.path} has changed since {root} was made: {self.mend}")
 
@@ -181,10 +164,7 @@ class LayoutKind(ABC, Generic[Info]):
 
     def parse(self, content: bytes, where: str) -> Info:
         """Parse the json, which may come from a stranger; `where` is its path, for errors.
-
-        Raises:
-            StoreError: it is invalid, of another version of the format, or contradicts itself.
-        """
+        StoreError: it is invalid, of another version of the format, or contradicts itself."""
         top = Record.parse(content, where, self.mend)
         if top.text("format") != self.format:
             raise StoreError(f"{where} does not belong to {self.called}: choose another folder")
@@ -222,12 +202,13 @@ class LayoutKind(ABC, Generic[Info]):
         return info
 
     def opened(self, path: Path, info: Info, changed: str) -> OpenedFolder:
-        """The folder of a layout whose json was read, and says `info`; a folder that was replaced
-        since then is noticed at the first check. `changed` is the error's message."""
-        return OpenedFolder(path / self.json, partial(self._says, path, info), changed)
+        """The folder of a layout whose json said `info` when it was read; a folder that was
+        replaced since then is noticed at the first check. `changed` is the error's message."""
 
-    def _says(self, path: Path, info: Info) -> bool:
-        return self.read(path) == info  # it has the checksums of all files
+        def is_same() -> bool:
+            return self.read(path) == info  # it has the checksums of all files
+
+        return OpenedFolder(path / self.json, is_same, changed)
 
     def of(self, store: Store) -> list[FoundLayout[Info]]:
         """The layouts in a store's folder, by name; unfinished ones are left out."""

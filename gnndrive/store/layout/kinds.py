@@ -15,8 +15,7 @@ from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
 
 Verify = Callable[[Path, Store, Progress], LayoutInfo]
-"""Takes a layout's folder, the store that it belongs to, and what is called as progress(what, done,
-total). Reads the whole layout and checks it against the store; raises StoreError if it is damaged
-or belongs to another store, and ReadError if a file cannot be read."""
+"""Takes a layout's folder, the store that it belongs to, and what is told the progress. Reads all
+of the layout; StoreError: it is damaged or of another store, ReadError: the disk failed."""
 
 KINDS: dict[LayoutKind[Any], Verify] = {PACKS: verify_pack, PARTITIONS: verify_partition}
