@@ -1,8 +1,7 @@
 """Split the edges of a store for link prediction, as PyG's RandomLinkSplit does in memory.
 
-`split` has `split_links`; `options` checks its arguments; `classes` says which edge is in which
-part; `parts` writes the parts with `graph` (CSC of some of the edges), `negatives` (pairs of nodes
-without an edge) and `labels`; `opened` has `open_links` and what it returns.
+`split` has `split_links`; `classes` says which edge is in which part; `parts` writes the parts;
+`opened` has `open_links` and what it returns.
 """
 
 from gnndrive.store.link_split.opened import LabelledEdges, LinkSplit, PartStore, open_links

@@ -4,7 +4,7 @@ Each pair of nodes has a number that looks random (`PairHash`). The edges with t
 are for tests, the next ones for validation, the next ones for supervision alone; the others are
 trained on and pass messages. So both directions of an undirected edge, an edge and its reverse in
 another edge type, and all copies of an edge are in one part, without a search for one another; and
-nothing is kept for each edge. `thresholds` finds the numbers that give parts of the right sizes, in
+nothing is kept for each edge. `smallest` finds the numbers that give parts of the right sizes, in
 two passes over the edges.
 """
 
@@ -36,10 +36,8 @@ def chunks(edges: StoredEdges) -> Iterator[Chunk]:
 class PairHash:
     """Numbers that look random, one for each pair of nodes; other seeds give other numbers.
 
-    Args:
-        undirected: whether (u, v) and (v, u) have the same.
-        reverse: give (u, v) the number that (v, u) has without it, for an edge type that holds the
-            reverses of another.
+    If `undirected`, (u, v) and (v, u) have the same. If `reverse`, (u, v) has the number that
+    (v, u) has without it, for an edge type that holds the reverses of another.
     """
 
     def __init__(self, seed: tuple[int, ...], undirected: bool, reverse: bool = False) -> None:
@@ -71,12 +69,8 @@ def _mixed(values: UInt64Array) -> UInt64Array:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Which edges are in which class.
-
-    Attributes:
-        hash: numbers the edges.
-        test, val, disjoint: edges with a number below these are in these classes, in this order.
-    """
+    """Which edges are in which class: those whose number in `hash` is below `test`, `val` or
+    `disjoint` are in these classes, in this order."""
 
     hash: PairHash
     test: int
@@ -98,9 +92,7 @@ def count_edges(edges: StoredEdges, hash: PairHash) -> int:
 
 
 def smallest(edges: StoredEdges, hash: PairHash, ranks: list[int]) -> list[int]:
-    """The numbers that the counted edges have at some places (`ranks`) of their ascending order,
-    each place from 0 and below the number of counted edges. So many edges as a place says have a
-    smaller number, or fewer if several have it."""
+    """The numbers of the counted edges at the places `ranks`, from 0, of their ascending order."""
     shift = np.uint64(64 - _BUCKET_BITS)
     counts = np.zeros(1 << _BUCKET_BITS, np.int64)
     for numbers in _counted_numbers(edges, hash):
@@ -108,9 +100,9 @@ def smallest(edges: StoredEdges, hash: PairHash, ranks: list[int]) -> list[int]:
     ends = np.cumsum(counts)
     buckets = [int(np.searchsorted(ends, rank, side="right")) for rank in ranks]
     wanted = np.unique(np.array(buckets, np.uint64))
-    found: list[UInt64Array] = []
-    for numbers in _counted_numbers(edges, hash):
-        found.append(numbers[np.isin(numbers >> shift, wanted)])
+    found = [
+        numbers[np.isin(numbers >> shift, wanted)] for numbers in _counted_numbers(edges, hash)
+    ]
     values = np.sort(np.concatenate(found))
     # `values` has the edges of the wanted buckets only; this many are before them in all others.
     skipped = [

@@ -50,11 +50,8 @@ class LabelledEdges(StoredEdges):
 
     def _makers(self) -> Mapping[str, Callable[[], Any]]:
         index, labels = self._labels
-        return {
-            **super()._makers(),
-            "edge_label_index": lambda: index,
-            "edge_label": lambda: labels,
-        }
+        more = {"edge_label_index": lambda: index, "edge_label": lambda: labels}
+        return {**super()._makers(), **more}
 
     def _stored_group(self, name: str) -> str:
         return "" if name in _LABELLED else super()._stored_group(name)
@@ -142,28 +139,25 @@ def open_links(path: str | os.PathLike[str]) -> LinkSplit:
     types = [tuple(type) if type else None for type in read_settings(root)["edge_types"]]
     known = open_store(root).info.types
     if not types or len(set(types)) < len(types) or not set(types) <= set(known.edges):
-        raise not_a_split(root)
+        raise _not_a_split(root)
     parts = []
     for part in PARTS:
         at = root / part if (root / part).is_dir() else root
         store = object.__new__(PartStore)
         store.__dict__.update(open_store(at).__dict__)
         if not _same_types(store.info.types, known):
-            raise not_a_split(root)
-        labels = {type: read_labels(root, labels_folder(part, type)) for type in types}
+            raise _not_a_split(root)
+        labels = {type: _read_labels(root, labels_folder(part, type)) for type in types}
         store.__dict__.update(_labels=labels, _root=root, _part=part)
         parts.append(store)
     return LinkSplit(*parts)
 
 
-def not_a_split(root: Path) -> StoreError:
-    """The error for a folder that `split_links` has not made, or that is damaged."""
+def _not_a_split(root: Path) -> StoreError:
     return StoreError(f"{root} is not a split of links: make one with gnndrive.split_links")
 
 
 def _same_types(one: Types, other: Types) -> bool:
-    """Whether two stores have the same nodes, and edges of the same types."""
-
     def counts(types: Types) -> dict[NodeKey, int]:
         return {type: each.num_nodes for type, each in types.nodes.items()}
 
@@ -176,29 +170,18 @@ def labels_folder(part: str, type: Any) -> Path:
 
 
 def read_settings(root: Path) -> dict[str, Any]:
-    """What links.json holds.
-
-    Raises:
-        StoreError: the folder is no split.
-    """
+    """What links.json holds; StoreError: the folder is no split."""
     try:
-        content = json.loads(read_plain(root, f"{LINKS}/{LINKS_JSON}", JSON_BYTES_MAX))
-        types = content["edge_types"]
-        if not isinstance(types, list) or not all(map(_is_edge_type, types)):
-            raise ValueError("edge types")
+        content: dict[str, Any] = json.loads(
+            read_plain(root, f"{LINKS}/{LINKS_JSON}", JSON_BYTES_MAX)
+        )
+        for type in content["edge_types"]:  # [] in a homogeneous store
+            names = isinstance(type, list) and all(isinstance(name, str) for name in type)
+            if not names or len(type) not in (0, 3):
+                raise ValueError(f"{type!r} is no edge type")
     except (OSError, StoreError, ValueError, TypeError, KeyError, RecursionError):
-        raise not_a_split(root) from None
-    found: dict[str, Any] = content
-    return found
-
-
-def _is_edge_type(value: Any) -> bool:
-    """Whether links.json may have this as an edge type; [] is that of a homogeneous store."""
-    return (
-        isinstance(value, list)
-        and len(value) in (0, 3)
-        and all(isinstance(name, str) for name in value)
-    )
+        raise _not_a_split(root) from None
+    return content
 
 
 def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
@@ -210,13 +193,9 @@ def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
     return found
 
 
-def read_labels(root: Path, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def _read_labels(root: Path, folder: Path) -> Labels:
     """Map the labelled edges of a part of the split `root`: edge_label_index, int64 [2, n], and
-    edge_label [n].
-
-    Raises:
-        StoreError: a file is missing or damaged.
-    """
+    edge_label [n]; StoreError: a file is missing or damaged."""
     found = []
     for name in (EDGES, LABELS):
         try:

@@ -49,11 +49,7 @@ Keep = Callable[[Int64Array, Int64Array], npt.NDArray[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a split depends on, beside the store; PyG's arguments of these names.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
+    """What a split depends on, beside the store: PyG's arguments of these names, checked."""
 
     num_val: int | float
     num_test: int | float
@@ -83,17 +79,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class TypeSplit:
-    """The split of an edge type.
-
-    Attributes:
-        counted: how many edges that get labels are in each class.
-        sizes: by edge type (this one, and that of its reverses), how many edges are in each class.
-        by_type: by edge type, which edges are in which class.
-    """
+    """The split of an edge type, and of that of its reverses."""
 
     type: EdgeKey
-    counted: Int64Array
-    sizes: Mapping[EdgeKey, Int64Array]
+    counted: Int64Array  # how many edges that get labels are in each class
+    sizes: Mapping[EdgeKey, Int64Array]  # how many edges of either type are in each class
     by_type: Mapping[EdgeKey, Thresholds]
 
     @property
@@ -155,18 +145,8 @@ def write_parts(
     overwrite: bool,
     tell: Callable[[int], None],
 ) -> None:
-    """Write all parts, whole or not at all.
-
-    Args:
-        splits: the split of each edge type.
-        settings: what links.json is to hold.
-        overwrite: whether to replace a store at `path`.
-        tell: called with the number of parts that are written.
-
-    Raises:
-        ConfigError: `path` exists.
-        StoreError: the disk is full, or writing failed.
-    """
+    """Write all parts, whole or not at all; errors as for `StoreWriter`. `settings` are what
+    links.json is to hold; `tell` is called with the number of parts that are written."""
     disjoint = any(split.counted[DISJOINT] for split in splits)
     with _writer(store, path, splits, "train", overwrite) as writer:
         _fill(writer, store, splits, "train", options.key)
@@ -202,7 +182,7 @@ def _fill(
 ) -> None:
     """Write the arrays of a part: its edges anew, all else as the store has it."""
     chosen = np.isin(np.arange(4), _GRAPHS[part])
-    written: set[str] = set()
+    folders: set[str] = set()  # of arrays that are not taken over
     for split in splits:
         for type, thresholds in split.by_type.items():
 
@@ -210,11 +190,9 @@ def _fill(
                 return chosen[of.classes(source, target)]
 
             _write_kept(writer, store, store.edges(type), keep, key)
-            for group in ("graph", "edges"):
-                leaves = store.info.leaves.get(array_name(group, type, ""), ())
-                written |= {array_name(group, type, leaf) for leaf in leaves}
+            folders |= {array_name("graph", type, ""), array_name("edges", type, "")}
     for name in store.info.arrays:
-        if name not in written:
+        if name.rpartition("/")[0] not in folders:
             writer.take(store, name)
     writer.values = store.info.values
 
@@ -377,11 +355,9 @@ def _write_attribute(
 
 
 class DerivedWriter(StoreWriter):
-    """A StoreWriter that takes arrays over from another store as they are.
-
-    The new store has hard links to their files, so they take no room, and removing or overwriting
-    either store leaves the other whole. Where links are not possible, they are copied.
-    """
+    """A StoreWriter that takes arrays over from another store as they are: by hard links to their
+    files, so they take no room, and removing or overwriting either store leaves the other whole.
+    Where links are not possible, they are copied."""
 
     @property
     def folder(self) -> Path:
@@ -389,12 +365,8 @@ class DerivedWriter(StoreWriter):
         return self._assert_open()
 
     def take(self, store: Store, name: str) -> None:
-        """Take over an array, by its full name, with its checksum.
-
-        Raises:
-            StoreError: the file cannot be linked or copied, or the store was overwritten since it
-                was opened.
-        """
+        """Take over an array, by its full name, with its checksum; StoreError: that failed, or the
+        store was overwritten since it was opened."""
         source = store.info.arrays[name]
         info = replace(source, folder="")
         file = self.folder / info.file
@@ -444,13 +416,10 @@ class LabelWriter:
     Args:
         folder: where to write, made if it is not there.
         whole: whether labels are whole numbers, int64; else they are float32, as in PyG.
-
-    Attributes:
-        count: edges written so far.
     """
 
     def __init__(self, folder: Path, whole: bool) -> None:
-        self.count, self._folder = 0, folder
+        self.count, self._folder = 0, folder  # edges written so far
         self._dtypes = {EDGES: "int64", LABELS: "int64" if whole else "float32"}
         self._files: dict[str, BinaryIO] = {}
 
@@ -509,7 +478,6 @@ def negatives(
     Args:
         edges: the edges of a type.
         counts: how many pairs to draw for each of several purposes.
-        random: the random numbers.
 
     Yields:
         Sources and targets, int64 [n] each, for each purpose; several times. Fewer than `counts` in
@@ -543,18 +511,13 @@ def _free(low: int, high: int, num_edges: int, sources: int, square: bool) -> in
 def _draw(
     chunk: Chunk, count: int, sources: int, square: bool, random: np.random.Generator
 ) -> Int64Array:
-    """Draw pairs that end in a chunk's nodes.
-
-    Returns:
-        (target - chunk.low) * sources + source of each, int64 [count] in random order; fewer if
-        there are not so many.
-    """
+    """Draw pairs that end in a chunk's nodes: (target - chunk.low) * sources + source of each,
+    int64 [count] in random order; fewer if there are not so many."""
     rows = chunk.high - chunk.low
     taken = (chunk.target - chunk.low) * sources + chunk.source
     if square:
-        taken = np.concatenate(
-            [taken, np.arange(rows) * sources + np.arange(chunk.low, chunk.high)]
-        )
+        loops = np.arange(rows) * sources + np.arange(chunk.low, chunk.high)
+        taken = np.concatenate([taken, loops])
     taken = distinct(taken)
     if rows * sources <= 8 * CHUNK:
         free = np.setdiff1d(np.arange(rows * sources), taken, assume_unique=True)

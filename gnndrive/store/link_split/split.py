@@ -77,38 +77,12 @@ def split_links(
         num_val, num_test, is_undirected, key, add_negative_train_samples, neg_sampling_ratio,
         disjoint_train_ratio, seed,
     )  # fmt: skip
-    types = checked_types(store, edge_types, rev_edge_types, is_undirected)
-    check_not_set(store, key)
-    check_memory(store, types, options, parse_size(memory, "memory"))
-    target = Path(os.path.realpath(_beside(store.path) if path is None else path))
-    _split(store, target, types, options, if_exists, progress)
-    parts = open_links(target)
-    for part in parts:
-        part.__dict__["overlay"] = store.overlay.copy()
-    return parts
-
-
-def _check_store(store: Any) -> None:
-    """Refuse what is no store: a path, or data in memory."""
-    if isinstance(store, str | os.PathLike):
-        path = os.fspath(store)
-        raise ConfigError(f"split_links takes an open store: give gnndrive.open({path!r})")
-    if not isinstance(store, Store):
-        raise ConfigError(
-            f"split_links takes a store, not a {type(store).__name__}; for data in memory there is "
-            "torch_geometric.transforms.RandomLinkSplit"
-        )
-
-
-def _split(
-    store: Store,
-    target: Path,
-    types: Mapping[EdgeKey, EdgeKey],
-    options: Options,
-    if_exists: IfExists,
-    progress: Progress | None,
-) -> None:
-    """Write the split, or leave what is there."""
+    types = _checked_types(store, edge_types, rev_edge_types, is_undirected)
+    _check_not_set(store, key)
+    _check_memory(store, types, options, parse_size(memory, "memory"))
+    if path is None:
+        path = store.path.with_name(f"{store.path.stem}-links{store.path.suffix}")
+    target = Path(os.path.realpath(path))
     if target == Path(os.path.realpath(store.path)):
         raise ConfigError(f"{target} is the store that is split: choose another path")
     settings = {
@@ -133,10 +107,22 @@ def _split(
         return open_store(target)
 
     settle(target, if_exists, write, lambda found: _check_same(found.path, settings))
+    parts = open_links(target)
+    for part in parts:
+        part.__dict__["overlay"] = store.overlay.copy()
+    return parts
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f"{path.stem}-links{path.suffix}")
+def _check_store(store: Any) -> None:
+    """Refuse what is no store: a path, or data in memory."""
+    if isinstance(store, str | os.PathLike):
+        path = os.fspath(store)
+        raise ConfigError(f"split_links takes an open store: give gnndrive.open({path!r})")
+    if not isinstance(store, Store):
+        raise ConfigError(
+            f"split_links takes a store, not a {type(store).__name__}; for data in memory there is "
+            "torch_geometric.transforms.RandomLinkSplit"
+        )
 
 
 def _check_same(path: Path, settings: Mapping[str, Any]) -> None:
@@ -154,13 +140,10 @@ _EDGE_BYTES = 160  # memory for each edge of a chunk, and for each pair that is 
 _FIXED_BYTES = 20 << 20  # opening a store; counts of the numbers of edges
 
 
-def checked_types(store: Store, edge_types: Any, rev_edge_types: Any, undirected: bool) -> Any:
-    """The edge types to split, each with the type of its reverses or None, of the arguments of
-    `split_links`.
-
-    Raises:
-        ConfigError: there is no such type, or types do not fit together.
-    """
+def _checked_types(
+    store: Store, edge_types: Any, rev_edge_types: Any, undirected: bool
+) -> dict[EdgeKey, EdgeKey]:
+    """The edge types to split, each with the type of its reverses or None."""
     if not store.is_hetero:
         if edge_types is not None or rev_edge_types is not None:
             raise ConfigError(f"{store.path} is homogeneous: leave out edge_types= and rev_…=")
@@ -196,7 +179,7 @@ def checked_types(store: Store, edge_types: Any, rev_edge_types: Any, undirected
     return found
 
 
-def check_not_set(store: Store, key: str) -> None:
+def _check_not_set(store: Store, key: str) -> None:
     """Check that this process has set no attribute of edges; the parts have those on disk. Nor may
     the attribute `key`, which has labels, be deleted."""
     labels = {key, "edge_label", "edge_label_index"}
@@ -212,7 +195,7 @@ def check_not_set(store: Store, key: str) -> None:
             )
 
 
-def check_memory(
+def _check_memory(
     store: Store, types: dict[EdgeKey, EdgeKey], options: Options, memory: int
 ) -> None:
     """Check that `memory` bytes are enough; the error names the least that is."""
