@@ -4,8 +4,7 @@ A store never changes: `store.json` and the files that it lists stay as they are
 store's identity. What is added lies in `derived/`: `derived/h.json` lists the arrays of the
 attribute h, whose files are below `derived/h/RUN/`. RUN differs from one computation to the next,
 so an attribute is replaced by replacing one small file, and an older `Store` object finds its own
-files or none. `gnndrive.open` shows added arrays beside the store's own; the store is whole without
-the folder `derived`.
+files or none. The store is whole without the folder `derived`.
 """
 
 from __future__ import annotations
@@ -63,12 +62,8 @@ def read_added(folder: Path, own: StoreInfo, name: str) -> dict[str, ArrayInfo]:
 def write_added(
     folder: Path, own: StoreInfo, name: str, run: str, arrays: Iterable[ArrayInfo]
 ) -> None:
-    """Add an attribute whose files exist already below `derived/NAME/RUN/`, or replace it; atomic
-    and durable.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    """Add an attribute whose files exist already below `derived/NAME/RUN/`, or replace it, durably;
+    OSError: the record cannot be written."""
     record = {
         "format": ADDED_FORMAT,
         "version": 1,

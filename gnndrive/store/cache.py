@@ -58,11 +58,7 @@ def load_json(store: Store, file: str, nbytes_max: int) -> dict[str, Any] | None
 
 
 def save_json(store: Store, file: str, content: Any) -> None:
-    """Write a file of JSON, whole or not at all.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
+    """Write a file of JSON, whole or not at all; OSError: the folder cannot be written to."""
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     replace_file(store.path / file, lambda opened: opened.write(text.encode()), 0o644)
 
@@ -72,8 +68,6 @@ def load_array(
 ) -> npt.NDArray[Any] | None:
     """Read an array of one dimension, of `count_max` elements at most, that was saved with this
     `identity`; None: there is none, or it is damaged."""
-    if not os.path.lexists(store.path / file):
-        return None
     try:
         with os.fdopen(open_plain(store.path, file), "rb") as opened:
             nbytes = os.fstat(opened.fileno()).st_size - DATA_OFFSET - _DIGEST_BYTES
@@ -83,8 +77,7 @@ def load_array(
             if opened.read(DATA_OFFSET) != _header(dtype, count):
                 return None
             array = np.empty(count, dtype)
-            if opened.readinto(array.data.cast("B")) != array.nbytes:
-                return None
+            opened.readinto(array.data.cast("B"))
             digest = opened.read(_DIGEST_BYTES)
     except (OSError, StoreError):
         return None
@@ -110,11 +103,8 @@ def save_array(store: Store, file: str, array: npt.NDArray[Any], identity: str) 
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder if it is not there.
-
-    Raises:
-        OSError: it cannot be made, or a link or a file is in its place.
-    """
+    """Make a folder if it is not there; OSError: it cannot be made, or a link or a file is in its
+    place."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     if not stat.S_ISDIR(os.lstat(folder).st_mode):  # a stranger's store may have a link there

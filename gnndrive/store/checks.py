@@ -21,37 +21,24 @@ from gnndrive.store.types import Types
 
 
 class Check:
-    """Checks the values of one array of whole numbers, in order; `where` is its file, for
-    errors."""
+    """Checks the values of one array of whole numbers, in order. `where` is its file, for errors,
+    which are StoreError and give the position of a value that is not allowed."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.position = 0
 
     def feed(self, chunk: npt.NDArray[Any]) -> None:
-        """Check the next rows.
-
-        Raises:
-            StoreError: a value is not allowed; the message gives its position.
-        """
+        """Check the next rows."""
         self.position += len(chunk)
 
     def finish(self) -> None:
-        """Check the array as a whole, after its last chunk.
-
-        Raises:
-            StoreError: the values contradict the store's counts.
-        """
+        """Check the array as a whole, after its last chunk."""
 
 
 class Bounds(Check):
-    """Checks that every value lies in [0, limit).
-
-    Args:
-        where: the array's file, for errors.
-        what, things: what one entry is, such as "edge", and what the values are numbers of, such as
-            "nodes".
-    """
+    """Checks that every value lies in [0, limit). For errors, `what` is what an entry is, such as
+    "edge", and `things` are what the values number, such as "nodes"."""
 
     def __init__(self, where: str, what: str, limit: int, things: str) -> None:
         super().__init__(where)
@@ -180,24 +167,20 @@ class ClassCount:
         self._large = np.empty(0, np.int64)  # the others that occur
 
     def feed(self, chunk: Rows) -> None:
-        """Count the classes of the next rows."""
+        """Count in the next rows."""
         if chunk.ndim > 1 and chunk.shape[-1] != 1:
             self._count = int(chunk.shape[-1])
             return
-        values = to_storage(
-            chunk, "float32" if dtype_of(chunk) == "bfloat16" else dtype_of(chunk), "y"
-        )
+        dtype = dtype_of(chunk)
+        values = to_storage(chunk, "float32" if dtype == "bfloat16" else dtype, "y")
         if values.dtype.kind == "f":
             values = values[~np.isnan(values)]
             if not (np.isfinite(values) & (values == np.floor(values)) & (values < 2**31)).all():
                 self._whole = False
                 return
-        if values.size:
-            self._count = max(self._count, int(values.max()) + 1)
-            self._mark(values)
-
-    def _mark(self, values: npt.NDArray[Any]) -> None:
-        """Remember which labels occur."""
+        if not values.size:
+            return
+        self._count = max(self._count, int(values.max()) + 1)
         labels = values[(values >= 0) & (values < _LABEL_MAX)].astype(np.int64)
         small = labels[labels < _TABLE]
         if small.size and (missing := int(small.max()) + 1 - len(self._used)) > 0:
@@ -211,8 +194,8 @@ class ClassCount:
         return self._count if self._whole and self._count < _LABEL_MAX else 0
 
     def gaps(self) -> str | None:
-        """A text that says how many classes have no node, if those are more than half of all
-        classes; else None."""
+        """What is odd about the labels, if more than half of all classes have no node; else
+        None."""
         used = int(self._used.sum()) + len(self._large)
         count = self.result()
         if not used or count <= 2 * used:
@@ -226,8 +209,7 @@ class ClassCount:
 
 
 def count_classes(y: torch.Tensor) -> int:
-    """The number of classes of labels in memory, [nodes] or [nodes, columns]; 0 if y does not hold
-    classes."""
+    """`ClassCount.result` of labels in memory, [nodes] or [nodes, columns]."""
     found = ClassCount()
     found.feed(y.detach().cpu())
     return found.result()

@@ -24,12 +24,7 @@ ArrayLike: TypeAlias = "Rows | npt.ArrayLike"
 
 def as_rows(array: ArrayLike, what: str) -> Rows:
     """Make a numpy array of a list; return numpy arrays and torch tensors without a copy. `what` is
-    the array's name, for errors.
-
-    Raises:
-        ConfigError: it is sparse, has no values, has no dimension, or has a dtype that a store
-            cannot hold.
-    """
+    the array's name, for errors; ConfigError: no store can hold the array."""
     if is_sparse(array):
         raise sparse_error(what)
     if isinstance(array, torch.Tensor):
@@ -68,21 +63,13 @@ def sparse_error(what: str) -> ConfigError:
 
 
 def dtype_of(rows: Rows) -> str:
-    """The store's name of the rows' dtype.
-
-    Raises:
-        ConfigError: a store cannot hold that dtype.
-    """
+    """The store's name of the rows' dtype; ConfigError: a store cannot hold it."""
     return dtype_name(rows.dtype)
 
 
 def to_storage(rows: Rows, dtype: str, what: str) -> npt.NDArray[Any]:
     """Convert rows, on any device, to a C-contiguous array in the numpy dtype that stores `dtype`,
-    a store's name of a dtype. `what` is the array's name, for errors.
-
-    Raises:
-        ConfigError: a value does not fit the target dtype.
-    """
+    a store's name of a dtype; ConfigError: a value does not fit. `what` is the array's name."""
     if dtype == "bfloat16":
         return _to_bfloat16(rows, what)
     target = storage_dtype(dtype)
@@ -117,9 +104,8 @@ def _to_bfloat16(rows: Rows, what: str) -> npt.NDArray[Any]:
 
 
 def _check_fit(rows: npt.NDArray[Any], converted: npt.NDArray[Any], what: str) -> None:
-    """Raise ConfigError if the conversion did more to a value than round it to a narrower float."""
+    """Refuse a conversion that did more to a value than round it to a narrower float."""
     if converted.dtype.kind == "f":
-        # Whole numbers and wider floats may round; a value that becomes infinite does not fit.
         bad = np.isinf(converted) & np.isfinite(rows)
     else:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -150,11 +136,8 @@ def is_mask_of_integers(ids: Rows, num_nodes: int) -> bool:
 
 
 def split_ids(nodes: Rows, num_nodes: int, name: str) -> Rows:
-    """The node ids of the split `name` that is given as ids [n] or as a bool mask [num_nodes].
-
-    Raises:
-        ConfigError: `nodes` is neither ids nor a mask of all nodes, or is a mask as integers.
-    """
+    """The node ids of the split `name` that is given as ids [n] or as a bool mask [num_nodes];
+    ConfigError: `nodes` is neither, or is a mask as integers."""
     dtype = dtype_of(nodes)
     if nodes.ndim != 1 or (dtype == "bool" and len(nodes) != num_nodes):
         raise ConfigError(

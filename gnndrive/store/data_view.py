@@ -15,7 +15,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -40,7 +39,6 @@ _ABSENT = object()
 Key: TypeAlias = "str | tuple[str, str, str] | None"
 """A node or edge type; None: the attributes of a homogeneous store, or those of a heterogeneous
 store as a whole."""
-_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Overlay:
@@ -60,7 +58,7 @@ class Overlay:
 
     def values(self, key: Key) -> Mapping[str, Any]:
         """The attributes that were set, by name."""
-        return self._values.get(key, _NONE)
+        return self._values.get(key, {})
 
     def hidden(self, key: Key) -> frozenset[str]:
         """Names of the store's attributes that do not count: deleted, or set to another value."""
@@ -99,11 +97,7 @@ class ReadOnlyError(ConfigError, AttributeError):
 
 
 class DataView:
-    """Attributes by name, as PyG's storages have them.
-
-    A subclass says what the store has (`_makers`), where this process's changes are (`_overlay`,
-    `_key`), and how many rows its nodes or edges have.
-    """
+    """Attributes by name, as PyG's storages have them."""
 
     @property
     @abstractmethod
@@ -235,8 +229,7 @@ class DataView:
                 method, or sparse in a form of which torch reads no rows.
         """
         if name in COUNTS:
-            have = getattr(self, name, None)
-            if value != have:
+            if value != (have := getattr(self, name, None)):
                 raise ConfigError(
                     f"{name} = {value!r}: {self._whose()} has {have}, and a store is read-only; "
                     "write another store"
@@ -277,8 +270,8 @@ class DataView:
         this process has set. A batch has it as it is, as in PyG."""
         sliced = self.attached("nodes").keys() | self.attached("edges").keys()
         values, hidden = self._overlay.values(self._key), self._overlay.hidden(self._key)
-        stored = {name: value for name, value in self._stored_values.items() if name not in hidden}
-        return {name: decode(value) for name, value in stored.items()} | {
+        stored = self._stored_values.items()
+        return {name: decode(value) for name, value in stored if name not in hidden} | {
             name: value for name, value in values.items() if name not in sliced
         }
 
@@ -311,8 +304,7 @@ class DataView:
 
     def _columns(self, name: str) -> int:
         """Columns of an attribute; 0 if there is none."""
-        values = self._overlay.values(self._key)
-        value = values[name] if name in values else self.get(name)
+        value = self.get(name)
         if not isinstance(value, torch.Tensor | np.ndarray):
             return 0
         return 1 if value.ndim == 1 else int(value.shape[-1])

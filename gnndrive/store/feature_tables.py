@@ -47,18 +47,18 @@ def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
     found = []
     for nodes in store.all_nodes():
         if NODE_FEATURES in nodes.names:
-            found.append(_table(nodes, NODE_FEATURES, False))
+            found.append(_table(nodes, NODE_FEATURES))
         for name in nodes.names:
             array = store.info.arrays[nodes.name_of(name)]
             if array.folder and array.row_bytes >= ROW_BYTES_MIN:
-                found.append(_table(nodes, name, False))
+                found.append(_table(nodes, name))
     for edges in store.all_edges():
         if EDGE_FEATURES in edges.names:
-            table = _table(edges, EDGE_FEATURES, True)
+            table = _table(edges, EDGE_FEATURES)
             found += [table] if table.file.row_bytes >= ROW_BYTES_MIN else []
     return tuple(table for table in found if table.file.row_count and table.file.row_bytes)
 
 
-def _table(view: StoredNodes | StoredEdges, attribute: str, of_edges: bool) -> FeatureTable:
-    file = view.table(attribute)
-    return FeatureTable(view.name_of(attribute), attribute, view.type, of_edges, file)
+def _table(view: StoredNodes | StoredEdges, attribute: str) -> FeatureTable:
+    name, of_edges = view.name_of(attribute), view.group == "edges"
+    return FeatureTable(name, attribute, view.type, of_edges, view.table(attribute))

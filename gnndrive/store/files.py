@@ -32,7 +32,7 @@ def open_plain(store: Path, file: str, mend: str = COPY) -> int:
     Return a descriptor that the caller closes.
 
     A store from a stranger must not make the process read outside its folder or wait for a pipe.
-    `mend` says what to do if it is no plain file, for errors.
+    `mend` says what to do, for errors.
 
     Raises:
         StoreError: the file is missing, unreadable or not a plain file.
@@ -55,11 +55,7 @@ def open_plain(store: Path, file: str, mend: str = COPY) -> int:
 
 
 def read_plain(store: Path, file: str, nbytes: int, mend: str = COPY) -> bytes:
-    """Read at most the first `nbytes` of `store/file`; see `open_plain`.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Read at most the first `nbytes` of `store/file`; errors as for `open_plain`, and OSError."""
     fd = open_plain(store, file, mend)
     try:
         return read_at_most(fd, nbytes)
@@ -96,19 +92,18 @@ class Source(Protocol):
 
 
 class OpenedFolder:
-    """The folder of an open store or pack.
+    """The folder of an open store or layout.
 
-    A store, like a pack, is replaced by putting another folder in its place. Its files are opened
-    by their paths, at different times, so each time its record (store.json, pack.json) is compared
-    with the one that was read first: by the file's status, and only if that differs by its content.
+    It is replaced by putting another folder in its place. Its files are opened by their paths, at
+    different times, so each time its record (store.json, pack.json) is compared with the one that
+    was read first: by the file's status, and only if that differs by its content.
 
     Args:
         record: its record, a file that is written anew whenever the folder is.
         is_same: reads the record again, and returns whether it says what it said; may raise
             StoreError.
         changed: the error's message if it does not.
-        status: of the record when it was read; None: it was not noted, so the record is read again
-            at the first check.
+        status: of the record when it was read; None: it is read again at the first check.
     """
 
     def __init__(

@@ -119,11 +119,6 @@ class StoreInfo:
         own = {name: array for name, array in self.arrays.items() if not array.folder}
         return replace(self, arrays=own)
 
-    @property
-    def version(self) -> int:
-        """The version of the format."""
-        return HETEROGENEOUS if self.types.hetero else HOMOGENEOUS
-
     @cached_property
     def leaves(self) -> dict[str, tuple[str, ...]]:
         """The last parts of the arrays' names by folder, such as {"nodes/paper": ("x", "y")}."""
@@ -137,13 +132,6 @@ class StoreInfo:
     def nbytes(self) -> int:
         """Bytes of all arrays' files."""
         return sum(array.nbytes for array in self.arrays.values())
-
-    def num_features(self, node_type: NodeKey) -> int:
-        """Columns of a node type's `x`; 0 if it has no `x`."""
-        x = self.arrays.get(array_name("nodes", node_type, "x"))
-        if x is None:
-            return 0
-        return x.shape[-1] if len(x.shape) > 1 else 1
 
     def as_dict(self) -> dict[str, Any]:
         """The content of store.json, for display and `--json`."""
@@ -167,7 +155,7 @@ class StoreInfo:
         ]
         return {
             "format": FORMAT,
-            "version": self.version,
+            "version": HETEROGENEOUS if self.types.hetero else HOMOGENEOUS,
             "made_by": self.made_by,
             **counts,
             **({"values": values} if values else {}),
@@ -181,11 +169,8 @@ def _classes(nodes: NodeType) -> dict[str, Any]:
 
 
 def storage_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype in which a store's files hold elements of dtype `name`.
-
-    Raises:
-        ConfigError: a store cannot hold that dtype.
-    """
+    """The numpy dtype in which a store's files hold elements of dtype `name`; ConfigError: a store
+    cannot hold them."""
     try:
         return _STORAGE[name]
     except KeyError:
@@ -195,11 +180,7 @@ def storage_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: AnyDType) -> str:
-    """The store's name of a dtype.
-
-    Raises:
-        ConfigError: a store cannot hold that dtype.
-    """
+    """The store's name of a dtype; ConfigError: a store cannot hold it."""
     if isinstance(dtype, torch.dtype):
         name = str(dtype).removeprefix("torch.")
     elif isinstance(dtype, str) and dtype in _STORAGE:
@@ -241,11 +222,8 @@ def dump(info: StoreInfo) -> bytes:
 
 
 def fits(array: ArrayInfo, types: Types) -> bool:
-    """Whether a store of these types may hold an array of this name, shape and dtype.
-
-    Raises:
-        ConfigError: a store of these types has no array of that name.
-    """
+    """Whether a store of these types may hold an array of this name, shape and dtype; errors as for
+    `Types.place`."""
     place = types.place(array.name)
     if place.group == "splits":
         return len(array.shape) == 1 and array.dtype == "int64"

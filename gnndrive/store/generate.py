@@ -1,17 +1,15 @@
 """A synthetic graph with planted communities, for the demo and for tests that need a task to learn.
 
-Each node belongs to one of `classes` communities. These are drawn at random, so that a node's id
-does not tell its community and its neighbours are spread over the whole file. Most in-neighbours of
-a node are of its own community. Degrees are skewed as in real graphs: in-degrees follow a power
-law, and a few popular nodes are neighbours of very many nodes, so that a feature buffer has hits. A
-row of features is a weak signal of the community under strong noise. One row tells little, but the
-mean over sampled neighbours tells the community well, so a model that learns from neighbours is far
-better than chance and than a model without them.
+Each node belongs to one of `classes` communities, drawn at random, so that its id does not tell its
+community and its neighbours are spread over the whole file. Most in-neighbours of a node are of its
+own community. Degrees are skewed as in real graphs: in-degrees follow a power law, and a few
+popular nodes are neighbours of very many nodes, so that a feature buffer has hits. A row of
+features is a weak signal of the community under strong noise, and the mean over sampled neighbours
+tells it well, so a model that learns from neighbours is far better than one without them.
 
 Indices and features are computed block by block when they are sliced, so that writing a graph far
-larger than memory needs little memory. A block's random numbers depend on the seed and the block's
-number only. The same arguments give the same store with the same version of numpy; other versions
-may draw other numbers. When not to use it: to measure accuracy, because the task is artificial.
+larger than memory needs little memory. The same arguments give the same store with the same version
+of numpy. When not to use it: to measure accuracy, because the task is artificial.
 """
 
 from __future__ import annotations
@@ -65,19 +63,16 @@ class Computed:
 
     def __getitem__(self, rows: slice) -> Array:
         """The rows of a slice of step 1, as a new array."""
-        if not isinstance(rows, slice):
-            raise TypeError("a computed array gives slices of rows, not single rows")
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("a computed array gives slices of step 1")
         out = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
         at = start
         while at < stop:
-            number = at // self._block
-            first = number * self._block
-            until = min(stop, first + self._block)
-            out[at - start : until - start] = self._rows(number)[at - first : until - first]
-            at = until
+            number, place = divmod(at, self._block)
+            found = self._rows(number)[place : place + stop - at]
+            out[at - start : at - start + len(found)] = found
+            at += len(found)
         return out
 
     def blocks(self) -> Iterator[Array]:
@@ -88,30 +83,20 @@ class Computed:
     def _rows(self, number: int) -> Array:
         if self._held is None or self._held[0] != number:
             first = number * self._block
-            self._held = (
-                number,
-                self._compute(number, first, min(first + self._block, len(self))),
-            )
+            rows = self._compute(number, first, min(first + self._block, len(self)))
+            self._held = number, rows
         return self._held[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """The graph that `planted_communities` writes.
+    """The graph that `planted_communities` writes."""
 
-    Attributes:
-        indptr: int64 [nodes + 1].
-        indices: in-neighbours, int32 (int64 from 2³¹ nodes on) [edges], computed when sliced.
-        x: features, float32 [nodes, dim], computed when sliced.
-        y: communities, int64 [nodes].
-        splits: node ids by name, int64, sorted.
-    """
-
-    indptr: Int64Array
-    indices: Computed
-    x: Computed
-    y: Int64Array
-    splits: dict[str, Int64Array]
+    indptr: Int64Array  # [nodes + 1]
+    indices: Computed  # in-neighbours, int32 (int64 from 2³¹ nodes on) [edges]
+    x: Computed  # features, float32 [nodes, dim]
+    y: Int64Array  # communities [nodes]
+    splits: dict[str, Int64Array]  # node ids by name, sorted
 
 
 def _random(seed: int, stream: int, block: int = 0) -> np.random.Generator:
@@ -216,14 +201,10 @@ def planted(
     np.cumsum(_degrees(num_nodes, degree, seed), out=indptr[1:])
     y = _random(seed, 6).integers(0, classes, num_nodes)
     neighbours = _Neighbours(indptr, y, classes, seed)
+    indices = Computed((int(indptr[-1]),), neighbours.dtype, BLOCK_EDGES, neighbours)
     features = _Features(y, classes, dim, seed)
-    return Planted(
-        indptr=indptr,
-        indices=Computed((int(indptr[-1]),), neighbours.dtype, BLOCK_EDGES, neighbours),
-        x=Computed((num_nodes, dim), np.float32, BLOCK_ROWS, features),
-        y=y,
-        splits=_splits(num_nodes, fractions, seed),
-    )
+    x = Computed((num_nodes, dim), np.float32, BLOCK_ROWS, features)
+    return Planted(indptr, indices, x, y, _splits(num_nodes, fractions, seed))
 
 
 def planted_communities(
@@ -256,17 +237,11 @@ def planted_communities(
         f"planted_communities(num_nodes={num_nodes}, dim={dim}, classes={classes}, "
         f"degree={degree}, seed={seed})"
     )
+    edges = len(graph.indices)
     with StoreWriter(
-        path,
-        num_nodes,
-        len(graph.indices),
-        made_by=made_by,
-        overwrite=overwrite,
-        progress=progress,
+        path, num_nodes, edges, made_by=made_by, overwrite=overwrite, progress=progress
     ) as writer:
-        writer.reserve(
-            num_nodes * (dim * 4 + 16) + len(graph.indices) * graph.indices.dtype.itemsize
-        )
+        writer.reserve(num_nodes * (dim * 4 + 16) + edges * graph.indices.dtype.itemsize)
         writer.write("graph/indptr", graph.indptr)
         writer.write("nodes/y", graph.y)
         for name, nodes in graph.splits.items():

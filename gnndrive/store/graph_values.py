@@ -25,11 +25,8 @@ VALUE_BYTES_MAX = 64 << 10
 
 
 def encode(value: Any) -> Any:
-    """A value as JSON.
-
-    Args:
-        value: None, a number, text, a dense tensor, a numpy array or number, or a list, tuple or
-            dict of such values.
+    """A value as JSON: None, a number, text, a dense tensor, a numpy array or number, or a list,
+    tuple or dict of such values.
 
     Raises:
         ConfigError: it is of another kind, or its JSON takes more than `VALUE_BYTES_MAX`.
@@ -77,11 +74,7 @@ def _array(array: Any) -> list[Any]:
 
 
 def decode(found: Any) -> Any:
-    """The value that `encode` turned into JSON, which may come from a stranger.
-
-    Raises:
-        ValueError: it is no such JSON.
-    """
+    """The value that `encode` turned into JSON, perhaps a stranger's; ValueError: it is none."""
     try:
         return _decode(found)
     except (TypeError, ConfigError, RuntimeError) as error:

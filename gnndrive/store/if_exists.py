@@ -48,15 +48,12 @@ def with_if_exists(
     counts: Callable[[Mapping[str, Any]], Counts] | None = None,
     kinds: Callable[[Mapping[str, Any]], Kinds] | None = None,
 ) -> Callable[[Callable[P, Store]], Callable[P, Store]]:
-    """A decorator that carries out the `if_exists=` of an importer.
-
-    The importer has the arguments `path` and `if_exists`. It is called only if it has to write,
-    with if_exists="replace" if it may replace a store, else "error".
+    """A decorator that carries out the `if_exists=` of an importer, which is called only if it has
+    to write, with if_exists="replace" if it may replace a store, else "error".
 
     Args:
         counts: takes the importer's arguments by name and returns what the store's numbers of nodes
-            and edges would be; None: the importer reads them from files, so a store that is opened
-            is not compared with them.
+            and edges would be; a store that is opened must have these. None: it may have any.
         kinds: takes the same and returns what the store's attributes would be; edges' are left out
             if only the import would tell them. None: they are not compared. Values never are.
     """
@@ -111,11 +108,6 @@ def settle(
             finished meanwhile.
         write: writes the store; its argument says whether it may replace a store.
         check: called with a store that is opened; raises an error if it is another graph's.
-
-    Raises:
-        ConfigError: `path` is no path, exists and is no store, or its folder does not exist; or
-            `if_exists` is none of these.
-        StoreError: the store is damaged, or the lock file cannot be made.
     """
     if if_exists not in get_args(IfExists):
         raise ConfigError(f'if_exists={if_exists!r}: give "error", "open" or "replace"')
@@ -136,7 +128,13 @@ def settle(
                 raise  # otherwise another process is replacing it: wait for that one
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {target.parent} is not there: make it, or choose another")
-    with locked(lock_of(target), lambda: _announce_wait(target)) as waited:
+
+    def say() -> None:
+        warnings.warn(
+            f"another process or thread is making {target}: waiting until it ends", stacklevel=5
+        )
+
+    with locked(lock_of(target), say) as waited:
         clear(target)  # puts a store back if the process that was replacing it was killed
         now = _stamp(target)
         # Only with the lock: without it, another process could be replacing the store just now.
@@ -160,12 +158,6 @@ def _stamp(target: Path) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _announce_wait(target: Path) -> None:
-    warnings.warn(
-        f"another process or thread is making {target}: waiting until it ends", stacklevel=6
-    )
-
-
 def _opened(target: Path, check: Callable[[Store], None]) -> Store:
     store = open_store(target)
     check(store)
@@ -182,7 +174,7 @@ def _compare(
     if edges is not None:
         there |= {(key,): count for key, count in types.edges.items()}
         given |= {(key,): count for key, count in edges.items()}
-    for key in sorted(there.keys() | given.keys(), key=_nodes_first):
+    for key in sorted(there.keys() | given.keys(), key=lambda key: (type(key) is tuple, str(key))):
         if there.get(key) != given.get(key):
             raise ConfigError(
                 f"{store.path} was made of another graph: it has {_said(there, key)}, and the data "
@@ -192,8 +184,7 @@ def _compare(
 
 
 def _compare_kinds(store: Store, given: Kinds, all_edges: bool) -> None:
-    """Check that a store that is opened has the names, dtypes and shapes of rows of the data that
-    it stands for."""
+    """Check the names, dtypes and shapes of rows as `_compare` does the numbers."""
     groups = ("nodes/", "edges/") if all_edges else ("nodes/",)
     arrays = store.info.own.arrays.items()
     there = {name: (info.dtype, info.shape[1:]) for name, info in arrays if name.startswith(groups)}
@@ -211,10 +202,6 @@ def _described(kinds: Kinds, name: str) -> str:
         return f"no {name}"
     dtype, row = kinds[name]
     return f"{name} {dtype} [{', '.join(['n', *map(str, row)])}]"
-
-
-def _nodes_first(key: Any) -> tuple[bool, str]:
-    return isinstance(key, tuple), str(key)
 
 
 def _said(counts: Mapping[Any, int], key: Any) -> str:

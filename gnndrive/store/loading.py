@@ -65,12 +65,8 @@ def read_info(folder: Path) -> StoreInfo:
 
 
 def open_checked(folder: Path, info: ArrayInfo) -> int:
-    """Open an array's file and check its size and header against store.json. Return a descriptor
-    that the caller closes.
-
-    Raises:
-        StoreError: the file is missing or unreadable, or its size or header differs.
-    """
+    """Open an array's file and check its size and header against store.json; StoreError: they
+    differ. Return a descriptor that the caller closes."""
     path = folder / info.file
     fd = open_plain(folder, info.file)
     try:
@@ -103,14 +99,11 @@ def load_checked(
     dtype: type | None = None,
     empty: Allocate = np.empty,
 ) -> npt.NDArray[Any]:
-    """Read index pointers or a split into memory and check them.
+    """Read index pointers or a split into memory and check them; StoreError: a value is wrong.
 
     The file is read once, so the values returned are the ones that were checked. They have the
     dtype `dtype`, which must hold every value allowed; None: the array's own. `empty` allocates
     them.
-
-    Raises:
-        StoreError: the array cannot be read, or a value is not allowed.
     """
     try:
         values = empty(info.shape, dtype or info.storage)
@@ -133,7 +126,7 @@ def check_values(folder: Path, info: ArrayInfo, types: Types) -> None:
 
 
 def _checked(folder: Path, info: ArrayInfo, types: Types) -> Iterator[npt.NDArray[Any]]:
-    """`_values`, each of which was checked when the iterator ends."""
+    """`_values`, all of which are checked when the iterator ends."""
     check = check_for(info.name, str(folder / info.file), types)
     assert check is not None
     for chunk in _values(folder, info):
@@ -173,14 +166,8 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
 
 
 def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> None:
-    """Check a whole store: every checksum, every index, every edge id.
-
-    The store is read once, and edge ids once more for every 256 Mi edges; memory stays under 300
-    MB. For the arguments and errors see `Store.verify`.
-
-    Warns:
-        UserWarning: rows of features hold nan or infinity, which a store may have.
-    """
+    """See `Store.verify`. The store is read once, and edge ids once more for every 256 Mi edges;
+    memory stays under 300 MB."""
     done = 0
 
     def tell(nbytes: int) -> None:
@@ -217,7 +204,7 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
 
 
 def _check_permutation(folder: Path, array: ArrayInfo) -> None:
-    """Check that each edge id occurs once; all are known to be in range."""
+    """Check that each edge id occurs; all are known to be in range."""
     edges = array.shape[0]
     for first in range(0, edges, _SEEN_MAX):
         seen = np.zeros(min(_SEEN_MAX, edges - first), np.bool_)

@@ -27,8 +27,7 @@ def pick_rows(
     """Copy rows of a mapped array into `out`, and return it; blocks.
 
     Args:
-        file: the array's file.
-        mapped: all of its rows, contiguous.
+        file, mapped: the array's file, and all of its rows, contiguous.
         rows: row numbers, int64 [n], in any order, duplicates allowed.
         out: contiguous [n, *row], in the array's dtype.
 

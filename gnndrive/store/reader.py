@@ -76,9 +76,13 @@ class Store(StoreView):
         Raises:
             ConfigError: there is no such type.
         """
-        if type not in self.info.types.nodes:
-            raise self._no_type(type, self.node_types)
-        return StoredNodes(self, type)
+        if type in self.info.types.nodes:
+            return StoredNodes(self, type)
+        if not self.is_hetero:
+            raise ConfigError(f"{self.path} is homogeneous: it has no type {type!r}; leave it out")
+        asked = "name a type: store[TYPE]" if type is None else f"there is no {type!r}"
+        known = ", ".join(self.node_types)
+        raise ConfigError(f"{self.path} is heterogeneous: {asked}; the types are {known}")
 
     def edges(self, type: Any = None) -> StoredEdges:
         """The edges of a type.
@@ -94,13 +98,6 @@ class Store(StoreView):
             return StoredEdges(self, self.info.types.edge_key(type))
         except ConfigError as error:
             raise ConfigError(f"{self.path}: {error}") from None
-
-    def _no_type(self, type: object, types: list[Any]) -> ConfigError:
-        if not self.is_hetero:
-            return ConfigError(f"{self.path} is homogeneous: it has no type {type!r}; leave it out")
-        asked = "name a type: store[TYPE]" if type is None else f"there is no {type!r}"
-        known = ", ".join(map(str, types)) or "none"
-        return ConfigError(f"{self.path} is heterogeneous: {asked}; the types are {known}")
 
     def __getitem__(self, type: Any) -> Any:
         """The nodes or edges of a type (see `Types.key`); of a homogeneous store, an attribute."""
@@ -204,6 +201,9 @@ class Store(StoreView):
         Args:
             progress: called as progress("verify", bytes done, bytes in all).
 
+        Warns:
+            UserWarning: rows of features hold nan or infinity, which a store may have.
+
         Raises:
             StoreError: the store is damaged; the message names the first file that is.
         """
@@ -212,12 +212,7 @@ class Store(StoreView):
 
 
 def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
-    """Open a store that must be homogeneous; `whose` is what needs it, for the error.
-
-    Raises:
-        ConfigError: the store is heterogeneous.
-        StoreError: as for `open`.
-    """
+    """Open a store that must be homogeneous; ConfigError: it is not. `whose` is what needs it."""
     store = open(path)
     if store.is_hetero:
         raise ConfigError(

@@ -8,8 +8,7 @@ and not 3.9 % hits with 10,000 of 10 million rows.
 
 The first use of a score reads the graph; the classes are then kept in the store's folder, in
 `classes/SCORE.npy`, or `classes/TYPE/SCORE.npy` in a heterogeneous store (`cache.py`). If the
-folder cannot be written to, a warning says so, and the classes that were made last stay in this
-process. When not to use it: where a byte for each node is too much.
+folder cannot be written to, the classes that were made last stay in this process.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ def row_classes(store: Store, node_type: NodeKey, score: str) -> Classes:
     if score not in SCORES:
         raise ConfigError(f"there is no score {score!r} of rows; there are: {', '.join(SCORES)}")
     with _making:
-        found = _find(store, node_type, score)
+        found = kept_classes(store, node_type, score)
         if found is None:
             with contextlib.ExitStack() as until_made:
                 if _lock(store, score, until_made):  # another process may have made it meanwhile
-                    found = _find(store, node_type, score)
+                    found = kept_classes(store, node_type, score)
                 if found is None:
                     found = _make(store, score)[node_type]
         _in_use[_key(store, node_type, score)] = found
@@ -80,7 +79,17 @@ def row_classes(store: Store, node_type: NodeKey, score: str) -> Classes:
 def kept_classes(store: Store, node_type: NodeKey, score: str) -> Classes | None:
     """The classes of the nodes of a type, if they were made before; None: `row_classes` would read
     the graph."""
-    return _find(store, node_type, score)
+    key = _key(store, node_type, score)
+    found = _in_use.get(key)
+    if found is None:
+        found = _unsaved.get(_key(store, None, score), {}).get(node_type)
+    if found is None:
+        count = store.nodes(node_type).num_nodes
+        found = load_array(store, _file(node_type, score), "uint8", count, key)
+        if found is None or len(found) < count:
+            return None
+        found.flags.writeable = False
+    return found
 
 
 def classes_of(scores: npt.NDArray[np.uint32] | npt.NDArray[np.float32]) -> Classes:
@@ -137,34 +146,13 @@ def _warn_unsaved(store: Store, error: OSError) -> None:
     )
 
 
-def _find(store: Store, type: NodeKey, score: str) -> Classes | None:
-    """The classes of this process, or those in the store's folder."""
-    found = _in_use.get(_key(store, type, score))
-    if found is None:
-        found = _unsaved.get(_key(store, None, score), {}).get(type)
-    return _load(store, type, score) if found is None else found
-
-
 def _key(store: Store, type: NodeKey, score: str) -> str:
     text = f"gnndrive classes {_VERSION}\n{store.identity}\n{score}\n{type!r}\n"
     return sha256(text.encode()).hexdigest()
 
 
-# ---- files
-
-
 def _file(type: NodeKey, score: str) -> str:
     return f"{FOLDER}/{score}.npy" if type is None else f"{FOLDER}/{type}/{score}.npy"
-
-
-def _load(store: Store, type: NodeKey, score: str) -> Classes | None:
-    """The classes in the store's folder; None: there are none, or they are damaged."""
-    count = store.nodes(type).num_nodes
-    found = load_array(store, _file(type, score), "uint8", count, _key(store, type, score))
-    if found is None or len(found) < count:
-        return None
-    found.flags.writeable = False
-    return found
 
 
 def _lock(store: Store, score: str, until_made: contextlib.ExitStack) -> bool:
@@ -193,12 +181,8 @@ _PART_BYTES = 8 << 20
 
 
 def out_degrees(store: Store) -> Scores:
-    """The out-degrees of the nodes of each type, uint32 [nodes], over all edge types.
-
-    Raises:
-        StoreError: a list has an id of no node, or cannot be read.
-        ReadError: the disk failed.
-    """
+    """The out-degrees of the nodes of each type, uint32 [nodes], over all edge types; errors as for
+    `row_classes`."""
     scores: Scores = {
         type: np.zeros(nodes.num_nodes, np.uint32) for type, nodes in store.info.types.nodes.items()
     }
@@ -212,14 +196,11 @@ def out_degrees(store: Store) -> Scores:
 
 
 def reverse_pagerank(store: Store) -> Scores:
-    """The reverse PageRank of the nodes of each type, float32 [nodes], times their number.
+    """The reverse PageRank of the nodes of each type, float32 [nodes], times their number; errors
+    as for `row_classes`.
 
     A walk takes each edge type that leads to its node equally often. The nodes that no walk reaches
     have 0. It takes 8 bytes of memory for each node.
-
-    Raises:
-        StoreError: a list has an id of no node, or cannot be read.
-        ReadError: the disk failed.
     """
     types = store.info.types
     leading = Counter(ends_of(type)[1] for type in types.edges)
@@ -232,8 +213,7 @@ def reverse_pagerank(store: Store) -> Scores:
         next = {type: np.full(len(each), start, np.float32) for type, each in now.items()}
         for edges in store.all_edges():
             target = edges.target.type
-            share = DAMPING / leading[target]
-            _step(edges, now[target], next[edges.source.type], share)
+            _step(edges, now[target], next[edges.source.type], DAMPING / leading[target])
         now = next
     return now
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey, ends_of
@@ -71,27 +71,28 @@ class Types:
     def of(
         cls, num_nodes: int | Mapping[str, int], num_edges: int | Mapping[EdgeType, int]
     ) -> Types:
-        """Make the types of a store from two numbers, or from numbers by type.
-
-        Raises:
-            ConfigError: a type's name cannot be a folder's, or an edge type begins or ends at an
-                unknown node type.
-        """
+        """Make the types of a store from two numbers, or from numbers by type; errors as for
+        `check`."""
         if not isinstance(num_nodes, Mapping) and not isinstance(num_edges, Mapping):
             return cls({None: NodeType(num_nodes)}, {None: num_edges})
         if not isinstance(num_nodes, Mapping) or not isinstance(num_edges, Mapping):
             raise ConfigError(
                 "num_nodes and num_edges go together: give two numbers, or two dicts by type"
             )
-        types = cls(
-            {name: NodeType(count) for name, count in num_nodes.items()},
-            dict(num_edges.items()),
-        )
+        nodes: dict[NodeKey, NodeType] = {
+            name: NodeType(count) for name, count in num_nodes.items()
+        }
+        types = cls(nodes, dict(num_edges.items()))
         types.check()
         return types
 
     def check(self) -> None:
-        """Check the types of a heterogeneous store; for the errors see `of`."""
+        """Check the types of a heterogeneous store.
+
+        Raises:
+            ConfigError: a type's name cannot be a folder's, or an edge type begins or ends at an
+                unknown node type.
+        """
         for type in self.edges:
             if not isinstance(type, tuple) or len(type) != 3:
                 raise ConfigError(f"an edge type is {type!r}: give (source, relation, target)")
@@ -154,8 +155,8 @@ class Types:
         Raises:
             ConfigError: there is no such type, or there are several.
         """
-        if given in self.nodes if isinstance(given, str) or given is None else False:
-            return cast(NodeKey, given)
+        if (given is None or isinstance(given, str)) and given in self.nodes:
+            return given
         return self.edge_key(given)
 
     def edge_key(self, given: Any) -> EdgeKey:
@@ -184,12 +185,8 @@ class Types:
         return [type for type in named if (type[0], type[2]) == given]
 
     def by_edge_key(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        """A user's dict by edge type, short types replaced by whole ones. A type that does not
-        exist stays as it is.
-
-        Raises:
-            ConfigError: a short type fits several edge types, or two keys are the same type.
-        """
+        """A user's dict by edge type, short types replaced by whole ones; ConfigError: one fits
+        several edge types, or two are the same. A type that does not exist stays as it is."""
         found = {}
         for type, value in given.items():
             key = self.edge_key(type) if self._meant(type) else type
@@ -199,11 +196,7 @@ class Types:
         return found
 
     def place(self, name: str) -> Place:
-        """The place of the array called `name`.
-
-        Raises:
-            ConfigError: a store of these types has no array of that name.
-        """
+        """The place of the array called `name`; ConfigError: no array can have that name."""
         group, _, rest = name.partition("/")
         where, _, leaf = rest.rpartition("/")
         of_nodes = group in _OF_NODES
@@ -212,10 +205,9 @@ class Types:
             return Place(group, leaf, count, count, 0)
         of_edges = group == "edges" or (group == "graph" and leaf in GRAPH)
         if _LEAF.fullmatch(leaf) and of_edges and where in self._edge_folders:
-            source, target = (
-                self.nodes[end].num_nodes for end in ends_of(self._edge_folders[where])
-            )
-            return Place(group, leaf, source, target, self.edges[self._edge_folders[where]])
+            type = self._edge_folders[where]
+            source, target = (self.nodes[end].num_nodes for end in ends_of(type))
+            return Place(group, leaf, source, target, self.edges[type])
         kind = "/TYPE" if self.hetero else ""
         types = f"; TYPE is one of {', '.join(map(folder, [*self.nodes, *self.edges]))}"
         raise ConfigError(
@@ -227,10 +219,9 @@ class Types:
 
 def is_value_name(name: str, type: NodeKey | EdgeKey, types: Types) -> bool:
     """Whether a value of the whole graph (type None) or of a type may have this name."""
-    taken = name in ("num_nodes", "num_edges", "edge_index") or (
-        type is None and name in types.nodes
-    )
-    return not taken and not name.startswith("_") and bool(_LEAF.fullmatch(name))
+    if name in ("num_nodes", "num_edges", "edge_index") or (type is None and name in types.nodes):
+        return False
+    return not name.startswith("_") and bool(_LEAF.fullmatch(name))
 
 
 def folder(type: NodeKey | EdgeKey) -> str:

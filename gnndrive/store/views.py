@@ -1,7 +1,6 @@
 """The nodes or the edges of one type of a store, as `data["paper"]` in PyG.
 
-A homogeneous store has one type of nodes and one of edges, both None. `data_view.py` has what all
-of them answer as PyG's data does.
+A homogeneous store has one type of nodes and one of edges, both None.
 """
 
 from __future__ import annotations
@@ -18,14 +17,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import available_memory, format_size
-from gnndrive.common.records import (
-    EdgeKey,
-    IndexPointers,
-    Int64Array,
-    NodeKey,
-    TableFile,
-    ends_of,
-)
+from gnndrive.common.records import EdgeKey, IndexPointers, Int64Array, NodeKey, TableFile, ends_of
 from gnndrive.store.checks import count_classes
 from gnndrive.store.data_view import DataView, Key, Overlay
 from gnndrive.store.mapped_arrays import MappedArrays
@@ -36,13 +28,8 @@ _STEP = 1 << 22  # edges that are converted at once
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """All in-edges of some consecutive nodes.
-
-    Attributes:
-        first: position of the first edge in CSC order.
-        low, high: the nodes from `low` to `high` - 1.
-        source, target: ends of the edges, int64 [n].
-    """
+    """All in-edges of the nodes `low` to `high` - 1; [n] each, and `first` is the position of the
+    first edge in CSC order."""
 
     first: int
     low: int
@@ -52,15 +39,10 @@ class Chunk:
 
 
 class _View(DataView):
-    """The arrays of one type of nodes or edges.
+    """The arrays of one type of nodes or edges."""
 
-    Attributes:
-        group: the group of their attributes, "nodes" or "edges".
-        ids: the name of their ids in a batch, "n_id" or "e_id".
-    """
-
-    group: str
-    ids: str
+    group: str  # of their attributes, "nodes" or "edges"
+    ids: str  # the name of their ids in a batch, "n_id" or "e_id"
 
     def __init__(self, arrays: MappedArrays, type: NodeKey | EdgeKey) -> None:
         self._arrays, self._type = arrays, type
@@ -126,7 +108,7 @@ class _View(DataView):
         return self._columns(attribute)
 
     def _whose(self) -> str:
-        return f"{self._arrays.path}" if self._type is None else f"{self._type!r}"
+        return str(self._arrays.path) if self._type is None else repr(self._type)
 
     def unchanged(self) -> AbstractContextManager[None]:
         """See `MappedArrays.unchanged`."""
@@ -239,7 +221,9 @@ class StoredNodes(_View):
         return made
 
     def _rows(self, name: str, count: int) -> str:
-        return _group(name, count, self.num_nodes, _edges_beside(self._arrays, self._type))
+        # Only a homogeneous store has one set of names for attributes of nodes and of edges.
+        edges = self._arrays.info.types.edges[None] if self._type is None else None
+        return _group(name, count, self.num_nodes, edges)
 
     def __repr__(self) -> str:
         return f"StoredNodes({self._type!r}, num_nodes={self.num_nodes}, names={list(self.names)})"
@@ -441,12 +425,6 @@ class StoredEdges(_View):
         return f"StoredEdges({self._type!r}, num_edges={self.num_edges}, names={list(self.names)})"
 
 
-def _edges_beside(arrays: MappedArrays, type: NodeKey) -> int | None:
-    """The number of edges whose attributes are named beside those of nodes; None: there are none,
-    because only a homogeneous store has one set of names for both."""
-    return arrays.info.types.edges[None] if type is None else None
-
-
 def _group(name: str, count: int, num_nodes: int, num_edges: int | None) -> str:
     """Whether `count` rows are those of nodes or of edges, decided as PyG does."""
     if count == num_nodes and (count != num_edges or "edge" not in name):
@@ -480,12 +458,8 @@ def has_isolated_nodes(graph: Iterable[StoredEdges], counts: Mapping[NodeKey, in
 
 
 def check_room(nbytes: int, what: str, instead: str) -> None:
-    """Check that memory has room for something that is made of a store. `what` is its name, and
-    `instead` what to do if there is no room, for the error.
-
-    Raises:
-        ConfigError: it takes more than half of the available memory.
-    """
+    """Check that something that is made of a store takes at most half of the available memory.
+    `what` is its name, and `instead` what to do if there is no room, for the ConfigError."""
     left = available_memory()
     if nbytes > left // 2:
         raise ConfigError(

@@ -3,8 +3,7 @@ whole or not at all.
 
 Arrays are written in chunks, which are checked and hashed on the way, so a store can be far larger
 than memory. `StoreWriter` is for arrays that are made piece by piece, `write_store` for arrays that
-already exist. When not to use them: to change a store. A store never changes; write
-another one.
+already exist. A store never changes; write another one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import ConfigError, StoreError
@@ -55,6 +53,7 @@ from gnndrive.store.types import NodeType, Types, array_name
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 _MARGIN_BYTES = 1 << 20  # for folders, store.json and the file system's metadata
+_OUTSIDE = "a StoreWriter works inside its with block: with StoreWriter(…) as writer"
 
 
 class ArrayWriter:
@@ -108,7 +107,7 @@ class ArrayWriter:
             StoreError: an index is out of range, or the disk is full.
         """
         if self._closed:
-            raise outside_with_block()
+            raise ConfigError(_OUTSIDE)
         chunk = as_rows(rows, self._where)
         left = self.info.shape[0] - self.rows_written
         if tuple(chunk.shape[1:]) != self.info.shape[1:] or len(chunk) > left:
@@ -119,7 +118,12 @@ class ArrayWriter:
         if len(chunk) == 0:
             return
         if self._check is not None:  # before a value out of range could wrap in a narrower dtype
-            self._check.feed(self._whole_numbers(chunk))
+            dtype = dtype_of(chunk)
+            if "int" not in dtype:
+                raise ConfigError(
+                    f"{self._where} holds indices and got {dtype}: give whole numbers"
+                )
+            self._check.feed(to_storage(chunk, dtype, self._where))
         values = to_storage(chunk, self.info.dtype, self._where)
         if self._classes is not None:
             self._classes.feed(chunk)
@@ -134,12 +138,6 @@ class ArrayWriter:
         """Close the file; nothing can be written afterwards. Idempotent."""
         self._closed = True
         self._close_file()
-
-    def _whole_numbers(self, chunk: Rows) -> npt.NDArray[Any]:
-        dtype = dtype_of(chunk)
-        if "int" not in dtype:
-            raise ConfigError(f"{self._where} holds indices and got {dtype}: give whole numbers")
-        return to_storage(chunk, dtype, self._where)
 
     def _put(self, view: memoryview) -> None:
         try:
@@ -164,11 +162,6 @@ class ArrayWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def outside_with_block() -> ConfigError:
-    """The error for a StoreWriter that is used outside its with block."""
-    return ConfigError("a StoreWriter works inside its with block: with StoreWriter(…) as writer")
 
 
 class StoreWriter:
@@ -272,7 +265,7 @@ class StoreWriter:
             StoreError: the disk has no room for the array.
         """
         folder = self._assert_open()
-        self.types.place(name)
+        place = self.types.place(name)
         if name in self._writers:
             raise ConfigError(f"{name} was begun already: write each array once")
         sizes = tuple(int(size) for size in shape)
@@ -282,7 +275,6 @@ class StoreWriter:
             )
         info = ArrayInfo(name, dtype_name(dtype), sizes, "")
         if not fits(info, self.types):
-            place = self.types.place(name)
             raise ConfigError(
                 f"{name} as {info.dtype} {list(sizes)} does not fit a store of {place.targets} "
                 f"nodes and {place.edges} edges: indices are int64 (below 2**31 also int32), "
@@ -353,7 +345,7 @@ class StoreWriter:
 
     def _assert_open(self) -> Path:
         if self._temporary is None:
-            raise outside_with_block()
+            raise ConfigError(_OUTSIDE)
         return self._temporary.path
 
     def _check_target(self) -> None:
@@ -604,12 +596,10 @@ def write_store(
 def _graph_arrays(
     indptr: ArrayLike, indices: ArrayLike, edge_id: ArrayLike | None
 ) -> dict[str, Rows]:
+    given = {"indptr": indptr, "indices": indices, "edge_id": edge_id}
     graph = {
-        "graph/indptr": as_rows(indptr, "indptr"),
-        "graph/indices": as_rows(indices, "indices"),
+        f"graph/{name}": as_rows(array, name) for name, array in given.items() if array is not None
     }
-    if edge_id is not None:
-        graph["graph/edge_id"] = as_rows(edge_id, "edge_id")
     for name, rows in graph.items():
         dtype = dtype_of(rows)
         if rows.ndim != 1 or ("int" not in dtype and len(rows)):
