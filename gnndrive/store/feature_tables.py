@@ -21,21 +21,13 @@ ROW_BYTES_MIN = 64  # beside smaller rows, a mapping table of 4 bytes a row is t
 
 @dataclass(frozen=True, slots=True)
 class FeatureTable:
-    """A table of the feature buffer.
+    """A table of the feature buffer."""
 
-    Attributes:
-        name: the array's full name: "nodes/x", "edges/author__writes__paper/edge_attr".
-        attribute: the array's name in a batch: "x", "h", "edge_attr".
-        type: type of the nodes or edges; None in a homogeneous store.
-        of_edges: whether its rows belong to edges; else to nodes.
-        file: where its rows lie on disk.
-    """
-
-    name: str
-    attribute: str
+    name: str  # the array's full name: "nodes/x", "edges/author__writes__paper/edge_attr"
+    attribute: str  # the array's name in a batch: "x", "h", "edge_attr"
     type: NodeKey | EdgeKey
-    of_edges: bool
-    file: TableFile
+    of_edges: bool  # whether its rows belong to edges; else to nodes
+    file: TableFile  # where its rows lie on disk
 
     def file_in(self, folder: Path) -> str:
         """The file's path within the store's folder."""

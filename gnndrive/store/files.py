@@ -80,7 +80,6 @@ class Source(Protocol):
 
     def file(self, table: str) -> TableFile:
         """The file of the rows of a table, by the table's name."""
-        ...
 
     def unchanged(self) -> AbstractContextManager[None]:
         """Check after the block, which opens files of the folder by their paths, that they are its.
@@ -88,7 +87,6 @@ class Source(Protocol):
         Raises:
             StoreError: the folder was removed or replaced.
         """
-        ...
 
 
 class OpenedFolder:
@@ -114,13 +112,8 @@ class OpenedFolder:
         self._status = status
 
     def check_unchanged(self) -> None:
-        """Check that the folder holds what was opened, or a copy of it.
-
-        A file of the folder that was opened before this check is of what was opened.
-
-        Raises:
-            StoreError: the folder was replaced or removed.
-        """
+        """Check that the folder holds what was opened, or a copy of it; StoreError: it does not. A
+        file of the folder that was opened before this check is of what was opened."""
         status: FileStatus = ()
         with suppress(OSError, StoreError):
             status = file_status(self._record)

@@ -53,21 +53,13 @@ _REQUIRED = ("indptr", "indices")  # of types.GRAPH
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """One array of a store.
+    """One array of a store."""
 
-    Attributes:
-        name: "group/name", such as "nodes/x".
-        dtype: element type: a numpy name or "bfloat16".
-        shape: the array's shape, rows first; at least one dimension.
-        sha256: checksum of the whole file, as `sha256sum` prints it; "" until it is written.
-        folder: the folder of an added array, relative to the store's; "" for the store's own.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    sha256: str
-    folder: str = ""
+    name: str  # "group/name", such as "nodes/x"
+    dtype: str  # a numpy name or "bfloat16"
+    shape: tuple[int, ...]  # rows first; at least one dimension
+    sha256: str  # of the whole file, as `sha256sum` prints it; "" until it is written
+    folder: str = ""  # of an added array, relative to the store's; "" for the store's own
 
     @property
     def file(self) -> str:
@@ -98,19 +90,12 @@ class ArrayInfo:
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """The content of store.json.
-
-    Attributes:
-        types: the types of nodes and edges, with their numbers of nodes and edges.
-        made_by: a text that says how the store was made.
-        arrays: every array by name, the added ones too (see added.py).
-        values: values of the whole graph by name, as `graph_values.encode` returns them; those of
-            the types of a heterogeneous store too, by type. None: of the whole graph.
-    """
+    """The content of store.json. `values` are those of the whole graph (None) and of types, by
+    name, as `graph_values.encode` returns them."""
 
     types: Types
-    made_by: str
-    arrays: Mapping[str, ArrayInfo]
+    made_by: str  # a text that says how the store was made
+    arrays: Mapping[str, ArrayInfo]  # by name, the added ones too (see added.py)
     values: Mapping[NodeKey | EdgeKey, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property

@@ -178,15 +178,10 @@ def planted(
     """Make the graph; its indices and features are computed when they are sliced.
 
     Args:
-        num_nodes: number of nodes.
         dim: elements of a row of features.
         classes: number of communities, which are about equal in size.
         degree: mean in-degree.
         fractions: the share of the nodes in each split; None: train 0.1, val 0.05, test 0.05.
-        seed: the same seed gives the same graph.
-
-    Raises:
-        ConfigError: a number is out of range.
     """
     fractions = {"train": 0.1, "val": 0.05, "test": 0.05} if fractions is None else fractions
     if min(num_nodes, dim, classes) < 1 or classes > num_nodes:
@@ -220,17 +215,8 @@ def planted_communities(
 ) -> None:
     """Write the graph of `planted` as a store: `x` float32, `y` int64, splits train, val and test.
 
-    The defaults write 1.02 GB of features and 30 M edges and use about 0.3 GB of memory.
-
-    Args:
-        path: the folder to make.
-        num_nodes, dim, classes, degree, fractions, seed: as for `planted`.
-        overwrite: replace an existing store at `path`.
-        progress: called as progress(array, bytes done, bytes in all).
-
-    Raises:
-        ConfigError: a number is out of range, or `path` exists.
-        StoreError: the disk is full, or writing failed.
+    The defaults write 1.02 GB of features and 30 M edges and use about 0.3 GB of memory. Arguments
+    and errors are those of `planted` and of `StoreWriter`.
     """
     graph = planted(num_nodes, dim, classes, degree, fractions, seed)
     made_by = (

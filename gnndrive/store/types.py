@@ -23,46 +23,30 @@ _TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """Nodes of one type.
-
-    Attributes:
-        num_nodes: number of nodes.
-        num_classes: classes of their `y`; 0 if there are none.
-        classes: the classes' names in the order of their ids; None if they have no names.
-    """
+    """Nodes of one type. `classes` are the names of the classes in the order of their ids."""
 
     num_nodes: int
-    num_classes: int = 0
+    num_classes: int = 0  # of their `y`; 0 if there are none
     classes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The group that an array belongs to, and the counts that its shape and values must fit.
+    """The group that an array belongs to, and the counts that its shape and values must fit:
+    `sources` and `targets` are numbers of nodes of the types that the array's edges come from and
+    go to; for an array of nodes, both are the number of nodes of their type."""
 
-    Attributes:
-        group: "graph", "nodes", "edges" or "splits".
-        leaf: the last part of the array's name: "x", "indptr".
-        sources, targets: numbers of nodes of the types that the array's edges come from and go to;
-            for an array of nodes, both are the number of nodes of their type.
-        edges: number of edges of the array's type; 0 for an array of nodes.
-    """
-
-    group: str
-    leaf: str
+    group: str  # "graph", "nodes", "edges" or "splits"
+    leaf: str  # the last part of the array's name: "x", "indptr"
     sources: int
     targets: int
-    edges: int
+    edges: int  # of the array's type; 0 for an array of nodes
 
 
 @dataclass(frozen=True)
 class Types:
-    """The types of a store.
-
-    Attributes:
-        nodes: node types by name; a homogeneous store has one, named None.
-        edges: numbers of edges by type; a homogeneous store has one type, named None.
-    """
+    """The types of a store: node types by name, and numbers of edges by type. A homogeneous store
+    has one of each, named None."""
 
     nodes: Mapping[NodeKey, NodeType]
     edges: Mapping[EdgeKey, int]
@@ -146,15 +130,9 @@ class Types:
         return {folder(type): type for type in self.edges}
 
     def key(self, given: Any) -> NodeKey | EdgeKey:
-        """The node or edge type that a user means, as in PyG.
-
-        Args:
-            given: a node type; an edge type, whole or as (source, target), as its relation, or as
-                "source__relation__target".
-
-        Raises:
-            ConfigError: there is no such type, or there are several.
-        """
+        """The node or edge type that a user means, as in PyG: a node type; an edge type, whole or
+        as (source, target), as its relation, or as "source__relation__target". ConfigError: there
+        is no such type, or there are several."""
         if (given is None or isinstance(given, str)) and given in self.nodes:
             return given
         return self.edge_key(given)

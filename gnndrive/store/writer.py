@@ -62,17 +62,13 @@ class ArrayWriter:
     Attributes:
         info: the array's name, dtype and shape.
         rows_written: rows written so far.
-        finished: `info` with the checksum of the file; None until the last row is written.
-        num_classes: classes of a `y` whose last row is written; else 0.
-        gaps: what is odd about the labels of that `y`, see `ClassCount.gaps`; else None.
-        finite_rows: counts the rows of features that are not finite; None: the array has none.
     """
 
     def __init__(self, info: ArrayInfo, file: Path, store: StoreWriter) -> None:
         self.info, self.rows_written = info, 0
-        self.finished: ArrayInfo | None = None
-        self.num_classes = 0
-        self.gaps: str | None = None
+        self.finished: ArrayInfo | None = None  # with the checksum, once the last row is written
+        self.num_classes = 0  # of a `y` whose last row is written
+        self.gaps: str | None = None  # of its labels, see `ClassCount.gaps`
         self._where, self._failure = str(store.path / info.file), store._failure
         self._check = check_for(info.name, self._where, store.types)
         place = store.types.place(info.name)

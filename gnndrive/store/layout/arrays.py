@@ -33,19 +33,12 @@ _OPEN_MAX = 4  # files whose maps are kept, each with a descriptor
 
 @dataclass(frozen=True, slots=True)
 class LayoutArray:
-    """One array of a layout.
+    """One array of a layout. Its checksum is "sha256:" and 64 digits, of the whole file; or
+    "sum64:" and 16 digits, the sum of its rows', which are added up while they are written."""
 
-    Attributes:
-        name: its file without ".npy", relative to the folder, such as "samples/000".
-        dtype: element type: a numpy name or "bfloat16".
-        shape: the array's shape, rows first; at least one dimension.
-        checksum: "sha256:" and 64 digits, of the whole file; or "sum64:" and 16 digits, the sum of
-            its rows' checksums, which are added up while they are written.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
+    name: str  # its file without ".npy", relative to the folder, such as "samples/000"
+    dtype: str  # a numpy name or "bfloat16"
+    shape: tuple[int, ...]  # rows first; at least one dimension
     checksum: str
 
     @property

@@ -225,21 +225,14 @@ def remove_layout(path: Path, kind: LayoutKind[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLayout:
-    """The folder of an unfinished layout.
-
-    Attributes:
-        target: the folder that the layout will have.
-        nbytes: the bytes of its files; those of rows are reserved before rows are written.
-        in_use: whether a process makes it now, or that cannot be found out.
-        is_whole: whether it is whole, nothing is at `target`, and no other is put there.
-    """
+    """The folder of an unfinished layout."""
 
     kind: LayoutKind[Any]
     path: Path
-    target: Path
-    nbytes: int
-    in_use: bool
-    is_whole: bool
+    target: Path  # the folder that the layout will have
+    nbytes: int  # of its files; those of rows are reserved before rows are written
+    in_use: bool  # whether a process makes it now, or that cannot be found out
+    is_whole: bool  # and nothing is at `target`, and no other is put there
 
     def settings(self) -> LayoutSettings | None:
         """The settings that it is made with; None: they are not known."""

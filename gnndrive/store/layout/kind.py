@@ -84,16 +84,11 @@ Info = TypeVar("Info", bound=LayoutInfo)
 
 @dataclass(frozen=True, slots=True)
 class FoundLayout(Generic[Info]):
-    """A layout of a store, whole or damaged.
-
-    Attributes:
-        info: the content of its json; None: it is damaged.
-        problem: why it is damaged, and what to do; "" if it is not.
-    """
+    """A layout of a store, whole or damaged."""
 
     path: Path
-    info: Info | None
-    problem: str = ""
+    info: Info | None  # the content of its json; None: it is damaged
+    problem: str = ""  # why it is damaged, and what to do
 
 
 @dataclass(frozen=True)

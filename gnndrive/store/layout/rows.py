@@ -58,24 +58,15 @@ _VERSION = 1
 @dataclass(slots=True)
 class RowRecord:
     """What of a table's rows is durable: a small file that is replaced after each part is synced.
-
-    Attributes:
-        key: identifies table, outputs and files; a record with another key is ignored.
-        sums: the checksum of each output's rows so far.
-        rows: all ids below it are written, or spooled.
-        ordered: how many spooled pieces are in their own order.
-        written: bytes written or spooled so far.
-        files: the outputs' files, relative to the layout's folder.
-        ended: whether all rows are written, and the files synced.
-    """
+    A record with another `key`, which identifies table, outputs and files, is ignored."""
 
     key: str
-    sums: list[int] = field(default_factory=list)
-    rows: int = 0
-    ordered: int = 0
-    written: int = 0
-    files: list[str] = field(default_factory=list)
-    ended: bool = False
+    sums: list[int] = field(default_factory=list)  # the checksum of each output's rows so far
+    rows: int = 0  # all ids below it are written, or spooled
+    ordered: int = 0  # how many spooled pieces are in their own order
+    written: int = 0  # bytes written or spooled so far
+    files: list[str] = field(default_factory=list)  # of the outputs, relative to the folder
+    ended: bool = False  # whether all rows are written, and the files synced
 
     @staticmethod
     def load(path: Path, key: str, outputs: int) -> RowRecord:
@@ -220,17 +211,12 @@ class PickedIds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """Consecutive rows of one file.
-
-    Attributes:
-        file: an .npy file in the form of a store's, whose array has rows of the table's size.
-        offset: the byte of the file at which the first row starts.
-        ids: the number of each row in the table, in the order of the file; int32 or int64 [n]. If
-            they are in a file, it is read again for each part of the table.
-    """
+    """Consecutive rows of one .npy file in the form of a store's, whose array has rows of the
+    table's size. `ids` are their numbers in the table, in the order of the file; int32 or int64
+    [n]. If they are in a file, it is read again for each part of the table."""
 
     file: Path
-    offset: int
+    offset: int  # of the first row, in bytes
     ids: Ids | StoredIds | PickedIds
 
     def position(self, row_bytes: int) -> int:
@@ -240,14 +226,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Rows `start` to `stop` - 1 of one output (`output` is its number), written in one way.
+    """Rows `start` to `stop` - 1 of one output, written in one way. `bounds` are where the
+    ascending runs in it begin, and `stop`; int64 [runs + 1]; None: the rows are spooled."""
 
-    Attributes:
-        bounds: where the ascending runs in it begin, and `stop`; int64 [runs + 1]; None: the rows
-            are spooled.
-    """
-
-    output: int
+    output: int  # its number
     start: int
     stop: int
     bounds: Int64Array | None
@@ -274,20 +256,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """All outputs of one table, divided.
+    """All outputs of one table, divided; all ids are in [first, last)."""
 
-    Attributes:
-        pieces: the pieces, in the order of the outputs.
-        first, last: all ids are in [first, last).
-        digest: a text that identifies the outputs and their division.
-        ends: the byte behind the last row of each file.
-    """
-
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...]  # in the order of the outputs
     first: int
     last: int
-    digest: str
-    ends: dict[Path, int]
+    digest: str  # identifies the outputs and their division
+    ends: dict[Path, int]  # the byte behind the last row of each file
 
     def by_output(self) -> Iterator[tuple[int, Iterator[Piece]]]:
         """The number of each output that has rows, and its pieces."""
@@ -296,11 +271,8 @@ class Division:
 
 def divide(table: TableFile, outputs: Sequence[Output], slice_rows: int, folder: Path) -> Division:
     """Check the outputs of a table, whose files are in `folder`, and divide them into pieces; at
-    most `slice_rows` rows may be put in order in memory at a time.
-
-    Raises:
-        ConfigError: an id is no row of the table, or two outputs overlap.
-    """
+    most `slice_rows` rows may be put in order in memory at a time. ConfigError: an id is no row of
+    the table, or two outputs overlap."""
     ends = _checked_ends(table, outputs)
     pieces: list[Piece] = []
     first, last, digest = table.row_count, 0, hashlib.sha256()
@@ -404,11 +376,7 @@ class Budget(NamedTuple):
 
 
 def budget_for(memory: int, row_bytes: int) -> Budget:
-    """Divide `memory`, in bytes, for rows of `row_bytes`.
-
-    Raises:
-        ConfigError: it is less than 64 MiB, or than rows so long need.
-    """
+    """Divide `memory`, in bytes, for rows of `row_bytes`; ConfigError: it is too little."""
     fixed = BUFFERS * buffer_bytes(row_bytes)
     parts_least = 2 * (row_bytes + 2 * PAGE_BYTES)
     least = max(MEMORY_MIN, -(-(fixed + parts_least) * _SHARE // (_SHARE - 2)))
@@ -452,11 +420,8 @@ class RowPacking:
         self.spool_bytes = sum(each.stop - each.start for each in self._spooled) * table.row_bytes
 
     def run(self, progress: Progress | None = None) -> list[int]:
-        """Write all rows that an earlier run has not written, durably.
-
-        Args:
-            progress: called as progress("rows NAME", bytes done, bytes in all), and for spooled
-                rows afterwards as progress("order NAME", …).
+        """Write all rows that an earlier run has not written, durably. `progress` is told of "rows
+        NAME", and for spooled rows afterwards of "order NAME".
 
         Returns:
             The checksum of each output's rows; the checksum of a file is the sum of those of its
@@ -603,17 +568,12 @@ def verify_rows(
     checksums of the rows (native/pack.c). So an output that differs is found, but not which row.
 
     Args:
-        table, outputs, folder, memory: as for `RowPacking`.
+        table, outputs, folder, memory: as for `RowPacking`, with the same errors.
         progress: called as progress(bytes of the table done, bytes in all).
-        mend: what to do if they are not, for errors.
+        mend: what to do if they are not, for the StoreError.
 
     Returns:
         The checksum of all outputs' rows.
-
-    Raises:
-        StoreError: some are not, or a file is missing or too short.
-        ConfigError: `memory` is too little, or an id is no row of the table.
-        ReadError: the table cannot be read.
     """
     width, budget = table.row_bytes, budget_for(memory, table.row_bytes)
     division = divide(table, outputs, budget.slice_rows, folder)
