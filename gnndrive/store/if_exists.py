@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, get_args
 
@@ -34,14 +34,8 @@ Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
 P = ParamSpec("P")
 
 
-class _Held(threading.local):
-    """The paths that this thread is making, so that a maker may itself call an importer."""
-
-    def __init__(self) -> None:
-        self.paths: set[Path] = set()
-
-
-_held = _Held()
+# The paths that this thread is making, so that a maker may itself call an importer.
+_held: ContextVar[frozenset[Path]] = ContextVar("_held", default=frozenset())
 
 
 def with_if_exists(
@@ -117,7 +111,7 @@ def settle(
             "open_or_make(path, data)"
         )
     target = Path(os.path.realpath(path))
-    if if_exists == "error" or target in _held.paths:
+    if if_exists == "error" or target in _held.get():
         return write(if_exists == "replace")
     before = _stamp(target)
     if if_exists == "open" and before is not None:
@@ -142,11 +136,11 @@ def settle(
             raise ConfigError(f"{target} is not a store and is left as it is: choose another path")
         if now is not None and (if_exists == "open" or (waited and now != before)):
             return _opened(target, check)
-        _held.paths.add(target)
+        held = _held.set(_held.get() | {target})
         try:
             return write(if_exists == "replace")
         finally:
-            _held.paths.remove(target)
+            _held.reset(held)
 
 
 def _stamp(target: Path) -> tuple[int, int, int] | None:
