@@ -1,8 +1,8 @@
 """`StoreView`: what PyG's `Data` and `HeteroData` answer as a whole, answered by a store.
 
-`Store` inherits it. A homogeneous store has the attributes of its nodes and edges itself, as a
-`Data` has; a heterogeneous one has node and edge types, and attributes of the whole graph.
-`data_view.py` has what the nodes or edges of one type answer.
+A homogeneous store has the attributes of its nodes and edges itself, as a `Data` has; a
+heterogeneous one has node and edge types, and attributes of the whole graph. `data_view.py` has
+what the nodes or edges of one type answer.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ class StoreView(DataView, MappedArrays):
         return iter(self.items())
 
     def __getattr__(self, name: str) -> Any:
-        if self._collects(name):
+        if name.endswith("_dict") and not name.startswith("_") and self.is_hetero:  # "x_dict"
             found = self.collect(name.removesuffix("_dict"), allow_empty=True)
             if found:
                 return found
@@ -343,10 +343,6 @@ class StoreView(DataView, MappedArrays):
             if name in _NONE_IF_ABSENT and not self.is_hetero:
                 return None
             raise
-
-    def _collects(self, name: str) -> bool:
-        """Whether `name` is an attribute of several types: "x_dict"."""
-        return name.endswith("_dict") and not name.startswith("_") and self.is_hetero
 
     def __setitem__(self, name: Any, value: Any) -> None:
         if self.is_hetero:

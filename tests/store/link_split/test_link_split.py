@@ -279,8 +279,9 @@ def test_ratio_of_pairs_without_an_edge(store, tmp_path):
 
 def test_a_graph_with_too_few_pairs_left(tmp_path):
     store = gnndrive.from_data(Data(edge_index=distinct(8, 40), num_nodes=8), tmp_path / "s")
-    with pytest.warns(UserWarning, match="because the graph has no more"):
+    with pytest.warns(UserWarning, match="because the graph has no more") as said:
         parts = split_links(store, tmp_path / "p", num_val=0.25, num_test=0.25)
+    assert {each.filename for each in said} == {__file__}
     whole = pairs(edges_of(store))
     empty = {(u, v) for u in range(8) for v in range(8) if u != v} - whole
     assert set.union(*(halves(part)[1] for part in parts)) == empty
