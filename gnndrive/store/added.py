@@ -50,12 +50,7 @@ def read_added(folder: Path, own: StoreInfo, name: str) -> dict[str, ArrayInfo]:
         StoreError: the record cannot be read, is damaged, or belongs to another store.
     """
     file = f"{DERIVED}/{name}.json"
-    try:
-        content = read_plain(folder, file, JSON_BYTES_MAX)
-    except OSError as error:
-        raise StoreError(
-            f"reading {folder / file} failed ({error.strerror}): check the disk"
-        ) from error
+    content = read_plain(folder, file, JSON_BYTES_MAX)
     return parse_added(content, str(folder / file), own, f"{DERIVED}/{name}")
 
 

@@ -44,7 +44,7 @@ def load_json(store: Store, file: str, nbytes_max: int) -> dict[str, Any] | None
     """Read a file with a JSON object; None: it is not there.
 
     Raises:
-        OSError, StoreError, ValueError, RecursionError: it is damaged.
+        StoreError, ValueError, RecursionError: it is damaged.
     """
     if not os.path.lexists(store.path / file):
         return None
@@ -184,5 +184,5 @@ def _read(store: Store) -> dict[str, Any]:
     try:
         stored = load_json(store, BATCHES_JSON, _BATCHES_BYTES_MAX) or {}
         return dict(stored["batches"]) if stored["format"] == _BATCHES_VERSION else {}
-    except (OSError, StoreError, ValueError, KeyError, TypeError, RecursionError):
+    except (StoreError, ValueError, KeyError, TypeError, RecursionError):
         return {}

@@ -29,7 +29,7 @@ GAP_BYTES_MAX = 24576
 _VERSION = 1
 _JSON_BYTES_MAX = 1 << 16
 _GAP_STEP = 512
-_MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_MALFORMED = (StoreError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def gap_bytes(cost: DiskCost | None, read_bytes_max: int) -> int:
@@ -68,7 +68,7 @@ def load_calibration(store: Store) -> DiskCost | None:
         if stored is None:
             return None
         cost = _parse(stored)
-    except (OSError, StoreError, *_MALFORMED) as error:
+    except _MALFORMED as error:
         warnings.warn(
             f"{store.path / DISK_JSON} cannot be used ({type(error).__name__}: {error}): run "
             f"`gnndrive bench disk {store.path}`; until then the defaults are used",
@@ -80,11 +80,8 @@ def load_calibration(store: Store) -> DiskCost | None:
 
 
 def save_calibration(store: Store, cost: DiskCost) -> Path:
-    """Write disk.json into the store's folder, whole or not at all; return its path.
-
-    Raises:
-        StoreError: the folder cannot be written to.
-    """
+    """Write disk.json into the store's folder, whole or not at all; return its path. StoreError:
+    the folder cannot be written to."""
     try:
         save_json(store, DISK_JSON, {"format": _VERSION, **asdict(cost)})
     except OSError as error:

@@ -55,10 +55,12 @@ def open_plain(store: Path, file: str, mend: str = COPY) -> int:
 
 
 def read_plain(store: Path, file: str, nbytes: int, mend: str = COPY) -> bytes:
-    """Read at most the first `nbytes` of `store/file`; errors as for `open_plain`, and OSError."""
+    """Read at most the first `nbytes` of `store/file`; errors as for `open_plain`."""
     fd = open_plain(store, file, mend)
     try:
         return read_at_most(fd, nbytes)
+    except OSError as error:
+        raise StoreError(f"{store / file} cannot be read ({error.strerror}): {mend}") from error
     finally:
         os.close(fd)
 

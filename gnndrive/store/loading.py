@@ -39,11 +39,11 @@ _SEEN_MAX = 1 << 28
 
 
 def info_status(folder: Path) -> FileStatus:
-    """The status of a store's store.json, which must be there."""
+    """The status of a store's store.json; (): there is none."""
     try:
         return file_status(folder / STORE_JSON)
-    except OSError as error:
-        raise _unreadable(folder / STORE_JSON, error) from error
+    except OSError:
+        return ()
 
 
 def read_info(folder: Path) -> StoreInfo:
@@ -53,10 +53,7 @@ def read_info(folder: Path) -> StoreInfo:
             f"{folder / STORE_JSON} is not there: {folder} is not a store; make one with gnndrive "
             "import"
         )
-    try:
-        content = read_plain(folder, STORE_JSON, JSON_BYTES_MAX + 1)
-    except OSError as error:
-        raise _unreadable(folder / STORE_JSON, error) from error
+    content = read_plain(folder, STORE_JSON, JSON_BYTES_MAX + 1)
     if len(content) > JSON_BYTES_MAX:
         raise StoreError(
             f"{folder / STORE_JSON} is larger than {JSON_BYTES_MAX:,} bytes: import the store again"

@@ -24,7 +24,7 @@ from gnndrive.common.records import IndexPointers, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus
-from gnndrive.store.format import STORE_JSON, Progress, dump
+from gnndrive.store.format import Progress, dump
 from gnndrive.store.loading import check_values, info_status, open_checked, read_info, verify
 from gnndrive.store.store_view import StoreView
 from gnndrive.store.views import StoredEdges, StoredNodes
@@ -243,13 +243,13 @@ def open(path: str | os.PathLike[str]) -> Store:
     share_one_heap()  # here, because whatever starts threads has a store
     folder = Path(os.path.abspath(path))
     for _ in range(_OPENINGS):
-        status = info_status(folder) if os.path.lexists(folder / STORE_JSON) else ()
+        status = info_status(folder)
         try:
             store = _open(folder, status)
             store.check_unchanged()
         except StoreError:
             # If the store was overwritten meanwhile, the next opening finds the new one.
-            if not os.path.lexists(folder / STORE_JSON) or info_status(folder) == status:
+            if info_status(folder) in ((), status):
                 raise
         else:
             return store

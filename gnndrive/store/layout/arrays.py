@@ -20,7 +20,7 @@ from gnndrive.common.io.small_files import write_whole
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.limits import refusal
 from gnndrive.common.records import TableFile
-from gnndrive.store.files import open_plain, read_plain
+from gnndrive.store.files import open_plain
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.parsing import parse_kind
 
@@ -126,14 +126,6 @@ def write_small(root: Path, name: str, array: npt.NDArray[Any]) -> None:
     except OSError as error:
         raise write_failure(path, error) from error
     write_whole(path, npy_header(info) + np.ascontiguousarray(array).tobytes())
-
-
-def read_bytes(root: Path, file: str, nbytes: int, mend: str) -> bytes:
-    """`read_plain`, whose errors are all StoreError, or ConfigError: too many files are open."""
-    try:
-        return read_plain(root, file, nbytes, mend)
-    except OSError as error:
-        raise StoreError(f"{root / file} cannot be read ({error.strerror}): {mend}") from None
 
 
 def table_file(root: Path, info: ArrayInfo) -> TableFile:

@@ -239,7 +239,7 @@ class UnfinishedLayout:
         try:
             content = read_plain(self.path, self.kind.record, JSON_BYTES_MAX)
             return self.kind.settings(Record.parse(content, "", "").inner("settings"))
-        except (OSError, StoreError):
+        except StoreError:
             return None
 
     @property

@@ -18,9 +18,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import StoreError
-from gnndrive.store.files import OpenedFolder
+from gnndrive.store.files import OpenedFolder, read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
-from gnndrive.store.layout.arrays import LayoutArray, read_bytes
+from gnndrive.store.layout.arrays import LayoutArray
 from gnndrive.store.reader import Store
 
 
@@ -188,7 +188,7 @@ class LayoutKind(ABC, Generic[Info]):
             raise StoreError(
                 f"{where} is not there: {root} is not {self.called}; make one with {self.made_by}"
             )
-        content = read_bytes(root, self.json, JSON_BYTES_MAX + 1, self.mend)
+        content = read_plain(root, self.json, JSON_BYTES_MAX + 1, self.mend)
         if len(content) > JSON_BYTES_MAX:
             raise StoreError(f"{where} is too large: {self.mend}")
         info = self.parse(content, str(where))

@@ -179,7 +179,7 @@ def read_settings(root: Path) -> dict[str, Any]:
             names = isinstance(type, list) and all(isinstance(name, str) for name in type)
             if not names or len(type) not in (0, 3):
                 raise ValueError(f"{type!r} is no edge type")
-    except (OSError, StoreError, ValueError, TypeError, KeyError, RecursionError):
+    except (StoreError, ValueError, TypeError, KeyError, RecursionError):
         raise _not_a_split(root) from None
     return content
 

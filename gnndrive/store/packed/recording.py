@@ -31,9 +31,9 @@ from gnndrive.common.records import (
     TableFile,
 )
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import open_plain
+from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET
-from gnndrive.store.layout.arrays import read_bytes, table_file
+from gnndrive.store.layout.arrays import table_file
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
 from gnndrive.store.packed.format import MEND, PACKS, PackInfo, table_checksums
 from gnndrive.store.packed.samples import SampleReader, read_index
@@ -177,7 +177,7 @@ class Recording:
         bands = self.info.arrays.get(f"ids/{name}/bands")
         if hot is None or bands is None or (bands.dtype, bands.shape) != ("int64", (BANDS, 2)):
             raise self._damaged(f"it does not say which rows of {name} are hot")
-        content = read_bytes(self.path, bands.file, bands.nbytes, MEND)
+        content = read_plain(self.path, bands.file, bands.nbytes, MEND)
         if len(content) != bands.nbytes:
             raise StoreError(f"{self.path / bands.file} is too short: {MEND}")
         found = np.frombuffer(content, np.int64, offset=DATA_OFFSET)

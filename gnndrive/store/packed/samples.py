@@ -37,7 +37,7 @@ from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.files import open_plain, read_at_most, read_plain
 from gnndrive.store.format import DATA_OFFSET, JSON_BYTES_MAX, npy_header
-from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, read_bytes, write_small
+from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, write_small
 from gnndrive.store.packed.encoding import (
     RecordedBatch,
     Sections,
@@ -417,7 +417,7 @@ def read_index(root: Path, batches: int, columns: int) -> Int64Array:
         StoreError: it is missing, or of another size.
     """
     wanted = DATA_OFFSET + 8 * batches * columns
-    content = read_bytes(root, "index.npy", wanted + 1, MEND)
+    content = read_plain(root, "index.npy", wanted + 1, MEND)
     if len(content) != wanted:
         raise StoreError(f"{root}/index.npy has another size than pack.json says: {MEND}")
     return np.frombuffer(content, np.int64, offset=DATA_OFFSET).reshape(batches, columns)
