@@ -2,12 +2,11 @@
 
 from gnndrive.store.importers.csc import csc_from_edges, to_undirected
 from gnndrive.store.importers.detect import from_dataset
-from gnndrive.store.importers.from_edges import from_edges
 from gnndrive.store.importers.graphbolt import from_graphbolt
 from gnndrive.store.importers.ogb import from_ogb
+from gnndrive.store.importers.plain_files import from_csv, from_edges
 from gnndrive.store.importers.pyg import from_data, open_or_make
 from gnndrive.store.importers.splits import RandomSplit, random_split
-from gnndrive.store.importers.tables import from_csv
 
 __all__ = [
     "RandomSplit",

@@ -26,13 +26,8 @@ EdgeEnds = npt.NDArray[Any]
 def csc_from_edges(
     src: EdgeEnds, dst: EdgeEnds, num_nodes: int, num_sources: int | None = None
 ) -> tuple[Int64Array, EdgeEnds, Int64Array]:
-    """Sort edges by destination; edges with one destination keep their order.
-
-    Args:
-        src: the node that each edge comes from, whole numbers [num_edges].
-        dst: the node that each edge goes to, whole numbers [num_edges].
-        num_nodes: number of nodes that edges may go to.
-        num_sources: number of nodes that edges may come from; None: `num_nodes`.
+    """Sort edges by destination; edges with one destination keep their order. They go to
+    `num_nodes` nodes, and come from `num_sources` (None: as many).
 
     Returns:
         (indptr int64 [num_nodes + 1], indices [num_edges] in src's dtype, edge_id int64
@@ -51,8 +46,7 @@ def csc_from_edges(
             )
         Bounds(f"the edges' {what}", "edge", count, "nodes").feed(ends)
     # torch sorts whole numbers by radix, several times as fast as numpy's stable argsort.
-    narrow = np.int32 if num_nodes < 2**31 else np.int64
-    keys = torch.from_numpy(np.require(dst, narrow, ["C", "W"]))
+    keys = torch.from_numpy(np.require(dst, index_dtype(num_nodes), ["C", "W"]))
     edge_id: Int64Array = torch.sort(keys, stable=True).indices.numpy()
     indptr = np.zeros(num_nodes + 1, np.int64)
     np.cumsum(np.bincount(keys.numpy(), minlength=num_nodes), out=indptr[1:])
@@ -60,7 +54,7 @@ def csc_from_edges(
 
 
 def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) -> None:
-    """Sort the edges of a type with `csc_from_edges` and write them."""
+    """Sort the edges of a type and write them."""
     source, target = (writer.types.nodes[end].num_nodes for end in ends_of(type))
     indptr, indices, edge_id = csc_from_edges(src, dst, target, source)
     dtypes = "int64", index_dtype(source), index_dtype(len(edge_id))
@@ -70,19 +64,7 @@ def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) 
 
 def to_undirected(src: EdgeEnds, dst: EdgeEnds, num_nodes: int) -> tuple[EdgeEnds, EdgeEnds]:
     """Add the other direction of every edge, drop repetitions and sort by (src, dst), as PyG's
-    `to_undirected`.
-
-    Args:
-        src: the node that each edge comes from, whole numbers [num_edges].
-        dst: the node that each edge goes to, whole numbers [num_edges].
-        num_nodes: number of nodes, at most 2**31.
-
-    Returns:
-        (src, dst) of the undirected graph, int64.
-
-    Raises:
-        ConfigError: there are more than 2**31 nodes.
-    """
+    `to_undirected`; returns int64. ConfigError: there are more than 2**31 nodes."""
     if num_nodes > 2**31:
         raise ConfigError(
             "undirected works up to 2**31 nodes: add the reverse edges to the list yourself"
@@ -91,5 +73,4 @@ def to_undirected(src: EdgeEnds, dst: EdgeEnds, num_nodes: int) -> tuple[EdgeEnd
     pairs *= num_nodes
     pairs[: len(src)] += dst
     pairs[len(src) :] += src
-    pairs = distinct(pairs)
-    return pairs // max(1, num_nodes), pairs % max(1, num_nodes)
+    return np.divmod(distinct(pairs), max(1, num_nodes))

@@ -13,7 +13,7 @@ from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.importers.ends import Ends, write_edges
 from gnndrive.store.importers.features import Features
-from gnndrive.store.importers.tables import write_features
+from gnndrive.store.importers.plain_files import write_features
 from gnndrive.store.importers.text import wrong_count
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -23,15 +23,8 @@ from gnndrive.store.writer import StoreWriter
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The sources of a store's arrays.
-
-    Attributes:
-        num_nodes: numbers of nodes by type; the type of a homogeneous graph is None.
-        edges: edges by type; the type of a homogeneous graph is None.
-        rows: rows of each array of nodes or edges, by the array's name in the store.
-        dtypes: dtypes of these arrays in the store, by the same names.
-        splits: node ids, int64 [n], by (node type, split's name).
-    """
+    """The sources of a store's arrays; `rows` and `dtypes` are by the arrays' names in it, `splits`
+    by node type and name."""
 
     num_nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, Ends]
@@ -48,11 +41,7 @@ class Dataset:
         dtype: AnyDType | None = None,
     ) -> None:
         """Add an array of "nodes" or "edges" (`group`), with one row for each of the type; `leaf`
-        is the last part of its name, such as "x". dtype None: the dtype in the file.
-
-        Raises:
-            ConfigError: there is an array of that name already, or a store cannot hold the dtype.
-        """
+        is the last part of its name, such as "x". dtype None: the dtype in the file."""
         name = array_name(group, type, leaf)
         if name in self.rows:
             raise ConfigError(f"{name} would be made of two arrays of the source: rename one there")
@@ -69,16 +58,7 @@ def write_dataset(
     overwrite: bool,
     progress: Progress | None,
 ) -> Store:
-    """Write a store from a dataset and open it.
-
-    Args:
-        memory: bytes for sorting the edges of a type.
-        progress: called as progress(what, done, total).
-
-    Raises:
-        ConfigError: arguments do not fit together, or a name is not allowed in a store.
-        StoreError: a file is damaged, or the disk is full; nothing is left behind.
-    """
+    """Write a store from a dataset and open it; `memory` is for sorting the edges of a type."""
     nodes: Any = dict(dataset.num_nodes)
     edges: Any = {type: ends.count for type, ends in dataset.edges.items()}
     if 8 * max(nodes.values(), default=0) > memory:
@@ -91,7 +71,11 @@ def write_dataset(
     with StoreWriter(
         path, nodes, edges, made_by=made_by, overwrite=overwrite, progress=progress
     ) as writer:
-        writer.reserve(_nbytes(writer, dataset))
+        arrays = (
+            ArrayInfo(name, dataset.dtypes[name], rows.shape, "")
+            for name, rows in dataset.rows.items()
+        )
+        writer.reserve(writer.types.graph_bytes + sum(array.nbytes for array in arrays))
         for type, ends in dataset.edges.items():
             write_edges(writer, type, ends, memory, progress)
         for (node_type, name), ids in dataset.splits.items():
@@ -113,12 +97,3 @@ def require(path: Path) -> Path:
     if not path.is_file():
         raise StoreError(f"{path} is missing: fetch or unzip the dataset again")
     return path
-
-
-def _nbytes(writer: StoreWriter, dataset: Dataset) -> int:
-    """About how many bytes the store will take on disk."""
-    arrays = (
-        ArrayInfo(name, dataset.dtypes[name], rows.shape, "").nbytes
-        for name, rows in dataset.rows.items()
-    )
-    return writer.types.graph_bytes + sum(arrays)

@@ -1,11 +1,13 @@
-"""Import a graph whose edges are larger than memory: Parquet or CSV, features, labels.
+"""Import plain files: edges in CSV or Parquet, features in .npy or .npz, labels in CSV.
 
-When not to use it: for an edge list in CSV that fits in memory, `from_csv` needs no DuckDB.
+`from_csv` holds all edges in memory and needs no DuckDB; `from_edges` sorts edge lists of any
+length with DuckDB. Both read features in chunks.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,23 +15,94 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
-from gnndrive.store.format import AnyDType, Progress, dtype_name
+from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
+from gnndrive.store.importers.csc import to_undirected, write_csc
 from gnndrive.store.importers.edge_list import EdgeList, write_columns, write_graph
-from gnndrive.store.importers.features import Features, open_features
+from gnndrive.store.importers.features import Features, open_features, rows_per_chunk
 from gnndrive.store.importers.label_file import Labels, read_labels
-from gnndrive.store.importers.splits import SplitSpec, resolve
-from gnndrive.store.importers.tables import (
-    File,
-    reserve,
-    warn_of_no_edges,
-    write_features,
-    write_labels,
-)
+from gnndrive.store.importers.splits import RandomSplit, SplitSpec, resolve
+from gnndrive.store.importers.text import read_edges
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import clear
 from gnndrive.store.writer import StoreWriter, path_exists
+
+File = str | os.PathLike[str]
+
+
+@with_if_exists()
+def from_csv(
+    edges: File,
+    features: File | None,
+    labels: File | None,
+    path: File,
+    *,
+    undirected: bool = False,
+    splits: SplitSpec = RandomSplit(),  # noqa: B008 - frozen
+    dtype: AnyDType = "float32",
+    made_by: str | None = None,
+    if_exists: IfExists = "error",
+    progress: Progress | None = None,
+) -> Store:
+    """Write a store from files.
+
+    Args:
+        edges: text with a source id and a target id a line, separated by a comma, semicolon, tab or
+            spaces, with or without a header.
+        features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. None:
+            no x.
+        labels: text with a node id and a label a line, or with one label a line in the nodes'
+            order; becomes y. Whole numbers become int64, other numbers float32. Other labels become
+            class ids, int64, in the labels' sorted order, and the names of the classes. A node
+            without a label has -1 (nan among floats). None: no y.
+        path: the folder to make.
+        undirected: add each edge's reverse and drop repetitions, as PyG's `to_undirected`.
+        splits: RandomSplit(train, val, test, seed) of the labelled nodes, also written ("random",
+            train, val, test, seed); or a mapping from names to ids, a bool mask, or a file of these
+            (.npy, or text with an id a line). None: no splits.
+        dtype: dtype of x in the store; "bfloat16" is allowed.
+        made_by: how the store was made; None: a text that names the files.
+        if_exists: as for `from_data`; a store that is opened is not compared.
+        progress: called as progress(what, bytes done, bytes in all).
+
+    Returns:
+        The open store. Its edge ids are positions in the list of edges; if `undirected`, in the
+        sorted list of both directions.
+
+    Raises:
+        ConfigError: arguments do not fit together, or `path` exists.
+        StoreError: a file is damaged; the message names the line.
+    """
+    if features is None and labels is None:
+        raise ConfigError(
+            "nothing says how many nodes there are: give features (--features), labels "
+            "(--labels), or num_nodes= of gnndrive.from_edges (--num-nodes)"
+        )
+    table = None if features is None else open_features(Path(features))
+    given = None if table is None else table.shape[0]
+    y = None if labels is None else read_labels(Path(labels), given)
+    num_nodes = given if given is not None else len(y.values) if y is not None else 0
+    chosen = resolve(splits, y, num_nodes)
+    ends = read_edges(Path(edges), num_nodes, progress)
+    if not len(ends):
+        _warn_of_no_edges(edges)
+    src, dst = ends[:, 0], ends[:, 1]
+    if undirected:
+        src, dst = to_undirected(src, dst, num_nodes)
+    files = ", ".join(os.fspath(file) for file in (edges, features, labels) if file is not None)
+    made_by = made_by or f"gnndrive.from_csv({files}{', undirected' if undirected else ''})"
+    with StoreWriter(
+        path, num_nodes, len(src), made_by=made_by, overwrite=if_exists == "replace",
+        progress=progress,
+    ) as writer:  # fmt: skip
+        if table is not None:
+            _reserve(writer, table, dtype_name(dtype))
+        write_csc(writer, None, src, dst)
+        _write_nodes(writer, None, y, chosen)
+        if table is not None:
+            write_features(writer, table, dtype_name(dtype), progress)
+    return open_store(writer.path)
 
 
 @with_if_exists()
@@ -89,7 +162,12 @@ def from_edges(
         table = None if features is None else open_features(Path(features))
         nodes = _count_nodes(found, num_nodes, table, map_ids)
         if 8 * nodes > budget:
-            raise _too_many(nodes, found.last, map_ids)
+            ids_go = "" if map_ids else f"ids go up to {found.last}: "
+            few = "" if map_ids else ", or if few of the ids are used give map_ids=True (--map-ids)"
+            raise ConfigError(
+                f"{ids_go}the index pointers of {nodes} nodes alone are more than memory=; raise "
+                f"memory= (--memory){few}"
+            )
         numbers = found.numbers if map_ids else None
         y = None if labels is None else read_labels(Path(labels), nodes, numbers)
         found.refuse_above(nodes)
@@ -97,13 +175,13 @@ def from_edges(
         count = found.count_undirected() if undirected else found.count
         names = ", ".join(map(str, files))
         if not count:
-            warn_of_no_edges(names)
+            _warn_of_no_edges(names)
         with StoreWriter(
             path, nodes, count, made_by=f"gnndrive.from_edges({names})",
             overwrite=if_exists == "replace", progress=progress,
         ) as writer:  # fmt: skip
             if table is not None:
-                reserve(writer, table, dtype_name(dtype))
+                _reserve(writer, table, dtype_name(dtype))
             write_graph(found, writer, undirected, progress)
             write_columns(found, writer, columns, progress)
             _write_nodes(writer, found if map_ids else None, y, chosen)
@@ -122,24 +200,9 @@ def _files(edges: File | Sequence[File]) -> list[Path]:
     return files
 
 
-def _too_many(nodes: int, last: int, map_ids: bool) -> ConfigError:
-    few = "" if map_ids else ", or if few of the ids are used give map_ids=True (--map-ids)"
-    return ConfigError(
-        f"{'' if map_ids else f'ids go up to {last}: '}the index pointers of {nodes} nodes alone "
-        f"are more than memory=; raise memory= (--memory){few}"
-    )
-
-
 def _checked_target(path: File, if_exists: IfExists) -> Path:
     """Check the store's path now, because the writer checks it only after the sort, and remove what
-    processes that were killed have left beside it.
-
-    Returns:
-        The path, absolute and without links.
-
-    Raises:
-        ConfigError: that folder does not exist, or `path` does and is not to be replaced.
-    """
+    processes that were killed have left beside it; returns it without links."""
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {target.parent} is not there: make it first")
@@ -152,11 +215,7 @@ def _checked_target(path: File, if_exists: IfExists) -> Path:
 def _count_nodes(
     edges: EdgeList, num_nodes: int | None, table: Features | None, map_ids: bool
 ) -> int:
-    """The number of nodes.
-
-    Raises:
-        ConfigError: num_nodes, features and mapped ids say different numbers.
-    """
+    """The number of nodes; ConfigError: num_nodes, features and mapped ids say different ones."""
     counts = {
         "num_nodes": num_nodes,
         "features": None if table is None else table.shape[0],
@@ -180,6 +239,40 @@ def _write_nodes(
             array = writer.array("nodes/id", dtype_name(values.dtype), shape)
         array.write(values)
     if y is not None:
-        write_labels(writer, y)
+        writer.write("nodes/y", y.values)
+        if y.classes is not None:
+            writer.classes(y.classes)
     for name, nodes in splits.items():
         writer.split(name, nodes)
+
+
+def _warn_of_no_edges(files: object) -> None:
+    """Warn that a list of edges is empty, which is rarely meant."""
+    warnings.warn(
+        f"{files} holds no edges, so no node of the store has neighbours: check the file, and "
+        "whether its first line is a header (header=, --header, --no-header)",
+        stacklevel=2,
+    )
+
+
+def _reserve(writer: StoreWriter, table: Features, dtype: str) -> None:
+    """Check that the disk has room for x and the graph; labels and splits are small beside them."""
+    x = ArrayInfo("nodes/x", dtype, table.shape, "")
+    writer.reserve(x.nbytes + 24 * writer.num_nodes + 16 * writer.num_edges)
+
+
+def write_features(
+    writer: StoreWriter,
+    table: Features,
+    dtype: str,
+    progress: Progress | None,
+    name: str = "nodes/x",
+) -> None:
+    """Write an array of rows, chunk by chunk."""
+    x = writer.array(name, dtype, table.shape)
+    rows = rows_per_chunk(table.shape, max(x.info.storage.itemsize, table.dtype.itemsize, 4))
+    for chunk in table.chunks(rows):
+        x.write(chunk)
+        if progress is not None:
+            row_bytes = x.info.row_bytes
+            progress(name, x.rows_written * row_bytes, table.shape[0] * row_bytes)
