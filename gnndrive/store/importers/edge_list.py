@@ -31,14 +31,11 @@ from gnndrive.store.writer import StoreWriter
 BATCH = 1 << 20  # edges in a batch
 POLL_S = 0.25  # time between two reports of a sort's progress
 DUCKDB_SHARE = 0.6  # share of the budget; the rest is for Python, numpy and a batch
-_WHOLE = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
-_WHOLE |= {"INTEGER", "UINTEGER"}
-_NUMBERS = {
-    **{f"{sign}{size}": f"{sign.lower()}int{bits}" for sign in ("", "U") for size, bits in (
-        ("TINYINT", 8), ("SMALLINT", 16), ("INTEGER", 32), ("BIGINT", 64)
-    )},
-    "FLOAT": "float32", "DOUBLE": "float64", "BOOLEAN": "bool",
+_WHOLE = {
+    "TINYINT": "int8", "SMALLINT": "int16", "INTEGER": "int32", "BIGINT": "int64",
+    "UTINYINT": "uint8", "USMALLINT": "uint16", "UINTEGER": "uint32", "UBIGINT": "uint64",
 }  # fmt: skip
+_NUMBERS = {**_WHOLE, "FLOAT": "float32", "DOUBLE": "float64", "BOOLEAN": "bool"}
 _PLAIN = "TRY_CAST({0} AS BIGINT)::VARCHAR IS NOT DISTINCT FROM trim({0})"
 """SQL that says whether a text is a whole number as DuckDB writes it, so not 007, +7 or 7e0."""
 _TYPES = {
@@ -51,7 +48,6 @@ _TYPES = {
 """SQL that says whether a text is of a type."""
 _QUOTED = re.compile(r"""\s*(['"])(?:(?!\1).|\1\1)*\1\s*""")
 """A field in quotes; quotes within it are doubled."""
-_PARQUET = (".parquet", ".pq")
 
 
 class EdgeList:
@@ -59,27 +55,15 @@ class EdgeList:
 
     Args:
         files: .parquet; or text with a comma, semicolon, tab or space between columns, comments
-            ("#") before the first row only; several are read one after the other.
+            ("#") before the first row only.
         memory: memory budget in bytes.
         beside: path beside which to make a temporary folder for the spilled edges.
-        source, target: names of the columns of node ids; None: the first two columns.
-        map_ids: ids may be text or any whole numbers, and nodes are numbered in the ids' order. In
-            text files, ids are whole numbers if all of them are written plainly (7, not 007), and
-            else text.
-        columns: names of the columns to keep.
-        header: whether each text file begins with the columns' names; None: it does if no field of
-            its first row is a number.
+        source, target, map_ids, columns, header: as for `from_edges`.
         name: the files' name in errors; None: their paths.
 
     Attributes:
         count: number of edges.
         last: the largest node number; -1 if there are no edges.
-
-    Raises:
-        ConfigError: DuckDB is not installed, there is no such column, or `map_ids` makes it unclear
-            whether there is a header.
-        StoreError: a file cannot be read, or an id is not a whole number from 0; the message names
-            the file and the row.
     """
 
     def __init__(
@@ -107,7 +91,8 @@ class EdgeList:
             self._run(f"SET temp_directory = {_quoted(str(self._spill.path))}")
             self._run("SET enable_progress_bar = true")  # DuckDB measures no progress without it
             self._run("SET enable_progress_bar_print = false")
-            self._columns = self._describe()
+            described = self._run(f"DESCRIBE SELECT * FROM {self._table}").fetchall()
+            self._columns = {str(row[0]): str(row[1]) for row in described}
             self._source, self._target = self._ends(source, target, columns)
             self._check_columns(columns)
             if map_ids:
@@ -119,17 +104,15 @@ class EdgeList:
             raise
 
     def by_target(
-        self, undirected: bool, tell: Callable[[int], None] | None = None
+        self, undirected: bool, tell: Callable[[int], None]
     ) -> Iterator[tuple[Any, Any, Any]]:
-        """Sort the edges by target; edges of one target keep the list's order.
+        """Yield targets, sources and numbers in the list, int64 [n] each, in batches, sorted by
+        target; edges of one target keep the list's order.
 
         Args:
             undirected: add the other direction of every edge, drop repetitions, and sort by target
-                and source.
+                and source; the numbers are None.
             tell: called before the first batch with the share that is sorted, in percent.
-
-        Yields:
-            Batches of targets, sources and numbers in the list (None if `undirected`), int64 [n].
         """
         if undirected:
             sql = f"SELECT t, s, NULL::BIGINT AS e FROM {self._both_directions} ORDER BY t, s"
@@ -180,15 +163,10 @@ class EdgeList:
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def refuse_above(self, num_nodes: int) -> None:
-        """Check that all node numbers are below `num_nodes`.
-
-        Raises:
-            StoreError: one is not; the message names the edge.
-        """
+        """Check that all node numbers are below `num_nodes`."""
         if self.last >= num_nodes:
-            wrong = f"s >= {num_nodes} OR t >= {num_nodes}"
             self._refuse_edge(
-                wrong,
+                f"s >= {num_nodes} OR t >= {num_nodes}",
                 f"names a node, but there are {num_nodes}, numbered from 0: give num_nodes="
                 f"{self.last + 1} (--num-nodes), and features for all of them if you give any, or",
             )
@@ -267,19 +245,11 @@ class EdgeList:
     # ---- checks
 
     def _refuse_comments(self) -> None:
-        """Check that no line that is a comment is taken for an edge.
-
-        Raises:
-            StoreError: one would be; the message names it.
-        """
+        """Check that no line that is a comment is taken for an edge."""
         first = _column_name(next(iter(self._columns)))
         test = f"SELECT bool_or(starts_with(trim({first}), '#')) FROM {self._table}"
         if self._text and self._fetch_row(test)[0] and (comment := _late_comment(self._files)):
             raise StoreError(comment)
-
-    def _describe(self) -> dict[str, str]:
-        rows = self._run(f"DESCRIBE SELECT * FROM {self._table}").fetchall()
-        return {str(row[0]): str(row[1]) for row in rows}
 
     def _column(self, name: str, kind: str) -> str:
         """SQL for a column with values of the type `kind`; a blank field of text is NULL."""
@@ -315,7 +285,7 @@ class EdgeList:
                     f"0, and edge {edge} has {text!r}; correct it, or give map_ids=True "
                     "(--map-ids) to have ids of any kind numbered"
                 )
-        if len(set(kinds)) > 1 and not set(kinds) <= _WHOLE:
+        if len(set(kinds)) > 1 and not set(kinds) <= _WHOLE.keys():
             return tuple(f"{sql}::VARCHAR" for sql in map(self._column, ends, kinds))
         return tuple(map(self._column, ends, kinds))
 
@@ -431,10 +401,10 @@ class EdgeList:
         return doing.result()
 
     def _batches(
-        self, sql: str, tell: Callable[[int], None] | None = None
+        self, sql: str, tell: Callable[[int], None] = lambda percent: None
     ) -> Iterator[tuple[npt.NDArray[Any], ...]]:
         try:
-            reader = self._open_reader(sql, tell or (lambda percent: None))
+            reader = self._open_reader(sql, tell)
         except self._errors as error:
             raise self._failure(error) from None
         while True:
@@ -499,7 +469,7 @@ def _duckdb() -> Any:
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
     """Whether a file's name has the ending of a Parquet file."""
-    return Path(path).suffix.lower() in _PARQUET
+    return Path(path).suffix.lower() in (".parquet", ".pq")
 
 
 def _bad_row_group(files: Sequence[Path]) -> str:
@@ -527,9 +497,6 @@ def _first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
         (number of lines before it, which are blank or comments; its fields, [] if the file is
         empty; its separator; the file's quotes, single ones if a field of the first two rows has
         them and none has double ones; whether it is the only row).
-
-    Raises:
-        StoreError: the file cannot be read as text.
     """
     lines = ((number, line) for number, line in _lines(file) if line.strip())
     for number, text in lines:
@@ -594,12 +561,7 @@ def write_graph(
     type: EdgeKey = None,
 ) -> None:
     """Sort the edges of a type and write indptr, indices and, unless `undirected`, edge_id.
-
-    Args:
-        undirected: see `EdgeList.by_target`.
-        progress: called as progress(what, done, in all), with percent while the edges are sorted
-            and with edges while they are written.
-    """
+    `progress` is called with percent while edges are sorted, with edges while they are written."""
     count = writer.types.edges[type]
     sources, targets = (writer.types.nodes[end].num_nodes for end in ends_of(type))
     names = [array_name("graph", type, leaf) for leaf in GRAPH]

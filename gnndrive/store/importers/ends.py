@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, ends_of
-from gnndrive.store.format import Progress
+from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
 from gnndrive.store.importers.edge_list import EdgeList, write_graph
 from gnndrive.store.importers.features import BAD_FILE, map_npy, read_header
@@ -31,29 +31,17 @@ Pair: TypeAlias = "tuple[EdgeEnds, EdgeEnds]"
 
 
 class Ends:
-    """The ends of edges in a file: the nodes that they come from and go to.
-
-    Attributes:
-        count: number of edges.
-        where: the file, for errors.
-    """
+    """The ends of `count` edges in a file, which errors call `where`."""
 
     count: int
     where: str
 
     def chunks(self) -> Iterator[Pair]:
-        """Read the edges in the file's order.
-
-        Yields:
-            Sources and targets of the next edges, whole numbers [n] each.
-
-        Raises:
-            StoreError: the file is damaged, or has another number of edges than it must have.
-        """
+        """Yield sources and targets, whole numbers [n] each, in the file's order."""
         raise NotImplementedError
 
     def place(self, edge: int) -> str:
-        """The place in the file of an edge, which is counted from 0; for errors."""
+        """The place of an edge in the file, for errors."""
         return f"{self.where}, edge {edge} (from 0)"
 
 
@@ -78,11 +66,7 @@ class CsvEnds(Ends):
 
 
 class NpyEnds(Ends):
-    """Edges in an .npy file: an array [2, edges] of whole numbers, mapped.
-
-    Raises:
-        StoreError: the file does not hold such an array.
-    """
+    """Edges in an .npy file: an array [2, edges] of whole numbers, mapped."""
 
     def __init__(self, path: Path) -> None:
         self.where = str(path)
@@ -101,11 +85,7 @@ class NpyEnds(Ends):
 
 
 class NpzEnds(Ends):
-    """Edges in an .npz file: an array [2, edges] of whole numbers, read as a stream.
-
-    Raises:
-        StoreError: the file does not hold such an array.
-    """
+    """Edges in an .npz file: an array [2, edges] of whole numbers, read as a stream."""
 
     def __init__(self, path: Path, member: str) -> None:
         self.where = f"{path} ({member})"
@@ -172,20 +152,10 @@ class BothWays(Ends):
 
 
 def write_edges(
-    writer: StoreWriter, type: EdgeKey, ends: Ends, memory: int, progress: Progress | None = None
+    writer: StoreWriter, type: EdgeKey, ends: Ends, memory: int, progress: Progress | None
 ) -> None:
-    """Sort the edges of a type and write them.
-
-    Args:
-        ends: as many edges as the writer expects of their type.
-        memory: bytes for sorting; if sorting needs more, DuckDB sorts and spills beside the store.
-        progress: called as progress(what, edges done, edges in all).
-
-    Raises:
-        ConfigError: DuckDB is needed and is not installed.
-        StoreError: an edge names a node that does not exist, a file is damaged, or the disk is
-            full.
-    """
+    """Sort the edges of a type and write them; if sorting needs more than `memory` bytes, DuckDB
+    sorts and spills beside the store. `progress` is called with edges."""
     name = "edges" if type is None else " ".join(type)
     chunks = _checked(writer, type, ends, f"reading {name}", progress)
     if ends.count * SORTING_BYTES > memory:
@@ -195,7 +165,7 @@ def write_edges(
         ):
             write_graph(edges, writer, False, progress, type)
         return
-    dtypes = (_narrow(writer.types.nodes[end].num_nodes) for end in ends_of(type))
+    dtypes = (index_dtype(writer.types.nodes[end].num_nodes) for end in ends_of(type))
     src, dst = (np.empty(ends.count, dtype) for dtype in dtypes)
     done = 0
     for sources, targets in chunks:
@@ -238,8 +208,7 @@ def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
             "edges that do not fit in memory= need pyarrow: pip install 'gnndrive[import]'"
         ) from None
     with TemporaryFolder(writer.path, "sort") as folder:
-        columns = [("source", pyarrow.int64()), ("target", pyarrow.int64())]
-        schema = pyarrow.schema(columns)
+        schema = pyarrow.schema([("source", pyarrow.int64()), ("target", pyarrow.int64())])
         try:
             with pyarrow.parquet.ParquetWriter(folder / "edges.parquet", schema) as file:
                 for chunk in chunks:
@@ -251,10 +220,6 @@ def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
                 "an edge of disk beside the store; free some, or choose a path on another disk"
             ) from None
         yield folder / "edges.parquet"
-
-
-def _narrow(num_nodes: int) -> npt.DTypeLike:
-    return np.int32 if num_nodes < 2**31 else np.int64
 
 
 def _check_ends(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -7,6 +7,7 @@ Rows may be changed on the way: other shapes, labels as a store has them.
 
 from __future__ import annotations
 
+import math
 import struct
 import tokenize
 import zipfile
@@ -39,39 +40,23 @@ BAD_FILE = (
 
 
 class Features:
-    """Rows of features, or of any other array of nodes or edges.
-
-    Attributes:
-        shape: shape of the whole array, rows first.
-        dtype: dtype in the file; uint16 for bfloat16, which numpy does not have.
-    """
+    """Rows of any array of nodes or edges; `dtype` is that in the file, uint16 for bfloat16, which
+    numpy does not have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
     def stored(self) -> str:
-        """The store's name of the dtype.
-
-        Raises:
-            ConfigError: a store cannot hold that dtype.
-        """
+        """The store's name of the dtype; ConfigError: a store cannot hold it."""
         return dtype_name(self.dtype)
 
     def chunks(self, rows: int) -> Iterator[Rows]:
-        """Read the rows in order, at most `rows` at a time.
-
-        Raises:
-            StoreError: the file is damaged.
-        """
+        """Read the rows in order, at most `rows` at a time."""
         raise NotImplementedError
 
     def all_rows(self) -> npt.NDArray[Any]:
-        """Read all rows into memory, for small arrays; bfloat16 becomes float32.
-
-        Raises:
-            StoreError: the file is damaged.
-        """
+        """Read all rows into memory, for small arrays; bfloat16 becomes float32."""
         step = rows_per_chunk(self.shape, self.dtype.itemsize)
         parts = [as_numpy(chunk) for chunk in self.chunks(step)]
         if not parts:
@@ -89,21 +74,12 @@ def as_numpy(chunk: Rows) -> npt.NDArray[Any]:
 
 def rows_per_chunk(shape: tuple[int, ...], itemsize: int) -> int:
     """Number of rows in a chunk of about 64 MiB."""
-    row_bytes = itemsize
-    for size in shape[1:]:
-        row_bytes *= size
-    return max(1, CHUNK_BYTES // max(1, row_bytes))
+    return max(1, CHUNK_BYTES // max(1, itemsize * math.prod(shape[1:])))
 
 
 def open_features(path: Path) -> Features:
-    """Open a file of features.
-
-    Args:
-        path: .npy, .npz with one array, or a CSR matrix that `scipy.sparse.save_npz` wrote.
-
-    Raises:
-        StoreError: it is none of these; the message names the file.
-    """
+    """Open a file of features: .npy, .npz with one array, or a CSR matrix that
+    `scipy.sparse.save_npz` wrote."""
     try:
         if path.suffix == ".npz":
             with zipfile.ZipFile(path) as archive:
@@ -113,17 +89,15 @@ def open_features(path: Path) -> Features:
             if len(names) != 1:
                 raise ValueError(f"it holds {len(names)} arrays and not one")
             return _DenseNpz(path, names[0])
-        return _Npy(path)
+        array = map_npy(path)
+        _check_rows(array.shape, array.dtype)
+        return Array(array)
     except BAD_FILE as error:
         raise _bad(path, error) from None
 
 
 def open_tensor(path: Path) -> Features:
-    """Open a file of one tensor that `torch.save` wrote; the tensor is mapped.
-
-    Raises:
-        StoreError: the file does not hold one dense tensor; the message names the file.
-    """
+    """Open a file of one dense tensor that `torch.save` wrote; the tensor is mapped."""
     try:
         return _Tensor(path)
     except Exception as error:  # because a damaged pickle can raise anything
@@ -135,11 +109,7 @@ def open_tensor(path: Path) -> Features:
 
 
 def members(path: Path) -> list[str]:
-    """Names of the arrays in an .npz file.
-
-    Raises:
-        StoreError: the file cannot be read.
-    """
+    """Names of the arrays in an .npz file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
@@ -148,12 +118,7 @@ def members(path: Path) -> list[str]:
 
 
 def open_member(path: Path, member: str) -> Features:
-    """Open an array of an .npz file, which is read as a stream.
-
-    Raises:
-        StoreError: there is no such array, or it does not hold rows of numbers; the message names
-            the array.
-    """
+    """Open an array of an .npz file, which is read as a stream."""
     try:
         return _DenseNpz(path, f"{member}.npy")
     except BAD_FILE as error:
@@ -161,11 +126,8 @@ def open_member(path: Path, member: str) -> Features:
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an .npy array: shape, whether it is in Fortran order, and dtype.
-
-    Raises:
-        ValueError: the array does not hold rows of numbers, for example pickled objects.
-    """
+    """Read the header of an .npy array: shape, whether it is in Fortran order, and dtype;
+    ValueError: it does not hold rows of numbers, for example pickled objects."""
     version = npy_format.read_magic(stream)
     old = version == (1, 0)
     read = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
@@ -206,26 +168,16 @@ class Array(Features):
 
 
 def map_npy(path: Path) -> npt.NDArray[Any]:
-    """Map the array of an .npy file.
-
-    Raises:
-        One of `BAD_FILE`: the file cannot be read. For another kind of file numpy's own error says
-        to allow pickles, which does not help.
-    """
+    """Map the array of an .npy file; if that cannot be, the error is one of `BAD_FILE`."""
     with path.open("rb") as file:
         start = file.read(len(npy_format.MAGIC_PREFIX))
+    # Of another kind of file numpy's own error says to allow pickles, which does not help.
     if start.startswith(b"PK"):
         raise ValueError("it is not one .npy array; .npz files end with .npz")
     if start != npy_format.MAGIC_PREFIX:
         raise ValueError("it is not an .npy file")
     array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
-
-
-class _Npy(Array):
-    def __init__(self, path: Path) -> None:
-        super().__init__(map_npy(path))
-        _check_rows(self.shape, self.dtype)
 
 
 class _DenseNpz(Features):
@@ -322,14 +274,8 @@ class _Csr(Features):
 
 
 class ChangedRows(Features):
-    """Rows that a function changes, chunk by chunk.
-
-    Args:
-        rows: the rows to change.
-        change: called with each chunk; returns the changed rows.
-        shape: shape of all changed rows.
-        dtype: dtype of the changed rows; None: the dtype of `rows`.
-    """
+    """Rows that `change` changes, chunk by chunk, into rows of this shape and dtype (None: as
+    before)."""
 
     def __init__(
         self,
@@ -378,17 +324,11 @@ def as_labels(rows: Features) -> Features:
     Whole numbers become int64, with -1 for a missing label, other numbers float32, with nan for a
     missing label; one column [n, 1] becomes [n]. Floats are read twice, to find out whether all of
     them are whole.
-
-    Raises:
-        StoreError: the file is damaged.
     """
-    if rows.dtype.kind == "f" or rows.stored == "bfloat16":
-        whole = all(map(_is_whole, rows.chunks(rows_per_chunk(rows.shape, 8))))
-        dtype = "int64" if whole else "float32"
-    else:
-        dtype = "int64"
-    change = _without_nan if dtype == "int64" else _single
-    return flat(ChangedRows(rows, change, rows.shape, dtype))
+    floats = rows.dtype.kind == "f" or rows.stored == "bfloat16"
+    if floats and not all(map(_is_whole, rows.chunks(rows_per_chunk(rows.shape, 8)))):
+        return flat(ChangedRows(rows, _single, rows.shape, "float32"))
+    return flat(ChangedRows(rows, _without_nan, rows.shape, "int64"))
 
 
 def _is_whole(chunk: Rows) -> bool:
