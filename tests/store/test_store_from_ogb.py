@@ -434,6 +434,8 @@ def test_wrong_npz_and_splits_with_types(typed, tmp_path):
     flags = folder / "split/time/nodetype-has-split.csv.gz"
     text(flags, "paper\nFalse\n")
     refuse(folder, "says that no node type is split")
+    text(flags, "author,paper\nTrue\n")
+    refuse(folder, "should have two, names and one value for each")
     for file in (flags, folder / "raw/num_nodes_dict.npz"):
         file.unlink()
         refuse(folder, f"{file.name} is missing")

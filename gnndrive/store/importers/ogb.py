@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,10 @@ from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
 
 _SPLITS = {"train": "train", "valid": "val", "test": "test"}
+_ENDING = ".csv.gz"
+_FETCH_AGAIN = "fetch or unzip the dataset again"
+Split: TypeAlias = "tuple[NodeKey, str, Int64Array]"
+"""A node type, a split's name, and its ids."""
 
 
 @with_if_exists()
@@ -110,12 +114,11 @@ def from_ogb(
     _add_arrays(dataset, raw, undirected, dtype)
     for node_type, name, ids in _splits(root / "split", raw):
         dataset.splits[node_type, name] = ids
-    default_made_by = (
-        f"gnndrive.from_ogb({os.fspath(folder)}{', undirected' if undirected else ''})"
-    )
+    reverse = ", undirected" if undirected else ""
+    made_by = made_by or f"gnndrive.from_ogb({os.fspath(folder)}{reverse})"
     return write_dataset(
-        dataset, path, memory=budget, made_by=made_by or default_made_by,
-        overwrite=if_exists == "replace", progress=progress,
+        dataset, path, memory=budget, made_by=made_by, overwrite=if_exists == "replace",
+        progress=progress,
     )  # fmt: skip
 
 
@@ -145,8 +148,7 @@ def _as_ogb_reads(rows: Features) -> str:
 # ---- splits
 
 
-def _splits(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:
-    """Yield (node type, name, ids) of each split."""
+def _splits(folder: Path, raw: Raw) -> Iterator[Split]:
     schemes = sorted(each for each in folder.glob("*") if each.is_dir())
     if not schemes:
         raise StoreError(
@@ -159,7 +161,7 @@ def _splits(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]
             yield node_type, prefix + _SPLITS[name], ids
 
 
-def _scheme(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:
+def _scheme(folder: Path, raw: Raw) -> Iterator[Split]:
     flags = folder / "nodetype-has-split.csv.gz"
     pickled = folder / "split_dict.pt"
     if pickled.is_file() and not flags.is_file() and not (folder / "train.csv.gz").is_file():
@@ -167,9 +169,8 @@ def _scheme(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]
         return
     types = list(raw.num_nodes)
     if None not in raw.num_nodes:
-        lines = read_small(require(flags))
-        has_split = dict(zip(*lines, strict=True)) if len(lines) == 2 else {}
-        types = [each for each in types if str(has_split.get(str(each))).lower() in ("true", "1")]
+        split = _types_with_true(require(flags))
+        types = [each for each in types if each in split]
         if not types:
             raise StoreError(f"{flags} says that no node type is split: fetch the dataset again")
     for node_type in types:
@@ -178,7 +179,7 @@ def _scheme(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]
             yield node_type, name, read_ids(file, raw.num_nodes[node_type], of_dataset=True)
 
 
-def _pickled(path: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:
+def _pickled(path: Path, raw: Raw) -> Iterator[Split]:
     """Yield the splits that OGB's DatasetSaver wrote as tensors; arrays are refused, because only a
     pickle can hold them."""
     try:
@@ -207,20 +208,13 @@ def _pickled(path: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:
             yield node_type, name, values
 
 
-_ENDING = ".csv.gz"
-_FETCH_AGAIN = "fetch or unzip the dataset again"
+# ---- the raw files
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The raw files' arrays, opened and not read yet. The type of a homogeneous graph is None.
-
-    Attributes:
-        num_nodes: numbers of nodes by type.
-        edges: edges by type.
-        nodes, of_edges: arrays by type and OGB's name: "node_feat", "node_year", …
-        labels: labels by node type.
-    """
+    """The raw files' arrays, opened and not read yet, by type; those of nodes and edges also by
+    OGB's names: "node_feat", "node_year", …"""
 
     num_nodes: dict[NodeKey, int]
     edges: dict[EdgeKey, Ends] = field(default_factory=dict)
@@ -230,11 +224,7 @@ class Raw:
 
 
 def open_raw(folder: Path) -> Raw:
-    """Open the raw files of an OGB folder in any of their forms.
-
-    Raises:
-        StoreError: `folder` is not an OGB folder, or a file is missing or damaged.
-    """
+    """Open the raw files of an OGB folder in any of their forms."""
     raw = folder / "raw"
     forms = {
         "data.npz": _binary,
@@ -286,16 +276,12 @@ class _CsvRows(Features):
 
 
 def _csv(raw: Path) -> Raw:
-    num_nodes, num_edges = (
-        _count(raw / "num-node-list.csv.gz"),
-        _count(raw / "num-edge-list.csv.gz"),
-    )
+    num_nodes = _count(raw / "num-node-list.csv.gz")
+    num_edges = _count(raw / "num-edge-list.csv.gz")
     found = Raw({None: num_nodes})
     found.edges[None] = CsvEnds(raw / "edge.csv.gz", num_edges, "num-edge-list.csv.gz")
-    for name, rows in _csv_arrays(raw, "node", num_nodes, "num-node-list.csv.gz"):
-        found.nodes[None, name] = rows
-    for name, rows in _csv_arrays(raw, "edge", num_edges, "num-edge-list.csv.gz"):
-        found.of_edges[None, name] = rows
+    found.nodes.update(_csv_arrays(raw, None, "node", num_nodes, "num-node-list.csv.gz"))
+    found.of_edges.update(_csv_arrays(raw, None, "edge", num_edges, "num-edge-list.csv.gz"))
     labels = require(raw / "node-label.csv.gz")
     found.labels[None] = _CsvRows(labels, num_nodes, "num-node-list.csv.gz", "float64")
     return found
@@ -321,41 +307,37 @@ def _csv_of_types(raw: Path) -> Raw:
         folder = raw / "relations" / "___".join(type)
         count = _count(folder / "num-edge-list.csv.gz")
         found.edges[type] = CsvEnds(require(folder / "edge.csv.gz"), count, "num-edge-list.csv.gz")
-        for name, rows in _csv_arrays(folder, "edge", count, "num-edge-list.csv.gz"):
-            found.of_edges[type, name] = rows
-    featured, labelled = (
-        _types_with_true(raw / f"nodetype-has-{what}.csv.gz") for what in ("feat", "label")
-    )
+        found.of_edges.update(_csv_arrays(folder, type, "edge", count, "num-edge-list.csv.gz"))
+    featured = _types_with_true(raw / "nodetype-has-feat.csv.gz")
+    labelled = _types_with_true(raw / "nodetype-has-label.csv.gz")
+    count_source = "num-node-dict.csv.gz"
     for node_type, count in num_nodes.items():
         folder = raw / "node-feat" / str(node_type)
-        for name, rows in _csv_arrays(folder, "node", count, "num-node-dict.csv.gz"):
-            found.nodes[node_type, name] = rows
+        found.nodes.update(_csv_arrays(folder, node_type, "node", count, count_source))
         if node_type in featured and (node_type, "node_feat") not in found.nodes:
             require(folder / "node-feat.csv.gz")
         labels = raw / "node-label" / str(node_type) / "node-label.csv.gz"
         if node_type in labelled or labels.is_file():
-            count_source = "num-node-dict.csv.gz"
             found.labels[node_type] = _CsvRows(require(labels), count, count_source, "float64")
     return found
 
 
 def _csv_arrays(
-    folder: Path, group: str, count: int, count_source: str
-) -> Iterator[tuple[str, Features]]:
-    """Yield (OGB's name, rows) of each array of nodes or edges in a folder."""
+    folder: Path, type: Any, group: str, count: int, count_source: str
+) -> Iterator[tuple[tuple[Any, str], Features]]:
+    """Yield ((type, OGB's name), rows) of each array of nodes or edges in a folder."""
     for file in sorted(folder.glob(f"*{_ENDING}")):
         name = file.name.removesuffix(_ENDING)
         if group == "node" and name == "species":  # as ogbn-proteins calls it
             name = "node_species"
         if name == f"{group}-feat":
             kind = "float64" if group == "node" else None
-            yield f"{group}_feat", _CsvRows(file, count, count_source, kind)
+            yield (type, f"{group}_feat"), _CsvRows(file, count, count_source, kind)
         elif name.startswith(f"{group}_"):
-            yield name, _CsvRows(file, count, count_source)
+            yield (type, name), _CsvRows(file, count, count_source)
 
 
 def _count(path: Path) -> int:
-    """The count in a file that holds one count."""
     lines = read_small(require(path))
     if len(lines) != 1:
         raise StoreError(
@@ -406,20 +388,17 @@ def _binary(raw: Path) -> Raw:
     for name in names:
         if name in ("edge_index", "num_nodes_list", "num_edges_list"):
             continue
-        group = _group(name, path)
-        count, count_source = (num_nodes, "num_nodes_list") if group == "node" else (
-            num_edges, "num_edges_list"
-        )  # fmt: skip
-        rows = checked_rows(open_member(path, name), count, f"{path} ({name})", count_source)
-        if group == "node":
-            found.nodes[None, name] = rows
+        if _group(name, path) == "node":
+            found.nodes[None, name] = _rows(path, name, num_nodes, "num_nodes_list")
         else:
-            found.of_edges[None, name] = rows
+            found.of_edges[None, name] = _rows(path, name, num_edges, "num_edges_list")
     labels = require(raw / "node-label.npz")
-    found.labels[None] = checked_rows(
-        open_member(labels, "node_label"), num_nodes, f"{labels} (node_label)", "num_nodes_list"
-    )
+    found.labels[None] = _rows(labels, "node_label", num_nodes, "num_nodes_list")
     return found
+
+
+def _rows(path: Path, name: str, count: int, count_source: str) -> Features:
+    return checked_rows(open_member(path, name), count, f"{path} ({name})", count_source)
 
 
 def _binary_of_types(raw: Path) -> Raw:
@@ -441,10 +420,8 @@ def _binary_of_types(raw: Path) -> Raw:
         if path in (nodes_file, edges_file) or attribute == "edge_index":
             continue
         for name in members(path):
-            where = f"{path} ({name})"
             if attribute == "node-label" or _group(attribute, path) == "node":
-                count = _count_of(num_nodes, name, path)
-                rows = checked_rows(open_member(path, name), count, where, nodes_file.name)
+                rows = _rows(path, name, _count_of(num_nodes, name, path), nodes_file.name)
                 if attribute == "node-label":
                     found.labels[name] = rows
                 else:
@@ -452,13 +429,11 @@ def _binary_of_types(raw: Path) -> Raw:
             else:
                 type = _triplet(name, path)
                 count = _count_of(num_edges, type, path)
-                rows = checked_rows(open_member(path, name), count, where, edges_file.name)
-                found.of_edges[type, attribute] = rows
+                found.of_edges[type, attribute] = _rows(path, name, count, edges_file.name)
     return found
 
 
 def _member_count(path: Path, name: str) -> int:
-    """The count in a member that holds one count."""
     member = open_member(path, name)
     few = math.prod(member.shape) <= 4  # because a larger array could fill the memory
     values = member.all_rows().reshape(-1) if few else np.empty(0, np.int64)
