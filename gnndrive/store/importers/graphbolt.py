@@ -40,6 +40,7 @@ from gnndrive.store.importers.text import count_rows
 from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
 
+METADATA = "metadata.yaml"
 _SETS = {"train_set": "train", "validation_set": "val", "test_set": "test"}
 _SEEDS = ("seeds", "seed_nodes")
 _LABELS = ("labels", "label")
@@ -103,10 +104,9 @@ def from_graphbolt(
     labels = _add_task(dataset, top, budget)
     for entry in [*graph.entries("feature_data"), *top.entries("feature_data")]:
         _add_feature(dataset, entry, labels, dtype)
-    default_made_by = f"gnndrive.from_graphbolt({os.fspath(source)})"
     return write_dataset(
-        dataset, path, memory=budget, made_by=made_by or default_made_by,
-        overwrite=if_exists == "replace", progress=progress,
+        dataset, path, memory=budget, overwrite=if_exists == "replace", progress=progress,
+        made_by=made_by or f"gnndrive.from_graphbolt({os.fspath(source)})",
     )  # fmt: skip
 
 
@@ -114,7 +114,6 @@ def from_graphbolt(
 
 
 def _nodes(graph: Entry) -> dict[NodeKey, int]:
-    """Numbers of nodes by type; the type of a homogeneous graph is None."""
     found: dict[NodeKey, int] = {}
     entries = graph.entries("nodes")
     for entry in entries:
@@ -155,7 +154,6 @@ def _edges(graph: Entry, num_nodes: dict[NodeKey, int]) -> Iterator[tuple[EdgeKe
 
 
 def _open(entry: Entry) -> Features:
-    """Open the file of features that an entry names."""
     numpy = entry.text("format", "numpy", "torch") == "numpy"
     return open_features(entry.path()) if numpy else open_tensor(entry.path())
 
@@ -171,11 +169,10 @@ def _add_feature(
         )
         return
     counts: dict[Any, int] = dict(dataset.num_nodes)
+    key: Any = entry.text_or_none("type")
     if domain == "edge":
         counts = {type: ends.count for type, ends in dataset.edges.items()}
-    key: Any = entry.text_or_none("type")
-    if domain == "edge" and key is not None:
-        key = entry.edge_type()
+        key = None if key is None else entry.edge_type()
     if key not in counts:
         if None in counts:
             raise entry.error(f"has the {domain} type {key!r}, but the nodes have no types")
@@ -221,9 +218,8 @@ def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
                 known = ", ".join(map(str, dataset.num_nodes))
                 raise entry.error(f"has the node type {key!r}, but the types are {known}")
             seeds, labels = _seeds_and_labels(entry, dataset.num_nodes[key])
-            earlier = dataset.splits.get((key, split))
-            joined = seeds if earlier is None else np.concatenate([earlier, seeds])
-            dataset.splits[key, split] = joined
+            earlier = dataset.splits.get((key, split), seeds[:0])
+            dataset.splits[key, split] = np.concatenate([earlier, seeds])
             if labels is not None:
                 labelled.setdefault(key, []).append((seeds, labels, entry))
     for key, parts in labelled.items():
@@ -249,10 +245,9 @@ def _is_link_task(task: Entry) -> bool:
 
 
 def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Features | None]:
-    """Read and check the node ids of a set; open their labels, or None if there are none."""
+    """Read and check the node ids of a set, and open their labels."""
     data = {each.text("name"): each for each in entry.entries("data")}
-    left_out = [name for name in data if name not in (*_SEEDS, *_LABELS)]
-    if left_out:
+    if left_out := [name for name in data if name not in (*_SEEDS, *_LABELS)]:
         warnings.warn(
             f"{entry.where}: {entry.place} has data other than seeds and labels; left out: "
             f"{', '.join(left_out)}",
@@ -270,29 +265,22 @@ def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Feature
             f"names {given.path()}, whose entry {bad[0]} is node {seeds[bad[0]]}, but there are "
             f"{num_nodes} nodes, numbered from 0"
         )
+    ids = seeds.astype(np.int64)
     labels = next((data[name] for name in _LABELS if name in data), None)
     if labels is None:
-        return seeds.astype(np.int64), None
-    rows = checked_rows(_open(labels), len(seeds), str(labels.path()), str(given.path()))
-    return seeds.astype(np.int64), rows
+        return ids, None
+    return ids, checked_rows(_open(labels), len(ids), str(labels.path()), str(given.path()))
 
 
 def _labels_of_all(
     num_nodes: int, parts: list[tuple[Int64Array, Features, Entry]], budget: int
 ) -> npt.NDArray[Any]:
-    """Spread the labels of some nodes over an array of all nodes.
+    """Spread the labels of some nodes over an array of all nodes: int64 with -1 for a missing
+    label if the labels of every set are whole, else float32 with nan.
 
     Args:
         parts: node ids of a set, their labels, and the set's entry.
         budget: bytes that the array may take.
-
-    Returns:
-        Labels of all nodes: int64, -1 for a missing label, if the labels of every set are whole;
-        else float32 with nan.
-
-    Raises:
-        ConfigError: the array takes more than `budget` bytes.
-        StoreError: the sets' labels differ in shape, or a file is damaged.
     """
     row = flat(parts[0][1]).shape[1:]
     needed = 8 * num_nodes * math.prod(row)
@@ -313,38 +301,29 @@ def _labels_of_all(
         given = as_labels(labels) if whole else flat(labels)
         done = 0
         for chunk in map(as_numpy, given.chunks(rows_per_chunk(given.shape, 8))):
-            values = chunk
             if not whole and chunk.dtype.kind in "iu":
-                values = np.where(chunk == -1, np.nan, chunk)
-            y[seeds[done : done + len(chunk)]] = values
+                chunk = np.where(chunk == -1, np.nan, chunk)
+            y[seeds[done : done + len(chunk)]] = chunk
             done += len(chunk)
     return y
-
-
-METADATA = "metadata.yaml"
 
 
 class Entry(Record):
     """An object in the file; what is null counts as absent."""
 
     def entries(self, name: str) -> list[Entry]:
-        """The objects in the list `name`; [] if it is absent."""
+        """The objects in a list; [] if it is absent."""
         return list(self.each(name).values()) if self.has(name) else []
 
     def text(self, name: str, *allowed: str) -> str:
-        """The text `name`, which is not empty.
-
-        Args:
-            name: the value's name.
-            *allowed: the texts that are allowed; none: every text is.
-        """
+        """A text, which is not empty, and one of `allowed` if there are any."""
         found = super().text(name)
         if not found or (allowed and found not in allowed):
             raise self.wrong(name, f"one of {', '.join(allowed)}" if allowed else "a text")
         return found
 
     def text_or_none(self, name: str) -> str | None:
-        """The text `name`; None if it is absent."""
+        """A text; None if it is absent."""
         return self.text(name) if self.has(name) else None
 
     def edge_type(self) -> EdgeType:
@@ -372,15 +351,7 @@ class Entry(Record):
 
 
 def read_metadata(source: Path) -> Entry:
-    """Read a metadata.yaml.
-
-    Args:
-        source: the file, or the folder that holds it.
-
-    Raises:
-        ConfigError: PyYAML is not installed.
-        StoreError: the file is missing, or is not valid YAML; the message names the line.
-    """
+    """Read a metadata.yaml; `source` is the file, or the folder that holds it."""
     try:
         import yaml
     except ImportError:

@@ -16,13 +16,7 @@ import numpy.typing as npt
 from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
-from gnndrive.store.importers.text import (
-    NodeNumbers,
-    is_whole,
-    read_text,
-    real_number,
-    unknown_id,
-)
+from gnndrive.store.importers.text import NodeNumbers, is_whole, read_text, real_number, unknown_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +44,7 @@ def read_labels(
 ) -> Labels:
     """Read labels; see `from_csv` for their forms.
 
-    Args:
-        num_nodes: number of nodes; None: the number of labels.
-        node_numbers: says the numbers of the nodes that the file names by mapped ids; None: it
-            names them by their numbers.
-
-    Raises:
-        StoreError: a line is wrong; the message names it.
+    num_nodes None: as many as labels; node_numbers None: the file names nodes by their numbers.
     """
     lines = list(_fields(path))
     width = len(lines[0][1]) if lines else 2
@@ -66,17 +54,14 @@ def read_labels(
         warnings.warn(f"{path} holds no labels: check the file", stacklevel=2)
     if num_nodes is None:
         num_nodes = len(lines)
-    names: list[str] = []
-    labels: list[str] = []
-    numbers: list[int] = []
     for number, fields in lines:
         if len(fields) != width or width > 2:
             raise StoreError(
                 f"{path}, line {number}: {fields} is not 'node,label' or one label; correct it"
             )
-        names.append(fields[0])
-        labels.append(fields[-1])
-        numbers.append(number)
+    names = [fields[0] for _, fields in lines]
+    labels = [fields[-1] for _, fields in lines]
+    numbers = [number for number, _ in lines]
     if width == 1 and len(labels) != num_nodes:
         raise StoreError(
             f"{path} has {len(labels)} labels for {num_nodes} nodes: give node ids with them"
@@ -121,10 +106,11 @@ def _is_header(lines: list[list[str]], node_numbers: NodeNumbers | None) -> bool
     line is one; and the first is no id.
     """
     first, width = lines[0], len(lines[0])
-    if width == 2 and node_numbers is None:
-        return not is_whole(first[0]) and first[0][:1] not in "+-."
-    if width == 2 and node_numbers is not None and node_numbers(first[:1])[0] >= 0:
-        return False
+    if width == 2:
+        if node_numbers is None:
+            return not is_whole(first[0]) and first[0][:1] not in "+-."
+        if node_numbers(first[:1])[0] >= 0:
+            return False
     if first[-1].lower() in ("label", "labels", "y", "class", "target"):
         return True
     return (

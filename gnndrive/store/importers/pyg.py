@@ -249,14 +249,8 @@ def _values(
     others: Mapping[tuple[Key, str], Any],
     types: Types,
 ) -> dict[Key, dict[str, Any]]:
-    """The values of the whole graph and of its types that a store can hold, as `StoreInfo.values`
-    has them; warns once of those that it cannot hold.
-
-    Args:
-        data, nodes, edges: the graph and its types.
-        others: what `_arrays` did not take.
-        types: the types of the store.
-    """
+    """The values, among what `_arrays` did not take, that a store can hold, as `StoreInfo.values`
+    has them; warns once of those that it cannot hold."""
     of_types = {**nodes, **edges}
     if None not in nodes:
         others = {**others, **{(None, name): each for name, each in data._global_store.items()}}

@@ -45,15 +45,8 @@ SplitSpec: TypeAlias = (
 
 
 def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]:
-    """Draw train, val and test from `nodes`.
-
-    Returns:
-        Disjoint sorted ids by name. Their numbers are the fractions of n, rounded; if the fractions
-        add up to 1, every node is in one split.
-
-    Raises:
-        ConfigError: the fractions or the seed are out of range.
-    """
+    """Draw train, val and test from `nodes`: disjoint sorted ids, as many as the fractions say,
+    rounded; if the fractions add up to 1, every node is in one split."""
     fractions = (split.train, split.val, split.test)
     if not all(0 <= part <= 1 for part in fractions) or sum(fractions) > 1 + 1e-9:
         raise ConfigError(
@@ -66,12 +59,8 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
     draw = torch.Generator().manual_seed(split.seed)
     order = nodes[torch.randperm(len(nodes), generator=draw).numpy()]
     ends = [round(sum(fractions[: part + 1]) * len(nodes)) for part in range(3)]
-    starts = [0, *ends[:2]]
-    names = ("train", "val", "test")
-    return {
-        name: np.sort(order[start:end])
-        for name, start, end in zip(names, starts, ends, strict=True)
-    }
+    parts = np.split(order[: ends[2]], ends[:2])
+    return dict(zip(("train", "val", "test"), map(np.sort, parts), strict=True))
 
 
 def resolve(
@@ -81,12 +70,7 @@ def resolve(
 
     Args:
         y: the labels, because a random split draws from the nodes that have one; None: from all.
-        numbers: says the numbers of the nodes that `splits` names by mapped ids; None: it names
-            them by their numbers.
-
-    Raises:
-        ConfigError: `splits` is not a `SplitSpec`.
-        StoreError: a file cannot be read; the message names the file and the line.
+        numbers: None: `splits` names nodes by their numbers.
     """
     if splits is None:
         return {}

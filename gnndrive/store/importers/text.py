@@ -28,7 +28,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int64Array
-from gnndrive.store.format import Progress
+from gnndrive.store.format import Progress, index_dtype
 
 BLOCK_BYTES = 1 << 19
 LINE_BYTES_MAX = 1 << 24
@@ -57,38 +57,20 @@ _COUNTS = (
 
 
 def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> Int64Array:
-    """Read edges, two node ids a line, quoted or not, separated by a comma, semicolon, tab or
-    spaces; a header line, blank lines and text after "#" are skipped.
-
-    Returns:
-        int64 [edges, 2], in the file's order.
-
-    Raises:
-        StoreError: the file cannot be read, or a line is wrong; the message names the line.
-    """
+    """Read edges, int64 [edges, 2]: two node ids a line, quoted or not, separated by a comma,
+    semicolon, tab or spaces; a header line, blank lines and text after "#" are skipped."""
     return _read_nodes(path, 2, num_nodes, True, _COUNTS, progress)
 
 
 def read_ids(path: Path, num_nodes: int, *, of_dataset: bool = False) -> Int64Array:
-    """Read node ids, one a line, in the same way as `read_edges`; a dataset's have no header.
-
-    Returns:
-        int64 [ids], in the file's order.
-    """
+    """Read node ids, int64 [ids], one a line, as `read_edges` does; a dataset's have no header."""
     remedy = "" if of_dataset else _COUNTS
     return _read_nodes(path, 1, num_nodes, not of_dataset, remedy, None).reshape(-1)
 
 
 def read_mapped_ids(path: Path, numbers: NodeNumbers) -> Int64Array:
-    """Read mapped node ids, one a line, quoted or not; blank lines, and lines that begin with "#"
-    and are no id, are skipped.
-
-    Returns:
-        The nodes' numbers, int64 [ids], in the file's order.
-
-    Raises:
-        StoreError: the file cannot be read, or no edge has an id; the message names the line.
-    """
+    """Read mapped node ids, one a line, quoted or not, and return the nodes' numbers; blank lines,
+    and lines that begin with "#" and are no id, are skipped."""
     parts = [np.empty(0, np.int64)]
     for line, block in _blocks(path):
         ids = [_unquoted(text.strip()) for text in _decode(block, path, line).split("\n")]
@@ -111,7 +93,7 @@ def unknown_id(place: str, id: object) -> StoreError:
 def _read_nodes(
     path: Path, columns: int, limit: int, header: bool, remedy: str, progress: Progress | None
 ) -> Int64Array:
-    narrow = np.int32 if limit < 2**31 else np.int64  # half the memory while blocks are collected
+    narrow = index_dtype(limit)  # int32 is half the memory while blocks are collected
     parts, done = [np.empty((0, columns), narrow)], 0
     for rows in read_numbers(path, columns, "int64", "node id", header, progress):
         if len(rows) and (rows.min() < 0 or rows.max() >= limit):
@@ -137,21 +119,15 @@ def read_numbers(
     header: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[npt.NDArray[Any]]:
-    """Read lines of numbers in order, with the separators and comments of `read_edges`.
+    """Yield rows [n, columns] of a file, with the separators and comments of `read_edges`.
 
     Args:
         path: the file.
         columns: numbers in a row; 0: the file is empty.
-        kind: "int64", or "float64" with nan for an empty field.
+        kind: their dtype: "int64", or "float64" with nan for an empty field.
         what: what each number is, for errors; "": a number of that kind.
         header: skip a first line in which no field is a number.
         progress: called as progress(file name, bytes done, bytes in all).
-
-    Yields:
-        Rows [n, columns] of dtype `kind`.
-
-    Raises:
-        StoreError: the file is damaged, or a line is wrong; the message names it.
     """
     if not columns:
         return
@@ -276,20 +252,13 @@ def _real_numbers(block: bytes, columns: int) -> npt.NDArray[np.float64] | None:
         )
     except pa.ArrowException:
         return None
-    rows = np.empty((len(table), columns))
-    for number, column in enumerate(table.columns):
-        rows[:, number] = column.to_numpy()
-    return rows
+    return np.column_stack([column.to_numpy() for column in table.columns])
 
 
 def _parse_lines(
     block: bytes, columns: int, kind: str, what: str, path: Path, first: int
 ) -> npt.NDArray[Any]:
-    """Parse a block line by line.
-
-    Raises:
-        StoreError: a line is wrong; the message names it.
-    """
+    """Parse a block line by line; the error names the first line that is wrong."""
     values: list[Any] = []
     for number, line in enumerate(_decode(block, path, first).split("\n"), first):
         fields = split_line(line)
@@ -317,11 +286,7 @@ def _float64(text: str) -> float | None:
 
 
 def read_small(path: Path) -> list[list[str]]:
-    """The fields of each line of a small file, separated by commas.
-
-    Raises:
-        StoreError: the file cannot be read, or is not small.
-    """
+    """The fields of each line of a small file, separated by commas."""
     texts = [text for _, text in itertools.islice(read_lines(path), _SMALL_LINES + 1)]
     if len(texts) > _SMALL_LINES:
         raise StoreError(
@@ -332,16 +297,12 @@ def read_small(path: Path) -> list[list[str]]:
 
 
 def read_text(path: Path) -> str:
-    """All text of a file; errors as of `read_lines`."""
+    """All text of a file."""
     return "".join(_decode(block, path, line) for line, block in _blocks(path))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text) of each line, without its "\\n".
-
-    Raises:
-        StoreError: the file cannot be read, or is not text; the message names the line.
-    """
+    """Yield (number from 1, text) of each line, without its "\\n"."""
     for first, block in _blocks(path):
         yield from enumerate(_decode(block, path, first).split("\n")[:-1], first)
 
@@ -427,15 +388,10 @@ def _read(file: Any, path: Path) -> bytes:
 
 
 def _open(path: Path) -> Any:
-    """Open a file for reading bytes; .gz and .zst are decompressed.
-
-    Raises:
-        ConfigError: pyarrow is needed for .zst and is not installed.
-        StoreError: the file cannot be opened, or is a device, which may never end; a pipe is taken.
-    """
+    """Open a file for reading bytes; .gz and .zst are decompressed."""
     packed = _PACKED.get(path.suffix)
     try:
-        if path.is_char_device():
+        if path.is_char_device():  # it may never end; a pipe is taken
             raise StoreError(f"{path} is a device: give a file")
         return io.FileIO(path) if packed is None else _open_packed(path, packed)
     except OSError as error:
