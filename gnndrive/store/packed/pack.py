@@ -46,7 +46,7 @@ from gnndrive.store.packed.format import (
 )
 from gnndrive.store.packed.places import NodePlaces
 from gnndrive.store.packed.placing import Placing, outputs_of
-from gnndrive.store.packed.record import BatchSource, HotRows, Prediction, Recorded, record
+from gnndrive.store.packed.record import BatchSource, Recorded, record
 from gnndrive.store.packed.samples import VOLUME_BYTES, MappedSamples, load_schema
 from gnndrive.store.packed.sections import Schema, with_places
 from gnndrive.store.packed.sharing import (
@@ -100,25 +100,14 @@ class Room:
         disk = self.settings.disk
         return self.free if disk is None else min(disk, self.free)
 
-    def check_prediction(self, found: Prediction) -> None:
-        """Refuse what cannot fit, from the first recorded batches.
+    def check_prediction(self, samples: int) -> None:
+        """Refuse a pack whose samples cannot fit, from the bytes that the first batches predict.
 
-        The rows of a segment are at least those of one of its batches. With hot rows nothing is
-        known of the others, because rows may be hot that the first batches do not show to be. Five
-        batches may be larger than the others, so only what exceeds the limit twice is refused here;
-        the exact bytes are compared before a row is written.
-
-        Raises:
-            DoesNotFit: `disk=` is too small.
-            StoreError: the disk is too full.
+        These may be larger than the others, so only what exceeds the limit twice is refused here;
+        the exact bytes of the pack are compared before a row is written.
         """
-        least, segment = found.samples, self.settings.segment
-        if segment is None and self.settings.order == "sets":
-            segment = SETS_MAX
-        if not found.hot and segment is not None:
-            least += found.cold // segment
-        if least // _UNSURE > self.limit:
-            raise self._refusal(least, "about", [])
+        if samples // _UNSURE > self.limit:
+            raise self._refusal(samples, "about", [])
 
     def refusal(self, choice: SegmentChoice, fixed: int) -> Exception:
         """The error for a pack that fits with no segment that may be chosen; `fixed` bytes do not
@@ -192,7 +181,6 @@ def write_pack(
     tables: Sequence[FeatureTable],
     hot_slots: HotSlots,
     memory: int | None = None,
-    hot_rows: HotRows = lambda _: (1, None),
     progress: Progress | None = None,
     volume_bytes: int = VOLUME_BYTES,
     overwrite: bool = False,
@@ -200,19 +188,11 @@ def write_pack(
     """Pack the batches of a source, or go on where an earlier packer was interrupted.
 
     Args:
-        hot_slots, hot_rows: how many rows of each table memory will hold, as it is known when all
-            batches are recorded, and after the first few.
+        hot_slots: how many rows of each table memory will hold.
         memory: bytes that this may use, apart from what `source` uses; None: a gibibyte, or half of
             the available memory if that is less.
-        progress: called as progress(what, done, total) in each phase.
         volume_bytes: see `SampleWriter`.
         overwrite: replace a pack that is there.
-
-    Raises:
-        ConfigError: there is nothing to pack, `memory` or `disk` is too little, a sample cannot be
-            recorded, or another process packs the same.
-        StoreError: the disk is too full, or the store is damaged or has changed.
-        ReadError: the store cannot be read.
     """
     if not tables or not source.total:
         what = "features" if source.total else "batches"
@@ -237,7 +217,7 @@ def write_pack(
             try:
                 recorded = record(
                     folder.path, source, store.info.types, tables, work.room.check_prediction,
-                    hot_rows, told, volume_bytes,
+                    told, volume_bytes,
                 )  # fmt: skip
                 shared = work.share(recorded, hot_slots)
             except DoesNotFit:
@@ -259,8 +239,7 @@ class _Packing:
         self.room = Room(folder.path, settings)
 
     def share(self, recorded: Recorded, hot_slots: HotSlots) -> SharedRows:
-        """Choose the hot rows and the segment, and write which rows are hot or shared; DoesNotFit,
-        StoreError: the pack does not fit."""
+        """Choose the hot rows and the segment, and write which rows are hot or shared."""
         wanted, slots, places = hot_slots(recorded), dict[str, int](), dict[str, NodePlaces]()
         for table in self._tables:
             hot = choose_hot(recorded.counts.pop(table.name), wanted.get(table.name, 0))
@@ -299,7 +278,6 @@ class _Packing:
         return found
 
     def _bytes(self, recorded: Recorded, uses: Mapping[str, TableUse], segment: int) -> int:
-        """Bytes of a pack of recorded samples."""
         schema = with_places(recorded.schema, [table.name for table in self._tables])
         index = placed_index(recorded.schema, recorded.index, uses)
         infos = contents(schema, index, self._tables, uses)

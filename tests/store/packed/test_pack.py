@@ -176,16 +176,12 @@ def test_a_small_disk_is_refused_after_five_batches(make, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pack_whose_first_batches_are_the_largest_fits(make, tmp_path, monkeypatch):
-    """Four of nine batches have nodes without neighbours."""
-    nodes = torch.cat([torch.arange(80), torch.arange(280, 300).repeat(4)[:64]])
-    given: dict[str, Any] = {"segment": 1, "hot": 0, "hot_rows": lambda _: (0, None)}
-    loader = make(input_nodes=nodes, shuffle=False)
-    disk = pack_loader(loader, tmp_path / "p", **given).actual_bytes
-    assert pack_loader(loader, tmp_path / "q", disk=disk + 1000, **given).actual_bytes > disk - 1000
-    monkeypatch.setattr(pack, "_UNSURE", 1)
-    with pytest.raises(DoesNotFit, match="needs about"):
-        pack_loader(loader, tmp_path / "r", disk=disk + 1000, **given)
+def test_only_samples_of_twice_the_disk_are_refused_after_five_batches(tmp_path):
+    """Because the first batches may be larger than the others."""
+    room = Room(tmp_path, Mock(disk=1000))
+    room.check_prediction(2001)
+    with pytest.raises(DoesNotFit, match=r"needs about 2,002 bytes .*disk="):
+        room.check_prediction(2002)
 
 
 def test_a_full_disk_is_refused_and_the_samples_are_kept(make, tmp_path, monkeypatch):
