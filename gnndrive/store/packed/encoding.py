@@ -22,15 +22,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.records import (
-    EdgeKey,
-    Int64Array,
-    NodeKey,
-    Sample,
-    Seeds,
-    Subgraph,
-    ends_of,
-)  # fmt: skip
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph, ends_of
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import dtype_name, index_dtype
 from gnndrive.store.packed.format import MEND
@@ -47,17 +39,12 @@ from gnndrive.store.types import Types, folder
 Sections = Mapping[str, "npt.NDArray[Any] | None"]
 _OF_NODES, _OF_EDGES = ("node", "batch"), ("row", "col", "edge", "orig_row", "orig_col")
 _IDS, _BINARY, _TRIPLET = ("node", "edge"), 4, 5  # lengths of edge samplers' metadata
-_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBatch:
-    """One batch of an epoch.
-
-    Attributes:
-        seeds: its seeds; a batch that was read has no `given`.
-        sample: the sample around them, with `numbered` edges.
-    """
+    """One batch of an epoch; its sample has `numbered` edges. A batch that was read has no
+    `seeds.given`."""
 
     seeds: Seeds
     sample: Sample | Subgraph
@@ -74,25 +61,23 @@ def rows_of(sample: Sample | Subgraph, table: FeatureTable) -> npt.NDArray[Any]:
         return sample.edge if table.of_edges else sample.node
     of_type: Any = sample.edge if table.of_edges else sample.node
     found = of_type.get(table.type)
-    return _NONE if found is None else found
+    return np.empty(0, np.int64) if found is None else found
 
 
 def schema_of(
     batch: RecordedBatch, types: Types, tables: Sequence[FeatureTable], hops: int
 ) -> Schema:
-    """The schema of a recording of the packed `tables`, from its first batch.
-
-    Raises:
-        ConfigError: its sample holds something that cannot be recorded.
-    """
+    """The schema of a recording of the packed `tables`, from its first batch; ConfigError: its
+    sample holds something that cannot be recorded."""
     seeds, sample = batch.seeds, batch.sample
-    form = "sample"
     if isinstance(sample, Subgraph):
         hetero = isinstance(sample.output, HeteroSamplerOutput)
         form = "heterogeneous" if hetero else "homogeneous"
-    found = _fixed_sections(form, types)
-    if isinstance(sample, Subgraph):
-        found += _metadata_sections(sample.output.metadata, seeds.of_edges)
+        metadata = _metadata_sections(sample.output.metadata, seeds.of_edges)
+        found = [*_fixed_sections(form, types), *metadata]
+    else:
+        form = "sample"
+        found = _fixed_sections(form, types)
     found += placing_sections(form, tables)
     node_types, edge_types = tuple(types.nodes), tuple(types.edges)
     return Schema(form, seeds.of_edges, seeds.type, hops, node_types, edge_types, tuple(found))
@@ -139,7 +124,7 @@ def _graph_sections(types: Types) -> Iterator[Section]:
 
 
 def _metadata_sections(metadata: Any, of_edges: bool) -> Iterator[Section]:
-    """The sections of what PyG's samplers say of the seeds; ConfigError: it is of another form."""
+    """The sections of what PyG's samplers say of the seeds."""
     lengths = (_BINARY, _TRIPLET) if of_edges else (2,)
     if not isinstance(metadata, tuple) or len(metadata) not in lengths:
         raise _refused("its metadata are not those of PyG's samplers")
@@ -224,15 +209,8 @@ def batch_of(
     index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, where: str,
     empty: Allocate = np.empty,
 ) -> RecordedBatch:  # fmt: skip
-    """The batch that was recorded, number `index` of its epoch.
-
-    Args:
-        row, sections: its row of the index, and its sections, which may come from a stranger.
-        where: the file, for errors.
-        empty: allocates the ids of a plain sample's nodes.
-
-    Raises:
-        StoreError: a number in it is out of range.
+    """The batch that was recorded, number `index` of its epoch, from its row of the index and its
+    sections, which may come from a stranger; `empty` allocates the ids of a plain sample's nodes.
     """
     try:
         if schema.form == "sample":
@@ -290,14 +268,12 @@ def _subgraph(
     hetero = schema.form == "heterogeneous"
     fields: dict[str, dict[Any, torch.Tensor]] = {field: {} for field in (*_OF_NODES, *_OF_EDGES)}
     stored = {each.name: each for each in schema.sections}
-    by_kind: tuple[tuple[Mapping[Any, Any], tuple[str, ...]], ...]
-    by_kind = (types.nodes, _OF_NODES), (types.edges, _OF_EDGES)
-    for kind, names in by_kind:
+    for field, of_type in fields.items():
+        kind: Mapping[Any, Any] = types.nodes if field in _OF_NODES else types.edges
         for type in kind:
-            for field in names:
-                name = section_name(field, type)
-                if (values := sections.get(name)) is not None:
-                    fields[field][type] = _delivered(values, stored[name])
+            name = section_name(field, type)
+            if (values := sections.get(name)) is not None:
+                of_type[type] = _delivered(values, stored[name])
     _check_subgraph(fields, types)
     metadata = tuple(
         None if sections[name] is None else _delivered(_needed(sections, name), section)
@@ -338,7 +314,6 @@ def _delivered(values: npt.NDArray[Any], section: Section) -> torch.Tensor:
 
 
 def _check_subgraph(fields: Mapping[str, Mapping[Any, torch.Tensor]], types: Types) -> None:
-    """Check the numbers of a subgraph's nodes and edges."""
     counts: dict[NodeKey, int] = {}
     for type, each in types.nodes.items():
         node = fields["node"].get(type, torch.empty(0))

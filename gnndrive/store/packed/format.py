@@ -75,16 +75,12 @@ class PackSettings:
         num_neighbors: the loader's argument in a form that JSON can hold: a list, or a dict of
             lists by the types' names.
         sampling: the text that identifies how PyG's samplers draw; "" for plain neighbour sampling.
-        seed: the seed that the recorded epochs are drawn with.
-        epochs: the number of recorded epochs.
+        seed, epochs: the seed that the recorded epochs are drawn with, and their number.
         order: how rows are ordered inside a segment, one of `ORDERS`.
         segment: batches of a segment; None: the smallest that fits on the disk.
         memory: bytes of host memory that training will have; None: it was not said.
         device_memory: bytes of device memory for hot rows.
         disk: the most bytes of the pack; None: as many as it takes.
-
-    Raises:
-        ConfigError: a number is none that pack.json may hold, or there is no such order.
     """
 
     inputs: str
@@ -323,13 +319,8 @@ def pack_path(store: Store, settings: PackSettings) -> Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableRows:
-    """How many rows a pack has of one table.
-
-    Attributes:
-        slots: hot rows.
-        rows: rows of the file: hot ones, shared ones, and chunks.
-        shared_rows: shared rows of each segment.
-    """
+    """How many rows a pack has of one table: hot ones (`slots`), all of its file, and those that
+    each segment shares."""
 
     slots: int
     rows: int
@@ -338,11 +329,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableUse(TableRows):
-    """How the batches use them.
-
-    Attributes:
-        hot, shared, entries: hot, shared and all entries of each batch, int64 [batches].
-    """
+    """Also the hot, shared and all entries of each batch, int64 [batches]."""
 
     hot: Int64Array
     shared: Int64Array
@@ -375,7 +362,7 @@ def shared_name(table: str, segment: int) -> str:
 
 
 def volume_info(number: int, records: Sequence[int], columns: int) -> ArrayInfo:
-    """A volume of records of these bytes; the index has so many columns."""
+    """A volume of records of these bytes, in an index of so many columns."""
     rows = aligned(8 * len(records) * columns, RECORD_ALIGN)
     nbytes = sum(records) + rows + FOOTER_BYTES
     return ArrayInfo(volume_name(number), "int32", (nbytes // 4,), "")
@@ -387,8 +374,8 @@ def rows_info(table: FeatureTable, rows: int) -> ArrayInfo:
 
 
 def placed_index(schema: Schema, index: Int64Array, uses: Mapping[str, TableUse]) -> Int64Array:
-    """The first columns of the index of recorded samples, int64 [batches, columns], as they are
-    when rows are placed, but for the offsets. `schema` is that of recorded samples."""
+    """The first columns of the index of recorded samples as they are when rows are placed, but for
+    the offsets. `schema` is that of recorded samples."""
     found = index.copy()
     for name, use in uses.items():
         for kind, each in (("hot", use.hot), ("shared", use.shared), ("order", use.entries)):
@@ -403,13 +390,8 @@ def contents(
     schema: Schema, index: Int64Array, tables: Sequence[FeatureTable],
     rows: Mapping[str, TableRows],
 ) -> list[ArrayInfo]:  # fmt: skip
-    """All arrays of a pack, without checksums.
-
-    Args:
-        schema: the schema of placed samples.
-        index: the index, int64 [batches, columns]; of its columns the first three count.
-        tables, rows: the packed tables, and how many rows the pack has of each.
-    """
+    """All arrays of a pack, without checksums, from the schema of placed samples, and the index, of
+    whose columns the first three count."""
     columns = len(schema.columns)
     volumes: dict[int, list[int]] = {}
     for row in index:

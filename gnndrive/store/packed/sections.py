@@ -35,7 +35,7 @@ entries have a slot in band K of `ids/TABLE/bands.npy`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -62,14 +62,8 @@ Type: TypeAlias = "NodeKey | EdgeKey"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of a record.
-
-    Attributes:
-        name: see the module.
-        dtype: in which its numbers are stored.
-        delivered: in which a reader returns them.
-        shape: a reader's shape; -1 where the count decides.
-    """
+    """One section of a record: its numbers are stored in `dtype`, and a reader returns them in
+    `delivered` and this shape, which has -1 where the count decides."""
 
     name: str
     dtype: str
@@ -89,11 +83,9 @@ class Schema:
     Attributes:
         form: "sample" (`Sample`), or the form of a `Subgraph`'s output: "homogeneous" or
             "heterogeneous".
-        of_edges: whether seeds are edges.
-        seed_type: the type of the seeds; None in a homogeneous graph.
-        hops: the number of hops.
+        of_edges, seed_type: whether seeds are edges, and their type.
         node_types, edge_types: the store's types, in its order.
-        sections: the sections, in the order in which a record has them.
+        sections: in the order in which a record has them.
         more: columns of the index beyond those of recording.
     """
 
@@ -144,19 +136,8 @@ class Schema:
         return starts, aligned(at, RECORD_ALIGN)
 
     def as_dict(self) -> dict[str, Any]:
-        """The schema in a form that JSON can hold."""
-        return {
-            "form": self.form, "of_edges": self.of_edges, "seed_type": _to_json(self.seed_type),
-            "hops": self.hops,
-            "node_types": list(map(_to_json, self.node_types)),
-            "edge_types": list(map(_to_json, self.edge_types)),
-            "sections": [
-                {"name": each.name, "dtype": each.dtype, "delivered": each.delivered,
-                 "shape": list(each.shape)}
-                for each in self.sections
-            ],
-            "more": list(self.more),
-        }  # fmt: skip
+        """The schema in a form that JSON can hold; tuples become lists."""
+        return asdict(self)
 
 
 def _column(what: str, type: Type, hop: int) -> str:
@@ -205,10 +186,6 @@ def parse_schema(record: Record) -> Schema:
     return schema
 
 
-def _to_json(type: Type) -> Any:
-    return list(type) if isinstance(type, tuple) else type
-
-
 def _from_json(record: Record, given: Any) -> Type:
     if given is None or isinstance(given, str):
         return given
@@ -223,17 +200,12 @@ PLACING = ("hot/", "shared/", "order/")
 """What the names of the sections that hold places start with."""
 
 
-def arranged_table(form: str, tables: Sequence[FeatureTable]) -> str | None:
-    """The name of the table whose entries are arranged, in samples of this form."""
-    nodes = [table.name for table in tables if not table.of_edges]
-    return nodes[0] if form == "sample" and nodes else None
-
-
 def placing_sections(form: str, tables: Sequence[FeatureTable]) -> Iterator[Section]:
     """The sections that hold places; they are empty while samples are recorded."""
+    nodes = [table.name for table in tables if not table.of_edges and form == "sample"]
     for kind in PLACING:
         for table in tables:
-            if kind != "order/" or table.name != arranged_table(form, tables):
+            if kind != "order/" or table.name not in nodes[:1]:  # that table is arranged
                 yield Section(f"{kind}{table.name}", "int32", "int32")
 
 
@@ -242,7 +214,6 @@ class TablePlaces:
     """Reads and names what the index says of one table.
 
     Attributes:
-        name: the table's name.
         arranged: whether the entries of a batch are in the order of their rows.
         hops: for how many hops there are counts: hops + 1 if the table is arranged, else 1.
         first: the place of its first column in the index.
@@ -266,8 +237,7 @@ class TablePlaces:
         return [segment, first, *counts.reshape(-1).tolist(), *bands.tolist()]
 
     def starts(self, index: Int64Array) -> tuple[int, int]:
-        """The rows of the file at which the segment's shared rows and the batch's chunk begin, from
-        its row of the index."""
+        """The rows of the file at which the segment's shared rows and the batch's chunk begin."""
         return int(index[self.first]), int(index[self.first + 1])
 
     def counts(self, index: Int64Array) -> Int64Array:
@@ -332,13 +302,10 @@ def fill(
     """Put a number for each entry of a batch into the order of the entries, int64 [entries].
 
     Args:
-        counts: entries by hop and level, int64 [hops, 3].
+        counts: entries by hop and level, int64 [hops, 3]; ValueError: the parts do not fit them.
         order: the section `order/TABLE`; None: the table is arranged.
         parts: the numbers of the entries at each level, in the order in which they are listed.
         empty: allocates what is returned.
-
-    Raises:
-        ValueError: the parts do not fit the counts.
     """
     sums = counts.sum(axis=0).tolist()
     if list(map(len, parts)) != sums:
