@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array
+from gnndrive.store.packed.sections import levels_by_stretch
 
 Ids = npt.NDArray[Any]
 
@@ -46,13 +47,12 @@ class Arrangement:
     slot. So the chunk's rows of hops 0 and 1 are one stretch of x, those of hops 2 and 3 another.
 
     Attributes:
-        node: node ids, int64 [nodes].
-        order: where the node at each new position was, int32 [nodes].
-        rank: the new position of each node, int32 [nodes].
-        counts: nodes by hop and class (`IN_CHUNK`, `IN_SHARED`, `IN_HOT`), int64 [hops + 1, 3].
-        chunk: the nodes whose rows are the chunk, in the order of x, int64.
-        shared: the rows in the shared file, in the order of x, int32.
-        hot: the slots of the hot nodes, in the order of x, int32.
+        node: node ids [nodes].
+        order: where the node at each new position was [nodes].
+        rank: the new position of each node [nodes].
+        counts: nodes by hop and class (`IN_CHUNK`, `IN_SHARED`, `IN_HOT`) [hops + 1, 3].
+        chunk, shared, hot: the nodes of the chunk, the rows in the shared file, and the slots of
+            the hot nodes, in the order of x.
     """
 
     node: Int64Array
@@ -65,11 +65,7 @@ class Arrangement:
 
 
 class TooManyShared(Exception):
-    """A segment's batches share `rows` rows, which are more than may be held."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(f"{rows} shared rows")
-        self.rows = rows
+    """A segment's batches share more rows than may be held; its argument is how many."""
 
 
 class NodePlaces:
@@ -90,19 +86,11 @@ class NodePlaces:
         return later[self._place[later] < 0]
 
     def begin(self, batches: Iterable[Ids], rows_max: int | None = None) -> Int64Array:
-        """Begin a segment, and forget the one before.
-
-        Args:
-            batches: the cold ids of each of its batches, int32 or int64.
-            rows_max: how many rows may be returned; None: all.
+        """Begin a segment, whose batches have these cold ids, and forget the one before.
 
         Returns:
             The nodes that are used more than once, by id. They are rows 0, 1, ... of the shared
-            file until `set_order` is called.
-
-        Raises:
-            ValueError: an id is out of range.
-            TooManyShared: there are more than `rows_max`.
+            file until `set_order` is called. TooManyShared: there are more than `rows_max`.
         """
         np.maximum(self._place, lib.GD_PLACE_COLD, out=self._place)
         self._shared = np.empty(0, np.int64)
@@ -153,15 +141,8 @@ class NodePlaces:
         return rows
 
     def arrange(self, node: Ids, per_hop: Sequence[int]) -> Arrangement:
-        """Return the order in which a batch of the segment lies in x; O(nodes).
-
-        Args:
-            node: node ids, int32 or int64 [nodes], hop after hop.
-            per_hop: how many nodes each hop has, the seeds first.
-
-        Raises:
-            ValueError: an id is out of range, or `per_hop` does not sum up to the nodes.
-        """
+        """Return the order in which a batch of the segment lies in x; O(nodes). `node` has the ids
+        hop after hop, the seeds first, and `per_hop` how many each hop has."""
         ids = np.ascontiguousarray(node, np.int64)
         order, rank, row = np.empty((3, len(ids)), np.int32)
         inside = np.empty(len(ids), np.int64)
@@ -182,14 +163,12 @@ class NodePlaces:
 
 
 def _stretches(counts: Int64Array) -> list[list[slice]]:
-    """Where the nodes of each class lie in x, one stretch for each hop."""
+    """Where the nodes of each class lie in x."""
     found: list[list[slice]] = [[slice(0)], [slice(0)], [slice(0)]]
     at = 0
-    for hop, counted in enumerate(counts.tolist()):
-        odd = (IN_CHUNK, IN_SHARED, IN_HOT)
-        for kind in odd if hop % 2 else reversed(odd):
-            found[kind].append(slice(at, at + counted[kind]))
-            at += counted[kind]
+    for level, count in levels_by_stretch(counts):
+        found[level].append(slice(at, at + count))
+        at += count
     return found
 
 
@@ -211,9 +190,6 @@ def renumber(
 
     Target nodes come in their new order; the edges of one target keep theirs. `source` and `target`
     say how the nodes of the edges' source and target type were arranged.
-
-    Raises:
-        ValueError: an edge ends at no node, or the expanded nodes are not whole hops.
     """
     if not len(row) == len(edge) or not 1 <= len(colptr) <= len(target.order) + 1:
         raise ValueError(

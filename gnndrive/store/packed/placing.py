@@ -51,9 +51,6 @@ class Placing:
         schema: the schema of the placed samples; the argument is that of the recorded ones.
         places: what the index says of each table.
         rows: the rows of the index of all batches, recorded or placed.
-
-    Raises:
-        StoreError: the folder is damaged.
     """
 
     def __init__(
@@ -74,8 +71,8 @@ class Placing:
             self.rows += rows
 
     def run(self, progress: Progress) -> Int64Array:
-        """Place what is left, and write index.npy, which is returned, int64 [batches, columns];
-        `progress` is called as progress("place", batches done, batches in all)."""
+        """Place what is left, and write index.npy, which is returned; `progress` is called with
+        batches."""
         first = sum(self._batches[: self._done])
         if first < len(self.rows):
             self._run(first, progress)
@@ -114,12 +111,8 @@ class Placing:
 
 
 class _Table:
-    """Places the entries of one table, batch after batch.
-
-    Attributes:
-        arranged: whether the entries of a batch are put into the order of their rows.
-        columns: what the index says of the last batch.
-    """
+    """Places the entries of one table, batch after batch; `columns` is what the index says of the
+    last one."""
 
     def __init__(self, root: Path, entries: Entries, shared: SharedRows) -> None:
         name = entries.table.name
@@ -140,9 +133,8 @@ class _Table:
         self._enter()
 
     def place(self, sections: dict[str, Ids | None], number: int, per_hop: list[int]) -> None:
-        """Set the sections of a batch that hold its places, the one behind the last; other tables'
-        places may be set already. `per_hop`: how many nodes each hop has, if the table is
-        arranged."""
+        """Set the sections of the next batch that hold its places; other tables' places may be set
+        already. `per_hop`: how many nodes each hop has, if the table is arranged."""
         if number // self._batches != self._segment:
             self._segment += 1
             self._start = self._end
@@ -164,7 +156,6 @@ class _Table:
         self._end += len(found.chunk)
 
     def _enter(self) -> None:
-        """Enter the rows that the segment shares."""
         ids: Ids = np.empty(0, np.int64)
         if self._shared[self._segment]:
             name, rows = self._named.name, self._entries.table.file.row_count
@@ -191,8 +182,7 @@ def _needed(sections: Mapping[str, Ids | None], name: str) -> Ids:
 def outputs_of(
     root: Path, samples: MappedSamples, table: FeatureTable, places: TablePlaces, segment: int
 ) -> Iterator[Output]:
-    """The outputs of one table, in the order of its file, from the placed samples; a segment has
-    `segment` batches."""
+    """The outputs of one table, in the order of its file, from the placed samples."""
     file, width = root / f"{rows_name(table.name)}.npy", table.file.row_bytes
     dtype, entries = index_dtype(table.file.row_count), Entries(samples, table, places)
     row, maps = 0, Maps()

@@ -55,13 +55,8 @@ COUNT_MAX = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class RecordedSizes:
-    """The sizes of the largest recorded batches.
-
-    Attributes:
-        nodes, edges: numbers by type; a node in several disjoint trees counts once for each.
-        record_bytes: bytes of the largest record.
-        index_bytes: bytes of the index.
-    """
+    """The sizes of the largest recorded batches, and of the index; a node in several disjoint trees
+    counts once for each."""
 
     nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, int]
@@ -70,7 +65,7 @@ class RecordedSizes:
 
 
 def recorded_sizes(schema: Schema, index: Int64Array) -> RecordedSizes:
-    """The sizes of the largest batches, by their index, with or without the places of rows."""
+    """The sizes of the largest batches, from an index with or without the places of rows."""
 
     def most(field: str, type: Type) -> int:
         column = schema.column[f"count {section_name(field, type)}"]
@@ -93,18 +88,13 @@ class Recording:
         wanted: the names of those whose rows are delivered, if the pack has them.
 
     Attributes:
-        path, info: the same.
         index: the index, int64 [batches of all epochs, columns].
-        places: what the index says of each table, by its name.
+        places: table name → what the index says of it.
         files: table name → the file of its packed rows, of the wanted tables.
         hot_rows: table name → how many rows of the file are hot; the first ones.
         band_ends: table name → the slot after the last one of each band of hot rows, int64 [BANDS].
-        sizes: the sizes of the largest batches.
         band_uses: table name → the uses of each band's rows in all batches, int64 [BANDS].
-
-    Raises:
-        StoreError: the pack is damaged, has rows of a table that such a store cannot have, or
-            wanted rows that have changed since, or was removed or replaced.
+        sizes: the sizes of the largest batches.
     """
 
     def __init__(
@@ -215,18 +205,12 @@ class Recording:
     def read(
         self, number: int, index: int | None = None, empty: Allocate = np.empty
     ) -> Sample | Subgraph:
-        """Read a batch; blocks.
+        """Read a batch's sample, with `numbered` edges and `replayed`; blocks.
 
         Args:
             number: recording × batches of an epoch + the batch's number in it.
             index: the batch's index in the epoch that replays it; None: the number in its epoch.
             empty: allocates the large arrays.
-
-        Returns:
-            Its sample, with `numbered` edges and `replayed`.
-
-        Raises:
-            StoreError: it is missing or damaged, or the pack was removed or replaced.
         """
         with self.unchanged():
             sections = self._reader.sections(number, empty)

@@ -83,9 +83,6 @@ class VolumeWriter:
 
     `generation` is 0 for recorded samples, another number for those that replace them; `nbytes`
     are those of the records so far.
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
     """
 
     def __init__(self, root: Path, number: int, schema: Schema, generation: int = 0) -> None:
@@ -114,15 +111,8 @@ class VolumeWriter:
     def append(
         self, sections: Sequence[npt.NDArray[Any] | None], rest: Sequence[int]
     ) -> Int64Array:
-        """Write a record.
-
-        Args:
-            sections: its sections, in the schema's order and dtypes; None: it has none.
-            rest: the columns of its row of the index after the counts.
-
-        Returns:
-            Its row of the index, int64 [columns].
-        """
+        """Write a record of sections in the schema's order and dtypes; `rest` are the columns after
+        the counts in its row of the index, which is returned."""
         counts = [ABSENT if each is None else len(each) for each in sections]
         starts, nbytes = self._schema.places(counts)
         record = np.zeros(nbytes, np.uint8)
@@ -163,18 +153,8 @@ class VolumeWriter:
 
 
 def read_volume(root: Path, number: int, *widths: int) -> tuple[list[Int64Array], int]:
-    """Read the footer of a volume that this machine has written, and its rows of the index.
-
-    Args:
-        root, number: the pack's folder, and the volume's number.
-        widths: how many columns it may have.
-
-    Returns:
-        The rows, int64 [columns] each, and the volume's generation.
-
-    Raises:
-        StoreError: it is missing, or no volume of so many columns.
-    """
+    """Read the rows of the index, and the generation, of a volume that this machine has written;
+    `widths` are the numbers of columns that it may have."""
     name = f"{volume_name(number)}.npy"
     refused = StoreError(
         f"{root / name} is no volume of this recording: remove the folder and pack again"
@@ -227,10 +207,7 @@ class SampleWriter:
     Attributes:
         schema: what a record holds; None: no batch was written yet.
         rows: the rows of the index of all batches that are written, or are in the volume that is
-            being written; each int64 [columns].
-
-    Raises:
-        StoreError: the folder cannot be written to, or holds something else.
+            being written.
     """
 
     def __init__(
@@ -258,7 +235,7 @@ class SampleWriter:
             self._volume = None
 
     def append(self, batch: RecordedBatch) -> None:
-        """Write the next batch; ConfigError: its sample holds something that cannot be recorded."""
+        """Write the next batch."""
         if self.schema is None:
             self.schema = schema_of(batch, self._types, self._tables, self._hops)
             write_whole(self._root / SCHEMA_JSON, json.dumps(self.schema.as_dict()).encode())
@@ -271,7 +248,7 @@ class SampleWriter:
             self._end_volume()
 
     def finish(self) -> Int64Array:
-        """End the last volume and write index.npy, which is returned, int64 [batches, columns]."""
+        """End the last volume and write index.npy, which is returned."""
         self._end_volume()
         columns = 0 if self.schema is None else len(self.schema.columns)
         index = np.array(self.rows, np.int64).reshape(len(self.rows), columns)
@@ -290,9 +267,6 @@ class SampleReader:
 
     Several threads may use one object at once. `batches` are those of an epoch; None: all are one
     epoch's.
-
-    Raises:
-        StoreError: the schema is not one of a recording of this store.
     """
 
     def __init__(
@@ -308,8 +282,7 @@ class SampleReader:
         return len(self._index)
 
     def read(self, number: int) -> RecordedBatch:
-        """Read a batch; blocks. Its number is recording x batches of an epoch + its number in
-        it."""
+        """Read batch `number`: recording × batches of an epoch + its number in it; blocks."""
         return self.decode(number, self.sections(number))
 
     def decode(self, number: int, sections: Sections, empty: Allocate = np.empty) -> RecordedBatch:
@@ -319,13 +292,8 @@ class SampleReader:
         return batch_of(index, row, sections, self._schema, self._types, where, empty)
 
     def sections(self, number: int, empty: Allocate = np.empty) -> Sections:
-        """Read the sections of a batch by name, as they are stored; None: it has none.
-
-        The arrays share one buffer that belongs to the caller; `empty` allocates it.
-
-        Raises:
-            StoreError: they are missing, or the index is damaged.
-        """
+        """Read the sections of a batch by name, as they are stored; None: it has none. The arrays
+        share one buffer that belongs to the caller; `empty` allocates it."""
         row = self._index[number]
         volume, offset, nbytes = (int(each) for each in row[:3])
         counts = self._schema.counts(row).tolist()
@@ -411,11 +379,7 @@ def load_schema(root: Path) -> Schema | None:
 
 
 def read_index(root: Path, batches: int, columns: int) -> Int64Array:
-    """Read index.npy, int64 [batches, columns].
-
-    Raises:
-        StoreError: it is missing, or of another size.
-    """
+    """Read index.npy, int64 [batches, columns]; StoreError: it is of another size."""
     wanted = DATA_OFFSET + 8 * batches * columns
     content = read_plain(root, "index.npy", wanted + 1, MEND)
     if len(content) != wanted:
@@ -453,7 +417,7 @@ class MappedSamples:
         return np.empty(0, np.int32) if found is None else found
 
     def count(self, number: int, name: str) -> int:
-        """The number of entries of a section."""
+        """The number of entries of a section; 0 if there is none."""
         return max(int(self.schema.counts(self.rows[number])[self._place[name]]), 0)
 
     def stored(self, number: int, name: str) -> StoredIds:
@@ -469,13 +433,7 @@ class MappedSamples:
 
 
 class Entries:
-    """The entries of one table in each batch: the rows that the batch needs.
-
-    Attributes:
-        table, places: the table, and what the index says of it.
-        arranged: see `TablePlaces`.
-        section: the section that holds them.
-    """
+    """The entries of one table in each batch: the rows that the batch needs, in this section."""
 
     def __init__(self, samples: MappedSamples, table: FeatureTable, places: TablePlaces) -> None:
         self.table, self.places, self.arranged = table, places, places.arranged
@@ -491,7 +449,7 @@ class Entries:
         return self._samples.stored(number, self.section)
 
     def count(self, number: int) -> int:
-        """The number of entries of a batch."""
+        """How many there are."""
         return self._samples.count(number, self.section)
 
     def seeds(self, number: int) -> int:

@@ -52,7 +52,7 @@ from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.layout.arrays import Ids, map_array, write_small
-from gnndrive.store.packed.format import ORDERS, TableUse, bands_name, hot_name, shared_name
+from gnndrive.store.packed.format import TableUse, bands_name, hot_name, shared_name
 from gnndrive.store.packed.places import NodePlaces, TooManyShared
 from gnndrive.store.packed.samples import Entries, MappedSamples
 from gnndrive.store.packed.sections import BANDS, places_of
@@ -80,8 +80,7 @@ class HotNodes:
     """The hot nodes in the order of their rows on disk; a node's place in it is its slot.
 
     Attributes:
-        node: the hot nodes, int32 or int64 [slots]: band after band, the hottest first, and by id
-            within a band.
+        node: the hot nodes: band after band, the hottest first, and by id within a band.
         band_ends: the slot after the last one of each band, int64 [BANDS]; a band may be empty.
         band_uses: the uses of each band's nodes together, int64 [BANDS].
     """
@@ -96,11 +95,7 @@ def choose_hot(counts: Counts, slots: int) -> HotNodes:
 
     A node without uses is never hot. Nodes with equally many uses are in the same band; apart from
     that, the bands have about equally many nodes. Needs 8 bytes for each number up to the largest
-    count and a few bytes for each slot, besides `counts`.
-
-    Args:
-        counts: how many batches use each node, uint32 [nodes].
-        slots: how many nodes may be hot.
+    count and a few bytes for each slot, besides `counts`, the batches that use each node.
     """
     having = _histogram(counts)
     with_more = having[::-1].cumsum()[::-1] - having  # nodes with more uses than 0, 1, ...
@@ -174,28 +169,16 @@ def hot_places(root: Path, table: FeatureTable) -> NodePlaces:
 
 def order_rows(order: str, members: Iterable[Ids], rows: int, batches: int) -> Int64Array:
     """Return the row at each position of a segment's shared file, int64 [rows], in one of `ORDERS`;
-    it depends on the sets alone.
-
-    Args:
-        members: the shared rows that each batch of the segment uses, see `NodePlaces.members`.
-        rows, batches: how many shared rows and batches there are.
-
-    Raises:
-        ConfigError: there is no such order, or the segment is too large for it.
-    """
+    it depends on the sets alone. `members` are the shared rows that each of the segment's batches
+    uses (`NodePlaces.members`)."""
     if order == "id":
         return np.arange(rows)
     if order == "minhash":
         key = _minhashes(members, rows, batches)
-    elif order == "sets" and batches <= SETS_MAX:
-        key = _gray_rank(_masks(members, rows, batches))
-    elif order == "sets":
-        raise ConfigError(
-            f"the order 'sets' is for segments of at most {SETS_MAX} batches, and this one has "
-            f"{batches}: take a smaller segment, or the order 'minhash'"
-        )
     else:
-        raise ConfigError(f"there is no order {order!r}: take one of {', '.join(ORDERS)}")
+        assert order == "sets"
+        assert batches <= SETS_MAX
+        key = _gray_rank(_masks(members, rows, batches))
     return np.argsort(key, kind="stable")
 
 
@@ -256,8 +239,8 @@ class SegmentChoice:
 
     Attributes:
         segment: batches of a segment; None: no candidate fits.
-        needed: bytes on disk by segment size, ascending: of every candidate, of the sizes that the
-            order would not choose by itself, and of the size that was asked for.
+        needed: bytes on disk by segment size, also of sizes that the order would not choose by
+            itself, and of the size that was asked for; ascending.
         candidates: the sizes among which `segment` was chosen, ascending.
         fitting: all sizes in `needed` that fit, ascending; with another order, or asked for by
             number, each of them can be had.
@@ -271,9 +254,9 @@ class SegmentChoice:
 
 def rows_by_segment(
     batches: Iterable[Ids], num_nodes: int, segment: int | None = None
-) -> tuple[dict[int, int], int]:
+) -> dict[int, int]:
     """Return how many rows the chunks and the shared rows of all batches are together, for the
-    segment sizes 1, 2, 4, ... up to all batches, and for `segment`; and the number of batches.
+    segment sizes 1, 2, 4, ... up to all batches, and for `segment`.
 
     One pass over the batches; takes 4 bytes a node.
     """
@@ -293,20 +276,16 @@ def rows_by_segment(
         count = batch + 1
     found = dict(zip(sizes, rows.tolist(), strict=True))
     kept = [size for size in sizes if size < 2 * count or size in (1, segment)]
-    return {size: found[size] for size in sorted(set(kept))}, count
+    return {size: found[size] for size in sorted(set(kept))}
 
 
 def choose_segment(
-    needed: Mapping[int, int], disk_bytes: int | None, order: str, segment: int | None = None
+    needed: Mapping[int, int], disk_bytes: int, order: str, segment: int | None
 ) -> SegmentChoice:
-    """Return the smallest segment whose bytes fit.
+    """Return the smallest segment whose bytes, of those `needed` by size, fit on the disk.
 
-    Args:
-        needed: bytes on disk by segment size.
-        disk_bytes: the limit; None: everything fits.
-        order: the order of shared rows, see `order_rows`. "sets" begins at `SETS_DEFAULT` and ends
-            at `SETS_MAX`; others begin at 1, packing without shared files.
-        segment: the only size to consider, which `needed` has; None: choose.
+    The order "sets" begins at `SETS_DEFAULT` and ends at `SETS_MAX`; others begin at 1, packing
+    without shared files. If `segment` is given, it is the only size to consider.
     """
     ascending = dict(sorted(needed.items()))
     candidates = list(ascending)
@@ -315,7 +294,7 @@ def choose_segment(
     elif order == "sets":
         least = min(SETS_DEFAULT, max(ascending))
         candidates = [size for size in ascending if least <= size <= SETS_MAX]
-    fitting = [size for size, need in ascending.items() if disk_bytes is None or need <= disk_bytes]
+    fitting = [size for size, need in ascending.items() if need <= disk_bytes]
     chosen = min((size for size in candidates if size in fitting), default=None)
     return SegmentChoice(chosen, ascending, candidates, fitting)
 
@@ -329,14 +308,8 @@ class TooLittleMemory(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class SharedRows:
-    """What is decided before rows are placed.
-
-    Attributes:
-        segment: batches of a segment.
-        predicted_bytes: bytes of the whole pack.
-        slots: table -> hot rows.
-        shared_rows: table -> shared rows of each segment.
-    """
+    """What is decided before rows are placed: the batches of a segment, the bytes of the pack, each
+    table's hot rows (`slots`), and its shared rows in each segment."""
 
     segment: int
     predicted_bytes: int
@@ -357,14 +330,8 @@ class SharedRows:
 
 
 class SegmentSearch:
-    """Counts the rows of a pack by segment size.
-
-    Args:
-        samples: the recorded samples.
-        places: where the rows of each table lie, its hot rows entered.
-        memory: bytes that this may use for ids.
-        progress: called as progress(what, done, total), with batches of all tables.
-    """
+    """Counts the rows of a pack by segment size; `places` have the hot rows entered, `memory` is
+    for ids, and `progress` is called with batches of all tables."""
 
     def __init__(
         self, root: Path, samples: MappedSamples, tables: Sequence[FeatureTable],
@@ -403,7 +370,7 @@ class SegmentSearch:
                     self._progress("search", done, total)
 
             rows = entries.table.file.row_count
-            self._rows[name], _ = rows_by_segment(batches(), rows, segment)
+            self._rows[name] = rows_by_segment(batches(), rows, segment)
             sizes = list(self._rows[name])
         return sizes
 
@@ -421,12 +388,7 @@ class SegmentSearch:
 
     def settle(self, segment: int, slots: Mapping[str, int], order: str) -> dict[str, TableUse]:
         """Decide which rows each segment shares, and write their ids; `order`: see `order_rows`.
-
-        Raises:
-            TooLittleMemory: the segment is too large for the memory.
-            ConfigError: the segment is too large for the order.
-            StoreError: the disk is full, or writing failed.
-        """
+        TooLittleMemory: the segment is too large for the memory."""
         batches, done = len(self._samples), 0
         uses = self.least(segment, slots)
         for table in self._tables:
@@ -450,7 +412,6 @@ class SegmentSearch:
         return self._places[name].cold(entries.ids(number), entries.seeds(number))
 
     def _segments(self, segment: int) -> Iterator[range]:
-        """The batches of each segment."""
         batches = len(self._samples)
         for first in range(0, batches, segment):
             yield range(first, min(first + segment, batches))
@@ -499,7 +460,7 @@ class SegmentSearch:
                 try:
                     places.begin(_Cold(self, name, within, 0), 0)
                 except TooManyShared as error:
-                    most = max(most, error.rows)
+                    most = max(most, error.args[0])
         needed = _BYTES_A_SHARED_ROW * most + self._place_bytes
         least = -(-needed * _KEPT_SHARE // (_KEPT_SHARE - 1)) + 1
         return TooLittleMemory(

@@ -53,17 +53,8 @@ MEMORY = 256 << 20
 def verify_pack(
     path: str | os.PathLike[str], store: Store, progress: Progress | None = None
 ) -> PackInfo:
-    """Check a whole pack, which may come from a stranger.
-
-    Args:
-        path: the pack's folder.
-        store: the store that it belongs to.
-        progress: called as progress(what, done, total) with bytes, or with batches of "samples".
-
-    Raises:
-        StoreError: it is damaged, or belongs to another store; the message says what to do.
-        ReadError: a table cannot be read.
-    """
+    """Check a whole pack, which may come from a stranger; StoreError: it is damaged, or belongs to
+    another store. `progress` is called with bytes, or with batches of "samples"."""
     root, told = Path(os.path.abspath(path)), progress or (lambda *_: None)
     info = PACKS.read(root, store)
     arrays = [each for name, each in info.arrays.items() if not name.startswith("rows/")]
