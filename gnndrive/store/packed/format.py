@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.checked_json import COUNT_MAX, Record
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
@@ -302,6 +302,11 @@ PACKS = PackKind(
     in_the_way="replace it (--overwrite, overwrite=True)",
     elsewhere="pack to another one with out=",
 )  # fmt: skip
+
+
+def damaged(root: Path, why: str) -> StoreError:
+    """The error for a pack that contradicts itself."""
+    return StoreError(f"{root} is damaged ({why}): {MEND}")
 
 
 def table_checksums(store: Store, tables: Iterable[FeatureTable]) -> dict[str, str]:

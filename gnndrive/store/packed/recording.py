@@ -35,7 +35,7 @@ from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.layout.arrays import table_file
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
-from gnndrive.store.packed.format import MEND, PACKS, PackInfo, table_checksums
+from gnndrive.store.packed.format import MEND, PACKS, PackInfo, damaged, table_checksums
 from gnndrive.store.packed.samples import SampleReader, read_index
 from gnndrive.store.packed.sections import (
     BANDS,
@@ -43,8 +43,6 @@ from gnndrive.store.packed.sections import (
     PLACE_COLUMNS,
     Schema,
     Type,
-    fill,
-    is_order,
     places_of,
     with_places,
 )
@@ -147,17 +145,14 @@ class Recording:
         """See `Source.unchanged`."""
         return self._folder.unchanged()
 
-    def _damaged(self, why: str) -> StoreError:
-        return StoreError(f"{self.path} is damaged ({why}): {MEND}")
-
     def _file(self, table: FeatureTable) -> TableFile:
         array, file = self.info.arrays.get(f"rows/{table.name}"), table.file
         if array is None or (array.dtype, array.shape[1:]) != (file.dtype, file.row_shape):
-            raise self._damaged(f"it has no rows of {table.name}, or others")
+            raise damaged(self.path, f"it has no rows of {table.name}, or others")
         fd = open_plain(self.path, array.file, MEND)
         try:
             if os.fstat(fd).st_size < array.nbytes:
-                raise self._damaged(f"{array.file} is too short")
+                raise damaged(self.path, f"{array.file} is too short")
         finally:
             os.close(fd)
         return table_file(self.path, array.info)
@@ -166,7 +161,7 @@ class Recording:
         hot = self.info.arrays.get(f"ids/{name}/hot")
         bands = self.info.arrays.get(f"ids/{name}/bands")
         if hot is None or bands is None or (bands.dtype, bands.shape) != ("int64", (BANDS, 2)):
-            raise self._damaged(f"it does not say which rows of {name} are hot")
+            raise damaged(self.path, f"it does not say which rows of {name} are hot")
         content = read_plain(self.path, bands.file, bands.nbytes, MEND)
         if len(content) != bands.nbytes:
             raise StoreError(f"{self.path / bands.file} is too short: {MEND}")
@@ -175,7 +170,7 @@ class Recording:
         rows = self.files[name].row_count
         rising = bool((np.diff(ends, prepend=0) >= 0).all()) and ends[-1] == hot.shape[0] <= rows
         if not rising or bool((uses < 0).any()):
-            raise self._damaged(f"the bands of {name} are wrong")
+            raise damaged(self.path, f"the bands of {name} are wrong")
         self.hot_rows[name], self.band_ends[name] = hot.shape[0], ends
         self.band_uses[name] = uses
 
@@ -185,13 +180,13 @@ class Recording:
             counts, bands = each.counts(self.index), each.bands(self.index)
             sizes = self.index[:, len(PLACE_COLUMNS) : each.first]
             if len(sizes) and sizes.max() >= COUNT_MAX:
-                raise self._damaged("the index has a count out of range")
+                raise damaged(self.path, "the index has a count out of range")
             part = np.concatenate([counts.reshape(len(self), -1), bands], axis=1)
             if len(part) and not (part.min() >= 0 and part.max() < COUNT_MAX):
-                raise self._damaged("the index has a count out of range")
+                raise damaged(self.path, "the index has a count out of range")
             hot = counts[:, :, LEVELS.index("hot")].sum(axis=1)
             if bool((bands.sum(axis=1) != hot).any()):
-                raise self._damaged("the bands of hot rows do not sum up")
+                raise damaged(self.path, "the bands of hot rows do not sum up")
 
     def cold_entries(self, name: str, hot_rows: int) -> Int64Array:
         """How many entries of each batch are not among the first `hot_rows` rows of the file, at
@@ -229,22 +224,19 @@ class Recording:
         places = self.places[name]
         segment, first = places.starts(row)
         counts, entries = places.counts(row), len(rows_of(sample, table))
-        none = np.empty(0, np.int32)
-        found = [sections.get(f"{kind}/{name}") for kind in ("shared", "hot", "order")]
-        shared, hot, order = (none if each is None else each for each in found)
+        found = [sections.get(f"{kind}/{name}") for kind in ("shared", "hot")]
+        shared, hot = (np.empty(0, np.int32) if each is None else each for each in found)
         try:
             if counts.sum() != entries:
                 raise ValueError(f"{entries} entries of {name} have {counts.sum()} rows")
-            if not places.arranged and not is_order(order, entries):
-                raise ValueError(f"order/{name} is no order of {entries} entries")
             own = np.arange(first, first + int(counts[:, 0].sum()))
             parts = own, shared + np.int64(segment), hot
-            rows = fill(counts, None if places.arranged else order, parts, empty)
+            rows = places.fill(counts, sections.get(f"order/{name}"), parts, empty)
         except ValueError as error:
-            raise self._damaged(f"batch {number}: {error}") from None
+            raise damaged(self.path, f"batch {number}: {error}") from None
         limit = self.files[name].row_count
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < limit:
-            raise self._damaged(f"batch {number} has rows of {name} outside of its file")
+            raise damaged(self.path, f"batch {number} has rows of {name} outside of its file")
         return rows
 
 

@@ -252,6 +252,36 @@ class TablePlaces:
         start = self.first + 2 + len(LEVELS) * self.hops
         return index[..., start : start + BANDS]
 
+    def fill(
+        self, counts: Int64Array, order: Int32Array | None, parts: Sequence[Any],
+        empty: Allocate = np.empty,
+    ) -> Int64Array:  # fmt: skip
+        """Put a number for each entry of a batch into the order of the entries, int64 [entries].
+
+        Args:
+            counts: as `counts` returns them for the batch.
+            order: the section `order/TABLE`; of no use if the table is arranged.
+            parts: the numbers of the entries at each level, in the order in which they are listed.
+            empty: allocates what is returned.
+
+        Raises:
+            ValueError: the parts do not fit the counts, or the order is none.
+        """
+        sums = counts.sum(axis=0).tolist()
+        if list(map(len, parts)) != sums:
+            raise ValueError(f"the entries by level are {list(map(len, parts))}, not {sums}")
+        found: Int64Array = empty(sum(sums), np.int64)
+        if not self.arranged:
+            if order is None or not _is_order(order, len(found)):
+                raise ValueError(f"order/{self.name} is no order of {len(found)} entries")
+            found[order] = np.concatenate(parts)
+            return found
+        at, taken = 0, [0, 0, 0]
+        for level, count in levels_by_stretch(counts):
+            found[at : at + count] = parts[level][taken[level] : taken[level] + count]
+            at, taken[level] = at + count, taken[level] + count
+        return found
+
 
 def places_of(schema: Schema, names: Sequence[str]) -> dict[str, TablePlaces]:
     """The columns of each packed table, in the tables' order, in the index of placed samples,
@@ -284,40 +314,10 @@ def levels_by_stretch(counts: Int64Array) -> list[tuple[int, int]]:
     return found
 
 
-def is_order(order: Int32Array | None, entries: int) -> bool:
+def _is_order(order: Int32Array, entries: int) -> bool:
     """Whether these are the numbers 0 … entries − 1 in some order."""
-    if order is None or len(order) != entries:
-        return False
-    if entries and (order.min() < 0 or order.max() >= entries):
+    if len(order) != entries or (entries and (order.min() < 0 or order.max() >= entries)):
         return False
     seen = np.zeros(entries, np.bool_)
     seen[order] = True
     return bool(seen.all())
-
-
-def fill(
-    counts: Int64Array, order: Int32Array | None, parts: Sequence[Any],
-    empty: Allocate = np.empty,
-) -> Int64Array:  # fmt: skip
-    """Put a number for each entry of a batch into the order of the entries, int64 [entries].
-
-    Args:
-        counts: entries by hop and level, int64 [hops, 3]; ValueError: the parts do not fit them.
-        order: the section `order/TABLE`; None: the table is arranged.
-        parts: the numbers of the entries at each level, in the order in which they are listed.
-        empty: allocates what is returned.
-    """
-    sums = counts.sum(axis=0).tolist()
-    if list(map(len, parts)) != sums:
-        raise ValueError(f"the entries by level are {list(map(len, parts))}, not {sums}")
-    found: Int64Array = empty(sum(sums), np.int64)
-    if order is not None:
-        if len(order) != len(found):
-            raise ValueError(f"{len(order)} entries are ordered, not {len(found)}")
-        found[order] = np.concatenate(parts)
-        return found
-    at, taken = 0, [0, 0, 0]
-    for level, count in levels_by_stretch(counts):
-        found[at : at + count] = parts[level][taken[level] : taken[level] + count]
-        at, taken[level] = at + count, taken[level] + count
-    return found

@@ -29,6 +29,7 @@ from gnndrive.store.packed.format import (
     TableRows,
     bands_name,
     contents,
+    damaged,
     hot_name,
     listed,
     rows_name,
@@ -37,14 +38,7 @@ from gnndrive.store.packed.format import (
 from gnndrive.store.packed.places import IN_CHUNK
 from gnndrive.store.packed.placing import outputs_of
 from gnndrive.store.packed.samples import MappedSamples, SampleReader, read_index
-from gnndrive.store.packed.sections import (
-    BANDS,
-    TablePlaces,
-    fill,
-    is_order,
-    places_of,
-    with_places,
-)
+from gnndrive.store.packed.sections import BANDS, TablePlaces, places_of, with_places
 from gnndrive.store.reader import Store
 
 MEMORY = 256 << 20
@@ -80,7 +74,7 @@ class _Check:
         self._tables = [t for t in feature_tables(store) if rows_name(t.name) in info.arrays]
         names = [table.name for table in self._tables]
         if with_places(replace(schema, more=()), names) != schema:
-            raise _damaged(root, "its index has other columns")
+            raise damaged(root, "its index has other columns")
         self._places = places_of(schema, names)
         self._index = read_index(root, *info.arrays[INDEX].shape)
         types = store.info.types
@@ -99,7 +93,7 @@ class _Check:
         infos = contents(self._info.schema, self._index, self._tables, rows)
         sums = {name: array.checksum for name, array in self._info.arrays.items()}
         if listed(infos, sums) != self._info.arrays:
-            raise _damaged(self._root, "its arrays have other shapes than the index says")
+            raise damaged(self._root, "its arrays have other shapes than the index says")
         samples = MappedSamples(self._root, self._info.schema, self._index)
         for packed in self._tables:
             self._check_rows(packed, samples, progress)
@@ -111,7 +105,7 @@ class _Check:
             table.file, outputs, self._root, MEMORY, partial(progress, f"rows {table.name}"), MEND
         )
         if f"sum64:{found:016x}" != self._info.arrays[name].checksum:
-            raise _damaged(self._root, f"{name}.npy has another checksum than pack.json says")
+            raise damaged(self._root, f"{name}.npy has another checksum than pack.json says")
 
 
 class _Table:
@@ -168,12 +162,10 @@ class _Table:
             self._fail(f"batch {number} counts other rows than it has")
         if not _within(hot, self._hot) or not _within(mine, self._shared):
             self._fail(f"batch {number} has a place out of range")
-        if not self._places.arranged and not is_order(order, len(ids)):
-            self._fail(f"batch {number} has no order")
         chunk = int(counts[:, IN_CHUNK].sum())
         parts = [np.full(chunk, -1), self._shared[mine], self._hot[hot]]
         try:
-            found = fill(counts, order, parts)
+            found = self._places.fill(counts, order, parts)
         except ValueError as error:
             self._fail(f"batch {number}: {error}")
         if len(found) != len(ids) or (found[found >= 0] != ids[found >= 0]).any():
@@ -184,7 +176,7 @@ class _Table:
         self.rows = TableRows(self.rows.slots, end + chunk, shared)
 
     def _fail(self, why: str) -> NoReturn:
-        raise _damaged(self._root, f"{self.name}: {why}")
+        raise damaged(self._root, f"{self.name}: {why}")
 
 
 def _within(places: Ids | None, rows: Ids) -> TypeGuard[Ids]:
@@ -192,7 +184,3 @@ def _within(places: Ids | None, rows: Ids) -> TypeGuard[Ids]:
     if places is None:
         return False
     return not len(places) or (int(places.min()) >= 0 and int(places.max()) < len(rows))
-
-
-def _damaged(root: Path, why: str) -> StoreError:
-    return StoreError(f"{root} is damaged ({why}): {MEND}")
