@@ -325,6 +325,9 @@ def test_wrong_text_and_files_that_cannot_be_read(tmp_path, monkeypatch):
             gnndrive.from_edges(source, tmp_path / "g.gnn")
     with refused(tmp_path, "is a device"):
         gnndrive.from_csv("/dev/zero", None, "/dev/zero", tmp_path / "s")
+    text.write_text("0" * 200_000 + ",1\n")
+    with refused(tmp_path, r"line 1: field larger than field limit"):
+        gnndrive.from_edges(text, tmp_path / "g.gnn")
     monkeypatch.setattr(text_module, "LINE_BYTES_MAX", 100)
     for content in ("0" * 101, "0,1\n\n" + "0" * 101):
         text.write_text(content)

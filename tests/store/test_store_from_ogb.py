@@ -313,6 +313,7 @@ def test_wrong_csv(arrays, tmp_path):
         ("num-edge-list", "x\n", "num-edge-list.csv.gz: 'x' is not a count"),
         ("num-edge-list", "inf\n", "num-edge-list.csv.gz: 'inf' is not a count"),
         ("num-edge-list", "7\n8\n", "says that there are 2 graphs: give a dataset of one graph"),
+        ("num-edge-list", "7\r8\n", r"num-edge-list.csv.gz cannot be read \(new-line character"),
         ("node-feat", "1,2\n", "node-feat.csv.gz has 1 rows, but num-node-list.csv.gz says 90"),
         ("node-feat", "1,2\n1,a\n", "node-feat.csv.gz, line 2: '1,a' is not 2 numbers"),
         ("node-label", "1\n" * 91, "node-label.csv.gz has more than 90 rows"),

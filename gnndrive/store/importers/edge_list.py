@@ -506,7 +506,10 @@ def _first_row(file: Path) -> tuple[int, list[str], str, str, bool]:
             fields = [*text.split(delimiter), *second.split(delimiter)]
             marks = {field.strip()[:1] for field in fields if _QUOTED.fullmatch(field)}
             quote = "'" if marks == {"'"} else '"'
-            (fields,) = csv.reader([text], delimiter=delimiter, quotechar=quote)
+            try:
+                (fields,) = csv.reader([text], delimiter=delimiter, quotechar=quote)
+            except csv.Error as error:
+                raise StoreError(f"{file}, line {number}: {error}; correct it") from None
             return number - 1, fields, delimiter, quote, not second
     return 0, [], ",", '"', True
 

@@ -293,7 +293,12 @@ def read_small(path: Path) -> list[list[str]]:
             f"{path} has more than {_SMALL_LINES} lines and should have a few: fetch or unzip "
             "the dataset again"
         )
-    return [[field.strip() for field in fields] for fields in csv.reader(texts) if fields]
+    try:
+        return [[field.strip() for field in fields] for fields in csv.reader(texts) if fields]
+    except csv.Error as error:
+        raise StoreError(
+            f"{path} cannot be read ({error}): fetch or unzip the dataset again"
+        ) from None
 
 
 def read_text(path: Path) -> str:
