@@ -430,7 +430,7 @@ class MappedSamples:
 
 
 class Entries:
-    """The entries of one table in each batch: the rows that the batch needs, in this section."""
+    """The entries of one table in each batch: the rows that it needs, which are in `section`."""
 
     def __init__(self, samples: MappedSamples, table: FeatureTable, places: TablePlaces) -> None:
         self.table, self.places, self.arranged = table, places, places.arranged
