@@ -42,12 +42,7 @@ def zeros(count: int, dtype: npt.DTypeLike) -> Ids:
 
 
 def write_array(path: Path, info: ArrayInfo, blocks: Iterable[Ids]) -> None:
-    """Write an array from blocks of its rows; it exists whole or not at all.
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
-        ConfigError: the system refuses another thread.
-    """
+    """Write an array from blocks of its rows; it exists whole or not at all."""
     rows = 0
     with DirectWriter(path, whole=True) as writer:
         writer.append(npy_header(info))
@@ -61,15 +56,8 @@ def write_array(path: Path, info: ArrayInfo, blocks: Iterable[Ids]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A partitioned folder while it is written.
-
-    Attributes:
-        root: the hidden folder.
-        store: the store.
-        infos: its arrays by name.
-        memory: bytes that may be used besides the store's index pointers.
-        report: called as report(phase, done, total).
-    """
+    """A partitioned folder while it is written: `root` is its hidden folder, `infos` has its arrays
+    by name, and `memory` are the bytes that may be used besides the store's index pointers."""
 
     root: Path
     store: Store
@@ -100,11 +88,7 @@ def write_part(path: Path, nodes: int, blocks: Iterable[Int32Array]) -> None:
 
 
 def map_part(path: Path, nodes: int) -> Int32Array:
-    """Map the partitions of all nodes, read-only.
-
-    Raises:
-        StoreError: the file is not theirs.
-    """
+    """Map the partitions of all nodes, read-only; StoreError: the file is not theirs."""
     damaged = StoreError(f"{path} is damaged: remove {path.parent}, and partition again")
     try:
         part: Int32Array = np.load(path, mmap_mode="r", allow_pickle=False)

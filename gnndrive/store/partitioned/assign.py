@@ -44,11 +44,9 @@ _NPY = b"\x93NUMPY"
 
 
 def default_parts(store: Store) -> int:
-    """The number of partitions of a homogeneous store if the user gives none.
-
-    A partition has 8,192 nodes or more, and at least 4 MiB of rows of x; but there are at least 16,
-    at most 65,536, and never more partitions than nodes.
-    """
+    """The number of partitions of a homogeneous store if the user gives none: at least 16, at most
+    65,536, and never more than nodes; but one has 8,192 nodes or more, and at least 4 MiB of rows
+    of x."""
     nodes = store.num_nodes
     parts = nodes // NODES_A_PART
     if "x" in store.node_names:
@@ -69,21 +67,14 @@ def assign(
     """Find the partition of each node of a homogeneous store, or go on after a kill.
 
     Args:
-        store: the store.
-        settings: how, and how many partitions; the method is not "auto" (`choose_method`).
-        folder: an existing folder for `part.npy` and what is needed until it is complete; for one
-            store and one `settings`, and one process at a time. With the method "file" `part.npy`
-            is there already (`GivenParts.write`).
+        settings: the method is not "auto" (`choose_method`).
+        folder: for `part.npy` and what is needed until it is complete; for one store and one
+            `settings`, and one process at a time. With the method "file" `part.npy` is there
+            already (`GivenParts.write`).
         memory: bytes that may be used, see `require_memory`.
-        report: called as report(phase, done, total).
 
     Returns:
         The partition of each node, int32 [nodes], mapped from `part.npy`, which is durable.
-
-    Raises:
-        ConfigError: the settings or the memory cannot work.
-        StoreError: the store is damaged, or the disk is full.
-        ReadError: the store cannot be read.
     """
     path, method, nodes = folder / PART, settings.method, store.num_nodes
     if not path.exists():
@@ -199,20 +190,12 @@ def _shuffled(nodes: int, seed: int) -> Iterator[Int64Array]:
 
 
 class GivenParts:
-    """The partition of each node, from the user.
-
-    Args:
-        source: an array of whole numbers [nodes], or the path of a .npy file of one, or of a text
-            with one number on each line, as METIS's programs write it. A text is read into memory.
-        nodes: how many nodes the store has.
+    """The partition of each node, from the user; ConfigError: there is not one for each of `nodes`.
 
     Attributes:
         path: the file, or what stands for it in errors.
         parts: the largest number + 1.
         digest: the SHA-256 of the numbers, as int32, whatever they came in.
-
-    Raises:
-        ConfigError: these are not partitions of so many nodes.
     """
 
     def __init__(self, source: Any, nodes: int) -> None:

@@ -58,18 +58,14 @@ _FILE = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """What a partitioned folder depends on, beside the store.
+    """What a partitioned folder depends on, beside the store; ConfigError: a value is refused.
 
     Attributes:
         method: how the partition of each node is found, one of `METHODS`.
         parts: the number of partitions; some may be empty.
         static: the share of the nodes whose lists are copied to be held in memory; 0 to 1.
         train_first: whether the nodes of the split "train" fill the first partitions.
-        seed: the seed of random choices.
         file: of the method "file", the SHA-256 of the file that gives the partitions; else "".
-
-    Raises:
-        ConfigError: a value is none that partition.json may hold.
     """
 
     method: str
@@ -129,13 +125,9 @@ class PartitionInfo:
 
     Attributes:
         store: the identity of the store (`Store.identity`).
-        settings: what the folder was made with.
-        num_nodes, num_edges: of the store.
-        num_static: the number of static nodes.
         share_inside: the share of in-edges that come from the partition of their target.
         share_hot: the share of in-edges that come from another partition, but from one of the
             hottest hundredth of the nodes.
-        arrays: every array by name.
     """
 
     store: str
@@ -158,12 +150,8 @@ class PartitionInfo:
         return sum(array.nbytes for array in self.arrays.values())
 
     def share_kept(self, partitions: int, hot: bool = True) -> float:
-        """The share of in-edges that sampling inside a window keeps, expected over random windows.
-
-        Args:
-            partitions: how many the window has.
-            hot: whether the hottest hundredth of the nodes is always in memory.
-        """
+        """The share of in-edges that sampling inside a window of so many partitions keeps, expected
+        over random windows; `hot`: with the hottest hundredth of the nodes always in memory."""
         always = self.share_inside + (self.share_hot if hot else 0)
         chance = (partitions - 1) / (self.num_parts - 1) if self.num_parts > 1 else 1.0
         return min(always + (1 - always) * min(max(chance, 0.0), 1.0), 1.0)
@@ -231,14 +219,9 @@ class PartitionInfo:
 def array_infos(
     nodes: int, edges: int, parts: int, static: int, static_edges: int, x: ArrayInfo
 ) -> dict[str, ArrayInfo]:
-    """Every array of a folder by name, without checksums.
-
-    Args:
-        nodes, edges: of the store.
-        parts, static: the numbers of partitions and of static nodes.
-        static_edges: the entries of the static nodes' lists.
-        x: the table of rows; its dtype and the shape of a row are taken.
-    """
+    """Every array of a folder by name, without checksums. `nodes` and `edges` are the store's,
+    `static_edges` the entries of the static nodes' lists; of `x` the dtype and the shape of a row
+    are taken."""
     codes = index_dtype(nodes + static)
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
         "order": (codes, (nodes + static,)),
@@ -314,11 +297,7 @@ PARTITIONS = PartitionKind(
 
 
 def partitioned_path(store: Store, name: str) -> Path:
-    """The folder `name` of a store's partitions.
-
-    Raises:
-        ConfigError: a folder cannot have that name.
-    """
+    """The folder `name` of a store's partitions; ConfigError: a folder cannot have that name."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"name={name!r}: give letters, digits, '_', '-' and '.', a letter or digit first"

@@ -42,14 +42,7 @@ def assign_ldg(
     lists: SymmetricLists, folder: Path, nodes: int, parts: int, report: Progress
 ) -> None:
     """Assign all nodes, or go on behind the last pass of an earlier call; writes `part.npy`.
-
-    `folder` also has a file of the last pass, `part.npy.NUMBER`. `report` is called as
-    report("ldg pass NUMBER", nodes done, nodes).
-
-    Raises:
-        StoreError: the disk is full, or a file in `folder` is damaged.
-        ReadError: the lists cannot be read.
-    """
+    `folder` also has a file of the last pass, `part.npy.NUMBER`."""
     part = zeros(nodes, np.int32)
     last = last_pass(folder)
     before = folder / f"{PART}.{last}"

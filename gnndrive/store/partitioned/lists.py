@@ -50,14 +50,8 @@ _STEP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Consecutive entries of `indices`.
-
-    Attributes:
-        partition: their partition.
-        first: the position of the first entry.
-        count: how many there are.
-        target: the new id of the first entry's target.
-    """
+    """`count` consecutive entries of `indices`, from the position `first` on; `target` is the new
+    id of the first entry's target."""
 
     partition: int
     first: int
@@ -66,16 +60,11 @@ class Slice:
 
 
 class NewLists:
-    """The slices of `indices` that parts of the store's indices make, from position `first` on.
-
-    `order`, `place`, `bounds` and `edge_bounds` are the folder's arrays; codes are from 0 to
-    `codes` - 1.
+    """The slices of `indices` that parts of the store's indices make, from position `first` on;
+    codes are from 0 to `codes` - 1. StoreError: `order` has the id of no node.
 
     Attributes:
         begins: where the next slice of each partition begins, int64 [P].
-
-    Raises:
-        StoreError: `order` has the id of no node.
     """
 
     def __init__(
@@ -145,17 +134,14 @@ def static_windows(
     indices: TableFile, starts: Int64Array, bounds: Int64Array, nbytes: int,
     told: Callable[[int], None],
 ) -> Iterator[tuple[int, Ids]]:  # fmt: skip
-    """Yield `static_indices` in stretches: the position of the first entry, and the codes.
+    """Yield `static_indices` in stretches of at most `nbytes`: the position of the first entry, and
+    the codes.
 
     Args:
         indices: the file of lists in the new order.
         starts: where the list of each rank begins in it, int64 [K].
         bounds: where the copy of each list begins, int64 [K + 1].
-        nbytes: bytes of a stretch, at most.
         told: called with the entries of `indices` that were read in each part.
-
-    Raises:
-        ReadError, StoreError: `indices` cannot be read.
     """
     width = indices.row_bytes
     step = max(nbytes // width, 1)
@@ -198,8 +184,7 @@ def _copy(
 
 
 def write_lists(folder: Unfinished) -> None:
-    """Write `indices`, which is reserved, from one pass over the store's lists; StoreError: the
-    disk is full or failed, or the store is damaged."""
+    """Write `indices`, which is reserved, from one pass over the store's lists."""
     record, at_record = _record(folder, "indices")
     if record.ended:
         return
@@ -281,8 +266,7 @@ def _record(folder: Unfinished, name: str) -> tuple[RowRecord, Path]:
 
 
 class Shares:
-    """Counts edges inside partitions from codes, of dtype `codes`; `home`, `bounds` and
-    `edge_bounds` are the folder's arrays."""
+    """Counts edges inside partitions from codes, of dtype `codes`."""
 
     def __init__(
         self, home: Int64Array, bounds: Int64Array, edge_bounds: Int64Array, nodes: int,

@@ -55,17 +55,12 @@ def assign_metis(
     lists: SymmetricLists, folder: Path, nodes: int, parts: int, seed: int, memory: int,
     report: Progress,
 ) -> Int32Array:  # fmt: skip
-    """Assign all nodes in a child process, which ends with this call; some partitions may be empty.
-
-    Args:
-        lists: the symmetric lists, in a file.
-        folder: for the child's result.
-        seed: METIS's seed; its lowest 31 bits are used.
-        memory: bytes that may be used.
-        report: called as report("metis", 0, 1) and report("metis", 1, 1).
+    """Assign all nodes in a child process, which ends with this call and leaves its result in
+    `folder`; some partitions may be empty. `lists` are in a file; METIS takes the lowest 31 bits of
+    `seed`.
 
     Raises:
-        ConfigError: the memory is too little, or the child failed.
+        ConfigError: `memory` is too little, or the child failed.
         StoreError: its result cannot be read.
     """
     if memory < (least := memory_of(lists.entries)):

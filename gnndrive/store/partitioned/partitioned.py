@@ -41,18 +41,12 @@ from gnndrive.store.reader import Store
 class Partitioned:
     """An opened partitioned folder; several threads may read at once. Made by `open_partitioned`.
 
-    Args:
-        path: the folder.
-        info: the content of its partition.json.
-
     Attributes:
-        path, info: the same.
-        num_nodes, num_edges: of the store.
         num_parts, num_static: P, the number of partitions, and K, that of static nodes.
         bounds: the first new id of each partition, int64 [P + 1].
         edge_bounds: where each partition begins in `indices`, int64 [P + 1].
-        order: new id → store id, and behind them static rank → store id, mapped, int32 or int64
-            [N + K]; the values are not checked.
+        order: new id → store id, and behind them static rank → store id, mapped, int32 or int64 [N
+            + K]; the values are not checked.
         place: store id → code, mapped, int32 or int64 [N]; the values are not checked.
         home: static rank → new id, int64 [K].
         static_bounds: where the list of each static rank begins in `static_indices`, int64 [K + 1].
@@ -103,24 +97,16 @@ class Partitioned:
         return StoreError(f"{self.path / file} {why}: {MEND}")
 
     def part_of(self, nodes: Int64Array) -> Int32Array:
-        """The partition of each node, given store ids [n]; int32 [n].
-
-        Raises:
-            ConfigError: an id is no node.
-            StoreError, ReadError: see `new_ids`.
-        """
+        """The partition of each node, given store ids [n]; int32 [n]. Raises as `new_ids`, and
+        ConfigError if an id is no node."""
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.num_nodes:
             raise ConfigError(f"a node id is not from 0 to {self.num_nodes - 1}: give node ids")
         found = np.searchsorted(self.bounds, self.new_ids(nodes), "right") - 1
         return found.astype(np.int32)
 
     def store_ids(self, first: int, last: int) -> npt.NDArray[Any]:
-        """The store ids of the rows of x from `first` to `last` - 1; int32 or int64.
-
-        Raises:
-            StoreError: `order` is damaged.
-            ReadError: it has become shorter, or the disk failed.
-        """
+        """The store ids of the rows of x from `first` to `last` - 1; int32 or int64. Raises as
+        `new_ids`."""
         found = self._picked("order", self.order, np.arange(first, min(last, self.num_nodes)))
         if len(found) and not 0 <= found.min() <= found.max() < self.num_nodes:
             raise self.damaged("order.npy", "has ids of no nodes")
@@ -130,7 +116,7 @@ class Partitioned:
         """The new ids of store ids in range, int64 [n].
 
         Raises:
-            StoreError: `place` is damaged.
+            StoreError: the file is damaged.
             ReadError: it has become shorter, or the disk failed.
         """
         codes = self._picked("place", self.place, nodes).astype(np.int64)
@@ -206,11 +192,8 @@ class Partitioned:
 
 
 def touching(bounds: Int64Array, partitions: Int32Array) -> tuple[Int64Array, Int64Array]:
-    """Join partitions that touch on disk into runs; those without nodes are in none.
-
-    `bounds`: see `Partitioned`; `partitions` ascend, int32 [n]. Returns the first and the last
-    partition of each run, int64 [runs] each.
-    """
+    """Join `partitions`, which ascend, int32 [n], into runs that touch on disk; those without nodes
+    are in none. Returns the first and the last partition of each run, int64 [runs] each."""
     numbers = np.asarray(partitions, np.int64)
     numbers = numbers[bounds[numbers + 1] > bounds[numbers]]
     touches = bounds[numbers[1:]] == bounds[numbers[:-1] + 1]
@@ -220,10 +203,6 @@ def touching(bounds: Int64Array, partitions: Int32Array) -> tuple[Int64Array, In
 
 def open_partitioned(path: str | os.PathLike[str], store: Store) -> Partitioned:
     """Open the partitioned folder of a store.
-
-    Args:
-        path: the folder.
-        store: the store.
 
     Raises:
         StoreError: there is none, it is damaged, or the store has changed since it was made.

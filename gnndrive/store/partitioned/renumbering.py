@@ -33,11 +33,8 @@ Counts = npt.NDArray[np.uint32]
 
 
 def checked(code: int, what: Callable[[], str]) -> int:
-    """Return a result of the core.
-
-    Raises:
-        StoreError: a number was out of range; `what` says what is damaged and what to do.
-    """
+    """Return a result of the core; StoreError: a number was out of range, and `what` says what is
+    damaged and what to do."""
     if code == -errno.ERANGE:
         raise StoreError(what())
     return check(code, "partitioning")
@@ -52,12 +49,7 @@ def no_such_node(store: Store) -> str:
 
 
 def write_order(folder: Unfinished, part: Int32Array) -> None:
-    """Write order, edge_bounds and bounds, the last of them last, from the partition of each node.
-
-    Raises:
-        StoreError: a node is in no partition, the store is damaged, or the disk is full.
-        ReadError: the store cannot be read.
-    """
+    """Write order, edge_bounds and last bounds, from the partition of each node."""
     store, infos = folder.store, folder.infos
     parts, nodes = infos["bounds"].shape[0] - 1, store.num_nodes
     hot = hottest(out_edges(store, folder.report), infos["home"].shape[0])

@@ -57,7 +57,6 @@ class SymmetricLists:
 
     Attributes:
         path: their file; None: they are in memory.
-        index_bytes: bytes of a number, 4 or 8.
         entries: how many neighbours all lists have.
     """
 
@@ -106,8 +105,6 @@ def symmetric_lists(
 
     Raises:
         ConfigError: the memory is too little, or a node has too many edges.
-        StoreError: the store is damaged, or the disk is full.
-        ReadError: the store cannot be read.
     """
     width, nodes = store.edges().indices_file.row_bytes, store.num_nodes
     if path.exists():

@@ -46,12 +46,8 @@ _STEP = 1 << 20
 def verify_partition(
     path: str | os.PathLike[str], store: Store, progress: Progress | None = None
 ) -> PartitionInfo:
-    """Check a whole partitioned folder, which may come from a stranger.
-
-    Args:
-        path: the folder.
-        store: the store that it belongs to.
-        progress: called as progress(what, done, total).
+    """Check a whole partitioned folder, which may come from a stranger; `progress` is called as
+    progress(what, done, total).
 
     Raises:
         StoreError: it is damaged, or belongs to another store; the message says which file, which
