@@ -25,7 +25,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.memory import require_memory
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.store.format import Progress
+from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.partitioned import ldg, metis, symmetric
 from gnndrive.store.partitioned.arrays import PART, map_part, remove, write_part, zeros
 from gnndrive.store.partitioned.format import PARTS_MAX, PartitionSettings
@@ -102,7 +102,7 @@ def _check(store: Store, settings: PartitionSettings, memory: int) -> None:
             "goes: leave one of them out"
         )
     if method == "random":
-        least = (_width(nodes) + 4 + 1) * nodes + 64 * _CHUNK
+        least = (np.dtype(index_dtype(nodes)).itemsize + 4 + 1) * nodes + 64 * _CHUNK
     else:
         later = ldg.memory_of(nodes, settings.parts)
         least = pointer_bytes(store) + max(symmetric.memory_of(nodes), later)
@@ -170,19 +170,14 @@ def _training_nodes(store: Store) -> Int64Array:
     return found
 
 
-def _width(nodes: int) -> int:
-    return 4 if nodes < 1 << 31 else 8
-
-
 def _shuffled(nodes: int, seed: int) -> Iterator[Int64Array]:
     """All nodes in random order, in chunks."""
-    width = _width(nodes)
-    moved = zeros(nodes, f"int{8 * width}")
+    moved = zeros(nodes, index_dtype(nodes))
+    moving = ffi.cast("void *", moved.ctypes.data)
     key = ffi.cast("int64_t", seed & (1 << 64) - 1)
     for start in range(0, nodes, _CHUNK):
         drawn = np.empty(min(_CHUNK, nodes - start), np.int64)
-        moving = ffi.cast("void *", moved.ctypes.data)
-        lib.gd_shuffle(moving, width, nodes, key, start, len(drawn), pointer(drawn))
+        lib.gd_shuffle(moving, moved.itemsize, nodes, key, start, len(drawn), pointer(drawn))
         yield drawn
 
 
