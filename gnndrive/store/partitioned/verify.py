@@ -22,17 +22,9 @@ from gnndrive.store.format import DATA_OFFSET, Progress, storage_dtype
 from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, checksums
 from gnndrive.store.layout.rows import Output, verify_rows
 from gnndrive.store.layout.table_parts import TableParts
+from gnndrive.store.partitioned import lists
 from gnndrive.store.partitioned.arrays import zeros
 from gnndrive.store.partitioned.format import ARRAYS, MEND, PartitionInfo
-from gnndrive.store.partitioned.lists import (
-    LISTS,
-    STATIC_LISTS,
-    NewLists,
-    Shares,
-    Slice,
-    list_starts,
-    static_windows,
-)
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.partitioned.renumbering import hottest, out_edges
 from gnndrive.store.reader import Store
@@ -90,7 +82,7 @@ class _Check:
         arrays, opened = self._opened.info.arrays, self._opened
         hashed = [arrays[name] for name in ARRAYS if name != "x"]
         codes = storage_dtype(opened.indices.dtype)
-        self._shares = shares = Shares(
+        self._shares = shares = lists.Shares(
             self._home, opened.bounds, opened.edge_bounds, opened.num_nodes, codes
         )
         told = partial(self._told, "checksums")
@@ -156,30 +148,30 @@ class _Check:
                 file, f"gives {what} {at} {found[at]} in-edges, and the store {wanted[at]}"
             )
 
-    def _new_lists(self, first: int = 0) -> NewLists:
+    def _new_lists(self, first: int = 0) -> lists.NewLists:
         opened = self._opened
-        return NewLists(
+        return lists.NewLists(
             self._store, self._order, self._place, opened.bounds, opened.edge_bounds,
             opened.num_nodes + opened.num_static, first,
         )  # fmt: skip
 
     def _lists(self) -> None:
-        opened, lists = self._opened, self._new_lists()
-        file, codes = self._store.edges().indices_file, opened.indices
+        new_lists = self._new_lists()
+        file, codes = self._store.edges().indices_file, self._opened.indices
         wanted = np.empty(_STEP, storage_dtype(codes.dtype))
         with (
             closing(TableParts(file, _PART_BYTES).parts(0, file.row_count)) as parts,
             _Codes(codes) as written,
         ):
             for part in parts:
-                for each in lists.slices(part):
+                for each in new_lists.slices(part):
                     for done, found in written.blocks(each.first, each.count):
                         expected = wanted[: len(found)]
-                        lists.fill(done, len(found), expected.view(np.uint8))
+                        new_lists.fill(done, len(found), expected.view(np.uint8))
                         self._same_list(each, done, found, expected)
-                self._told(LISTS, part.first + part.count, file.row_count)
+                self._told(lists.LISTS, part.first + part.count, file.row_count)
 
-    def _same_list(self, each: Slice, done: int, found: Ids, expected: Ids) -> None:
+    def _same_list(self, each: lists.Slice, done: int, found: Ids, expected: Ids) -> None:
         if np.array_equal(found, expected):
             return
         at = each.first + done + int(np.flatnonzero(found != expected)[0])
@@ -196,17 +188,17 @@ class _Check:
 
     def _static_lists(self) -> None:
         opened = self._opened
-        starts = list_starts(self._store, self._order, self._place, opened.num_static)
+        starts = lists.list_starts(self._store, self._order, self._place, opened.num_static)
         done, total = 0, opened.num_edges
 
         def told(count: int) -> None:
             nonlocal done
             done += count
-            self._told(STATIC_LISTS, min(done % (total + 1), total), total)
+            self._told(lists.STATIC_LISTS, min(done % (total + 1), total), total)
 
         bounds = opened.static_bounds
         with _Codes(opened.static_indices) as written:
-            for first, codes in static_windows(opened.indices, starts, bounds, MEMORY, told):
+            for first, codes in lists.static_windows(opened.indices, starts, bounds, MEMORY, told):
                 for start, found in written.blocks(first, len(codes)):
                     wrong = np.flatnonzero(codes[start : start + len(found)] != found)
                     if len(wrong):
@@ -217,7 +209,7 @@ class _Check:
                             "static_indices.npy",
                             f"has another list of node {node} (rank {rank}) than indices.npy",
                         )
-        self._told(STATIC_LISTS, total, total)
+        self._told(lists.STATIC_LISTS, total, total)
 
     def _rows(self) -> None:
         opened, array = self._opened, self._opened.info.arrays["x"]
