@@ -15,7 +15,8 @@ When not to use it: to write such a folder (partition.py).
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,7 @@ from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, npy_header, storage_dtype
 from gnndrive.store.layout.arrays import LayoutArray, table_file
 from gnndrive.store.mapped_rows import pick_rows
-from gnndrive.store.partitioned.format import (
-    MEND,
-    PARTITION_JSON,
-    PARTITIONS,
-    PartitionInfo,
-)
+from gnndrive.store.partitioned.format import MEND, PARTITION_JSON, PARTITIONS, PartitionInfo
 from gnndrive.store.reader import Store
 
 
@@ -45,8 +41,8 @@ class Partitioned:
         num_parts, num_static: P, the number of partitions, and K, that of static nodes.
         bounds: the first new id of each partition, int64 [P + 1].
         edge_bounds: where each partition begins in `indices`, int64 [P + 1].
-        order: new id → store id, and behind them static rank → store id, mapped, int32 or int64 [N
-            + K]; the values are not checked.
+        order: new id → store id, and behind them static rank → store id, mapped, int32 or int64
+            [N + K]; the values are not checked.
         place: store id → code, mapped, int32 or int64 [N]; the values are not checked.
         home: static rank → new id, int64 [K].
         static_bounds: where the list of each static rank begins in `static_indices`, int64 [K + 1].
@@ -116,7 +112,7 @@ class Partitioned:
         """The new ids of store ids in range, int64 [n].
 
         Raises:
-            StoreError: the file is damaged.
+            StoreError: the file of ids is damaged.
             ReadError: it has become shorter, or the disk failed.
         """
         codes = self._picked("place", self.place, nodes).astype(np.int64)
@@ -148,29 +144,25 @@ class Partitioned:
     def _numbers(self, name: str) -> Int64Array:
         """An array of int64, read into memory."""
         array = self.info.arrays[name]
-        fd = self._open(array)
-        try:
+        with self._opened(array) as fd:
             content = read_at_most(fd, array.nbytes - DATA_OFFSET)
-        except OSError as error:
-            raise self.damaged(array.file, f"cannot be read ({error.strerror})") from error
-        finally:
-            os.close(fd)
         if len(content) != array.nbytes - DATA_OFFSET:
             raise self.damaged(array.file, "became shorter")
         return np.frombuffer(content, np.int64)
 
     def _map(self, name: str) -> np.memmap[Any, Any]:
         array = self.info.arrays[name]
-        with os.fdopen(self._open(array), "rb") as file:
+        with self._opened(array) as fd, os.fdopen(fd, "rb", closefd=False) as file:
             return np.memmap(file, storage_dtype(array.dtype), "r", DATA_OFFSET, array.shape)
 
     def _file(self, name: str) -> TableFile:
         array = self.info.arrays[name]
-        os.close(self._open(array))
-        return table_file(self.path, array.info)
+        with self._opened(array):
+            return table_file(self.path, array.info)
 
-    def _open(self, array: LayoutArray) -> int:
-        """Open a file and check its size and header; returns a descriptor behind the header."""
+    @contextmanager
+    def _opened(self, array: LayoutArray) -> Iterator[int]:
+        """Open a file and check its size and header; yields a descriptor behind the header."""
         fd = open_plain(self.path, array.file, MEND)
         try:
             size = os.fstat(fd).st_size
@@ -182,13 +174,11 @@ class Partitioned:
                     f"does not have the header of {array.dtype} {list(array.shape)} that "
                     f"{PARTITION_JSON} says",
                 )
+            yield fd
         except OSError as error:
-            os.close(fd)
             raise self.damaged(array.file, f"cannot be read ({error.strerror})") from error
-        except BaseException:
+        finally:
             os.close(fd)
-            raise
-        return fd
 
 
 def touching(bounds: Int64Array, partitions: Int32Array) -> tuple[Int64Array, Int64Array]:
