@@ -29,12 +29,8 @@ SCALE = "x_scale"  # multiplies stored integers, as loaders do with feature_dtyp
 
 
 class BatchCall:
-    """Calls layers for batches.
-
-    Args:
-        values: attributes of edges, by the name of the argument that layers get them as.
-        normaliser: gives convs the weights of the whole graph.
-        where: the device of the layers.
+    """Calls layers for batches, on the device `where`, with the attributes of edges that `values`
+    has by the name of the argument; `normaliser` gives convs the weights of the whole graph.
 
     Attributes:
         edge_bytes: bytes for each edge of a batch, beside its ends.
@@ -62,12 +58,8 @@ class BatchCall:
     def of_layer(
         self, layer: int, type: NodeKey, files: Mapping[NodeKey, TableFile]
     ) -> Callable[[OneHop], torch.Tensor | None]:
-        """A function that computes the rows of a batch's targets.
-
-        Args:
-            layer: the layer's number, from 0.
-            files: the rows that the layer reads, by node type.
-        """
+        """A function that computes the rows of a batch's targets. `files` has the rows that the
+        layer reads, by node type."""
 
         checked = not self._can_check
 
@@ -180,18 +172,8 @@ class _given:
 
 
 def target_rows(made: Any, type: NodeKey, count: int, layer: int) -> torch.Tensor | None:
-    """The targets' rows of what a layer returned.
-
-    Args:
-        made: a tensor, or for a heterogeneous graph a dict of them.
-        type: the targets' type; None in a homogeneous graph.
-
-    Returns:
-        Rows [count, …]; None: the layer makes no rows of this type.
-
-    Raises:
-        ConfigError: it returned something else.
-    """
+    """The targets' rows [count, …] of what a layer returned: a tensor, or for a heterogeneous graph
+    a dict of them; None: it makes no rows of this type. ConfigError: it returned something else."""
     rows = made
     if type is not None and isinstance(made, dict):
         rows = made.get(type)

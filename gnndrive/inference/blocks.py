@@ -49,26 +49,18 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Batches whose rows are in memory together.
-
-    Attributes:
-        batches: the batches, each with the in-neighbours of its targets by edge type.
-        changes: by node type, what changes from the block before to this one.
-    """
+    """Batches whose rows are in memory together, each with the in-neighbours of its targets by edge
+    type; `changes` says by node type what changes from the block before."""
 
     batches: list[tuple[TargetBatch, Mapping[EdgeKey, Indices]]]
     changes: Mapping[NodeKey, TableChange]
 
 
 class BlockPlanner:
-    """Plans the blocks of one target type in one layer.
-
-    Args:
-        first: the target to begin with, the first of a batch.
-        rows: for each of the targets' sources, its number of nodes.
-        slots: for each of them, the rows that memory holds; at least those of any one batch.
-        edges_max: the most in-edges of a block, unless a batch has more.
-    """
+    """Plans the blocks of one target type in one layer, from the target `first` on, the first of a
+    batch. `rows` has the number of nodes of each of the targets' sources, `slots` how many rows of
+    it memory holds: at least those of any one batch. A block has at most `edges_max` in-edges,
+    unless a batch has more."""
 
     def __init__(
         self,
@@ -84,11 +76,7 @@ class BlockPlanner:
         self._waiting: tuple[TargetBatch, dict[EdgeKey, Indices]] | None = None
 
     def next_block(self) -> Block | None:
-        """Plan the next block; None after the last. Blocks while it reads.
-
-        Raises:
-            ReadError, StoreError: the adjacency cannot be read, or names a node that is not there.
-        """
+        """Plan the next block; None after the last. Blocks while it reads."""
         taken: list[tuple[TargetBatch, Mapping[EdgeKey, Indices]]] = []
         edges = places = 0
         while len(taken) < BATCHES_MAX:

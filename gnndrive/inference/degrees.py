@@ -52,11 +52,8 @@ Form = tuple[EdgeKey, bool, bool]  # an edge type, whether self-loops are added,
 
 
 def convs_of(modules: Iterable[torch.nn.Module]) -> list[Any]:
-    """The convs that need `Normaliser`.
-
-    Raises:
-        ConfigError: a conv needs more of the graph than a batch has.
-    """
+    """The convs that need `Normaliser`; ConfigError: one needs more of the graph than a batch
+    has."""
     found = []
     for conv in (each for module in modules for each in module.modules()):
         several = isinstance(conv, AntiSymmetricConv) and conv.num_iters > 1
@@ -101,12 +98,8 @@ def pads(module: torch.nn.Module) -> bool:
 
 
 class Normaliser:
-    """Gives convs the weights that they would compute in the whole graph.
-
-    Args:
-        convs: the convs, as `convs_of` returned them.
-        weights: the edges' weights by type; None: all are 1.
-    """
+    """Gives convs, as `convs_of` returned them, the weights that they would compute in the whole
+    graph. `weights` are those of the edges; None: all are 1."""
 
     def __init__(
         self, convs: list[Any], edges: Iterable[StoredEdges], weights: EdgeValues | None
@@ -122,11 +115,7 @@ class Normaliser:
         self, batch: OneHop, edge_index: Mapping[EdgeKey, torch.Tensor],
         weights: Mapping[EdgeKey, torch.Tensor],
     ) -> None:  # fmt: skip
-        """Say which batch the convs are called for next.
-
-        Args:
-            edge_index, weights: the tensors with which layers are called.
-        """
+        """Say for which batch, and with which tensors, layers are called next."""
         self._batch, self._given = batch, dict(weights)
         self._types = {id(tensor): key for key, tensor in edge_index.items()}
 

@@ -20,17 +20,10 @@ from gnndrive.store.views import StoredEdges
 
 
 class EdgeValues:
-    """One attribute of a store's edges.
-
-    Args:
-        edges: the edges whose attribute it is.
-        reader: reads its rows.
+    """One attribute of a store's edges; ConfigError: edges of a type have no such attribute.
 
     Attributes:
         row_bytes: bytes of the longest row.
-
-    Raises:
-        ConfigError: edges of a type have no such attribute.
     """
 
     def __init__(
@@ -51,11 +44,7 @@ class EdgeValues:
             self.row_bytes = max(self.row_bytes, view.table(name).row_bytes)
 
     def read(self, key: EdgeKey, first: int, last: int) -> torch.Tensor:
-        """The rows of the edges at the CSC positions [first, last), [n, *row]; blocks.
-
-        Raises:
-            ReadError, StoreError: they cannot be read.
-        """
+        """The rows of the edges at the CSC positions [first, last), [n, *row]; blocks."""
         numbers = np.arange(first, last)
         if (numbered := self._views[key].edge_id_name) is not None:
             (found,) = self._reader.read([(numbered, numbers)])

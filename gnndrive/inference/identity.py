@@ -41,14 +41,11 @@ HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
 class Identity:
-    """Follows what layers are made of.
-
-    Args:
-        layers: models and functions.
+    """Follows what models and functions are made of.
 
     Attributes:
         modules: the modules among them and among what they use, each once.
-        unnamed: what could not be named: its class.
+        unnamed: the classes of what could not be named.
     """
 
     def __init__(self, layers: Iterable[Any]) -> None:

@@ -108,11 +108,7 @@ def infer(
 
 
 def _check_not_set(store: Store, settings: RunSettings) -> None:
-    """Refuse attributes that this process has set or deleted on the store (data_view.py).
-
-    Raises:
-        ConfigError: layers would get one of them.
-    """
+    """Refuse attributes that this process has set or deleted on the store (data_view.py)."""
     used: list[tuple[NodeKey | EdgeKey, str]] = []
     for nodes in store.all_nodes():
         used += [(nodes.type, settings.features), (nodes.type, f"{settings.features}_scale")]

@@ -34,18 +34,9 @@ def run_pass(
     targets: Targets, first: int, files: Mapping[NodeKey, TableFile], plan: RowPlan,
     reads: RowReads, thread: ThreadPoolExecutor, compute: Compute, deliver: Deliver,
 ) -> None:  # fmt: skip
-    """Compute the targets from `first` on, which must be the first of a batch.
-
-    Args:
-        files: the rows that the layer reads, of each of the targets' sources.
-        plan: how many are in memory.
-        thread: one thread, which plans blocks.
-        compute, deliver: see the module.
-
-    Raises:
-        ReadError, StoreError: rows cannot be read or written.
-        ConfigError: the layer does not return rows.
-    """
+    """Compute the targets from `first` on, which must be the first of a batch. `files` has the rows
+    that the layer reads, of each of the targets' sources; `thread`, one thread, plans blocks.
+    ConfigError: the layer does not return rows."""
     rows = {type: file.row_count for type, file in files.items()}
     planner = BlockPlanner(targets, first, rows, plan.slots, plan.edges_max)
     caches: dict[NodeKey, RowCache] = {}

@@ -34,17 +34,11 @@ REMEDY = """give its layers as a list of functions, one a layer:
 
 
 class Layers:
-    """The layers of a model, called one at a time.
-
-    Args:
-        model: see the module.
-        layers: the layers of `model`, if it does not say itself; None: it does.
+    """The layers of a model, called one at a time. `layers` has them if `model` does not say
+    itself; ConfigError: it cannot be run layer by layer, and what to give.
 
     Attributes:
         modules: the model, or the modules among the layers and all that they use.
-
-    Raises:
-        ConfigError: it cannot be run layer by layer; the message says what to give.
     """
 
     def __init__(self, model: Any, layers: Sequence[Any] | None) -> None:
@@ -67,16 +61,13 @@ class Layers:
         return int(self._model.num_layers)
 
     def call(self, layer: int, x: Any, edge_index: Any, count: int, values: dict[str, Any]) -> Any:
-        """Call a layer.
+        """Call layer number `layer`; returns rows of the targets, and perhaps of other nodes behind
+        them.
 
         Args:
-            layer: its number, from 0.
             x, edge_index: a tensor each, or dicts by type.
             count: the number of targets, which are the first rows.
             values: `edge_weight`, `edge_attr`: tensors, or dicts by type.
-
-        Returns:
-            What the layer returns: rows of the targets, and perhaps of other nodes behind them.
         """
         if self._functions is None:
             return self._model.inference_per_layer(layer, x, edge_index, count)
@@ -126,14 +117,8 @@ class Layers:
 
     @contextmanager
     def evaluated(self, device: torch.device | None) -> Iterator[torch.device]:
-        """Put all modules in eval mode, and on a device; both are restored.
-
-        Args:
-            device: None: where the parameters are.
-
-        Yields:
-            The device.
-        """
+        """Put all modules in eval mode, and on a device, which is yielded; None: where the
+        parameters are. Both are restored."""
         first = next(self.parameters, None)
         home = torch.device("cpu") if first is None else first.device
         where = home if device is None else device

@@ -31,13 +31,8 @@ BLOCKS_HELD = 3  # one is computed, one is read, one is planned
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """What the passes over one target type may hold.
-
-    Attributes:
-        slots: by node type, rows in memory.
-        edges_max: in-edges of a block.
-        largest: by node type, the most rows of a batch, duplicates counted.
-    """
+    """What the passes over one target type may hold: by node type, `slots` rows in memory and the
+    `largest` number of rows of a batch, duplicates counted; and the in-edges of a block."""
 
     slots: Mapping[NodeKey, int]
     edges_max: int
@@ -57,8 +52,8 @@ def plan_rows(
     Args:
         files: the rows that the layer reads, of each of the targets' sources.
         memory: the budget in bytes; None: a quarter of the available memory.
-        node_bytes: further bytes for each node of these types, such as its degree.
-        edge_bytes: further bytes for each in-edge of a batch, such as its weight.
+        node_bytes, edge_bytes: further bytes for each node of these types, such as its degree, and
+            for each in-edge of a batch, such as its weight.
 
     Raises:
         ConfigError: the budget is too small for any one batch; the message gives one that works.

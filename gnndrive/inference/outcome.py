@@ -39,18 +39,13 @@ OF_BATCHES = (
 
 
 class Outcome:
-    """The files of one computation.
-
-    Args:
-        out: the user's folder; None: the result is added to the store.
+    """The files of one computation. `out` is the user's folder; None: the result is added to the
+    store. ConfigError: the store has such an attribute of its own, or cannot have one of that name.
 
     Attributes:
         root: the folder that belongs to this attribute; other computations' files may be there.
         base: the folder that arrays' files are relative to.
         working: the working folder, relative to `base`.
-
-    Raises:
-        ConfigError: the store has such an attribute of its own, or cannot have one of that name.
     """
 
     def __init__(self, store: Store, name: str, out: Path | None, key: str) -> None:
@@ -80,12 +75,8 @@ class Outcome:
         return self.base / self.working
 
     def is_there(self, overwrite: bool) -> bool:
-        """Whether its result is there. Otherwise remove what others left unfinished.
-
-        Raises:
-            ConfigError: another result is there, or a file of the user's, and `overwrite` is False.
-            StoreError: the folder cannot be written to.
-        """
+        """Whether its result is there. Otherwise remove what others left unfinished. ConfigError:
+        another result is there, or a file of the user's, and `overwrite` is False."""
         made, files = self._made_by()
         if made == self._key:
             with self._writing():
@@ -111,14 +102,8 @@ class Outcome:
         return False
 
     def finish(self, arrays: Sequence[tuple[NodeKey, ArrayInfo]]) -> None:
-        """Make the last layer the result, and remove the working files.
-
-        Args:
-            arrays: for each node type that has rows, the finished array.
-
-        Raises:
-            StoreError: the folder cannot be written to.
-        """
+        """Make the last layer the result, of the finished array of each node type that has rows,
+        and remove the working files."""
         files = {(self.base / info.file).parent for _, info in arrays}
         with self._writing():
             for each in {*files, self.folder / _NODES, self.folder, self.root, self.base}:
@@ -208,10 +193,7 @@ class Outcome:
 def remove_result(store: Store, name: str) -> None:
     """Remove an attribute that `gnndrive.infer` added to a store, and what is left of its making.
     Its record goes first, so that a reader finds all of it or nothing; the same call ends what was
-    killed.
-
-    Args:
-        store: the store; open it again to see it without the attribute.
+    killed. Open the store again to see it without the attribute.
 
     Raises:
         ConfigError: no such attribute was added, or another process computes it now.
@@ -285,11 +267,7 @@ def remove(path: Path) -> None:
 
 def put_in_place(out: Path, name: str, key: str) -> None:
     """Move the files of a result that has a record from its working folder, if it is there, into
-    the user's folder.
-
-    Raises:
-        OSError: the operating system's.
-    """
+    the user's folder."""
     working = out / f".{name}-{key}"
     for each in sorted((working / _NODES).rglob(f"{name}.npy")):
         place = out / each.relative_to(working / _NODES)

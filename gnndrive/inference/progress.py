@@ -58,11 +58,7 @@ class Done:
 
 @dataclass
 class Record:
-    """What is done of a computation.
-
-    Attributes:
-        layers: for each layer that was begun, what is done by node type.
-    """
+    """What is done of a computation: for each layer that was begun, by node type."""
 
     path: Path
     layers: list[dict[NodeKey, Done]] = field(default_factory=list)
@@ -90,11 +86,7 @@ class Record:
         return cls(path, layers)
 
     def save(self) -> None:
-        """Write the record, atomically and durably.
-
-        Raises:
-            StoreError: the folder cannot be written to.
-        """
+        """Write the record, atomically and durably."""
         layers = [{type or "": vars(done) for type, done in layer.items()} for layer in self.layers]
         content = json.dumps({"version": _VERSION, "layers": layers}, indent=1).encode()
         try:
@@ -110,10 +102,8 @@ def run_key(*parts: Any) -> str:
 
 @contextmanager
 def sole_use(folder: Path, other: str = "give another name= or out=") -> Iterator[None]:
-    """Make a folder and keep other processes and threads out of it; the lock's file stays.
-
-    Args:
-        other: what may be done instead of waiting, for errors.
+    """Make a folder and keep other processes and threads out of it; the lock's file stays. `other`
+    says what may be done instead of waiting, for errors.
 
     Raises:
         ConfigError: another process or thread is in it, it cannot be made or written to, its file

@@ -37,11 +37,6 @@ Rows = npt.NDArray[Any]
 class RowReads:
     """An engine in a loop thread of its own, which reads rows of files into given memory.
 
-    Args:
-        engine: the engine plug-in, by name or as a class, or "auto".
-        row_bytes: bytes of the longest row.
-        gap: rows at most so many bytes apart are read as one.
-
     Attributes:
         block_bytes: the most bytes of one read; rows may be as long as that permits.
     """
@@ -61,14 +56,8 @@ class RowReads:
     def start(
         self, layout: Layout, rows: Rows, slots: Int32Array, into: torch.Tensor
     ) -> Future[None]:
-        """Begin to read rows into slots of `into`; the result says when all have landed.
-
-        Args:
-            layout: the file, as `open` returned it.
-            rows: row numbers, each at most once [n].
-            slots: their places in `into` [n].
-            into: [slots, *row], on the host.
-        """
+        """Begin to read rows, each at most once [n], into the `slots` [n] of `into` [slots, *row],
+        on the host; the result says when all have landed."""
         return self._loop_thread.start(self._read(layout, rows, slots, into))
 
     async def _read(
@@ -100,11 +89,7 @@ class RowReads:
 
 
 class RowCache:
-    """The rows of one type in memory.
-
-    Args:
-        file: where all rows lie.
-        slots: how many are in memory at once.
+    """The rows of one type in memory, `slots` at once.
 
     Attributes:
         memory: the rows in memory, [slots, *row].

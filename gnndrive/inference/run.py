@@ -41,13 +41,7 @@ SYNC_BYTES = 64 << 20  # a kill costs at most the computation of so many bytes o
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The checked arguments of `infer`.
-
-    Attributes:
-        memory, device, features, batch_size, engine, io_depth: as for `infer`.
-        values: attributes of edges by the name of the argument that layers get them as.
-        dtype: the rows' dtype on disk; None: that of what a layer returns.
-    """
+    """The checked arguments of `infer`; `values` has attributes of edges by the argument's name."""
 
     memory: int | None
     device: torch.device | None
@@ -60,15 +54,8 @@ class RunSettings:
 
 
 class Run:
-    """One computation.
-
-    Args:
-        outcome: where its files lie.
-        progress: called as progress(what, done, total).
-
-    Raises:
-        ConfigError: an argument does not fit the store.
-    """
+    """One computation, whose files lie where `outcome` says; ConfigError: an argument does not fit
+    the store."""
 
     def __init__(
         self,
@@ -151,11 +138,8 @@ class Run:
                 (self._outcome.base / self._info(layer - 1, type).file).unlink(missing_ok=True)
 
     def check_next(self, layer: int) -> None:
-        """Check that the layer after `layer` has memory for the rows whose width is known by now.
-
-        Raises:
-            ConfigError: see `plan_rows`.
-        """
+        """Check that the layer after `layer` has memory for the rows whose width is known by now;
+        for the ConfigError see `plan_rows`."""
         if layer + 1 == len(self._layers) or self._settings.memory is None:
             return  # or there is no limit but what is free then
         files = self._inputs(layer + 1)
@@ -308,12 +292,7 @@ class _Sink:
             ))  # fmt: skip
 
     def take(self, batch: TargetBatch, rows: torch.Tensor) -> None:
-        """Write the rows of a batch, which are on the host.
-
-        Raises:
-            StoreError: the disk is full, or fails.
-            ConfigError: they have another shape than those before.
-        """
+        """Write the rows of a batch, which are on the host."""
         if self._file is None:
             dtype = self._run._settings.dtype or dtype_name(rows.dtype)
             self._made[self._targets.type] = Done(dtype, tuple(rows.shape[1:]))

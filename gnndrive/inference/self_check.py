@@ -29,13 +29,7 @@ ByType = dict[Any, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a layer is called with, by type.
-
-    Attributes:
-        x: rows of each node type, those of the targets first.
-        edge_index: [2, edges] of each edge type.
-        values: further arguments by name, each with a row for each edge of each edge type.
-    """
+    """What a layer is called with, by type; of `x` the targets' rows come first."""
 
     batch: OneHop
     x: ByType
@@ -53,12 +47,8 @@ def _cloned(tensors: ByType) -> ByType:
 
 
 def is_telling(batch: OneHop, type: NodeKey, nodes: int) -> bool:
-    """Whether a batch is not the whole graph, so that a layer may compute something else in it, and
-    is small enough to be computed again with more.
-
-    Args:
-        nodes: the number of nodes of that type.
-    """
+    """Whether a batch is not the whole graph, with `nodes` nodes of this type, so that a layer may
+    compute something else in it, and is small enough to be computed again with more."""
     if batch.batch.entries > BATCH_ENTRIES:
         return False
     count = batch.batch.last - batch.batch.first
@@ -101,14 +91,9 @@ def _with_copies(rows: torch.Tensor, ids: Int64Array) -> tuple[torch.Tensor, Int
 def _more_edges(
     edges: torch.Tensor, key: EdgeKey, type: NodeKey, count: int, rows: int, further: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Edges into nodes that are no targets, by ascending target; and which edges they are made of.
-
-    Args:
-        edges: the in-edges of the targets, [2, edges].
-        key: their type.
-        rows: the number of nodes of the targets' type, before any are added.
-        further: how many nodes of that type are added.
-    """
+    """Edges into nodes that are no targets, by ascending target; and which of `edges`, the in-edges
+    of the targets, they are made of. The targets' type has `rows` nodes, and `further` ones are
+    added."""
     chosen = torch.arange(min(edges.size(1), FURTHER), device=edges.device)
     more = torch.stack([edges[0, chosen], rows + chosen % further])
     if ends_of(key)[0] == type:
@@ -120,11 +105,7 @@ def _more_edges(
 
 
 def uses_more(layer: int) -> str:
-    """The error for a layer whose rows differ in a widened batch.
-
-    Args:
-        layer: the layer's number, from 0.
-    """
+    """The error for a layer whose rows differ in a widened batch."""
     return (
         f"layer {layer + 1} computes other rows for its targets where edges into other nodes, or "
         "further nodes, are added: it uses more than its targets' in-edges and the rows at their "

@@ -44,13 +44,8 @@ class OneHop:
 
 
 class SubgraphMaker:
-    """Makes the batches of one target type from the rows in memory.
-
-    Args:
-        caches: the rows in memory of each type that batches need.
-        largest: for each of them, the most rows of a batch.
-        pointers: the index pointers of each edge type into the targets.
-    """
+    """Makes the batches of one target type from the rows in memory, which `caches` has of each
+    type; `pointers` are those of each edge type into the targets."""
 
     def __init__(
         self,
@@ -63,11 +58,8 @@ class SubgraphMaker:
         self._gathers = {name: _Gather(cache, largest[name]) for name, cache in caches.items()}
 
     def make(self, batch: TargetBatch, indices: Mapping[EdgeKey, Ids]) -> OneHop:
-        """Number and gather a batch, whose rows must all be in memory.
-
-        Args:
-            indices: by edge type, the targets' in-neighbours.
-        """
+        """Number and gather a batch, whose rows must all be in memory; `indices` has the targets'
+        in-neighbours by edge type."""
         edge_index = {key: np.empty((2, len(ids)), np.int64) for key, ids in indices.items()}
         count = batch.last - batch.first
         rows, nodes = {}, {}
@@ -97,11 +89,8 @@ class _Gather:
         self._out = torch.empty((most, *cache.memory.shape[1:]), dtype=cache.memory.dtype)
 
     def gather(self, parts: list[Ids]) -> tuple[list[Ids], torch.Tensor, Int64Array]:
-        """Number the nodes in the order of their first mention.
-
-        Returns:
-            The number of each node of each part; the rows, and the nodes, in the order of numbers.
-        """
+        """Number the nodes in the order of their first mention: returns the number of each node of
+        each part, and the rows and the nodes in the order of numbers."""
         ids = np.concatenate(parts) if parts else np.empty(0, np.int64)
         slots = self._cache.slot_of[ids]
         order = np.arange(len(ids), dtype=np.int32)

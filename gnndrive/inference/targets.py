@@ -43,15 +43,8 @@ class TargetBatch:
 
 
 class Targets:
-    """The targets of one node type.
-
-    Args:
-        edges: the edge types to look at; only those that end at `type` count.
-        batch_size: the most targets of a batch.
-
-    Attributes:
-        edges: the views of the edge types into them.
-    """
+    """The targets of one node type, with those of `edges` that end at it. A batch has at most
+    `batch_size`."""
 
     def __init__(
         self, store: Store, type: NodeKey, edges: Sequence[StoredEdges], batch_size: int

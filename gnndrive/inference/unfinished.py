@@ -43,7 +43,6 @@ class Unfinished:
     Attributes:
         root: the folder of the attribute in a store, or the one that the user named.
         path: what is left, in it or itself.
-        nbytes: the bytes of the files in it.
         target: where `clean` puts the files of a whole result; None: `path` is of no use.
     """
 
@@ -77,11 +76,7 @@ class Unfinished:
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
-    """What killed computations left in the stores of a folder, in it and in folders in it.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """What killed computations left in the stores of a folder, in it and in folders in it."""
     found = []
     for root in [folder, *_folders(folder)]:
         roots = [root]
