@@ -34,6 +34,7 @@ from gnndrive.inference.row_cache import RowReads
 from gnndrive.inference.targets import TargetBatch, Targets
 from gnndrive.store.calibration import checked_gap
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, dtype_name, npy_header, torch_dtype
+from gnndrive.store.layout.arrays import table_file
 from gnndrive.store.reader import Store
 
 SYNC_BYTES = 64 << 20  # a kill costs at most the computation of so many bytes of rows
@@ -198,15 +199,12 @@ class Run:
 
     def _inputs(self, layer: int) -> dict[NodeKey, TableFile]:
         """The rows that a layer reads, by node type."""
-        found: dict[NodeKey, TableFile] = {}
         if layer:
-            for type in self._made_types(layer - 1):
-                info = self._info(layer - 1, type)
-                found[type] = TableFile(
-                    str(self._outcome.base / info.file), DATA_OFFSET, info.shape[0],
-                    info.row_bytes, info.dtype, info.shape[1:],
-                )  # fmt: skip
-            return found
+            return {
+                type: table_file(self._outcome.base, self._info(layer - 1, type))
+                for type in self._made_types(layer - 1)
+            }
+        found: dict[NodeKey, TableFile] = {}
         name = self._settings.features
         for nodes in self._store.all_nodes():
             if name in nodes:
