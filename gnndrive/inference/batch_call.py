@@ -123,7 +123,12 @@ class BatchCall:
             x, edge_index = x[None], edge_index[None]
             values = {argument: each[None] for argument, each in values.items()}
         if values and (conv := self._layers.takes_values(layer)) is not None:
-            with _given(conv, values):
+
+            def add(module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+                return args, kwargs | values
+
+            # Before other hooks, because the normaliser's replaces edge_weight.
+            with conv.register_forward_pre_hook(add, prepend=True, with_kwargs=True):
                 return self._layers.call(layer, x, edge_index, count, {})
         return self._layers.call(layer, x, edge_index, count, values)
 
@@ -152,23 +157,6 @@ class BatchCall:
                 edge_index[key] = torch.empty((2, 0), dtype=torch.int64, device=self._where)
                 for argument, found in self._values.items():
                     values[argument][key] = found.read(key, 0, 0).to(self._where)
-
-
-class _given:
-    """While this lasts, a conv is called with further keyword arguments."""
-
-    def __init__(self, conv: torch.nn.Module, values: dict[str, Any]) -> None:
-        self._conv, self._values = conv, values
-
-    def __enter__(self) -> None:
-        def add(module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-            return args, kwargs | self._values
-
-        # Before other hooks, because the normaliser's replaces edge_weight.
-        self._hook = self._conv.register_forward_pre_hook(add, prepend=True, with_kwargs=True)
-
-    def __exit__(self, *error: object) -> None:
-        self._hook.remove()
 
 
 def target_rows(made: Any, type: NodeKey, count: int, layer: int) -> torch.Tensor | None:
