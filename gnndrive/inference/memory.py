@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.io.direct_writer import WRITER_BYTES
@@ -62,7 +64,8 @@ def plan_rows(
     largest = targets.largest()
     least = {type: min(largest[type], files[type].row_count) for type in largest}
     costs = {type: file.row_bytes + SLOT_BYTES + PLACE_BYTES for type, file in files.items()}
-    width = max((index_width(each.source.num_nodes) for each in targets.edges.values()), default=4)
+    widest = index_dtype(max((e.source.num_nodes for e in targets.edges.values()), default=0))
+    width = np.dtype(widest).itemsize
     batch_edges = targets.largest_edges()
     fixed = _fixed(targets, files, least, largest, io_depth, node_bytes)
     fixed += batch_edges * edge_bytes
@@ -107,8 +110,3 @@ def _fixed(
     )
     staging = io_depth * block_bytes(widest)
     return tables + pointers + batch + staging + WRITER_BYTES + len(targets.edges) * STRETCH_BYTES
-
-
-def index_width(nodes: int) -> int:
-    """Bytes of a node's number in the indices."""
-    return 4 if index_dtype(nodes) == "int32" else 8
