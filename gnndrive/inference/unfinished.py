@@ -18,14 +18,8 @@ from pathlib import Path
 
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.common.file_lock import try_lock
-from gnndrive.inference.outcome import (
-    KEY,
-    KEY_FORM,
-    is_working_folder,
-    put_in_place,
-    remove,
-    rest_of_work,
-)
+from gnndrive.inference import outcome
+from gnndrive.inference.outcome import KEY_FORM, is_working_folder
 from gnndrive.inference.progress import LOCK
 from gnndrive.store.added import DERIVED
 from gnndrive.store.files import read_plain
@@ -65,9 +59,9 @@ class Unfinished:
                 if self.path in left and left[self.path] == self.target:
                     match = _OUTSIDE.fullmatch(self.path.name)
                     if self.target is None:
-                        remove(self.path)
+                        outcome.remove(self.path)
                     elif match is not None:
-                        put_in_place(self.root, match["name"], match["key"])
+                        outcome.put_in_place(self.root, match["name"], match["key"])
                 if [each.path for each in _left(self.root)] == [self.root]:
                     shutil.rmtree(self.root)
             finally:
@@ -119,7 +113,7 @@ def _left(root: Path) -> list[Unfinished]:
     for each in _folders(root):
         match = _OUTSIDE.fullmatch(each.name)
         if match is not None and is_working_folder(each):
-            record = root / f"{match['name']}.{KEY}"
+            record = root / f"{match['name']}.{outcome.KEY}"
             whole = _first_line(record) == match["key"]
             target = root / f"{match['name']}.npy" if whole else None
             found.append(Unfinished(root, each, _size(each), target))
@@ -135,30 +129,21 @@ def _left_in_store(root: Path) -> list[Path]:
         try:
             content = read_plain(record.parent, record.name, JSON_BYTES_MAX)
             named = str(json.loads(content)["run"])
-        except (
-            OSError,
-            GNNDriveError,
-            ValueError,
-            TypeError,
-            KeyError,
-        ):  # damaged: nothing is known of the folders
-            return []
+        except (OSError, GNNDriveError, ValueError, TypeError, KeyError):
+            return []  # it is damaged: nothing is known of the folders
     elif {each.name for each in root.iterdir()} <= {LOCK}:
         return [root]
     found = []
     for each in _folders(root):
         if _RUN.fullmatch(each.name) and is_working_folder(each):
-            found += rest_of_work(each) if each.name == named else [each]
+            found += outcome.rest_of_work(each) if each.name == named else [each]
     return found
 
 
 def _first_line(file: Path) -> str:
     try:
-        return (
-            read_plain(file.parent, file.name, JSON_BYTES_MAX)
-            .decode("utf-8", "replace")
-            .split("\n")[0]
-        )
+        content = read_plain(file.parent, file.name, JSON_BYTES_MAX)
+        return content.decode("utf-8", "replace").partition("\n")[0]
     except (OSError, GNNDriveError):
         return ""
 
