@@ -30,13 +30,8 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class ArenaShape:
-    """The size of an arena.
-
-    Attributes:
-        places: how many batches it has room for.
-        rows_max: the most rows of a batch, for each table.
-        wide: whether a table has 2^31 rows or more, so that ids take eight bytes instead of four.
-    """
+    """The size of an arena of so many places, each for a batch with at most `rows_max` rows of each
+    table. `wide`: a table has 2^31 rows or more, so that ids take eight bytes instead of four."""
 
     places: int
     rows_max: tuple[int, ...]
@@ -60,11 +55,7 @@ class ArenaShape:
 
 
 class Arena:
-    """An arena in shared memory.
-
-    Args:
-        memory: uint8, at least `shape.nbytes`.
-    """
+    """An arena in shared memory, uint8, at least `shape.nbytes`."""
 
     def __init__(self, shape: ArenaShape, memory: npt.NDArray[np.uint8]) -> None:
         assert len(memory) >= shape.nbytes
@@ -96,11 +87,8 @@ class Arena:
         self._counts(place)[:] = [len(ids) for ids in rows]
 
     def read_rows(self, place: int) -> list[Int64Array]:
-        """Copy a batch's row ids, int64 [n] for each table.
-
-        Raises:
-            ProtocolError: there are more of them than a place has room for.
-        """
+        """Copy a batch's row ids, int64 [n] for each table; ProtocolError: there are more of them
+        than a place has room for."""
         counts = [int(count) for count in self._counts(place)]
         for count, most in zip(counts, self.shape.rows_max, strict=True):
             if not 0 <= count <= most:

@@ -17,11 +17,8 @@ OR_DIRECT = ', or give the loader tuning=Tuning(topology="direct")'
 
 
 class Budget:
-    """Counts what is promised, before it is allocated. Used in one event loop.
-
-    Args:
-        limit: bytes in all; None: no limit, and everything is only counted.
-    """
+    """Counts what is promised of `limit` bytes, before it is allocated; None: without a limit, it
+    only counts. Used in one event loop."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -45,16 +42,9 @@ class Budget:
     async def take(
         self, owner: object, name: str, nbytes: int, remedy: str = LESS + OR_MORE
     ) -> None:
-        """Promise memory; wait for the tasks of `freed_by` if that of others is needed.
-
-        Args:
-            owner: whose it is, for `give`; has nothing yet.
-            name: what errors call the owner.
-            remedy: what to do if there is less left, for the error.
-
-        Raises:
-            ConfigError: there is less left; the error says who has the rest.
-        """
+        """Promise memory to `owner`, which has nothing yet; wait for the tasks of `freed_by` if
+        that of others is needed. ConfigError: there is less left; it calls the owner `name`, and
+        says who has the rest, and the `remedy`."""
         while not self._fits(nbytes) and self._freeing:
             await asyncio.wait(self._freeing, return_when=asyncio.FIRST_COMPLETED)
         assert owner not in self._parts

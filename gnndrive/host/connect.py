@@ -59,11 +59,8 @@ def connect(name: str) -> Store:
 
 
 def connected_if_named(data: Any) -> Any:
-    """The store of a service if `data` is a text such as "gnndrive://papers100M"; else `data`.
-
-    Raises:
-        ConfigError, HostServiceError, StoreError: see `connect`.
-    """
+    """The store of a service if `data` is a text such as "gnndrive://papers100M", with the errors
+    of `connect`; else `data`."""
     named = isinstance(data, str) and data.startswith(SCHEME)
     return connect(data) if named else data
 
@@ -75,11 +72,7 @@ def service_of(store: Store) -> str | None:
 
 
 def _connect_same(name: str, identity: str, overlay: Overlay) -> Store:
-    """Open a store that was pickled.
-
-    Raises:
-        HostServiceError, StoreError: as for `connect`, or the service serves another store now.
-    """
+    """Open a store that was pickled."""
     store = connect(name)
     if store.identity != identity:
         raise StoreError(

@@ -52,12 +52,8 @@ def ended_text(address: str) -> str:
 
 
 def connected(address: str) -> socket.socket:
-    """Connect to a service, and check whose it is.
-
-    Raises:
-        HostServiceError: there is none, or it is another user's.
-        ConfigError: this process has too many files open.
-    """
+    """Connect to a service, and check whose it is; HostServiceError: there is none, or it is
+    another user's."""
     with named_limit():
         sock = new_socket()
     try:
@@ -82,10 +78,6 @@ class Connection:
     """A rank's connection to the service. It exists as soon as the service's socket listens: `wait`
     waits until the service has what the rank needs. A forked child does not have it, so that it
     ends with this process.
-
-    Args:
-        address: the service's, see `names`.
-        hello: what the rank needs.
 
     Attributes:
         welcome: what the service answered; set by `wait`.
@@ -114,13 +106,8 @@ class Connection:
             raise
 
     def wait(self) -> None:
-        """Wait for the service's welcome.
-
-        Raises:
-            HostServiceError: the service has ended.
-            ConfigError: this process may open no more files.
-            ConfigError, …: why the service has refused this rank.
-        """
+        """Wait for the service's welcome; raises why the service has refused this rank, or
+        HostServiceError: it has ended."""
         try:
             message = self._first_message()
             if message.kind is Kind.REFUSED:
@@ -149,11 +136,7 @@ class Connection:
         return Message.decode(data)
 
     def take_fd(self) -> int:
-        """The next descriptor, which the caller closes.
-
-        Raises:
-            HostServiceError: there is none left.
-        """
+        """The next descriptor, which the caller closes; HostServiceError: there is none left."""
         if not self.fds:
             raise HostServiceError("the host service sent too few file descriptors")
         return self.fds.pop(0)
@@ -161,12 +144,8 @@ class Connection:
     async def start(
         self, receive: Callable[[Message], object], failed: Callable[[Exception], object]
     ) -> None:
-        """From now on this event loop gets the service's messages.
-
-        Args:
-            receive: called with each.
-            failed: called once if the connection ends before `aclose`.
-        """
+        """From now on this event loop gets the service's messages: `receive` is called with each,
+        `failed` once if the connection ends before `aclose`."""
         self._gone = asyncio.Event()
         self._leaving = False
 
@@ -223,9 +202,6 @@ class NoAnswerError(HostServiceError):
 
 def ask(address: str) -> ServiceReport:
     """Ask a service for its report, with all of its clients.
-
-    Args:
-        address: see `names`.
 
     Raises:
         NoAnswerError: the service does not answer.

@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 def graph_bytes(store: Store, topology: str) -> int:
-    """Bytes that the graph will take in shared memory, for loaders that use a topology.
-
-    Raises:
-        ConfigError: there is no such topology.
-    """
+    """Bytes that the graph will take in shared memory, for loaders that use a topology."""
     sizes, shares = graph_sizes(store), find("topologies", topology).shares_indices
     pointers = sum(size.index_pointer_bytes for size in sizes)
     indices = sum(size.packed_bytes for size in sizes) if shares else 0
@@ -32,10 +28,7 @@ def graph_bytes(store: Store, topology: str) -> int:
 
 class Graphs:
     """What the service has published of its store: index pointers, labels, and perhaps indices.
-
-    Args:
-        budget: what it takes is counted there.
-    """
+    What it takes is counted in `budget`."""
 
     def __init__(self, store: Store, budget: Budget) -> None:
         self._store, self._budget = store, budget
@@ -51,13 +44,7 @@ class Graphs:
 
     async def get(self, topology: str) -> PublishedStore:
         """The graph for loaders that use a topology; read at the first call. Only one task calls
-        this at a time.
-
-        Raises:
-            ConfigError: there is no such topology, or no memory left for the graph.
-            HostServiceError: `end` was called.
-            StoreError, ReadError: the graph cannot be read.
-        """
+        this at a time. ConfigError: there is no such topology, or no memory left for the graph."""
         shares, published = find("topologies", topology).shares_indices, self._published
         found = published.get(topology) if shares else next(iter(published.values()), None)
         if found is not None:
@@ -76,11 +63,7 @@ class Graphs:
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call what reads the graph in a thread, which nothing can interrupt. Only one task calls
-        this at a time.
-
-        Raises:
-            HostServiceError: `end` was called.
-        """
+        this at a time. HostServiceError: `end` was called."""
         if not self._ended.done():
             reading = self._loop.run_in_executor(None, function, *arguments)
             self._reading = reading

@@ -45,14 +45,11 @@ class Stage(Enum):
 
 @dataclass(eq=False)
 class Batch:
-    """A rank's batch, from its announcement to its release.
+    """A rank's batch, from its announcement to its release; `epoch` and `step` as in `Message`.
 
     Attributes:
-        member: whose it is.
-        epoch, step: see `Message`.
         place: where its ids and aliases are in the rank's arena.
         order: its number among the batches of all ranks, which increases with the turns.
-        stage: how far it has come.
         left: whether the rank has given it up, or has left.
         lease: holds its rows once it is ready.
     """
@@ -73,8 +70,8 @@ class Member:
 
     Attributes:
         send: sends it a message; never waits.
-        batches: its batches by (epoch, step).
-        places: the places of its arena that are in use.
+        batches: by (epoch, step).
+        places: those of its arena that are in use.
         released: how many of its batches have been gathered.
     """
 
@@ -87,12 +84,8 @@ class Member:
 
 
 class Group:
-    """The ranks of one loader, and their feature buffer.
-
-    Args:
-        ranks: the ranks of this host, which take turns from the start.
-        stages: how many extractors there are, and how many batches a sweep may have.
-        read_counters: returns what `COUNTERS` names, by name.
+    """The ranks of one loader on this host, which take turns from the start, and their feature
+    buffer; `read_counters` returns what `COUNTERS` names.
 
     Attributes:
         extracting, training, picking, counters, together: see `pipeline.extract.Extracting`.
@@ -124,11 +117,7 @@ class Group:
     # ---- the ranks ----
 
     def enter(self, rank: int, arena: Arena, send: Callable[[Message], object]) -> Member:
-        """A rank has come.
-
-        Raises:
-            ProtocolError: it is none of this group's, or has come before.
-        """
+        """A rank has come; ProtocolError: it is none of this group's, or has come before."""
         if rank not in self.ranks or rank in self.members or rank not in self.extracting.ranks:
             raise ProtocolError(f"rank {rank} is none of {self.ranks}, or has come before")
         member = self.members[rank] = Member(rank, arena, send)
@@ -166,11 +155,7 @@ class Group:
             other.send(Message(Kind.PEER_LOST, a=rank))
 
     def handle(self, member: Member, message: Message) -> None:
-        """Do what a rank's message says.
-
-        Raises:
-            ProtocolError: it makes no sense here.
-        """
+        """Do what a rank's message says; ProtocolError: it makes no sense here."""
         handler = _HANDLERS.get(message.kind)
         if handler is None or self.members.get(member.rank) is not member:
             raise ProtocolError(f"{message.kind.name} does not belong here")
@@ -205,11 +190,7 @@ class Group:
     def _rows(self, batch: Batch) -> dict[str, Int64Array]:
         """Copy a batch's row ids of each table out of the arena, int64 [n], until it is ready. A
         dishonest rank may have changed them since the last time, at the price of a worse choice of
-        rows that leave the buffer.
-
-        Raises:
-            ProtocolError: there are more of them than a place has room for.
-        """
+        rows that leave the buffer."""
         copied = batch.member.arena.read_rows(batch.place)
         return dict(zip(self.buffer.tables, copied, strict=True))
 

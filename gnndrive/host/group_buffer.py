@@ -39,12 +39,8 @@ from gnndrive.store.row_classes import Classes
 def check_share(store: Store, hello: Hello) -> None:
     """Check what a loader says of its feature buffer: its tables are those of the store, and its
     share is not less than its slots and its staging. The store has the newest added arrays then.
-
-    Raises:
-        ProtocolError: something is wrong.
-        StoreError: a table was replaced since the loader's process opened the store, or the record
-            of an added array is damaged.
-    """
+    StoreError: a table was replaced since the loader's process opened the store, or the record of
+    an added array is damaged."""
     settings = hello.buffer
     if settings is None:
         return
@@ -70,12 +66,7 @@ def check_share(store: Store, hello: Hello) -> None:
 
 def table_classes(store: Store, settings: BufferSettings) -> dict[str, Classes]:
     """The classes of the rows that the policy ranks, by the tables' names. The first time for a
-    store this reads its graph, so the event loop must not call it.
-
-    Raises:
-        ConfigError: there is no such policy.
-        StoreError: see `policy_classes`.
-    """
+    store this reads its graph, so the event loop must not call it."""
     slots = dict(zip(settings.tables, settings.slots, strict=True))
     leaving = [
         table for table in feature_tables(store)
@@ -86,12 +77,6 @@ def table_classes(store: Store, settings: BufferSettings) -> dict[str, Classes]:
 
 class GroupBuffer:
     """A group's feature buffer and what it needs; `open` makes it, in the service's event loop.
-
-    Args:
-        store: has the tables.
-        settings: see `BufferSettings`.
-        engine: reads the rows; `aclose` closes it.
-        classes: see `table_classes`.
 
     Attributes:
         slots: the shared memory of each table's slots, in the order of the tables.

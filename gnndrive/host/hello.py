@@ -84,11 +84,8 @@ class BufferSettings:
 
     @classmethod
     def from_json(cls, text: Any) -> Self:
-        """What `to_json` returned.
-
-        Raises:
-            ProtocolError: something is missing, or of another type or size.
-        """
+        """What `to_json` returned; ProtocolError: something is missing, or of another type or
+        size."""
         record = Record(text, "the settings of a feature buffer", _MEND, raises=ProtocolError)
         if set(record.fields) != set(cls.__slots__):
             raise record.error("are not as expected")
@@ -165,12 +162,7 @@ class Hello:
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Self:
-        """What `to_json` returned.
-
-        Raises:
-            ProtocolError: it is none.
-            ConfigError: it is of another version of gnndrive.
-        """
+        """What `to_json` returned; ConfigError: it is of another version of gnndrive."""
         if text.get("protocol") != PROTOCOL:
             raise ConfigError(
                 f"the host service speaks protocol {PROTOCOL} and this process "
@@ -196,12 +188,9 @@ class Hello:
 
 
 def check_same_needs(hello: Hello, first: Hello) -> None:
-    """Check that a rank needs what the first rank of its group needs. Each rank may have found
-    other memory free: of the slots, the first rank's numbers count, and topologies may differ.
-
-    Raises:
-        ConfigError: something differs.
-    """
+    """Check that a rank needs what the first rank of its group needs; ConfigError: something
+    differs. Each rank may have found other memory free: of the slots, the first rank's numbers
+    count, and topologies may differ."""
     mine, others = hello.to_json(), first.to_json()
     for each in (mine, others):
         buffer = each["buffer"]
@@ -222,14 +211,8 @@ def check_same_needs(hello: Hello, first: Hello) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the service answers.
-
-    Attributes:
-        slots: number of slots of each table.
-        graph: describes the arrays of the graph, see `pyg.shared_store`; None: they were not asked
-            for.
-        memories: how many descriptors are for the graph.
-    """
+    """What the service answers: the number of slots of each table, what `pyg.shared_store` says of
+    the arrays of the graph, if they were asked for, and how many descriptors are for the graph."""
 
     slots: tuple[int, ...]
     graph: Any
@@ -241,11 +224,7 @@ class Welcome:
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Self:
-        """What `to_json` returned.
-
-        Raises:
-            ProtocolError: it is none.
-        """
+        """What `to_json` returned."""
         match text:
             case {"slots": list(slots), "graph": graph, "memories": int(memories)}:
                 if all(type(each) is int and each >= 0 for each in slots):

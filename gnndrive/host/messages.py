@@ -69,14 +69,8 @@ WITH_TEXT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message.
-
-    Attributes:
-        kind: what it says.
-        epoch, step: which batch of the rank, if it is about one; both from 0.
-        a, b: numbers, see `Kind`.
-        text: a JSON object; empty for most kinds.
-    """
+    """One message. `epoch` and `step`, from 0, name a batch of the rank, if it is about one; `Kind`
+    says what `a` and `b` are. Most kinds have no `text`, a JSON object."""
 
     kind: Kind
     epoch: int = 0
@@ -86,11 +80,7 @@ class Message:
     text: Mapping[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The message on the wire.
-
-        Raises:
-            ProtocolError: its text is too long.
-        """
+        """The message on the wire; ProtocolError: its text is too long."""
         head = _HEAD.pack(self.kind, 0, self.epoch, self.step, self.a, self.b)
         if self.kind not in WITH_TEXT:
             return head
@@ -101,11 +91,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes) -> Message:
-        """The message in a datagram.
-
-        Raises:
-            ProtocolError: it is none.
-        """
+        """The message in a datagram; ProtocolError: it is none."""
         if len(data) < _HEAD.size:
             raise ProtocolError(f"a message has {len(data)} bytes, fewer than a head")
         number, zero, epoch, step, a, b = _HEAD.unpack_from(data)

@@ -23,11 +23,8 @@ _NAMED = re.compile(r"(\d+)-(.+)")
 
 
 def checked_name(text: str) -> str:
-    """The name of a service by hand, such as "papers100M", without "gnndrive://" before it.
-
-    Raises:
-        ConfigError: it is no such name.
-    """
+    """The name of a service by hand, such as "papers100M", without "gnndrive://" before it;
+    ConfigError: it is no such name."""
     name = text.removeprefix(SCHEME)
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -38,11 +35,8 @@ def checked_name(text: str) -> str:
 
 
 def name_for(store: Path) -> str:
-    """The name of the service of a store, if the user gives none: that of its folder.
-
-    Raises:
-        ConfigError: the folder's name cannot be a service's.
-    """
+    """The name of the service of a store, if the user gives none: that of its folder; ConfigError:
+    it cannot be a service's."""
     name = store.name.removesuffix(STORE_SUFFIX)
     if not _NAME.fullmatch(name):
         raise ConfigError(f"the folder's name, {store.name!r}, is no service's: give one, --name")

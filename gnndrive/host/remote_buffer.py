@@ -29,11 +29,7 @@ from gnndrive.host.messages import Kind, Message, error_from
 
 @dataclass(frozen=True, slots=True)
 class RemoteTable:
-    """A table of the service's feature buffer.
-
-    Attributes:
-        memory: its slots, which this process can only gather from.
-    """
+    """A table of the service's feature buffer; from its slots this process can only gather."""
 
     row_bytes: int
     memory: SlotMemory
@@ -41,10 +37,9 @@ class RemoteTable:
 
 @dataclass(eq=False)
 class RemoteTicket:
-    """A rank's batch, from its announcement to its release.
+    """A rank's batch, from its announcement to its release; `epoch` and `step` as in `Message`.
 
     Attributes:
-        epoch, step: see `Message`.
         rows: table name → row ids, int64 [n].
         place: its place in the arena; None: none is free yet.
         granted: gets the lease; None: the batch has not joined.
@@ -63,12 +58,8 @@ class RemoteTicket:
 
 
 class RemoteBuffer:
-    """The service's feature buffer; see `pipeline.epoch.BatchBuffer`.
-
-    Args:
-        tables: by name, in the order of the service's.
-        send: sends it a message; never waits.
-    """
+    """The service's feature buffer; see `pipeline.epoch.BatchBuffer`. `tables` are in the order of
+    the service's; `send` sends it a message and never waits."""
 
     missing_share = 1.0
     valid_when_granted = True
@@ -130,10 +121,7 @@ class RemoteBuffer:
 
     def ask_for(self, step: int, exchanges: int) -> bool:
         """The user asks for batch `step`, after `exchanges` exchanges; any thread may call this.
-
-        Returns:
-            Whether `say_passed` is to be called.
-        """
+        Returns whether `say_passed` is to be called."""
         self._asked_for, self._elsewhere = (step, exchanges), False
         return bool(self._away)
 
@@ -155,10 +143,7 @@ class RemoteBuffer:
 
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """See `BatchBuffer.announce`; the rows enter the arena as soon as a place is free.
-
-        Raises:
-            ConfigError: the batch has more rows than a place has room for.
-        """
+        ConfigError: the batch has more rows than a place has room for."""
         for name, most in zip(self.tables, self._arena.shape.rows_max, strict=True):
             if len(rows[name]) > most:
                 raise ConfigError(
@@ -181,12 +166,8 @@ class RemoteBuffer:
     def join(
         self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]
     ) -> Sequence[RemoteTicket]:
-        """See `BatchBuffer.join`.
-
-        Raises:
-            PeerError: another rank has died.
-            HostServiceError: the service has ended or failed.
-        """
+        """See `BatchBuffer.join`; raises PeerError if another rank has died, HostServiceError if
+        the service has ended or failed."""
         if self._broken is not None:
             raise self._broken
         tickets = [self._batches[self._epoch, index] for index, _ in batches]
@@ -197,12 +178,8 @@ class RemoteBuffer:
         return tickets
 
     async def granted(self, ticket: RemoteTicket) -> RemoteLease:
-        """See `BatchBuffer.granted`; all rows are valid when this returns.
-
-        Raises:
-            ConfigError, IndexError, ReadError: see `FeatureBuffer.granted` and `Lease.ready`.
-            PeerError, HostServiceError: see `join`.
-        """
+        """See `BatchBuffer.granted`; all rows are valid when this returns. Also raises as
+        `join`."""
         assert ticket.granted is not None
         try:
             return await ticket.granted
@@ -323,11 +300,7 @@ class RemoteBuffer:
             granted.set_exception(error_from(message.text))
 
     async def awaited(self) -> int:
-        """Ask which rank's turn is the next one; −1: none is waited for.
-
-        Raises:
-            PeerError, HostServiceError: see `join`.
-        """
+        """Ask which rank's turn is the next one; −1: none is waited for. Raises as `join`."""
         if self._broken is not None:
             raise self._broken
         asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()

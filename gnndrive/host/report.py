@@ -30,9 +30,8 @@ class ClientReport:
         group: a number that the ranks of one loader have in common.
         rank, ranks: which of how many ranks of this host it is.
         share: bytes of the group's feature buffer, with everything that belongs to it.
-        batches: how many batches it has loaded.
+        batches: how many it has loaded.
         nbytes: bytes that were read for the group.
-        since_s: seconds since it came.
     """
 
     pid: int
@@ -51,16 +50,13 @@ class ServiceReport:
     """A service.
 
     Attributes:
-        path: the store's folder.
-        identity: the store's, see `Store.identity`.
-        pid: the service's process.
+        path, identity: the store's folder and `Store.identity`.
         draining: whether it accepts no more clients.
         memory: bytes that it may use for clients; None: as many as they ask for.
         used: bytes that it has promised them.
         graphs: bytes of the graphs that it has in memory, by topology.
         time_s: seconds since it began, for rates.
-        total: how many clients there are.
-        clients: those of this page, or all; in the order in which they came.
+        clients: those of this page, or all `total`; in the order in which they came.
     """
 
     path: str
@@ -85,12 +81,7 @@ class ServiceReport:
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Self:
-        """What `to_json` returned.
-
-        Raises:
-            ProtocolError: it is none.
-            ConfigError: it is of another version of gnndrive.
-        """
+        """What `to_json` returned; ConfigError: it is of another version of gnndrive."""
         if text.get("protocol") != PROTOCOL:
             raise ConfigError(
                 f"the service speaks protocol {text.get('protocol')!r} and this process {PROTOCOL}:"
@@ -104,11 +95,7 @@ class ServiceReport:
 
 
 def _values(kind: type[Any], text: Any) -> dict[str, Any]:
-    """The attributes of a report's part, each of its type.
-
-    Raises:
-        ProtocolError: one is missing, or of another type.
-    """
+    """The attributes of a report's part; ProtocolError: one is missing, or of another type."""
     if not isinstance(text, Mapping):
         raise ProtocolError("a part of a report is no JSON object")
     found = {}

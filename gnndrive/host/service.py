@@ -40,13 +40,8 @@ RETRY_S = 1.0  # how long no client is accepted after the system has refused to
 
 
 class Acceptor:
-    """Accepts clients on a listening socket, in an event loop.
-
-    Args:
-        sock: the socket, see `start.Listener`; this object closes it.
-        accepted: called with the socket of each client.
-        report: called with a text for each client that is refused.
-    """
+    """Accepts clients on a listening socket, which it closes, in an event loop. `accepted` is
+    called with the socket of each client, `report` with a text for each that is refused."""
 
     def __init__(
         self, sock: socket.socket, accepted: Callable[[socket.socket], object],
@@ -97,7 +92,6 @@ class Ranks:
         buffer: the feature buffer; None: each rank has its own.
         group: the ranks that share it; None: nothing is shared but the graph.
         number: tells groups apart.
-        clients: those that have come.
     """
 
     hello: Hello
@@ -108,11 +102,7 @@ class Ranks:
 
 
 class Client:
-    """A connected process, from its connection to its end.
-
-    Args:
-        service: accepts it.
-    """
+    """A connected process, from its connection to its end."""
 
     def __init__(self, service: Service, sock: socket.socket) -> None:
         self.pid, _ = peer_credentials(sock)
@@ -354,11 +344,8 @@ class Service:
     # ---- reports ----
 
     def tell(self, client: Client, first: int) -> None:
-        """Tell a client which clients there are, from client `first` on.
-
-        Raises:
-            ProtocolError: there can be no such client, or the client asks without reading answers.
-        """
+        """Tell a client which clients there are, from client `first` on; ProtocolError: there can
+        be no such client, or the client asks without reading answers."""
         if first < 0 or client.wire.unsent:
             raise ProtocolError(f"it asks for client {first}, or has not read the last answer")
         client.wire.send(Message(Kind.REPORT, text=self.make_report(first).to_json()))

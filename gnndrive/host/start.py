@@ -39,9 +39,6 @@ class Listener:
     Args:
         address: the service's, see `names`; None: a random one.
 
-    Attributes:
-        sock: the socket, for `Service`.
-
     Raises:
         FileExistsError: another service has this address.
         ConfigError: this process may open no more files.
@@ -68,11 +65,8 @@ class Listener:
 
     def start_service(self, store: Path) -> None:
         """Start a service for the store in the folder `store`, which accepts the clients of this
-        socket; it ends when its last client has left.
-
-        Raises:
-            ConfigError: the system refuses to start a process or a thread.
-        """
+        socket; it ends when its last client has left. ConfigError: the system refuses to start a
+        process or a thread."""
         if not sys.executable:
             raise ConfigError(
                 "the host service cannot be started, because this process does not know its Python "

@@ -23,13 +23,8 @@ Turn: TypeAlias = tuple[int, int, int]
 
 
 class Turns(Source[Item]):
-    """Batches of several ranks; the extract stage takes them.
-
-    It has no bound, because ranks limit the batches that they join with.
-
-    Args:
-        ranks: the ranks that take turns.
-    """
+    """Batches of several ranks; the extract stage takes them. It has no bound, because ranks limit
+    the batches that they join with."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         super().__init__()
@@ -51,11 +46,8 @@ class Turns(Source[Item]):
         return any(turn == (epoch, step, rank) for turn, _ in self._waiting.get(rank, ()))
 
     def join(self, rank: int, epoch: int, step: int, item: Item) -> None:
-        """Have a batch wait for its turn; the turns that the rank skips are void.
-
-        Raises:
-            ProtocolError: the turn has passed, or the rank was dropped.
-        """
+        """Have a batch wait for its turn; the turns that the rank skips are void. ProtocolError:
+        the turn has passed, or the rank was dropped."""
         if not self._expected.get(rank, (epoch, step + 1)) <= (epoch, step):
             raise ProtocolError(f"rank {rank} joins with batch {step} of epoch {epoch} too late")
         self._expected[rank] = (epoch, step + 1)

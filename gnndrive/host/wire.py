@@ -38,10 +38,9 @@ def abstract_name(name: str) -> str:
 
 
 class Wire:
-    """One end of a connection; made and used in one event loop.
+    """One end of a connection on `sock`, which it closes; made and used in one event loop.
 
     Args:
-        sock: the connected socket, which this object closes.
         receive: called with each message; if it raises, the connection ends.
         ended: called once, when the connection has ended and `close` was not called: with the error
             that ended it, such as a ProtocolError or OSError, or None if the peer has closed its
