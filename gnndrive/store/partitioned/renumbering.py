@@ -44,7 +44,7 @@ def no_such_node(store: Store) -> str:
     """What to say if the store's lists have the id of no node."""
     return (
         f"{store.edges().indices_path} has an id of no node: check the store (gnndrive verify), "
-        "and import it again"
+        "and import or copy it again"
     )
 
 

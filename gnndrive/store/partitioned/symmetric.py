@@ -36,6 +36,7 @@ from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import Ids
 from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import zeros
+from gnndrive.store.partitioned.renumbering import no_such_node
 from gnndrive.store.reader import Store
 
 COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
@@ -159,12 +160,7 @@ class _Making:
                 f"{self._path}: a node has 2^32 or more edges, and partitions are found for fewer: "
                 "drop duplicates before you import the graph, or give method='random'"
             )
-        if error.errno != errno.ERANGE:
-            return error
-        return StoreError(
-            f"{self._path} names a node that is not in the store: check it (gnndrive verify), and "
-            "import or copy it again"
-        )
+        return StoreError(no_such_node(self._store)) if error.errno == errno.ERANGE else error
 
     def count(self) -> None:
         """Count the entries of each node; `numbers` is then how many numbers the lists have, their
