@@ -13,24 +13,20 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.host.service import Service
-from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
 ENDED_BY = 128  # exit statuses of processes that a signal has ended begin here
 
 
-def _nothing() -> None:
-    """Does nothing; the default of callbacks."""
-
-
 async def run_service(
     service: Service,
-    ready: Callable[[], object] = _nothing,
-    drains: Callable[[], object] = _nothing,
+    ready: Callable[[], object] = lambda: None,
+    drains: Callable[[], object] = lambda: None,
 ) -> int:
     """Run a service and close it. The first SIGTERM or Ctrl-C drains it, a second one ends it at
     once: then its clients get HostServiceError. If it ends while it reads the graph, which may take
@@ -82,12 +78,6 @@ def _exit(status: int) -> None:
     os._exit(status)
 
 
-async def serve(listener: socket.socket, store: Store) -> int:
-    """Serve a store until the last client has left; returns the exit status."""
-    service = Service(store, listener, lambda text: print(text, file=sys.stderr, flush=True))
-    return await run_service(service)
-
-
 def serve_folder(listener: int, path: str) -> int:
     """Serve the store in the folder `path` on the socket whose descriptor is `listener`; returns
     the exit status."""
@@ -97,4 +87,9 @@ def serve_folder(listener: int, path: str) -> int:
         except GNNDriveError as error:
             print(f"the host service cannot open its store: {error}", file=sys.stderr)
             return 2
-        return asyncio.run(serve(sock, store))
+
+        async def serve() -> int:
+            report = partial(print, file=sys.stderr, flush=True)
+            return await run_service(Service(store, sock, report))
+
+        return asyncio.run(serve())
