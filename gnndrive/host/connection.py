@@ -12,7 +12,7 @@ import os
 import select
 import socket
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gnndrive.common.errors import HostServiceError
@@ -96,26 +96,26 @@ class Connection:
         self._address = address
         self._sock = connected(address)
         _open.add(self)
-        try:
+        with self._closed_on_error():
             self._sock.send(Message(Kind.HELLO, text=hello.to_json()).encode())
-        except (ConnectionError, FileNotFoundError) as error:
-            self.close()
-            raise HostServiceError(f"{unanswered_text(self._address)}: {error}") from error
-        except BaseException:
-            self.close()
-            raise
 
     def wait(self) -> None:
         """Wait for the service's welcome; raises why the service has refused this rank, or
         HostServiceError: it has ended."""
-        try:
+        with self._closed_on_error():
             message = self._first_message()
             if message.kind is Kind.REFUSED:
                 raise error_from(message.text)
             if message.kind is not Kind.WELCOME:
                 raise HostServiceError(f"the host service began with {message.kind.name}")
             self.welcome = Welcome.from_json(message.text)
-        except (ConnectionError, ProtocolError) as error:
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        """Close the connection if the service does not answer, or the wait is interrupted."""
+        try:
+            yield
+        except (ConnectionError, FileNotFoundError, ProtocolError) as error:
             self.close()
             raise HostServiceError(f"{unanswered_text(self._address)}: {error}") from error
         except BaseException:
