@@ -233,19 +233,15 @@ class Service:
             self._loop.call_later(HELLO_S, client.expire, "it was refused, and stayed")
             known = isinstance(error, GNNDriveError)
             (self.log if known else self.report)(f"process {client.pid} was refused: {error!r}")
-            if hello is not None and hello.group in self._groups:
-                self._without(self._groups[hello.group], hello.rank)
+            if hello is not None and (ranks := self._groups.get(hello.group)) is not None:
+                if ranks.group is not None:
+                    ranks.group.refuse(hello.rank)
+                self._close_if_empty(ranks)
             return
         client.wire.send(message, fds)
         client.hello = hello
         share = format_size(hello.share)
         self.log(f"{client.title} has come, for {share}: {self.budget.text} are used")
-
-    def _without(self, ranks: Ranks, rank: int) -> None:
-        """A rank was refused: its group need not wait for it."""
-        if ranks.group is not None:
-            ranks.group.refuse(rank)
-        self._close_if_empty(ranks)
 
     async def _admit(self, client: Client, hello: Hello) -> tuple[Welcome, list[int]]:
         """Make what a client needs, and enter it in its group; returns the welcome, and the
@@ -266,9 +262,8 @@ class Service:
         new = ranks is None
         if new:
             check_share(self.store, hello)
-            name, staging = f"{hello.name} (process {client.pid})", 0
-            if hello.buffer is not None:
-                staging = hello.buffer.staging_bytes
+            name = f"{hello.name} (process {client.pid})"
+            staging = 0 if hello.buffer is None else hello.buffer.staging_bytes
             remedy = (LESS_STAGING if 2 * staging > hello.share else LESS) + OR_MORE
             await self.budget.take(hello.group, name, hello.share, remedy)
         try:
@@ -325,7 +320,7 @@ class Service:
             self.log(f"{client.title} has left")
         self._was_used |= not client.only_asks
         if not self._stays and self._was_used:
-            self.end_if_unused()
+            self._end_if_unused()
 
     def _take_back(self, client: Client) -> None:
         """Take a client out of its group, if it is in one."""
@@ -397,7 +392,7 @@ class Service:
         # Not if closing has failed: then the memory may still be used.
         self.budget.give(ranks.hello.group)
 
-    def end_if_unused(self) -> None:
+    def _end_if_unused(self) -> None:
         """End if no client is here; those that only ask do not count."""
         if all(client.only_asks for client in self._clients):
             self.ended.set()
@@ -412,7 +407,7 @@ class Service:
         further loaders, such as one for the validation at the end of an epoch."""
         self._stays = False
         self._allowed = {client.pid for client in self._clients if client.said_hello}
-        self.end_if_unused()
+        self._end_if_unused()
 
     @property
     def reading(self) -> bool:
