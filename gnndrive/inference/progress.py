@@ -73,14 +73,11 @@ class Record:
                 raise ValueError(document["version"])
             layers = [
                 {
-                    name or None: Done(
-                        each["dtype"], tuple(each["shape"]), each["rows"], each["finished"],
-                        each["sha256"],
-                    )
+                    name or None: Done(**each | {"shape": tuple(each["shape"])})
                     for name, each in layer.items()
                 }
                 for layer in document["layers"]
-            ]  # fmt: skip
+            ]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls(path)
         return cls(path, layers)
