@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from gnndrive.buffer.devices import choose as choose_device
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import given_size
 from gnndrive.common.records import EdgeKey, NodeKey
@@ -22,7 +23,7 @@ from gnndrive.inference.outcome import Outcome
 from gnndrive.inference.progress import run_key, sole_use
 from gnndrive.inference.run import Run, RunSettings
 from gnndrive.inference.targets import BATCH_ENTRIES, BATCH_TARGETS
-from gnndrive.loader.arguments import checked_device
+from gnndrive.loader.arguments import positive
 from gnndrive.store.format import AnyDType, dtype_name
 from gnndrive.store.reader import Store
 
@@ -76,13 +77,14 @@ def infer(
     """
     own = Layers(model, layers)
     values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+    most = BATCH_TARGETS if batch_size is None else positive(batch_size=batch_size)
     settings = RunSettings(
         memory=given_size(memory, "memory"),
-        device=_checked_device(device),
+        device=None if device is None else choose_device(device)[1] or torch.device("cpu"),
         features=features,
         values={argument: each for argument, each in values.items() if each is not None},
         dtype=None if dtype is None else dtype_name(dtype),
-        batch_size=_checked_batch_size(batch_size),
+        batch_size=min(most, BATCH_ENTRIES),
         engine=engine,
         io_depth=io_depth,
     )
@@ -122,21 +124,6 @@ def _check_not_set(store: Store, settings: RunSettings) -> None:
                 f"disk: give gnndrive.open({str(store.path)!r}) to use that, or write a store with "
                 "the new values (gnndrive.from_data) and infer on it"
             )
-
-
-def _checked_device(device: str | torch.device | None) -> torch.device | None:
-    if device is None:
-        return None
-    where: torch.device | None = checked_device(device, None)[1]
-    return torch.device("cpu") if where is None else where
-
-
-def _checked_batch_size(batch_size: int | None) -> int:
-    if batch_size is None:
-        return BATCH_TARGETS
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size!r}: give a number of targets, at least 1")
-    return min(batch_size, BATCH_ENTRIES)
 
 
 def _checksums(store: Store, features: str) -> list[str]:
