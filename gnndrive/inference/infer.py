@@ -8,7 +8,7 @@ nodes, for which a loader's sampled batches read less.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,8 @@ from gnndrive.inference.progress import run_key, sole_use
 from gnndrive.inference.run import Run, RunSettings
 from gnndrive.inference.targets import BATCH_ENTRIES, BATCH_TARGETS
 from gnndrive.loader.arguments import positive
-from gnndrive.store.format import AnyDType, dtype_name
+from gnndrive.store.format import AnyDType, Progress, dtype_name
 from gnndrive.store.reader import Store
-
-Progress = Callable[[str, int, int], None]
 
 
 def infer(
