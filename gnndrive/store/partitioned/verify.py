@@ -242,7 +242,7 @@ class _Codes:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._reader.__exit__(None, None, None)
+        self._reader.close()
 
     def blocks(self, first: int, count: int) -> Iterator[tuple[int, Ids]]:
         """Codes from position `first` on: how many came before, and the next ones, valid until
