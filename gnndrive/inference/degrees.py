@@ -19,21 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import (
-    AntiSymmetricConv,
-    DirGNNConv,
-    GatedGraphConv,
-    GCN2Conv,
-    GCNConv,
-    GPSConv,
-    GRUAggregation,
-    HypergraphConv,
-    LCMAggregation,
-    LGConv,
-    LSTMAggregation,
-    MessagePassing,
-    PatchTransformerAggregation,
-)
+from torch_geometric import nn
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
@@ -43,9 +29,11 @@ from gnndrive.inference.subgraphs import OneHop
 from gnndrive.store.views import StoredEdges
 
 NODE_BYTES = 16  # for each node while degrees are counted; 4 of them stay
-NORMALISED = (GCNConv, GCN2Conv, LGConv)
-BEYOND = (GatedGraphConv, DirGNNConv, HypergraphConv, GPSConv)  # look further than one hop
-PADDED = (GRUAggregation, LCMAggregation, LSTMAggregation, PatchTransformerAggregation)
+NORMALISED = (nn.GCNConv, nn.GCN2Conv, nn.LGConv)
+BEYOND = (nn.GatedGraphConv, nn.DirGNNConv, nn.HypergraphConv, nn.GPSConv)  # of several hops
+PADDED = (
+    nn.GRUAggregation, nn.LCMAggregation, nn.LSTMAggregation, nn.PatchTransformerAggregation,
+)  # fmt: skip
 OF_DEGREES = ("gcn_norm", "get_laplacian")
 
 Form = tuple[EdgeKey, bool, bool]  # an edge type, whether self-loops are added, "improved"
@@ -56,7 +44,7 @@ def convs_of(modules: Iterable[torch.nn.Module]) -> list[Any]:
     has."""
     found = []
     for conv in (each for module in modules for each in module.modules()):
-        several = isinstance(conv, AntiSymmetricConv) and conv.num_iters > 1
+        several = isinstance(conv, nn.AntiSymmetricConv) and conv.num_iters > 1
         if several or isinstance(conv, BEYOND):
             raise ConfigError(
                 f"{type(conv).__name__} needs more than its targets' in-edges and the rows at "
@@ -70,7 +58,7 @@ def convs_of(modules: Iterable[torch.nn.Module]) -> list[Any]:
                 "computed together, in PyG as well; mean, max, sum and softmax do not",
                 stacklevel=2,
             )
-        if not isinstance(conv, MessagePassing):
+        if not isinstance(conv, nn.MessagePassing):
             continue
         if conv.flow != "source_to_target":
             raise ConfigError(
