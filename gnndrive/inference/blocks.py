@@ -12,7 +12,7 @@ before it may leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,7 @@ class BlockPlanner:
 
     def _read(
         self, batches: Iterator[TargetBatch]
-    ) -> Iterator[tuple[TargetBatch, dict[EdgeKey, Indices]]]:
+    ) -> Generator[tuple[TargetBatch, dict[EdgeKey, Indices]], None, None]:
         """Read the in-neighbours of each batch, in order."""
         files = {key: _Indices(view) for key, view in self._targets.edges.items()}
         try:
@@ -131,7 +131,7 @@ class BlockPlanner:
 
     def close(self) -> None:
         """Close the files of the adjacency."""
-        self._batches.close()  # type: ignore[attr-defined]
+        self._batches.close()
 
 
 class _Table:
