@@ -168,7 +168,6 @@ class Service:
     """Serves one store to the ranks of one user on this host; made in an event loop.
 
     Args:
-        store: what is loaded from.
         listener: a listening socket, see `wire.new_socket`; this object closes it.
         report: called with a text for each error of the service, to be printed.
         stays: whether the service goes on when its last client has left.
@@ -176,7 +175,6 @@ class Service:
         log: called with a text for each client that comes, is refused or leaves.
 
     Attributes:
-        budget: what is promised of the memory.
         ended: set when the last client has left, unless the service stays; or after `drain`.
         failures: errors of the service itself, such as a broken invariant; they are reported.
     """

@@ -7,11 +7,6 @@ all lists, and a slice can be made again at any time (`NewLists`).
 The copies of the static nodes' lists, by rank, are made from `indices` window by window; a window
 is as many entries as memory holds. For each, one pass over `indices` in file order copies the
 stretches that belong to it, so that nothing is read at random (`static_windows`).
-
-`write_lists` and `write_static_lists` are the phases "lists" and "static lists", each of which goes
-on, or begins again, after a kill. `Shares` counts from the codes how many in-edges sampling inside
-a window keeps: all edges inside its partitions, those from static nodes in memory, and of the
-others as many as chance puts both ends into the window (`PartitionInfo.share_kept`).
 """
 
 from __future__ import annotations
@@ -184,7 +179,8 @@ def _copy(
 
 
 def write_lists(folder: Unfinished) -> None:
-    """Write `indices`, which is reserved, from one pass over the store's lists."""
+    """Write `indices`, which is reserved, from one pass over the store's lists, or go on after a
+    kill."""
     record, at_record = _record(folder, "indices")
     if record.ended:
         return
@@ -216,7 +212,7 @@ def write_lists(folder: Unfinished) -> None:
 
 
 def write_static_lists(folder: Unfinished) -> None:
-    """Write `static_indices`, which is reserved, from `indices`."""
+    """Write `static_indices`, which is reserved, from `indices`; begins again after a kill."""
     record, at_record = _record(folder, "static_indices")
     if record.ended:
         return
@@ -266,7 +262,9 @@ def _record(folder: Unfinished, name: str) -> tuple[RowRecord, Path]:
 
 
 class Shares:
-    """Counts edges inside partitions from codes, of dtype `codes`."""
+    """Counts from codes, of dtype `codes`, how many in-edges sampling inside a window keeps: all
+    edges inside its partitions, those from static nodes in memory, and of the others as many as
+    chance puts both ends into the window (`PartitionInfo.share_kept`)."""
 
     def __init__(
         self, home: Int64Array, bounds: Int64Array, edge_bounds: Int64Array, nodes: int,

@@ -8,7 +8,7 @@ which is read once in each pass over the graph. The lists are the same whatever 
 
 When not to use it: where in-neighbours suffice; this costs a few passes over the edges.
 
-`require` refuses too little memory. Counted are the arrays with an entry for each node or
+Too little memory is refused. Counted are the arrays with an entry for each node or
 partition, the store's index pointers among them, the symmetric lists in memory, and all buffers;
 not the interpreter and its libraries.
 """
