@@ -76,12 +76,8 @@ def connected(address: str) -> socket.socket:
 
 class Connection:
     """A rank's connection to the service. It exists as soon as the service's socket listens: `wait`
-    waits until the service has what the rank needs. A forked child does not have it, so that it
-    ends with this process.
-
-    Attributes:
-        welcome: what the service answered; set by `wait`.
-        fds: the descriptors that came with it, not yet taken by `take_fd`.
+    waits until the service has what the rank needs, and sets `welcome`, its answer. A forked child
+    does not have it, so that it ends with this process.
 
     Raises:
         HostServiceError: there is no such service, or it is another user's.

@@ -77,9 +77,7 @@ def table_classes(store: Store, settings: BufferSettings) -> dict[str, Classes]:
 
 class GroupBuffer:
     """A group's feature buffer and what it needs; `open` makes it, in the service's event loop.
-
-    Attributes:
-        slots: the shared memory of each table's slots, in the order of the tables.
+    `slots` has the shared memory of each table's slots, in the order of the tables.
 
     Raises:
         ProtocolError: the store has no such table for a feature buffer.

@@ -34,14 +34,8 @@ class Listener:
     """A socket that listens, and no process that accepts yet; a context manager that closes it.
 
     A rank connects to it before it calls `start_service`, so that the service has a client from its
-    start: it ends even if the rank dies before it.
-
-    Args:
-        address: the service's, see `names`; None: a random one.
-
-    Raises:
-        FileExistsError: another service has this address.
-        ConfigError: this process may open no more files.
+    start: it ends even if the rank dies before it. FileExistsError: another service has this
+    `address`, see `names`; None: a random one.
     """
 
     def __init__(self, address: str | None = None) -> None:

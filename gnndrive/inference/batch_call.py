@@ -29,12 +29,9 @@ SCALE = "x_scale"  # multiplies stored integers, as loaders do with feature_dtyp
 
 
 class BatchCall:
-    """Calls layers for batches, on the device `where`, with the attributes of edges that `values`
-    has by the name of the argument; `normaliser` gives convs the weights of the whole graph.
-
-    Attributes:
-        edge_bytes: bytes for each edge of a batch, beside its ends.
-    """
+    """Calls layers for batches, on the device `where`. `values` are attributes of edges by the name
+    of the argument; they take `edge_bytes` for each edge of a batch. `normaliser` gives convs the
+    weights of the whole graph."""
 
     def __init__(
         self,

@@ -20,11 +20,8 @@ from gnndrive.store.views import StoredEdges
 
 
 class EdgeValues:
-    """One attribute of a store's edges; ConfigError: edges of a type have no such attribute.
-
-    Attributes:
-        row_bytes: bytes of the longest row.
-    """
+    """One attribute of a store's edges, whose longest row has `row_bytes`; ConfigError: edges of a
+    type have no such attribute."""
 
     def __init__(
         self, store: Store, edges: Iterable[StoredEdges], name: str, reader: RowReader

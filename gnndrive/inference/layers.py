@@ -35,11 +35,8 @@ REMEDY = """give its layers as a list of functions, one a layer:
 
 class Layers:
     """The layers of a model, called one at a time. `layers` has them if `model` does not say
-    itself; ConfigError: it cannot be run layer by layer, and what to give.
-
-    Attributes:
-        modules: the model, or the modules among the layers and all that they use.
-    """
+    itself; ConfigError: it cannot be run layer by layer, and what to give. `modules` are the model,
+    or the modules among the layers and all that they use."""
 
     def __init__(self, model: Any, layers: Sequence[Any] | None) -> None:
         if layers is None and isinstance(model, list | tuple | torch.nn.ModuleList):
@@ -61,14 +58,9 @@ class Layers:
         return int(self._model.num_layers)
 
     def call(self, layer: int, x: Any, edge_index: Any, count: int, values: dict[str, Any]) -> Any:
-        """Call layer number `layer`; returns rows of the targets, and perhaps of other nodes behind
-        them.
-
-        Args:
-            x, edge_index: a tensor each, or dicts by type.
-            count: the number of targets, which are the first rows.
-            values: `edge_weight`, `edge_attr`: tensors, or dicts by type.
-        """
+        """Call layer number `layer` with a tensor each, or dicts by type; `values` has
+        `edge_weight` and `edge_attr`. Returns rows of the `count` targets, which are the first of
+        `x`, and perhaps of other nodes behind them."""
         if self._functions is None:
             return self._model.inference_per_layer(layer, x, edge_index, count)
         function = self._functions[layer]

@@ -49,23 +49,18 @@ def plan_rows(
     node_bytes: int,
     edge_bytes: int,
 ) -> RowPlan:
-    """Divide the memory among the rows of each type.
+    """Divide `memory` among the rows of each type, which the layer reads from `files`.
 
-    Args:
-        files: the rows that the layer reads, of each of the targets' sources.
-        memory: the budget in bytes; None: a quarter of the available memory.
-        node_bytes, edge_bytes: further bytes for each node of these types, such as its degree, and
-            for each in-edge of a batch, such as its weight.
-
-    Raises:
-        ConfigError: the budget is too small for any one batch; the message gives one that works.
+    `node_bytes` are further bytes for each node of these types, such as its degree, and
+    `edge_bytes` for each in-edge of a batch, such as its weight. ConfigError: the budget is too
+    small for any one batch; the message gives one that works.
     """
     given = int(DEFAULT_SHARE * available_memory()) if memory is None else memory
     largest = targets.largest()
     least = {type: min(largest[type], files[type].row_count) for type in largest}
     costs = {type: file.row_bytes + SLOT_BYTES + PLACE_BYTES for type, file in files.items()}
-    widest = index_dtype(max((e.source.num_nodes for e in targets.edges.values()), default=0))
-    width = np.dtype(widest).itemsize
+    sources = (view.source.num_nodes for view in targets.edges.values())
+    width = np.dtype(index_dtype(max(sources, default=0))).itemsize
     batch_edges = targets.largest_edges()
     fixed = _fixed(targets, files, least, largest, io_depth, node_bytes)
     fixed += batch_edges * edge_bytes

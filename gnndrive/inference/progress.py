@@ -99,13 +99,8 @@ def run_key(*parts: Any) -> str:
 
 @contextmanager
 def sole_use(folder: Path, other: str = "give another name= or out=") -> Iterator[None]:
-    """Make a folder and keep other processes and threads out of it; the lock's file stays. `other`
-    says what may be done instead of waiting, for errors.
-
-    Raises:
-        ConfigError: another process or thread is in it, it cannot be made or written to, its file
-            system has no locks, or too many files are open.
-    """
+    """Make a folder and keep other processes and threads out of it; the lock's file stays.
+    ConfigError: that cannot be done; `other` says what the user may do instead of waiting."""
     try:
         fd = _lock(folder)
     except BlockingIOError as error:

@@ -35,11 +35,8 @@ Rows = npt.NDArray[Any]
 
 
 class RowReads:
-    """An engine in a loop thread of its own, which reads rows of files into given memory.
-
-    Attributes:
-        block_bytes: the most bytes of one read; rows may be as long as that permits.
-    """
+    """An engine in a loop thread of its own, which reads rows of files into given memory. No read
+    is longer than `block_bytes`; rows may be as long as that permits."""
 
     def __init__(self, engine: Any, io_depth: int, row_bytes: int, gap: int) -> None:
         self.block_bytes, self._gap = block_bytes(row_bytes), gap
@@ -121,11 +118,7 @@ class RowCache:
         self._load()
 
     def settle(self) -> None:
-        """Wait until all rows of the next block are in memory; all that leave must have left.
-
-        Raises:
-            ReadError: the disk failed.
-        """
+        """Wait until all rows of the next block are in memory; all that leave must have left."""
         assert self._done == len(self._coming), "a block has more rows than slots"
         while self._pending:
             self._pending[0].result()

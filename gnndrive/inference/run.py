@@ -269,12 +269,9 @@ class Run:
 
 
 class _Sink:
-    """Takes the rows of one type in one layer: writes them past the page cache, as an array in the
-    form of a store's, and records what is durable. After a kill the rows behind that come again.
-
-    Attributes:
-        first: the target to go on with.
-    """
+    """Takes the rows of one type in one layer, from the target `first` on: writes them past the
+    page cache, as an array in the form of a store's, and records what is durable. After a kill the
+    rows behind that come again."""
 
     def __init__(self, run: Run, layer: int, targets: Targets) -> None:
         self._run, self._layer, self._targets = run, layer, targets

@@ -56,11 +56,8 @@ class Slice:
 
 class NewLists:
     """The slices of `indices` that parts of the store's indices make, from position `first` on;
-    codes are from 0 to `codes` - 1. StoreError: `order` has the id of no node.
-
-    Attributes:
-        begins: where the next slice of each partition begins, int64 [P].
-    """
+    codes are from 0 to `codes` - 1. The next slice of each partition is at `begins`, int64 [P].
+    StoreError: `order` has the id of no node."""
 
     def __init__(
         self, store: Store, order: Ids, place: Ids, bounds: Int64Array, edge_bounds: Int64Array,

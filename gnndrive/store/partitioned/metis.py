@@ -57,12 +57,7 @@ def assign_metis(
 ) -> Int32Array:  # fmt: skip
     """Assign all nodes in a child process, which ends with this call and leaves its result in
     `folder`; some partitions may be empty. `lists` are in a file; METIS takes the lowest 31 bits of
-    `seed`.
-
-    Raises:
-        ConfigError: `memory` is too little, or the child failed.
-        StoreError: its result cannot be read.
-    """
+    `seed`. ConfigError: `memory` is too little, or the child failed."""
     if memory < (least := memory_of(lists.entries)):
         raise ConfigError(
             f"memory={format_size(memory)} is too little for METIS, which takes {BYTES_AN_ENTRY} "

@@ -54,12 +54,8 @@ def pointer_bytes(store: Store) -> int:
 
 
 class SymmetricLists:
-    """The lists of all nodes, in memory or in a file: of each node its length and its neighbours.
-
-    Attributes:
-        path: their file; None: they are in memory.
-        entries: how many neighbours all lists have.
-    """
+    """The lists of all nodes, in memory or in the file `path`: of each node its length and its
+    neighbours, of which all lists together have so many `entries`."""
 
     def __init__(
         self, path: Path | None, numbers: Ids | None, index_bytes: int, nodes: int
