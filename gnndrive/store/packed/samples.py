@@ -35,7 +35,7 @@ from gnndrive.common.io.small_files import PART, fsync_folder, write_all, write_
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.files import open_plain, read_at_most, read_plain
 from gnndrive.store.format import DATA_OFFSET, JSON_BYTES_MAX, npy_header
 from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, write_small
 from gnndrive.store.packed.encoding import (
@@ -371,7 +371,7 @@ def load_schema(root: Path) -> Schema | None:
     if not os.path.lexists(root / SCHEMA_JSON):
         return None
     mend = "remove the folder, and pack again"
-    content = read_bytes(root, SCHEMA_JSON, JSON_BYTES_MAX, mend)
+    content = read_plain(root, SCHEMA_JSON, JSON_BYTES_MAX, mend)
     return parse_schema(Record.parse(content, str(root / SCHEMA_JSON), mend))
 
 
