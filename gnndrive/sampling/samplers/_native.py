@@ -28,7 +28,6 @@ from gnndrive.common.errors import (
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.sampling.labor import SharedNumbers
 from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.sampling.topologies.base import Topology
@@ -36,6 +35,7 @@ from gnndrive.store.mapped_rows import unreadable
 
 _MORE = 256  # native/grow.h: room beyond the most nodes
 _LEAST = 4096  # native/grow.h: the first capacity of an array
+WEIGHT_ONE = 1 << 30  # native/sampling.h: GD_WEIGHT_ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,26 @@ class SeedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedNumbers:
+    """What the nodes' numbers of a batch are: the C struct `gd_shared`.
+
+    Attributes:
+        key, next_key: 64 bits each.
+        weight, next_weight: whole numbers from 0 to `WEIGHT_ONE`.
+    """
+
+    key: int
+    next_key: int = 0
+    weight: int = WEIGHT_ONE
+    next_weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingOptions:
     """How neighbours are drawn.
 
     Attributes:
-        key: 64 bits that identify (seed, epoch, batch), see `batch_key`.
-        replace: draw with replacement.
+        key: see `Sampler.sample`.
         disjoint: sample a separate tree for each seed.
         latest: if edges or nodes have times, take the latest allowed edges instead of random ones.
         induced: return all edges between the sampled nodes instead of the drawn edges.
@@ -116,8 +130,8 @@ class Native:
         self._idle: list[Any] = []
 
     def stop(self) -> None:
-        """Make running and later calls end at once with ClosedError, and free their memory: what
-        has ended with an error is referred to by its traceback for a while."""
+        """Make running and later calls end at once with ClosedError, and free their memory, which
+        the tracebacks of errors refer to for a while."""
         self._stop.set()
         with self._lock:
             self._idle.clear()
@@ -128,10 +142,6 @@ class Native:
         options: SamplingOptions,
     ) -> Iterator[InScratch]:  # fmt: skip
         """Sample, and yield the result, which the caller copies out within the `with` block.
-
-        Args:
-            relations: one for each edge type.
-            seeds: one or more groups of seeds.
 
         Raises:
             StoreError: the graph names a node or an edge that does not exist.
@@ -168,21 +178,13 @@ class Native:
             raise MemoryError("no memory for a sampler's scratch: lower `memory=` or the fanout")
         return ffi.gc(scratch, lib.gd_sampler_free)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # a copy in another process makes its own scratch memory
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[Native], tuple[()]]:
+        return Native, ()  # a copy in another process makes its own scratch memory
 
 
 def scratch_bytes(size: Bounds, disjoint: bool = False, limited: bool = True) -> int:
-    """Return the most bytes of scratch memory that samples up to `size` take in one thread.
-
-    Args:
-        size: the most nodes and edges of a sample.
-        disjoint: whether trees are disjoint.
-        limited: whether `size` is this object's limits; else arrays grow by doubling.
-    """
+    """Return the most bytes of scratch memory that samples up to `size` take in one thread;
+    `limited`: `size` is the limits of `Native`, else arrays grow by doubling."""
     grown = 1 if limited else 2
     total = 0
     for count in size.entries.values():
@@ -205,16 +207,9 @@ class InScratch:
     def nodes(
         self, type: int, empty: Allocate = np.empty
     ) -> tuple[Int64Array, Int32Array | None, tuple[int, ...]]:
-        """Copy out the nodes of a type.
-
-        Args:
-            type: the number of the node type.
-            empty: makes the arrays.
-
-        Returns:
-            Global ids, int64 [nodes]; the tree of each node, int32 [nodes], or None if trees are
-            not disjoint; and the number of new nodes in each hop, the seeds first.
-        """
+        """Copy out the nodes of a type: global ids, int64 [nodes]; the tree of each node, int32
+        [nodes], or None if trees are not disjoint; and the number of new nodes in each hop, the
+        seeds first."""
         count = lib.gd_sampler_nodes(self._scratch, type)
         node, tree = empty(count, np.int64), None
         if self._options.disjoint:
@@ -229,17 +224,9 @@ class InScratch:
     def edges(
         self, relation: int, empty: Allocate = np.empty
     ) -> tuple[Int32Array, Int32Array, Int32Array | Int64Array, tuple[int, ...]]:
-        """Copy out the edges of a type.
-
-        Args:
-            relation: the number of the edge type.
-            empty: makes the arrays.
-
-        Returns:
-            The index of each edge's source among the sampled nodes, int32 [edges]; where the edges
-            of each expanded target start, int32 [expanded + 1]; CSC positions, int32 or int64
-            [edges]; and the number of edges in each hop.
-        """
+        """Copy out the edges of a type: the index of each edge's source among the sampled nodes,
+        int32 [edges]; where the edges of each expanded target start, int32 [expanded + 1]; CSC
+        positions, int32 or int64 [edges]; and the number of edges in each hop."""
         edges = lib.gd_sampler_edges(self._scratch, relation)
         row = empty(edges, np.int32)
         colptr = empty(lib.gd_sampler_expanded(self._scratch, relation) + 1, np.int32)
@@ -335,7 +322,6 @@ def _check_sizes(relation: Relation, sources: int) -> None:
 
 
 def _waiting_edge_type(scratch: Any) -> int:
-    """Return the edge type whose neighbours the C sampler waits for."""
     wanted = ffi.new("gd_wanted *")
     lib.gd_sampler_wanted(scratch, wanted)
     return int(wanted.edge_type)
@@ -344,7 +330,6 @@ def _waiting_edge_type(scratch: Any) -> int:
 def _error(
     code: int, scratch: Any, relations: Sequence[Relation], nodes: Sequence[int]
 ) -> Exception:
-    """Return the exception for an error number of the C sampler."""
     if code == -errno.ECANCELED:
         return ClosedError(STOPPED)
     if code == -errno.ENOMEM:

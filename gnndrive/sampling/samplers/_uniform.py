@@ -1,8 +1,7 @@
-"""`UniformDraws`: what the samplers have in common that draw all neighbours with one probability:
-each target for itself, or all with shared numbers (`gnndrive/sampling/labor.py`).
+"""`UniformDraws`: what the samplers share that draw all neighbours with one probability, each
+target for itself, or all with shared numbers (`gnndrive/sampling/labor.py`).
 
-It calls native/sample.c through `_native.py`. `uniform.py` draws from the whole graph, `inside.py`
-from the graph of a window.
+`uniform.py` draws from the whole graph, `inside.py` from the graph of a window.
 """
 
 from __future__ import annotations
@@ -15,14 +14,19 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.labor import DRAWN_APART, Sampling
-from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
-from gnndrive.sampling.samplers.base import (
-    Bounds,
-    Sampler,
-    checked_fanout,
-    most,
+from gnndrive.sampling.samplers._native import (
+    WEIGHT_ONE,
+    Native,
+    Relation,
+    SamplingOptions,
+    SeedGroup,
+    SharedNumbers,
 )
+from gnndrive.sampling.samplers.base import BatchKey, Bounds, Sampler, checked_fanout, most
 from gnndrive.sampling.topologies.base import Topology
+
+_QUARTER = 1.5707963267948966  # pi / 2
+_TERMS = 14  # of the series, beyond which none changes a double
 
 
 class UniformDraws(Sampler):
@@ -34,17 +38,9 @@ class UniformDraws(Sampler):
     Any number of threads may use one object.
 
     If `sampling` shares numbers (LABOR-0), a sample reads the whole list of each node that it
-    expands: from memory, a mapped file, or with a topology that reads on demand from disk.
-
-    Args:
-        num_neighbors: fanout per hop, -1 for all neighbours.
-        replace: draw with replacement; each node that has neighbours then gets exactly its fanout.
-        empty: allocates the arrays of samples.
-        limits, sampling: see `SamplerContext`.
-
-    Raises:
-        ConfigError: a fanout is not an integer of at least -1, or `sampling` and `replace`
-            contradict each other.
+    expands: from memory, a mapped file, or with a topology that reads on demand from disk. With
+    `replace` each node that has neighbours gets exactly its fanout. See `SamplerContext` for
+    arguments.
     """
 
     shares_numbers = True
@@ -62,23 +58,12 @@ class UniformDraws(Sampler):
             self._native = Native(tuple(limits.entries.values()), tuple(limits.edges.values()))
 
     def sample_nodes(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
-        """Sample around nodes.
+        """Sample around nodes, whose ids may occur several times; for errors see `Native.sampled`.
 
-        Args:
-            seeds: global ids, int64 [n], duplicates allowed.
-            key: 64 bits that identify (seed, epoch, batch), see `batch_key`.
-
-        Raises:
-            StoreError: the graph names a node or an edge that does not exist.
-            ConfigError: a seed is not a node of the graph, or the sample has more than 2^31 - 1
-                nodes or edges.
-            ReadError: neighbours could not be read from disk.
-            BatchTooLarge: the sample has more nodes or edges than `limits`.
-            ClosedError: `stop` was called.
-            MemoryError: there is not enough memory for the sample.
+        `key` is a `BatchKey`, or a number for a batch that depends on no other.
         """
         relation = Relation(topology, self._fanout)
-        options = SamplingOptions(key, self._replace, shared=self._sampling.numbers(key))
+        options = SamplingOptions(key, self._replace, shared=shared_numbers(self._sampling, key))
         nodes, groups = [topology.num_nodes], [SeedGroup(seeds)]
         with self._native.sampled([relation], nodes, groups, options) as sampled:
             node, _, nodes_per_hop = sampled.nodes(0, self._empty)
@@ -94,5 +79,30 @@ class UniformDraws(Sampler):
         return most({None: batch_size}, fanouts, nodes, edges, self._replace, degrees)
 
     def stop(self) -> None:
-        """Make running and later calls of `sample` end at once with ClosedError."""
+        """See `Sampler.stop`."""
         self._native.stop()
+
+
+def shared_numbers(sampling: Sampling, key: int) -> SharedNumbers | None:
+    """The nodes' numbers of the batch with this key (see `sample_nodes`); None: its targets share
+    none."""
+    if not sampling.shares:
+        return None
+    if sampling.batch_dependency == 1 or not isinstance(key, BatchKey):
+        return SharedNumbers(int(key) % (1 << 64))
+    group, step = divmod(key.batch, sampling.batch_dependency)
+    now, later = (int(BatchKey(key.epoch, each)) for each in (group, group + 1))
+    return SharedNumbers(now, later, *_quarter_circle(step / sampling.batch_dependency))
+
+
+def _quarter_circle(share: float) -> tuple[int, int]:
+    """cos and sin of `share` of a right angle, 0 <= share < 1, in units of 1 / `WEIGHT_ONE`.
+
+    A machine's own cos and sin may differ in the last bit; sums and products do not.
+    """
+    angle, term, sums = share * _QUARTER, 1.0, [0.0, 0.0]
+    for power in range(2 * _TERMS):
+        sums[power % 2] += term if power % 4 < 2 else -term
+        term *= angle / (power + 1)
+    cos, sin = (round(each * WEIGHT_ONE) for each in sums)
+    return min(max(cos, 0), WEIGHT_ONE), min(max(sin, 0), WEIGHT_ONE)

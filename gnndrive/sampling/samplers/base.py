@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -17,16 +17,54 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph, ends_of
 from gnndrive.sampling.degrees import Degrees
-from gnndrive.sampling.labor import DRAWN_APART, Sampling, batch_key
+from gnndrive.sampling.labor import DRAWN_APART, Sampling
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 
 if TYPE_CHECKING:
     from gnndrive.store.packed.recording import Recording
 
-__all__ = [
-    "Bounds", "Sampler", "SamplerContext", "batch_key", "checked_fanout", "most", "position_dtype",
-]  # fmt: skip
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class BatchKey(int):
+    """64 bits that identify (seed, epoch, batch), as a number, and what they were made from.
+
+    Attributes:
+        epoch: 64 bits that identify (seed, epoch).
+        batch: the batch's number in its epoch.
+    """
+
+    epoch: int
+    batch: int
+
+    def __new__(cls, epoch: int, batch: int) -> Self:
+        """Make the key of a batch."""
+        self = super().__new__(cls, _mixed(epoch, batch))
+        self.epoch, self.batch = epoch, batch
+        return self
+
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        """What copies and pickles are made from."""
+        return self.epoch, self.batch
+
+
+def batch_key(seed: int, epoch: int, batch: int) -> BatchKey:
+    """Return the key of a batch, for `Sampler.sample`.
+
+    Each number is added to the state, which SplitMix64's finalizer then mixes. The finalizer is
+    bijective, so no two batches of one seed and epoch share a key; a change of one number changes
+    about half of the key's bits.
+    """
+    return BatchKey(_mixed(_mixed(0, seed), epoch), batch)
+
+
+def _mixed(state: int, part: int) -> int:
+    state = (state + part + _GOLDEN) & _MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+    return state ^ (state >> 31)
 
 
 @dataclass(frozen=True, slots=True)

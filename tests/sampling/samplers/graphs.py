@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int64Array, Sample
-from gnndrive.sampling.labor import DRAWN_APART, Sampling, SharedNumbers
-from gnndrive.sampling.samplers._native import Relation, SamplingOptions, SeedGroup
+from gnndrive.sampling.labor import DRAWN_APART, Sampling
+from gnndrive.sampling.samplers._native import Relation, SamplingOptions, SeedGroup, SharedNumbers
 from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap

@@ -22,14 +22,17 @@ from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Sample
 from gnndrive.sampling import degrees as module
 from gnndrive.sampling.degrees import Degrees, degrees_of
-from gnndrive.sampling.labor import WEIGHT_ONE, Sampling, SharedNumbers
+from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers._native import (
+    WEIGHT_ONE,
     Native,
     Relation,
     SamplingOptions,
     SeedGroup,
+    SharedNumbers,
     scratch_bytes,
 )
+from gnndrive.sampling.samplers._uniform import shared_numbers
 from gnndrive.sampling.samplers.base import Bounds, batch_key, most, position_dtype
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import over_arrays
@@ -272,7 +275,8 @@ def test_each_target_takes_the_neighbours_with_the_smallest_numbers(sampling, dt
     fanouts = ([3, 2], [10, 10], [-1, 4], [0, 5], [300, 1])
     for seed, fanout in itertools.product(seeds(1), fanouts):
         sample = sample_of(topology, fanout, node, seed, sampling)
-        numbers = numbers_of(sampling.numbers(batch_key(1, 0, seed)), np.arange(900)).tolist()
+        shared = shared_numbers(sampling, batch_key(1, 0, seed))
+        numbers = numbers_of(shared, np.arange(900)).tolist()
         assert_contract(sample, indptr, indices, node, fanout, False, numbers)
 
 
@@ -294,12 +298,12 @@ def test_each_neighbour_is_taken_equally_often(sampling, degree, fanout):
 
 def test_numbers_are_the_same_on_all_machines_and_weights_those_of_a_quarter_circle():
     """A change of these numbers would change the batches of all seeds."""
-    shared = Sampling("labor", 10).numbers(batch_key(7, 3, 24))
+    shared = shared_numbers(Sampling("labor", 10), batch_key(7, 3, 24))
     assert shared == SharedNumbers(0x8490C52F93C7DF65, 0xA3976447CDA0D08B, 868675383, 631129609)
     sample = sample_of(star(50), [5], [0], 24, Sampling("labor", 10))
     assert sample.edge.tolist() == [5, 11, 15, 30, 42]
     for step in range(1000):
-        shared = Sampling("labor", 1000).numbers(batch_key(0, 0, step))
+        shared = shared_numbers(Sampling("labor", 1000), batch_key(0, 0, step))
         angle = step / 1000 * math.pi / 2
         expected = np.array([math.cos(angle), math.sin(angle)]) * WEIGHT_ONE
         assert np.abs([shared.weight, shared.next_weight] - expected).max() < 0.51
@@ -308,7 +312,8 @@ def test_numbers_are_the_same_on_all_machines_and_weights_those_of_a_quarter_cir
 def test_numbers_move_slowly_and_stay_what_they_are():
     """Consecutive batches order the nodes nearly alike, those of far groups independently."""
     sampling, ids = Sampling("labor", 32), np.arange(3000)
-    orders = [numbers_of(sampling.numbers(batch_key(1, 0, batch)), ids) for batch in range(66)]
+    keys = [batch_key(1, 0, batch) for batch in range(66)]
+    orders = [numbers_of(shared_numbers(sampling, key), ids) for key in keys]
     for batch in (0, 15, 31, 32, 63, 64):  # across the ends of groups, too
         assert stats.spearmanr(orders[batch], orders[batch + 1]).statistic > 0.99
     assert 0.5 < stats.spearmanr(orders[0], orders[16]).statistic < 0.8
