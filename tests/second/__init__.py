@@ -36,7 +36,7 @@ from gnndrive.common.records import (
     Stretch,
     TopologyChoice,
 )
-from gnndrive.disk.engines._shared import JobCounters, refuse_closed, refuse_long_extents, staging
+from gnndrive.disk.engines._shared import JobCounters, check_job, staging
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts._rows_file import RowsFile
 from gnndrive.disk.layouts.base import LayoutContext
@@ -319,8 +319,7 @@ class OneThread(Engine):
         self._ended = asyncio.Event()
 
     def read(self, job: ReadJob) -> ReadJob:
-        refuse_closed(self._closing)
-        refuse_long_extents(job, self._settings)
+        check_job(job, self._settings, self._closing)
         used["engines"] += 1
         self._active.add(job)
         self._thread.submit(self._carry_out, job)

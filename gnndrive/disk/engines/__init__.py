@@ -26,9 +26,6 @@ def choose(engine: Any = None) -> type[Engine]:
     Args:
         engine: its name, or the class itself; None or "auto": uring if it works here, else threads.
             The fallback warns once in a process (RuntimeWarning) and says how to allow io_uring.
-
-    Raises:
-        ConfigError: there is no engine of that name.
     """
     global _warned
     if engine is not None and engine != "auto":

@@ -8,14 +8,16 @@ from typing import Any
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi, holding_gil, lib
+from gnndrive.common.io.direct_file import whole_pages
 from gnndrive.common.records import EngineSettings
 from gnndrive.disk.read_job import ReadJob
 
-_PAGE_BYTES = 4096
 
-
-def refuse_long_extents(job: ReadJob, settings: EngineSettings) -> None:
-    """Raise ConfigError if an extent of the job needs staging and does not fit a block."""
+def check_job(job: ReadJob, settings: EngineSettings, closing: bool) -> None:
+    """Refuse a job if the engine is closed or closing, or if an extent needs staging and does not
+    fit a block."""
+    if closing:
+        raise ClosedError("the engine is closed: make a new one (a new iterator does)")
     longest = int(holding_gil.gd_reads_block_bytes(job.handle))
     if longest > settings.block_bytes:
         raise ConfigError(
@@ -25,29 +27,19 @@ def refuse_long_extents(job: ReadJob, settings: EngineSettings) -> None:
         )
 
 
-def refuse_closed(closing: bool) -> None:
-    """Raise ClosedError if the engine is closed or closing."""
-    if closing:
-        raise ClosedError("the engine is closed: make a new one (a new iterator does)")
-
-
 def staging(count: int, block_bytes: int) -> tuple[Any, list[Any]]:
-    """Allocate staging memory, in huge pages where the kernel has them.
-
-    Returns:
-        The memory as a C `uint8_t[]`, and `count` page-aligned blocks of it as C pointers. The
-        caller keeps the former; the pointers do not keep the memory alive.
-    """
-    stride = -(-block_bytes // _PAGE_BYTES) * _PAGE_BYTES
+    """Allocate staging memory, in huge pages where the kernel has them: a C `uint8_t[]`, which the
+    caller keeps, and pointers to `count` page-aligned blocks, which do not keep it alive."""
+    if count < 1 or block_bytes < 1:
+        raise ConfigError("depth and block_bytes must be at least 1")
+    stride = whole_pages(block_bytes)
     memory = ffi.from_buffer("uint8_t[]", private_map(count * stride, huge=True))
     return memory, [memory + i * stride for i in range(count)]
 
 
 class JobCounters:
-    """Counts the requests, bytes and retries of an engine's jobs, from the C state of each job.
-
-    For engines that do not count these themselves; `uring` has counters in its ring.
-    """
+    """Counts the requests, bytes and retries of an engine's jobs, from the C state of each job;
+    `uring` has counters in its ring."""
 
     def __init__(self) -> None:
         self._ended = {"requests": 0, "bytes": 0, "retries": 0}

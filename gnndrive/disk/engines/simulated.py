@@ -21,12 +21,7 @@ from typing import Any
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import EngineSettings
-from gnndrive.disk.engines._shared import (
-    JobCounters,
-    refuse_closed,
-    refuse_long_extents,
-    staging,
-)
+from gnndrive.disk.engines._shared import JobCounters, check_job, staging
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.read_job import ReadJob
 
@@ -82,8 +77,6 @@ class Simulated(Engine):
     name = "simulated"
 
     def __init__(self, settings: EngineSettings) -> None:
-        if settings.depth < 1 or settings.block_bytes < 1:
-            raise ConfigError("depth and block_bytes must be at least 1")
         self._settings = settings
         self._faults: Faults = settings.faults if settings.faults is not None else Faults()
         self._thresholds = _thresholds(self._faults)
@@ -106,8 +99,7 @@ class Simulated(Engine):
     # ---- the Engine interface ----
     def read(self, job: ReadJob) -> ReadJob:
         """See `Engine.read`."""
-        refuse_closed(self._closing)
-        refuse_long_extents(job, self._settings)
+        check_job(job, self._settings, self._closing)
         self._active[job] = self._open_buffered(job.fd)
         self._waiting.append(job)
         self._fill()
@@ -149,12 +141,8 @@ class Simulated(Engine):
         return steps
 
     def complete(self, request: Request, res: int | None = None) -> None:
-        """Complete `request` now.
-
-        Args:
-            request: one of `inflight`.
-            res: the result: -errno, or a number of bytes; None: all bytes that the file has.
-        """
+        """Complete one of the requests `inflight` now, with the result `res`: -errno, or a number
+        of bytes; None: all bytes that the file has."""
         self._end_request(self.inflight.index(request), res)
         self._settle()
 

@@ -13,16 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import Any
 
-from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.limits import named_limit
 from gnndrive.common.records import EngineSettings
-from gnndrive.disk.engines._shared import (
-    JobCounters,
-    refuse_closed,
-    refuse_long_extents,
-    staging,
-)
+from gnndrive.disk.engines._shared import JobCounters, check_job, staging
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.read_job import ReadJob
 
@@ -30,17 +24,11 @@ THREADS_MAX = 16
 
 
 class Threads(Engine):
-    """Reads with `min(settings.depth, 16)` threads; each has one staging block.
-
-    Raises:
-        ConfigError: the system refuses to start a thread.
-    """
+    """Reads with `min(settings.depth, 16)` threads; each has one staging block."""
 
     name = "threads"
 
     def __init__(self, settings: EngineSettings) -> None:
-        if settings.depth < 1 or settings.block_bytes < 1:
-            raise ConfigError("depth and block_bytes must be at least 1")
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._threads = min(settings.depth, THREADS_MAX)
@@ -51,30 +39,29 @@ class Threads(Engine):
         self._staging, blocks = staging(self._threads, settings.block_bytes)
         self._idle = list(zip(blocks, self._times, strict=True))
         self._pool = _started_pool(self._threads)
-        self._active: set[ReadJob] = set()
+        self._active: dict[ReadJob, int] = {}  # and how many threads work on each
+        self._counting = Lock()
         self._counters = JobCounters()
         self._closing = False
         self._ended = asyncio.Event()
 
     def read(self, job: ReadJob) -> ReadJob:
         """See `Engine.read`."""
-        refuse_closed(self._closing)
-        refuse_long_extents(job, self._settings)
+        check_job(job, self._settings, self._closing)
         workers = min(self._threads, job.requests)
         if workers == 0:
             lib.gd_reads_let_go(job.handle)
             return job
-        self._active.add(job)
-        countdown = _Countdown(workers)
+        self._active[job] = workers
         for _ in range(workers):
             try:
-                self._pool.submit(self._work, job, countdown)
+                self._pool.submit(self._work, job)
             except RuntimeError:  # the interpreter shuts down and the pool takes no more work
                 job.cancel()
-                self._worker_ended(job, countdown)
+                self._worker_ended(job)
         return job
 
-    def _work(self, job: ReadJob, countdown: _Countdown) -> None:
+    def _work(self, job: ReadJob) -> None:
         """In a pool thread: read extents until none is left; the last thread releases the job."""
         block, times = self._idle.pop()
         block_bytes, fd = self._settings.block_bytes, self._descriptor(job)
@@ -86,14 +73,17 @@ class Threads(Engine):
                 self._notify_loop(job)
         finally:
             self._idle.append((block, times))
-            self._worker_ended(job, countdown)
+            self._worker_ended(job)
 
     def _descriptor(self, job: ReadJob) -> int:
         """The descriptor that a job is read from."""
         return job.fd
 
-    def _worker_ended(self, job: ReadJob, countdown: _Countdown) -> None:
-        if countdown.step():
+    def _worker_ended(self, job: ReadJob) -> None:
+        with self._counting:
+            self._active[job] -= 1
+            is_last = not self._active[job]
+        if is_last:
             lib.gd_reads_let_go(job.handle)
             self._notify_loop(job)
 
@@ -104,7 +94,7 @@ class Threads(Engine):
     def _on_progress(self, job: ReadJob) -> None:
         if not job.wake() or job not in self._active:
             return
-        self._active.discard(job)
+        del self._active[job]
         self._counters.add(job)
         if not self._active:
             self._ended.set()
@@ -125,10 +115,8 @@ class Threads(Engine):
         return self._counters.with_active(self._active) | {"inflight": inflight}
 
     def latency(self) -> Any:
-        """Return a C `gd_latency *` of the requests so far; empty without `settings.measure`.
-
-        A call of `pread` both submits and waits, so its time counts as clat and as lat.
-        """
+        """Return a C `gd_latency *` of the requests so far; empty without `settings.measure`. A
+        `pread` both submits and waits, so its time counts as clat and as lat."""
         out = ffi.new("gd_latency *")
         for times in self._times:
             if times != ffi.NULL:
@@ -138,11 +126,7 @@ class Threads(Engine):
 
 
 def _started_pool(threads: int) -> ThreadPoolExecutor:
-    """A pool with all its threads, so that none is refused while reads are under way.
-
-    Raises:
-        ConfigError: the system refuses to start one.
-    """
+    """A pool with all its threads, so that none is refused while reads are under way."""
     pool, all_started = ThreadPoolExecutor(threads, thread_name_prefix="gd-pread"), Event()
     try:
         with named_limit():
@@ -154,17 +138,3 @@ def _started_pool(threads: int) -> ThreadPoolExecutor:
         raise
     all_started.set()
     return pool
-
-
-class _Countdown:
-    """Counts the threads that work on a job; tells the last one that it is the last."""
-
-    def __init__(self, workers: int) -> None:
-        self._left = workers
-        self._lock = Lock()
-
-    def step(self) -> bool:
-        """Count one thread that ended; return whether it was the last."""
-        with self._lock:
-            self._left -= 1
-            return self._left == 0

@@ -19,7 +19,7 @@ from gnndrive.common.ffi import check, ffi, holding_gil, lib
 from gnndrive.common.forks import ProcessGuard
 from gnndrive.common.limits import refusal
 from gnndrive.common.records import EngineSettings
-from gnndrive.disk.engines._shared import refuse_closed, refuse_long_extents
+from gnndrive.disk.engines._shared import check_job
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.read_job import ReadJob
 
@@ -35,11 +35,8 @@ _REMEDIES = {
 
 
 def why_not_uring() -> str | None:
-    """Return None if io_uring works here, else why it does not and what would allow it.
-
-    Raises:
-        ConfigError: this process has too many files open.
-    """
+    """Return None if io_uring works here, else why it does not and what would allow it. ConfigError
+    if this process has too many files open."""
     code = -lib.gd_ring_probe()
     if code == 0:
         return None
@@ -54,11 +51,7 @@ REPORT_ROWS = 2048  # the most rows that land before the C thread wakes the even
 
 
 class Uring(Engine):
-    """Reads through one io_uring with `settings.depth` requests in flight.
-
-    Raises:
-        ConfigError: the kernel refuses io_uring; the message says how to allow it.
-    """
+    """Reads through one io_uring with `settings.depth` requests in flight."""
 
     name = "uring"
 
@@ -95,8 +88,7 @@ class Uring(Engine):
 
     def read(self, job: ReadJob) -> ReadJob:
         """See `Engine.read`."""
-        refuse_closed(self._closing)
-        refuse_long_extents(job, self._settings)
+        check_job(job, self._settings, self._closing)
         self._active.add(job)
         code = holding_gil.gd_ring_enqueue(self._ring, job.handle, job.fd)
         if code < 0:
@@ -130,10 +122,8 @@ class Uring(Engine):
         return _stats(self._ring) if self._finish.alive else dict(self._last_stats)
 
     def latency(self) -> Any:
-        """Return a C `gd_latency *` of the requests so far.
-
-        slat and clat are empty without `settings.measure`.
-        """
+        """Return a C `gd_latency *` of the requests so far; slat and clat are empty without
+        `settings.measure`."""
         if not self._finish.alive:
             return self._last_latency
         out = ffi.new("gd_latency *")
@@ -181,7 +171,6 @@ def _finish(
 
 
 def _ring_error(settings: EngineSettings, code: int) -> str:
-    """Return the message for a ring that could not be made."""
     reason = why_not_uring()
     if reason is not None:
         return f'{reason}. Or use engine="threads".'
