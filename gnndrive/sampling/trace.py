@@ -22,7 +22,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,9 @@ from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, whole_
 from gnndrive.common.io.write_errors import FULL
 from gnndrive.common.records import Codes, Int64Array, NextUses, Sample, Seeds
 
-_NO_CODES = np.empty(0, np.uint16)
+_NO_CODES, _NO_INDEX, _NONE = (np.empty(0, dtype) for dtype in (np.uint16, np.int32, np.int64))
 WORD_BYTES = 8  # each array of a record starts on a multiple
 CODE_BYTES = 2
-
-
-class TraceFull(Exception):
-    """The disk has no room for a record."""
 
 
 @dataclass(slots=True)
@@ -49,8 +45,7 @@ class _Record:
     """Where a sample is, and what of it is in memory.
 
     Attributes:
-        sample: the sample itself, if the disk had no room for it, else one without arrays.
-        seeds: likewise.
+        sample, seeds: whole, if the disk had no room for them, else without arrays.
         offset: where the record starts, in bytes.
         lengths: the numbers of elements of its arrays, nodes first.
         near: see `NextUses`.
@@ -93,16 +88,8 @@ def record_bytes(nodes: int, expanded: int, edges: int, seeds: int, position_byt
 class Trace:
     """The samples of the batches of one superbatch; several threads may write at once.
 
-    Args:
-        folder: where the file is made.
-        rows: how many nodes the graph has.
-        empty: allocates the memory of records.
-
     Attributes:
         nbytes: bytes of the records that were written.
-
-    Raises:
-        StoreError: no file can be made there.
     """
 
     def __init__(self, folder: Path, rows: int, empty: Allocate = np.empty) -> None:
@@ -134,35 +121,23 @@ class Trace:
             os.unlink(path)
 
     def write(self, seeds: Seeds, sample: Sample) -> bool:
-        """Write the sample of a batch; if the disk has no room for it, keep it in memory.
-
-        Returns:
-            Whether it was written.
-
-        Raises:
-            StoreError: writing failed.
-        """
+        """Write the sample of a batch, and return True; if the disk has no room for it, keep it in
+        memory, and return False."""
         assert sample.rows is None
         assert sample.replayed is None
-        try:
-            self._put_record(seeds, sample)
-        except TraceFull:
-            near = np.zeros(lib.GD_NEAR, np.int64)
-            self._records[seeds.index] = _Record(sample, seeds, 0, (len(sample.node),), near)
-            return False
-        return True
+        if self._put_record(seeds, sample):
+            return True
+        near = np.zeros(lib.GD_NEAR, np.int64)
+        self._records[seeds.index] = _Record(sample, seeds, 0, (len(sample.node),), near)
+        return False
 
-    def _put_record(self, seeds: Seeds, sample: Sample) -> None:
-        """Write a sample to the end of the file.
-
-        Raises:
-            TraceFull: the disk has no room for it.
-            StoreError: writing failed.
-        """
+    def _put_record(self, seeds: Seeds, sample: Sample) -> bool:
+        """Write a sample to the end of the file; return whether the disk has room for it."""
         arrays = (sample.node, sample.row, sample.colptr, sample.edge, seeds.input_id)
         record = _Record(
-            _without_arrays(sample), _without_ids(seeds), 0, tuple(map(len, arrays)),
-            np.zeros(lib.GD_NEAR, np.int64), sample.edge.dtype,
+            replace(sample, node=_NONE, row=_NO_INDEX, colptr=_NO_INDEX, edge=_NO_INDEX),
+            replace(seeds, node=_NONE, input_id=_NONE, given=None),
+            0, tuple(map(len, arrays)), np.zeros(lib.GD_NEAR, np.int64), sample.edge.dtype,
         )  # fmt: skip
         memory, start = _pages(self._empty, record.nbytes), 0
         for array, nbytes in zip(arrays, record.array_bytes, strict=True):
@@ -176,20 +151,15 @@ class Trace:
             self._put(memory, record.offset)
         except OSError as error:
             if error.errno in FULL:
-                raise TraceFull from None
+                return False
             raise self._failure(error) from error
         self._records[seeds.index] = record
+        return True
 
     def add_next_uses(self, index: int, last: Codes) -> None:
         """Find when the rows of batch `index` are needed next, and make it their next use; called
-        for the batches from the last to the first.
-
-        Args:
-            last: the code of the next use of each row, uint16 [rows]; `GD_NO_CODE` at first.
-
-        Raises:
-            ReadError, StoreError: the file cannot be read or written.
-        """
+        for the batches from the last to the first. `last` has the code of the next use of each row,
+        uint16 [rows]; `GD_NO_CODE` at first."""
         record = self._records[index]
         count = record.lengths[0]
         codes = _pages(self._empty, whole_pages(CODE_BYTES * count)).view(np.uint16)
@@ -216,11 +186,7 @@ class Trace:
             record.codes = codes[:count]  # a file system that writes no block in place is full
 
     def take(self, index: int) -> tuple[Seeds, Sample, NextUses]:
-        """Read the sample of batch `index` and give its blocks back; once for each batch.
-
-        Raises:
-            ReadError: the disk failed.
-        """
+        """Read the sample of batch `index` and give its blocks back; once for each batch."""
         record = self._records.pop(index)
         if record.edge_dtype is None:
             codes = _NO_CODES if record.codes is None else record.codes
@@ -234,15 +200,12 @@ class Trace:
             parts.append(memory[start : start + nbytes])
             start += _padded(nbytes)
         node, row, colptr, edge, input_id = parts
-        sample = Sample(
-            node.view(np.int64), row.view(np.int32), colptr.view(np.int32),
-            edge.view(record.edge_dtype), record.sample.num_sampled_nodes,
-            record.sample.num_sampled_edges, record.sample.numbered,
+        sample = replace(
+            record.sample, node=node.view(np.int64), row=row.view(np.int32),
+            colptr=colptr.view(np.int32), edge=edge.view(record.edge_dtype),
         )  # fmt: skip
-        seeds = Seeds(
-            index, sample.node[: record.lengths[4]].copy(), input_id.view(np.int64).copy(),
-            type=record.seeds.type, dealt=record.seeds.dealt,
-        )  # fmt: skip
+        seed = sample.node[: record.lengths[4]].copy()
+        seeds = replace(record.seeds, node=seed, input_id=input_id.view(np.int64).copy())
         codes = memory[record.code_offset :].view(np.uint16)[: record.lengths[0]]
         if record.codes is not None:
             codes = record.codes
@@ -284,17 +247,3 @@ def _pages(empty: Allocate, nbytes: int) -> Bytes:
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // WORD_BYTES) * WORD_BYTES
-
-
-def _without_arrays(sample: Sample) -> Sample:
-    """What of a sample is kept in memory."""
-    none = np.empty(0, np.int32)
-    return Sample(
-        np.empty(0, np.int64), none, none, none, sample.num_sampled_nodes, sample.num_sampled_edges,
-        sample.numbered,
-    )  # fmt: skip
-
-
-def _without_ids(seeds: Seeds) -> Seeds:
-    none = np.empty(0, np.int64)
-    return Seeds(seeds.index, none, none, type=seeds.type, dealt=seeds.dealt)

@@ -56,7 +56,7 @@ from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.sampling.trace import Trace, TraceFull
+from gnndrive.sampling.trace import Trace
 from gnndrive.strategies.superbatches.feed import AheadFeed
 from gnndrive.testing.loop import run
 
@@ -429,13 +429,14 @@ class _LimitedTrace(Trace):
         finally:
             os.close(fd)
 
-    def _put_record(self, seeds: Seeds, sample: Sample) -> None:
+    def _put_record(self, seeds: Seeds, sample: Sample) -> bool:
         most = self._source.records_max
         if most is not None and self._source.records >= most:
-            raise TraceFull
-        super()._put_record(seeds, sample)
+            return False
+        assert super()._put_record(seeds, sample)
         self._source.records += 1
         self._own += 1
+        return True
 
     def close(self) -> None:
         """Free the file and its records."""
