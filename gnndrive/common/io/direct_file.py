@@ -26,7 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def whole_pages(nbytes: int) -> int:
-    """Return `nbytes`, rounded up to whole pages."""
+    """`nbytes`, rounded up to whole pages."""
     return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
 
 
@@ -62,15 +62,8 @@ class DirectFile:
         self._access = flags & os.O_ACCMODE
 
     def read(self, memory: memoryview, offset: int, length: int) -> int:
-        """Read at least `length` bytes, or until the file ends; return how many were read.
-
-        Args:
-            memory: takes them; whole pages, from the start of a page.
-            offset: where the bytes begin in the file, a multiple of `PAGE_BYTES`.
-
-        Raises:
-            OSError: the operating system's.
-        """
+        """Read at least `length` bytes at `offset`, a multiple of `PAGE_BYTES`, or until the file
+        ends, into `memory`, whole pages; return how many were read."""
         done = 0
         while done < length:
             direct = self.direct  # another thread may reopen the file meanwhile
@@ -87,7 +80,7 @@ class DirectFile:
         return done
 
     def write(self, memory: memoryview, offset: int) -> None:
-        """Write all of `memory`, whole pages; arguments and errors as for `read`."""
+        """Write all of `memory`, whole pages, at `offset`, a multiple of `PAGE_BYTES`."""
         done = 0
         while done < len(memory):
             direct = self.direct
@@ -120,18 +113,10 @@ class DirectFile:
 
 
 class DirectReader:
-    """A file that is read in long stretches. A context manager. `mend` says what to do if it became
-    shorter, for errors.
+    """A file of a store that is read in long stretches. A context manager."""
 
-    Raises:
-        StoreError: the file cannot be opened.
-        ConfigError: too many files are open.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], mend: str = "copy or import the store again"
-    ) -> None:
-        self.path, self._mend, self._stopped = os.fspath(path), mend, False
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path, self._stopped = os.fspath(path), False
         try:
             self._file = DirectFile(path)
         except OSError as error:
@@ -155,12 +140,7 @@ class DirectReader:
 
     def read(self, offset: int, length: int, buffer: Bytes) -> Bytes:
         """Read `length` bytes at any byte of the file; return a view of `buffer`, which is of
-        `page_buffer`: at least `length` bytes, and two pages more unless `offset` is on a page.
-
-        Raises:
-            ReadError: the disk failed.
-            StoreError: the file is too short.
-        """
+        `page_buffer`: at least `length` bytes, and two pages more unless `offset` is on a page."""
         lead = offset % PAGE_BYTES
         start, end = offset - lead, offset + length
         with buffer.data as memory:
@@ -174,7 +154,7 @@ class DirectReader:
                 except OSError as error:
                     raise ReadError(self.path, at, error.errno or 0) from error
                 if got < stretch:
-                    raise StoreError(f"{self.path} became shorter: {self._mend}")
+                    raise StoreError(f"{self.path} became shorter: copy or import the store again")
         return buffer[lead : lead + length]
 
 
@@ -185,11 +165,6 @@ def hash_file(
 
     `each` is called as each(offset, content) with its stretches, in order; the first is one page,
     the header of an array.
-
-    Raises:
-        ReadError: the disk failed.
-        StoreError: the file is missing or too short.
-        ConfigError: too many files are open.
     """
     digest, buffer = hashlib.sha256(), page_buffer(STRETCH_BYTES)
     with DirectReader(path) as reader:
