@@ -40,16 +40,12 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
     """Map private memory of at least one page.
 
     Args:
-        nbytes: how much.
         huge: whether to use huge pages where the kernel has them. They help memory that is looked
             up at random a few bytes at a time, and memory that long reads land in (a virtual disk
             takes three times as long to fill 64 scattered pages as one stretch). Do not use them
             for rows: a row is longer than such a lookup, and the first touch of a huge page costs
             more (a guest whose host takes back idle memory gets huge pages at half a gigabyte a
             second).
-
-    Raises:
-        MemoryError: the system has no memory for it.
     """
     try:
         block = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -108,9 +104,9 @@ class _Loan(weakref.ref[Any]):
 class ArrayPool:
     """Gives out arrays over blocks, and takes a block back when the last array over it is gone.
 
-    Thread-safe. A block may come back at any moment in any thread, mostly in the user's. No Python
-    code runs when it does, because an exception in a weak reference's callback is swallowed, and
-    that may be a Ctrl-C.
+    Thread-safe. A block may come back at any moment in any thread. No Python code runs when it
+    does, because an exception in a weak reference's callback is swallowed, and that may be a
+    Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -121,11 +117,7 @@ class ArrayPool:
         self._closed = False
 
     def empty(self, shape: Any, dtype: Any) -> npt.NDArray[Any]:
-        """An array of arbitrary content, as `numpy.empty`; page-aligned if it is large.
-
-        Raises:
-            MemoryError: there is no memory.
-        """
+        """An array of arbitrary content, as `numpy.empty`; page-aligned if it is large."""
         dtype = np.dtype(dtype)
         count = prod(shape) if isinstance(shape, tuple) else int(shape)
         nbytes = count * dtype.itemsize
@@ -139,10 +131,8 @@ class ArrayPool:
         return array
 
     def references(self, addresses: Iterable[int]) -> tuple[weakref.ref[Any], ...]:
-        """Weak references that are dead once the blocks at these addresses are back in the pool.
-
-        Addresses outside the pool's blocks are left out.
-        """
+        """Weak references that are dead once the blocks at these addresses are back in the pool;
+        addresses outside the pool's blocks are left out."""
         with self._lock:
             lent = [self._lent[each]() for each in addresses if each in self._lent]
         return tuple(weakref.ref(each) for each in lent if each is not None)
@@ -189,7 +179,6 @@ class ArrayPool:
                 self._lent[loan.address] = loan
 
     def _collect(self) -> None:
-        """Move the returned blocks to the spare ones."""
         while self._returned:
             loan = self._returned.popleft()
             if self._lent.get(loan.address) is loan:  # else the pool was closed meanwhile

@@ -26,7 +26,7 @@ def is_plain_text(text: str) -> bool:
 
 
 def _no_constant(name: str) -> None:
-    """Refuse NaN and Infinity, for which json calls this; JSON does not allow them."""
+    """Refuse NaN and Infinity, for which json calls this."""
     raise ValueError(f"{name} is not a number in JSON")
 
 
@@ -56,11 +56,7 @@ class Record:
 
     @classmethod
     def parse(cls, content: bytes, where: str, mend: str) -> Self:
-        """The object that a file of JSON holds.
-
-        Raises:
-            StoreError: it is invalid.
-        """
+        """The object that a file of JSON holds."""
         try:
             document = json.loads(content.decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:

@@ -55,17 +55,13 @@ class HoldingGil:
         self._core = core
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a function of the core, made at its first use.
-
-        It takes and returns what the function of `lib` does, but pointers must have exactly its
-        types, and integers must fit.
-        """
+        """Return a function of the core, made at its first use. It takes and returns what the
+        function of `lib` does, but pointers must have exactly its types, and integers must fit."""
         self.__dict__[name] = function = _bind_holding_gil(ffi.addressof(self._core, name))
         return function
 
 
 def _bind_holding_gil(address: Any) -> Callable[..., Any]:
-    """Return a Python callable for the C function at `address` that keeps the GIL."""
     cast, typeof, number = ffi.cast, ffi.typeof, ffi.typeof("intptr_t")
     result, types = ffi.typeof(address).result, ffi.typeof(address).args
     prototype = ctypes.PYFUNCTYPE(_c_type(result), *map(_c_type, types))
@@ -98,11 +94,7 @@ holding_gil: Any = HoldingGil(lib)
 
 
 def check(code: int, what: str) -> int:
-    """Return `code`, a result of the core's function `what`, if it is not negative.
-
-    Raises:
-        OSError: it is -errno.
-    """
+    """Return `code`, a result of the core's function `what`; raise OSError if it is -errno."""
     if code < 0:
         name = errno_names.errorcode.get(-code, str(-code))
         raise OSError(-code, f"{what}: {name} ({os.strerror(-code)})")

@@ -27,10 +27,6 @@ def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
     Threads of one process exclude each other too. A process that is forked inside the block does
     not keep the lock longer than its parent. `on_wait` is called once if the lock is taken, before
     the wait; the block gets whether another process or thread held it.
-
-    Raises:
-        StoreError: the file cannot be made, is no plain file, or its file system has no locks.
-        ConfigError: too many files are open.
     """
     try:
         fd, waited = acquire(path, os.O_RDONLY | os.O_CREAT, 0o666, on_wait)
@@ -63,8 +59,7 @@ def try_lock(path: Path, mode: int = 0o666, flags: int = os.O_RDWR | os.O_CREAT)
     Raises:
         BlockingIOError: another process or thread holds it.
         FileNotFoundError: the folder is gone, or the last holder has just removed the file.
-        OSError: the file cannot be made, is no plain file, or its file system has no locks
-            (`has_no_locks`).
+        OSError: it cannot be made, is no plain file, or its file system `has_no_locks`.
     """
     fd = _open(path, flags, mode)
     try:
@@ -108,15 +103,9 @@ def remove_if_free(path: Path) -> None:
 def acquire(
     path: Path, flags: int, mode: int, on_wait: Callable[[], object] = lambda: None
 ) -> tuple[int, bool]:
-    """Lock the file that is at `path` when the lock is granted, after waiting for it. It is opened
-    with `flags` and `mode`; `on_wait` is called once if the lock is taken, before the wait.
-
-    Returns:
-        (descriptor, whether the lock was taken).
-
-    Raises:
-        OSError: the file cannot be made, is no plain file, or its file system has no locks.
-    """
+    """Lock the file that is at `path` when the lock is granted, after waiting for it; return its
+    descriptor, and whether the lock was taken. Then `on_wait` is called once, before the wait.
+    For errors see `try_lock`."""
     waited = False
     while True:
         fd = _open(path, flags, mode)

@@ -37,11 +37,7 @@ class ProcessGuard:
         return os.getpid() != self._process
 
     def check(self) -> None:
-        """Refuse to work in a forked child.
-
-        Raises:
-            ConfigError: this is a forked child.
-        """
+        """Raise ConfigError in a forked child."""
         if self.forked:
             raise ConfigError(FORKED)
 

@@ -25,11 +25,8 @@ _before = 0  # this process's own memory when the first of the claims was made
 
 
 def claim(nbytes: int) -> int:
-    """Claim memory for a loader that starts; returns the claim's number, for `release`.
-
-    Args:
-        nbytes: what the loader will use, with this rank's part of what ranks share.
-    """
+    """Claim what a loader that starts will use, with this rank's part of what ranks share; return
+    the claim's number, for `release`."""
     global _before
     own = _own_bytes()
     with _lock:

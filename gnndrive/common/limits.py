@@ -49,11 +49,7 @@ def refusal(code: int) -> LimitError | None:
 
 
 def require_files(count: int) -> None:
-    """Check that `count` more files can be opened now.
-
-    Raises:
-        OSError: they cannot.
-    """
+    """Raise OSError unless `count` more files can be opened now."""
     opened: list[int] = []
     try:
         for _ in range(count):

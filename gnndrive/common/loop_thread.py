@@ -41,9 +41,6 @@ class LoopThread:
 
     Attributes:
         guard: refuses forked children, in which the thread does not exist.
-
-    Raises:
-        ConfigError: the system refuses to start a thread, or to open a file.
     """
 
     def __init__(self, name: str = "gnndrive") -> None:
@@ -86,17 +83,9 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def start(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Run a coroutine in the loop.
-
-        Raises:
-            ClosedError: the loop thread was closed.
-            ConfigError: this is a forked child.
-        """
-
-        def begin() -> Future[Result]:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-        return self._begin(coroutine, begin)
+        """Run a coroutine in the loop. ClosedError after `close`, ConfigError in a forked child."""
+        run = partial(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
+        return self._begin(coroutine, run)
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], begin: Callable[[], Begun]) -> Begun:
         """Call `begin`, which has the loop run a coroutine, unless it cannot; for the errors see
@@ -111,14 +100,9 @@ class LoopThread:
         raise ClosedError(CLOSED)
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in the loop and wait for its result. It runs to its end also if the
-        calling thread is interrupted (Ctrl-C) meanwhile.
-
-        Raises:
-            ClosedError: the loop thread was closed.
-            ConfigError: this is a forked child, or the loop thread itself, which would wait for
-                itself.
-        """
+        """Run a coroutine in the loop, as `start`, and wait for its result. It runs to its end also
+        if the calling thread is interrupted (Ctrl-C) meanwhile. ConfigError in the loop thread,
+        which would wait for itself."""
         if self.inside:
             coroutine.close()
             raise ConfigError(INSIDE)
@@ -145,21 +129,14 @@ class LoopThread:
             del error  # whose traceback refers to this frame
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Have the loop call a function soon; does nothing if the loop is closed.
-
-        It takes no lock and never waits, so a finalizer may call it in any thread at any moment.
-        """
+        """Have the loop, unless it is closed, call a function soon. Takes no lock and never waits,
+        so a finalizer may call it in any thread at any moment."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread. After a KeyboardInterrupt, call it again.
-
-        The caller must end what runs in the loop before.
-
-        Raises:
-            ConfigError: this is a forked child.
-        """
+        """Stop the loop and wait for the thread. After a KeyboardInterrupt, call it again. The
+        caller must end what runs in the loop before."""
         self.guard.check()
         with deferred_interrupts(), self._closing:
             if not self._closed:
@@ -170,11 +147,8 @@ class LoopThread:
 
 
 def in_loop_thread(make: Callable[[], Result], name: str = "gnndrive") -> tuple[LoopThread, Result]:
-    """Start a loop thread and call `make` in its loop; return the loop thread and the result.
-
-    If `make` raises, the loop thread is closed. Call it within `deferred_interrupts`, until
-    something owns both.
-    """
+    """Start a loop thread, call `make` in its loop, and return both; the loop thread is closed if
+    `make` raises. Call it within `deferred_interrupts`, until something owns both."""
 
     async def made() -> Result:
         return make()

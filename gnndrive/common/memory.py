@@ -25,12 +25,8 @@ _FLOAT_LEAST = 1024  # a smaller number with a decimal point is not meant as byt
 
 
 def parse_size(size: str | int | float, name: str) -> int:
-    """Bytes in `size`, a number of bytes or a text such as "288MB", "1.5 GiB"; `name` is the
-    argument's, for the error.
-
-    Raises:
-        ConfigError: it is no size, or not positive.
-    """
+    """Bytes in `size`, a positive number of bytes or a text such as "288MB", "1.5 GiB"; `name` is
+    the argument's, for the error."""
     if isinstance(size, bool) or not isinstance(size, str | int | float):
         raise ConfigError(f'{name}={size!r} is no size: give bytes or a text such as "8GB"')
     count: float | Decimal
@@ -65,12 +61,8 @@ def given_size(size: str | int | float | None, name: str) -> int | None:
 
 
 def parse_block_size(size: str | int, name: str) -> int:
-    """Bytes in `size` as fio writes them, each prefix a power of 1,024: "512", "4k", "64k", "1m";
-    `name` is the argument's, for the error.
-
-    Raises:
-        ConfigError: it is no such size, or 0.
-    """
+    """Bytes in a positive `size` as fio writes them, each prefix a power of 1,024: "512", "4k",
+    "64k", "1m"; `name` is the argument's, for the error."""
     match = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(size).strip().lower())
     count = int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else 0
     if not 1 <= count < 2**63:
@@ -97,11 +89,7 @@ def least_text(count: int) -> str:
 
 
 def require_memory(memory: int, least: int, what: str) -> None:
-    """Check that `memory` bytes suffice for `what`, "to pack 5 rows", which needs at least `least`.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Raise ConfigError unless `memory` bytes suffice for `what`, "to pack 5 rows"."""
     if memory < least:
         raise ConfigError(
             f"memory={format_size(memory)} is too little {what}: give at least {least_text(least)}"
@@ -109,9 +97,8 @@ def require_memory(memory: int, least: int, what: str) -> None:
 
 
 def available_memory() -> int:
-    """Bytes that this process may still use: the machine's available memory, or its cgroup's limit
-    if that is less.
-    """
+    """Bytes that this process may still use: the machine's available memory, or what its cgroup has
+    left if that is less."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
@@ -146,11 +133,8 @@ def _cgroup_limit() -> int:
 
 
 def _left_in_group(folder: str, limit_file: str, usage_file: str, prefix: str) -> int:
-    """Bytes that a memory cgroup has left; the kernel drops its page cache where it must.
-
-    Raises:
-        OSError, ValueError: the group has no limit.
-    """
+    """Bytes that a memory cgroup has left; the kernel drops its page cache where it must. OSError
+    or ValueError if it has no limit."""
 
     def number(name: str) -> int:
         with open(f"{folder}/{name}", encoding="ascii") as text:

@@ -34,7 +34,7 @@ KINDS = {
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return the names of all plug-ins of a kind, sorted; a folder is listed once in a process."""
+    """The names of all plug-ins of a kind, sorted; a folder is listed once in a process."""
     package = importlib.import_module(KINDS[kind])
     # not pkgutil.iter_modules, which finds none where it may not open the folder
     files = (Path(name) for folder in package.__path__ for name in os.listdir(folder))
@@ -43,7 +43,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def name_of(plugin: Any) -> str:
-    """Return the name of a plug-in that is given by its name or as its class."""
+    """The name of a plug-in that is given by its name or as its class."""
     name: str = plugin if isinstance(plugin, str) else plugin.name
     return name
 
@@ -74,7 +74,6 @@ def find(kind: str, plugin: Any) -> Any:
 
 
 def _check_class(kind: str, one: str, plugin: type) -> None:
-    """Raise ConfigError unless a class is a plug-in of `kind` that lacks nothing."""
     base: type = getattr(importlib.import_module(f"{KINDS[kind]}.base"), one.capitalize())
     if not issubclass(plugin, base):
         raise ConfigError(

@@ -63,7 +63,6 @@ class SharedMemory:
         """Make zeroed memory, whose pages are allocated when they are first touched.
 
         Args:
-            nbytes: how much; at least one byte is made.
             name: what it is for; /proc/PID/maps shows it as "memfd:gnndrive-NAME".
             huge: whether to use huge pages where the kernel has them for shared memory; see
                 `private_map`.
@@ -73,7 +72,6 @@ class SharedMemory:
         Raises:
             MemoryError: it is not sparse, and less memory is available. The kernel would not refuse
                 it, but end processes when they touch it.
-            ConfigError: the system refuses to make shared memory.
         """
         nbytes = max(nbytes, 1)
         if not sparse and nbytes > (available := available_memory()):
@@ -103,16 +101,8 @@ class SharedMemory:
     def attach(
         cls, fd: int, nbytes: int, huge: bool = False, writable: bool = False
     ) -> SharedMemory:
-        """Map `nbytes` of memory that another process made.
-
-        Args:
-            fd: its descriptor, which this call closes, also if it fails.
-            huge: as the maker said.
-            writable: whether to map it for writing.
-
-        Raises:
-            ConfigError: the memory is smaller, may become smaller, or cannot be mapped in this way.
-        """
+        """Map `nbytes` of memory that another process made, and close its descriptor, also if this
+        fails: the memory is smaller, may become smaller, or cannot be mapped in this way."""
         try:
             with named_limit():
                 _check(fd, nbytes)
@@ -127,29 +117,19 @@ class SharedMemory:
 
     @property
     def array(self) -> npt.NDArray[np.uint8]:
-        """The bytes, uint8 [nbytes]; read-only if the mapping is.
-
-        Raises:
-            ValueError: the memory is closed.
-        """
+        """The bytes, uint8 [nbytes], until `close`; read-only if the mapping is."""
         return np.frombuffer(self.map, np.uint8)
 
     @property
     def fd(self) -> int:
-        """The descriptor to send; valid until `close`.
-
-        Raises:
-            ValueError: this memory was attached or is closed.
-        """
+        """The descriptor to send; valid until `close`."""
         if self._fd is None:
             raise ValueError("only the maker of shared memory has its descriptor, until `close`")
         return self._fd
 
     def close(self) -> None:
         """Close the descriptor, and unmap the memory once no array is left that was made of `map`.
-
-        Idempotent. Other processes keep theirs.
-        """
+        Idempotent. Other processes keep theirs."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -230,9 +210,6 @@ class SharedArrays:
     takes one of the process's open files. Arrays of which a receiver frees some earlier than others
     belong in memories of their own (`reserve`).
 
-    Args:
-        name: what the memory is for; see `SharedMemory.create`.
-
     Attributes:
         memories: the memories, in the order in which their descriptors are to be sent.
     """
@@ -243,22 +220,14 @@ class SharedArrays:
 
     def reserve(self, sizes: Iterable[int]) -> None:
         """Make a memory for the arrays of these bytes that `allocate` makes next; none if they are
-        empty.
-
-        Raises:
-            MemoryError, ConfigError: see `SharedMemory.create`.
-        """
+        empty."""
         nbytes = sum(map(_aligned, sizes))
         if nbytes or not self.memories:
             self.memories.append(SharedMemory.create(nbytes, self._name, huge=True))
             self._used = 0
 
     def allocate(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Zeroed bytes in the last memory, uint8 [nbytes]; in a new one if they do not fit.
-
-        Raises:
-            MemoryError, ConfigError: see `SharedMemory.create`.
-        """
+        """Zeroed bytes in the last memory, uint8 [nbytes]; in a new one if they do not fit."""
         if not self.memories or self._used + nbytes > self.memories[-1].nbytes:
             self.reserve([nbytes])
         start = self._used

@@ -2,7 +2,7 @@
 
 - `layouts/` know where rows lie on disk, and plan the reads of missing rows.
 - `engines/` carry out planned reads: with io_uring, with threads, or simulated for tests.
-- `tiers/` are what lies below the feature buffer; the disk is the only one today.
+- `tiers/` are what lies below the feature buffer.
 - `read_job.py` is the `ReadJob` that a layout plans, an engine carries out and a caller awaits.
 - `row_reader.py` reads rows on demand, outside of a loader.
 - `sequential_reader.py` reads a whole file of numbers in long direct reads.

@@ -2,10 +2,8 @@
 
 A layout plans a job (`Layout.locate`), an engine carries it out (`Engine.read`), and the caller
 iterates over the stretches of rows that have landed. The job wraps the C state machine
-`native/reads.c`; Python does nothing for each row, a stretch is two numpy copies.
-
-The engine keeps a reference to a job until the kernel can no longer write for it, so the caller may
-stop iterating, or drop the job, at any time.
+`native/reads.c`. The engine keeps a reference to it until the kernel can no longer write for it, so
+the caller may stop iterating, or drop the job, at any time.
 """
 
 from __future__ import annotations
@@ -89,10 +87,7 @@ class ReadJob(AsyncIterator[Stretch]):
 
     def wake(self) -> bool:
         """Wake the consumer if rows have landed or failed, or the engine has released the job.
-
-        Returns:
-            Whether the engine has released the job; then it forgets the job after this call.
-        """
+        Return whether it has; then the engine forgets the job after this call."""
         # Read once, and first: if the engine released the job between the check for progress and
         # this read, it would forget a job whose consumer was not woken.
         let_go = bool(self._progress.let_go)

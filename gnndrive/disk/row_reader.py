@@ -84,7 +84,7 @@ class RowReader:
         return await asyncio.wrap_future(reader.loop_thread.start(work))
 
     def close(self) -> None:
-        """Wait for reads under way and free everything; may be called more than once."""
+        """Wait for reads under way and free everything; idempotent."""
         self._reset_after_fork()
         with self._starting:
             self._closed = True
@@ -133,13 +133,9 @@ class _Reader:
     def __init__(self, store: Store, kind: str, depth: int, gap: str | int | None) -> None:
         self._store, self._gap = store, gap
         self._layouts: dict[str, Layout] = {}
-        rows = [
-            each
-            for each in store.info.arrays.values()
-            if each.name.startswith(("nodes/", "edges/"))
-        ]
-        widest = max((each.row_bytes for each in rows), default=1)
-        self._block = block_bytes(widest)
+        arrays = store.info.arrays.values()
+        rows = [each.row_bytes for each in arrays if each.name.startswith(("nodes/", "edges/"))]
+        self._block = block_bytes(max(rows, default=1))
         settings = EngineSettings(depth, self._block)
         self.loop_thread, self._engine = in_loop_thread(lambda: choose(kind).make(settings))
 
@@ -152,7 +148,7 @@ class _Reader:
         return self._layouts[name]
 
     async def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
-        """Read all requests at the same time; runs in the loop thread."""
+        """Read all requests at the same time, in the loop thread."""
         return list(await asyncio.gather(*(self._read(*each) for each in requests)))
 
     async def _read(self, name: str, rows: Int64Array) -> torch.Tensor:

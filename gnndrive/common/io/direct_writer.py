@@ -47,10 +47,6 @@ class DirectWriter:
         whole: whether the file exists whole or not at all: it is written as `PART` and gets its
             name from `finish`.
         checksum: whether to compute the file's.
-
-    Raises:
-        StoreError: the disk has no room for the file, or fails.
-        ConfigError: the system refuses another thread or file.
     """
 
     def __init__(
@@ -88,12 +84,8 @@ class DirectWriter:
         self.close()
 
     def append(self, content: bytes | npt.NDArray[Any]) -> None:
-        """Write bytes, or those of a contiguous array.
-
-        Raises:
-            StoreError: the disk is full, or fails; also if it did so before.
-            ConfigError: the system refuses another thread.
-        """
+        """Write bytes, or those of a contiguous array. StoreError if the disk is full or fails,
+        also if it did so before."""
         if isinstance(content, bytes):
             array: npt.NDArray[np.uint8] = np.frombuffer(content, np.uint8)
         else:
@@ -112,11 +104,7 @@ class DirectWriter:
             done += step
 
     def sync(self) -> None:
-        """Make all that was written durable.
-
-        Raises:
-            StoreError, ConfigError: as for `append`.
-        """
+        """Make all that was written durable; for errors see `append`."""
         self._wait()
         piece, at, fill = self._piece()
         try:
@@ -127,11 +115,7 @@ class DirectWriter:
 
     def finish(self) -> str:
         """End the file behind what was written, durably, and close it. Return its SHA-256 in
-        hexadecimal digits; "" without `checksum`.
-
-        Raises:
-            StoreError, ConfigError: as for `append`.
-        """
+        hexadecimal digits; "" without `checksum`."""
         self.sync()
         if self._digest is not None:
             piece, _, fill = self._piece()

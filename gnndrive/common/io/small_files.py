@@ -33,11 +33,8 @@ def fsync_folder(folder: Path) -> None:
 
 
 def make_durable(folder: Path) -> None:
-    """Make durable all files and names on the file system of `folder`.
-
-    Where many files were written, one syncfs commits the file system's journal once, where an fsync
-    of each would commit it for each.
-    """
+    """Make durable all files and names on the file system of `folder`: an fsync of each of many
+    files would commit the file system's journal for each, one syncfs commits it once."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         check(lib.gd_sync_file_system(fd), "syncfs")
@@ -90,11 +87,7 @@ def write_durable(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """`write_durable`, whose errors say what goes on where it was stopped.
-
-    Raises:
-        StoreError: the disk is full, or writing failed.
-    """
+    """`write_durable`, whose errors say what goes on where it was stopped."""
     try:
         write_durable(path, content)
     except OSError as error:

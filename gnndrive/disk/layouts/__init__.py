@@ -14,11 +14,6 @@ __all__ = ["open_array"]
 
 
 def open_array(context: LayoutContext) -> Layout:
-    """Open an array in the form that the store's format defines: consecutive rows in one file.
-
-    For all arrays but the features, which have the layout that the strategy names.
-
-    Raises:
-        StoreError: the file cannot be opened.
-    """
+    """Open an array in the form that the store's format defines: consecutive rows in one file. For
+    all arrays but the features, which have the layout that the strategy names."""
     return TableLayout.make(context)

@@ -23,21 +23,14 @@ SECTOR_BYTES = 512  # the sector of most disks; assumed for buffered reads, whic
 
 
 class RowsFile(Layout):
-    """Rows in one file.
+    """Rows in one file; for arguments see `LayoutContext`.
 
     Args:
-        extent_bytes_max: the most bytes of one read, unless a single row is longer.
-        gap_bytes_max: two rows are read as one if at most this many unwanted bytes lie between
-            them; 0: only rows that share a sector or whose sectors touch.
+        gap_bytes_max: 0: only rows that share a sector, or whose sectors touch, are read as one.
         direct: open with O_DIRECT; if the file system refuses it, reads are buffered, after one
             warning.
         separate: read each row with its own request, in the given order, without sorting or
             joining; a row may occur twice. For benchmarks.
-        repeats: whether one plan may contain a row several times, for several places.
-
-    Raises:
-        ConfigError: `extent_bytes_max` or `gap_bytes_max` cannot work.
-        StoreError: the file cannot be opened.
     """
 
     def __init__(
@@ -91,7 +84,6 @@ class RowsFile(Layout):
         return ReadJob(handle, self.fd, self.path, (self, landing))
 
     def _plan_error(self, code: int, rows: Int64Array) -> Exception:
-        """Return the exception for an error number of the planner."""
         if code == errno.ENOMEM:
             return MemoryError(f"no memory to plan {rows.size:,} reads of {self.path}")
         if code == errno.ERANGE:

@@ -24,10 +24,8 @@ _SECTOR_BYTES_MAX = 4096
 
 
 def block_bytes(row_bytes: int) -> int:
-    """Return the bytes of the loader's staging blocks for rows of `row_bytes`.
-
-    They are `SWEEP_BLOCK_BYTES`, or the whole sectors that a longer row takes at any offset.
-    """
+    """Return the bytes of the loader's staging blocks for rows of `row_bytes`: `SWEEP_BLOCK_BYTES`,
+    or the whole sectors that a longer row takes at any offset."""
     whole = -(-row_bytes // _SECTOR_BYTES_MAX) * _SECTOR_BYTES_MAX
     return max(SWEEP_BLOCK_BYTES, whole + _SECTOR_BYTES_MAX)
 

@@ -24,11 +24,7 @@ class Packed(RowsFile):
 
     @classmethod
     def make(cls, context: LayoutContext) -> Self:
-        """See `Layout.make`.
-
-        Raises:
-            ConfigError: the context has no file of packed rows.
-        """
+        """See `Layout.make`."""
         if context.derived is None:
             raise ConfigError(
                 "the packed layout reads a pack: pack the store first (gnndrive pack), and give "

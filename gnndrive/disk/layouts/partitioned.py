@@ -23,11 +23,7 @@ class PartitionedLayout(RowsFile):
 
     @classmethod
     def make(cls, context: LayoutContext) -> Self:
-        """See `Layout.make`.
-
-        Raises:
-            ConfigError: the context has no file of partitioned rows.
-        """
+        """See `Layout.make`."""
         if context.derived is None:
             raise ConfigError(
                 "the partitioned layout reads a partitioned store: partition it first (gnndrive "

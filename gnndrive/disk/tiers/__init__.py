@@ -18,12 +18,8 @@ __all__ = ["make_chain"]
 
 
 def make_chain(tiers: Sequence[Any], context: TierContext) -> Tier:
-    """Make a strategy's chain of tiers for one table, from the lowest up; returns the highest.
-
-    Args:
-        tiers: the tiers, by name or as classes, the highest first; at least one.
-        context: what each gets, together with the tier below it.
-    """
+    """Make a strategy's chain of tiers for one table and return the highest, which is the first of
+    `tiers`. Each gets the context with the tier below it."""
     made: Tier | None = None
     for part in reversed(tiers):
         kind: type[Tier] = find("tiers", part)

@@ -17,11 +17,7 @@ from gnndrive.disk.tiers.base import Fetch
 
 
 def start_thread(name: str) -> ThreadPoolExecutor:
-    """One thread for copies, which runs already, so that none is refused during a fetch.
-
-    Raises:
-        ConfigError: the system refuses to start a thread.
-    """
+    """One thread for copies, which runs already, so that none is refused during a fetch."""
     thread = ThreadPoolExecutor(1, name)
     with named_limit():
         thread.submit(int)
@@ -53,14 +49,8 @@ def spread_rows(
 
 
 class CopiedFetch:
-    """First the rows that a tier has itself, when they are copied, then those from below as they
-    come.
-
-    Args:
-        served: their places, int32 [n].
-        copied: done when they are there.
-        rest: the fetch of the others.
-    """
+    """First the rows that a tier has itself, at the places `served`, when they are copied; then
+    those from below, as they come."""
 
     def __init__(self, served: Int32Array, copied: asyncio.Future[None], rest: Fetch) -> None:
         self._served, self._copied, self._rest = served, copied, rest

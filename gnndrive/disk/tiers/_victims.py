@@ -42,10 +42,6 @@ class Victims(Tier):
     Attributes:
         queue_rows: the most rows that are kept for one batch to come; 0: one order of keys decides
             which rows stay.
-
-    Raises:
-        MemoryError: there is no memory for the table.
-        ConfigError: the system refuses to start a thread.
     """
 
     takes_offers = True
@@ -69,11 +65,7 @@ class Victims(Tier):
 
     @classmethod
     def make(cls, context: TierContext) -> Self:
-        """See `Tier.make`.
-
-        Raises:
-            ConfigError: there is no tier below.
-        """
+        """See `Tier.make`."""
         if context.below is None:
             raise ConfigError(f"the tier {cls.name!r} needs one below it: name it above 'disk'")
         return cls(context.below, context.rows, context.evicted)
@@ -110,8 +102,8 @@ class Victims(Tier):
         task.add_done_callback(self._copied_out)
 
     async def _copy_out(self, ended: Callable[[], Awaitable[None]], places: Int32Array) -> None:
-        """Rows are valid when their copies have ended; after an error their places are never used
-        again."""
+        """Make rows valid when their copies have ended; after an error they never are, and their
+        places are never used again."""
         await ended()
         check(lib.gd_buffer_commit(self.table, pointer(places), len(places)), "commit")
 
@@ -170,12 +162,8 @@ class Victims(Tier):
         self, before: set[asyncio.Task[None]] | None, kept: Int32Array, served: Int32Array,
         landing: Landing,
     ) -> None:  # fmt: skip
-        """Copy rows to a landing, and let them leave.
-
-        Args:
-            before: copies out of slots that must have ended first; None: the rows are there.
-            kept, served, landing: see `_begin_copy_back`.
-        """
+        """Copy rows to a landing, and let them leave. `before`: copies out of slots that must have
+        ended first; None: the rows are there."""
         if before is not None:
             if before:
                 await asyncio.wait(before)
@@ -197,10 +185,6 @@ class Victims(Tier):
         await self._below.aclose()
 
     def verify(self) -> None:
-        """Check every invariant of the table.
-
-        Raises:
-            AssertionError: one does not hold.
-        """
+        """Assert every invariant of the table."""
         if self._memory is not None and (code := lib.gd_buffer_verify(self.table)):
             raise AssertionError(f"the victim buffer's table breaks invariant {code}")

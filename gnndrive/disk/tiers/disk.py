@@ -25,11 +25,5 @@ class Disk(Tier):
         return cls(context.layout, context.engine)
 
     def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
-        """See `Tier.fetch`; plans and enqueues the reads in one step, without an await between.
-
-        Raises:
-            ValueError: a row is out of range or requested twice.
-            ClosedError: the engine was closed.
-            ConfigError: a row does not fit a staging block.
-        """
+        """See `Tier.fetch`; plans and enqueues the reads in one step, without an await between."""
         return self.engine.read(self.layout.locate(rows, places, landing))

@@ -26,16 +26,7 @@ PART_ROWS = 1 << 18  # rows that are read at a time, because planning a read tak
 
 
 class HostRows(Tier):
-    """Keeps the rows [first, end) in host memory.
-
-    Args:
-        below: the tier that has all rows.
-        first, end: which rows are kept; none if they are equal.
-
-    Raises:
-        MemoryError: there is no memory for the rows.
-        ConfigError: the system refuses to start a thread.
-    """
+    """Keeps the rows [first, end) in host memory; `below` has all rows."""
 
     name = "host-rows"
 
@@ -54,11 +45,7 @@ class HostRows(Tier):
 
     @classmethod
     def make(cls, context: TierContext) -> Self:
-        """See `Tier.make`.
-
-        Raises:
-            ConfigError: there is no tier below.
-        """
+        """See `Tier.make`."""
         if context.below is None:
             raise ConfigError("the tier 'host-rows' needs one below it: name it above 'disk'")
         return cls(context.below, *context.kept, context.row_bytes)
@@ -83,7 +70,7 @@ class HostRows(Tier):
     def _copy(
         self, memory: Landing, kept: Int64Array, served: Int32Array, landing: Landing
     ) -> None:
-        """Copy the rows `kept` of this tier to the places `served`."""
+        """Copy rows of this tier; the reference to `memory` keeps it, also after `aclose`."""
         spread_rows(memory.address, self.row_bytes, kept, served, landing)
 
     async def aclose(self) -> None:
@@ -104,9 +91,8 @@ class HostRows(Tier):
         return Landing(memory.ctypes.data, self.row_bytes, True, memory)
 
     async def _fill(self) -> None:
-        """Bring all kept rows, part after part. A row that cannot be read is not kept, so that each
-        batch that needs it gets the error. After a cancellation or an error a later fetch goes
-        on."""
+        """Bring all kept rows by parts; after a cancellation or an error a later fetch goes on. A
+        row that cannot be read is not kept, so that each batch that needs it gets the error."""
         for start in range(0, len(self._valid), PART_ROWS):
             rows = start + np.flatnonzero(~self._valid[start : start + PART_ROWS])
             if len(rows) and not await self._fill_part(rows):
