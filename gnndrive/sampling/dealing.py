@@ -20,13 +20,9 @@ from gnndrive.sampling.schedules.base import Window
 
 
 def steps_left(total: int, done: int, world: int, drop_last: bool) -> int:
-    """Return how many batches each rank still yields in an epoch.
-
-    Args:
-        total: the batches of the epoch.
-        done: how many of them all ranks together have yielded.
-        drop_last: whether the last round is left out if there are fewer batches than ranks.
-    """
+    """Return how many batches each rank still yields in an epoch of `total` batches, of which all
+    ranks together have yielded `done`. `drop_last`: a last round of fewer batches than ranks is
+    left out."""
     left = max(total - done, 0)
     return left // world if drop_last else -(-left // world)
 
@@ -39,14 +35,8 @@ def deal(
     Batch `done + k * world + rank` is this rank's k-th. A number from `total` on is a pad, which
     repeats the batch of that number modulo `total`, so that all ranks yield as many batches.
 
-    Args:
-        windows: all windows of the epoch.
-        total, done, world, drop_last: see `steps_left`.
-        rank: whose batches to yield.
-
-    Yields:
-        Seeds whose `index` counts this rank's batches from 0, and whose `dealt` is the batch's
-        number in the epoch.
+    The seeds' `index` counts this rank's batches from 0, and their `dealt` is the batch's number in
+    the epoch. For the other arguments see `steps_left`.
     """
     steps = steps_left(total, done, world, drop_last)
     wanted = iter(range(done + rank, done + steps * world, world))
@@ -69,15 +59,10 @@ def deal(
 def number_batches(
     windows: Iterator[Window], done: int, number: Callable[[int], int]
 ) -> Iterator[tuple[Window, Seeds]]:
-    """Yield the seeds of all batches but the first `done`, each with its window.
+    """Yield the seeds of all batches of this rank but the first `done`, each with its window.
 
-    Args:
-        windows: this rank's windows of the epoch.
-        done: how many batches this rank has yielded.
-        number: takes a batch's place in `windows`, and returns its number among all ranks' batches.
-
-    Yields:
-        Seeds whose `index` counts from 0, and whose `dealt` is the batch's number.
+    The seeds' `index` counts from 0. Their `dealt` is the batch's number among all ranks' batches,
+    which `number` returns for the batch's place in `windows`.
     """
     for index, (window, seeds) in enumerate(_flat(skip(windows, done))):
         yield window, replace(seeds, index=index, dealt=number(done + index))

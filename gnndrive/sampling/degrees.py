@@ -19,11 +19,7 @@ _of_stores: weakref.WeakKeyDictionary[Store, dict[EdgeKey, Degrees]] = weakref.W
 
 
 class Degrees:
-    """The in-degrees of one edge type's target nodes.
-
-    Args:
-        indptr: index pointers [nodes + 1].
-    """
+    """The in-degrees of one edge type's target nodes."""
 
     def __init__(self, indptr: IndexPointers) -> None:
         found: dict[int, int] = {}
@@ -37,12 +33,7 @@ class Degrees:
         self._count = np.array([found[degree] for degree in order], np.int64)
 
     def edges_most(self, nodes: int, fanout: int, replace: bool = False) -> int:
-        """The most edges that are drawn for `nodes` distinct nodes.
-
-        Args:
-            fanout: neighbours to draw for each; -1: all.
-            replace: whether they are drawn with replacement.
-        """
+        """The most edges that are drawn for `nodes` distinct nodes, `fanout` for each; -1: all."""
         taken = np.minimum(self._count, np.maximum(nodes - (self._count.cumsum() - self._count), 0))
         if fanout < 0:
             each = self._degree

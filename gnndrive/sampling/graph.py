@@ -56,10 +56,8 @@ def graph_size(edges: StoredEdges) -> GraphSize:
 
 
 def mapped(edges: StoredEdges) -> Topology:
-    """Return a topology over an edge type's memory-mapped indices; reads nothing.
-
-    For single samples outside of a loader's epochs, which need no plan and no engine.
-    """
+    """Return a topology over an edge type's memory-mapped indices; reads nothing. For samples
+    outside of a loader's epochs, which need no plan and no engine."""
     return over_arrays(edges.index_pointers, edges.indices, str(edges.indices_path))
 
 
@@ -80,9 +78,6 @@ class Adjacency:
 
     Attributes:
         topologies: one for each of `edges`, in their order.
-
-    Raises:
-        StoreError, ReadError: the graph cannot be read.
     """
 
     def __init__(
@@ -120,11 +115,7 @@ class Adjacency:
             raise
 
     def load(self) -> None:
-        """Open the topologies, if `free` has dropped them; blocks.
-
-        Raises:
-            StoreError, ReadError: the graph cannot be read.
-        """
+        """Open the topologies, if `free` has dropped them; blocks."""
         opened: list[Topology] = []
         with interruptible():
             for context in self._contexts[len(self.topologies) :]:
@@ -138,10 +129,7 @@ class Adjacency:
         self.topologies.clear()
 
     def layout(self, file: TableFile) -> Layout:
-        """Open a layout that plans reads of `file` for `read`; call before `start`.
-
-        This object closes it.
-        """
+        """Open a layout, which this object closes, to plan reads of `file`; call before `start`."""
         opened = open_array(
             LayoutContext(file, SWEEP_BLOCK_BYTES, self._gap_bytes_max, repeats=True)
         )
@@ -149,12 +137,8 @@ class Adjacency:
         return opened
 
     def start(self, engine: type[Engine], settings: EngineSettings) -> None:
-        """Make the engine if a topology opened a layout.
-
-        Args:
-            engine: the class of the features' engine.
-            settings: the settings of the features' engine; depth and block size are replaced.
-        """
+        """Make the engine if a topology opened a layout, with the class and settings of the
+        features' engine, but for depth and block size."""
         if not self._layouts:
             return
         own = replace(settings, depth=IO_DEPTH, block_bytes=SWEEP_BLOCK_BYTES, gives_way=False)
@@ -163,13 +147,8 @@ class Adjacency:
         )
 
     def read(self, job: ReadJob) -> npt.NDArray[np.void]:
-        """Carry out a read job and return its failures, `FAILURE` [n].
-
-        Blocks; called by topologies in worker threads.
-
-        Raises:
-            ClosedError: the loader was closed.
-        """
+        """Carry out a read job and return its failures, `FAILURE` [n]. Blocks; called by topologies
+        in worker threads."""
         loop_thread = self._loop_thread
         if loop_thread is None:
             raise ClosedError(CLOSED)
@@ -212,10 +191,8 @@ class Adjacency:
         return total
 
     def close(self) -> None:
-        """Wait for reads in flight, close the files and drop the topologies.
-
-        The caller has stopped all samplers.
-        """
+        """Wait for reads in flight, close the files and drop the topologies. The caller has stopped
+        all samplers."""
         loop_thread, self._loop_thread = self._loop_thread, None
         try:
             if loop_thread is not None and self._engine is not None:

@@ -20,7 +20,7 @@ def sample_bytes(
     """Bytes of a sample.
 
     Args:
-        nodes, edges: its nodes and edges; a node counts once in each disjoint tree.
+        nodes: a node counts once in each disjoint tree.
         expanded: number of nodes whose neighbours are sampled; None: all of them.
         position_bytes: bytes of an edge's position in the graph, 4 or 8.
         subgraphs: whether the sample is in PyG's own form, which is larger.

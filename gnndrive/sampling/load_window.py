@@ -44,23 +44,13 @@ def load_window(
     k: int,
     stop: StopToken | None = None,
 ) -> WindowGraph:
-    """Load the graph of a window; blocks.
+    """Load the graph of a window; blocks. Its arrays have no spare room.
 
     Args:
         index_pointers: of the store, int64 or uint32 [N + 1].
         partitions: the window's partitions, ascending, int32 [p].
         k: how many static nodes it has.
-        stop: ends the loading.
-
-    Returns:
-        The graph; its arrays have no spare room.
-
-    Raises:
-        StoreError: the partitioned store or the index pointers are damaged, or were replaced.
-        ReadError: the disk failed.
-        ConfigError: there are no such partitions or static nodes, or they have too many nodes.
-        ClosedError: `stop` was set.
-        MemoryError: there is not enough memory.
+        stop: ends the loading with ClosedError.
     """
     window = _Window(partitioned, partitions, k)
     assert len(index_pointers) == partitioned.num_nodes + 1
@@ -80,12 +70,8 @@ def load_window(
 
 def loading_bytes(nodes: int, num_static: int) -> int:
     """Return the bytes that `load_window` takes beside the graph, at most, and those of `empty` of
-    two graphs.
-
-    Args:
-        nodes: of the window's partitions, and its static nodes.
-        num_static: static nodes of the partitioned store.
-    """
+    two graphs. `nodes`: of the window's partitions, and its static nodes; `num_static`: static
+    nodes of the partitioned store."""
     return STRETCH_BYTES + 4 * (nodes + _BLOCKS + 5 * num_static) + 16 * _PICKED
 
 
@@ -102,9 +88,6 @@ def _look_up(partitioned: Partitioned, new_ids: npt.NDArray[Any], out: npt.NDArr
 
 class _Window:
     """Which nodes a window has.
-
-    Args:
-        partitioned, partitions, k: see `load_window`.
 
     Attributes:
         num_nodes: how many local ids there are.
@@ -171,11 +154,7 @@ class _Window:
 
 
 def _check(partitioned: Partitioned, partitions: Int32Array, k: int) -> None:
-    """Refuse partitions or static nodes that there are not.
-
-    Raises:
-        ConfigError: see above.
-    """
+    """Refuse partitions or static nodes that there are not."""
     count = partitioned.num_parts
     ascending = bool((partitions[1:] > partitions[:-1]).all())
     if not ascending or (len(partitions) and not 0 <= partitions[0] <= partitions[-1] < count):
@@ -191,11 +170,7 @@ def _check(partitioned: Partitioned, partitions: Int32Array, k: int) -> None:
 
 
 class _Lists:
-    """The lists of a window while they are read.
-
-    Args:
-        store_ids: of each local id, int32 or int64 [n].
-    """
+    """The lists of a window while they are read."""
 
     def __init__(
         self, window: _Window, index_pointers: IndexPointers, store_ids: npt.NDArray[Any]
@@ -220,11 +195,7 @@ class _Lists:
         })  # fmt: skip
 
     def read(self, file: TableFile, runs: Sequence[Run], stop: StopToken | None) -> None:
-        """Read and filter the next lists.
-
-        Raises:
-            StoreError, ReadError, ClosedError: see `load_window`.
-        """
+        """Read and filter the next lists."""
         with SequentialReader(file) as reader:
             for first, last, end in runs:
                 for _, codes in reader.stretches(first, last):

@@ -1,10 +1,9 @@
 """How sampling threads wait for each other: a stop token, a lock that it cancels, combined fetches.
 
 The sample stage runs several samplers side by side, each in a worker thread, and a topology whose
-indices are on disk makes them wait: for the sampler that reads now (`CancellableLock`) and for the
-samples with which a fetch is combined (`CombinedFetch`). A loader or iterator that closes sets a
-`StopToken`, which ends each of these waits. `pipeline/sample.py` makes one `CombinedFetch` for each
-group of samples; `topologies/direct.py` waits through all three.
+indices are on disk (`topologies/direct.py`) makes them wait: for the sampler that reads now
+(`CancellableLock`) and for the samples with which a fetch is combined (`CombinedFetch`). A loader
+or iterator that closes sets a `StopToken`, which ends each of these waits.
 """
 
 from __future__ import annotations
@@ -47,11 +46,8 @@ class StopToken:
 
     @contextmanager
     def calling(self, function: Callable[[], object]) -> Iterator[None]:
-        """Register `function` for the length of the `with` block: `set` calls it.
-
-        If the token is set already, `function` is called at once. The function wakes the thread in
-        the block, or cancels the reads that this thread waits for.
-        """
+        """Have `set` call `function` within the `with` block; if the token is set already, it is
+        called at once. It wakes the thread in the block, or cancels the reads that it waits for."""
         key = object()
         with self._lock:
             self._calls[key] = function
@@ -78,11 +74,8 @@ class CancellableLock:
 
     @contextmanager
     def held(self, stop: StopToken) -> Iterator[None]:
-        """Wait until the lock is free and hold it for the length of the `with` block.
-
-        Raises:
-            ClosedError: `stop` was set before this thread got the lock.
-        """
+        """Wait until the lock is free and hold it within the `with` block. ClosedError if `stop` is
+        set before this thread gets the lock."""
         with stop.calling(self._wake_all), self._change:
             while self._taken and not stop:
                 self._change.wait()
@@ -126,10 +119,7 @@ class Participant:
 
     def leave(self, *_: object) -> None:
         """Say that this sample requests nothing more, because it is drawn or was given up.
-
-        May be called more than once, and as a callback of a task or future, whose argument it
-        ignores.
-        """
+        Idempotent; may be the callback of a task or future, whose argument it ignores."""
         self._leave(self)
 
 
@@ -172,13 +162,9 @@ class CombinedFetch(Generic[Request]):
 
         Args:
             source: compared by identity; requests to the same source are carried out together.
-            request: handed to `carry_out` in a list with the other requests.
-            stop: ends the waiting; all participants must pass the same token.
+            stop: ends the waiting with ClosedError; all participants must pass the same token.
             carry_out: carries out a list of requests. If it raises, every thread whose request was
                 in the list raises the same exception object.
-
-        Raises:
-            ClosedError: `stop` was set while the request waited.
         """
         waiter = _Waiter(source, request)
         with stop.calling(self._wake_all):
@@ -193,10 +179,8 @@ class CombinedFetch(Generic[Request]):
             del error  # its traceback refers to this frame, and so to the request
 
     def _wait(self, waiter: _Waiter[Request], stop: StopToken) -> list[_Waiter[Request]]:
-        """Wait, then return the waiters whose requests this thread must carry out.
-
-        The list is empty if another thread carried out the request of `waiter`.
-        """
+        """Wait, then return the waiters whose requests this thread must carry out: none if another
+        thread carried out the request of `waiter`."""
         with self._change:
             self._waiting.append(waiter)
             self._change.notify_all()

@@ -83,11 +83,7 @@ class WindowGraph(Topology):
 
     @classmethod
     def make(cls, context: TopologyContext) -> WindowGraph:
-        """See `Topology.make`; refuses, because it takes a partitioned store to make one.
-
-        Raises:
-            ConfigError: always.
-        """
+        """See `Topology.make`; refuses, because it takes a partitioned store to make one."""
         raise ConfigError(
             "the graph of a window is no topology to choose: use a strategy with windows, such as "
             "'hierbatching', and leave topology= out"
@@ -99,18 +95,8 @@ class WindowGraph(Topology):
         return self._csc
 
     def to_local(self, store_ids: Int64Array) -> Int64Array:
-        """The local id of each node.
-
-        Args:
-            store_ids: nodes of the window, int64 [n], duplicates allowed.
-
-        Returns:
-            int64 [n].
-
-        Raises:
-            ConfigError: a seed is no node.
-            StoreError: a node is not in the window.
-        """
+        """The local id of each node, int64 [n]; a node may occur several times. ConfigError if a
+        seed is no node, StoreError if a node is not in the window."""
         keys, bits = self._keys, self._local_bits
         valid = (store_ids >= 0) & (store_ids < self.store_nodes)
         if not valid.all():
@@ -134,11 +120,8 @@ class WindowGraph(Topology):
         return keys[place] & ((1 << bits) - 1) if len(keys) else np.empty(0, np.int64)
 
     def distinct_ids(self, numbers: Int64Array) -> Int64Array:
-        """The ids in the store of the window's nodes of some numbers, each node having one.
-
-        Args:
-            numbers: below `num_distinct`, int64 [n].
-        """
+        """The ids in the store of the window's nodes of some numbers below `num_distinct`, of which
+        each node has one."""
         before = self._empty - np.arange(len(self._empty))
         local = numbers + np.searchsorted(before, numbers, side="right")
         found: Int64Array = self.store_ids[local].astype(np.int64)
@@ -155,14 +138,7 @@ class WindowGraph(Topology):
 
 
 def check_size(nodes: int, store_nodes: int) -> None:
-    """Refuse a window of more nodes than local ids can number.
-
-    Args:
-        nodes: of the window.
-
-    Raises:
-        ConfigError: it has more.
-    """
+    """Refuse a window of more nodes than local ids can number."""
     if nodes >= 1 << 31 or nodes.bit_length() + store_nodes.bit_length() > _KEY_BITS:
         raise ConfigError(
             f"a window of {nodes:,} nodes of {store_nodes:,} is too large: lower megabatch= or "
@@ -181,14 +157,8 @@ def count_dtype(store_edges: int) -> type[np.uint32 | np.int64]:
 
 
 def window_bytes(nodes: int, kept_edges: int, store_rows: int, store_edges: int) -> int:
-    """Return `WindowGraph.nbytes` of a window.
-
-    Args:
-        nodes: of its partitions, and its static nodes.
-        kept_edges: edges between them.
-        store_rows: how many rows of x the partitioned store has.
-        store_edges: how many edges the store has.
-    """
+    """Return `WindowGraph.nbytes` of a window of so many nodes of partitions and static nodes, and
+    edges between them. `store_rows`: rows of x in the partitioned store."""
     ids, counts = np.dtype(id_dtype(store_rows)), np.dtype(count_dtype(store_edges))
     of_nodes = nodes * (2 * ids.itemsize + 8) + (nodes + 1) * counts.itemsize
     return of_nodes + kept_edges * (4 + counts.itemsize)

@@ -28,13 +28,6 @@ class InsideDraws(UniformDraws):
 
     What is drawn for a node depends on the key, its id in the store, and its in-edges within the
     window, not on local ids: two windows with the same nodes give the same sample.
-
-    Args:
-        num_neighbors, replace, empty, limits, sampling: see `UniformDraws`.
-        window_nodes: the most nodes of a window's graph; None: unknown.
-
-    Raises:
-        ConfigError: see `UniformDraws`.
     """
 
     def __init__(
@@ -46,14 +39,7 @@ class InsideDraws(UniformDraws):
         self._window_nodes = window_nodes
 
     def window(self, topologies: Sequence[Topology]) -> WindowGraph:
-        """The graph of a batch's window.
-
-        Args:
-            topologies: what `Sampler.sample` gets.
-
-        Raises:
-            ConfigError: it is another graph.
-        """
+        """The graph of a batch's window, of what `Sampler.sample` gets."""
         (graph,) = topologies
         if not isinstance(graph, WindowGraph):
             raise ConfigError(
@@ -64,16 +50,7 @@ class InsideDraws(UniformDraws):
         return graph
 
     def sample_window(self, seeds: Int64Array, key: int, graph: WindowGraph) -> Sample:
-        """Sample around nodes of a window.
-
-        Args:
-            seeds: ids in the store, int64 [n], duplicates allowed.
-            key: see `Sampler.sample`.
-
-        Raises:
-            StoreError: a seed is not in the window.
-            StoreError, BatchTooLarge, ClosedError, MemoryError: see `UniformDraws.sample_nodes`.
-        """
+        """Sample around nodes of a window, by their ids in the store; see `sample_nodes`."""
         drawn = self.sample_nodes(graph.to_local(seeds), key, graph)
         return Sample(
             self._picked(graph.store_ids, drawn.node, np.int64), drawn.row, drawn.colptr,
@@ -85,7 +62,6 @@ class InsideDraws(UniformDraws):
     def _picked(
         self, numbers: npt.NDArray[Any], places: npt.NDArray[Any], dtype: type[Any]
     ) -> npt.NDArray[Any]:
-        """numbers[places], as `dtype`."""
         out = self._empty(len(places), dtype)
         out[:] = numbers[places]
         return out

@@ -24,11 +24,7 @@ class Inside(InsideDraws):
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:
-        """See `Sampler.make`.
-
-        Raises:
-            ConfigError: more than plain sampling is asked for, without windows.
-        """
+        """See `Sampler.make`."""
         if context.subgraphs is not None:
             if context.window_nodes is None:
                 raise ConfigError(
@@ -43,10 +39,5 @@ class Inside(InsideDraws):
         )  # fmt: skip
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
-        """See `Sampler.sample`; `topologies` holds the graph of the batch's window.
-
-        Raises:
-            ConfigError: it is not the graph of a window.
-            StoreError: a seed is not in the window.
-        """
+        """See `Sampler.sample`; `topologies` holds the graph of the batch's window."""
         return self.sample_window(seeds.node, key, self.window(topologies))

@@ -20,12 +20,7 @@ from gnndrive.store.packed.recording import Recording
 
 
 class Recorded(Sampler):
-    """Reads recorded batches; several threads may call it at once.
-
-    Args:
-        recording: the pack.
-        empty: allocates the arrays of samples.
-    """
+    """Reads the recorded batches of a pack."""
 
     name = "recorded"
     shares_numbers = True  # if the pack's batches do, which strategies/diskgnn.py sees to
@@ -35,11 +30,7 @@ class Recorded(Sampler):
 
     @classmethod
     def make(cls, context: SamplerContext) -> Recorded:
-        """See `Sampler.make`.
-
-        Raises:
-            ConfigError: the context has no recording.
-        """
+        """See `Sampler.make`."""
         if context.recording is None:
             raise ConfigError(
                 "the recorded sampler replays a pack: pack the store first (gnndrive pack)"
@@ -47,13 +38,7 @@ class Recorded(Sampler):
         return cls(context.recording, context.empty)
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
-        """See `Sampler.sample`; reads the batch that `seeds.given` names.
-
-        Raises:
-            ConfigError: the seeds are not those of the recorded schedule.
-            StoreError: the pack is damaged.
-            ClosedError: `stop` was called.
-        """
+        """See `Sampler.sample`; reads the batch that `seeds.given` names."""
         number = None if seeds.given is None else seeds.given()
         if not isinstance(number, int):
             raise ConfigError(

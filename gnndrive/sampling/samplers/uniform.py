@@ -15,11 +15,7 @@ from gnndrive.sampling.topologies.base import Topology
 
 
 class Uniform(UniformDraws):
-    """Draws `num_neighbors[h]` in-neighbours, all equally likely, of each node of hop h: each node
-    for itself, or with shared numbers (LABOR-0).
-
-    See `UniformDraws` for arguments and errors.
-    """
+    """Draws from the whole graph; see `UniformDraws`."""
 
     name = "uniform"
 

@@ -17,14 +17,8 @@ __all__ = ["choose"]
 
 
 def choose(schedule: Any, context: ScheduleContext) -> Schedule:
-    """Make a loader's schedule: from the user's batch sampler if there is one, else the strategy's.
-
-    Args:
-        schedule: the strategy's schedule: its name, or the class itself.
-
-    Raises:
-        ConfigError: there is no schedule of that name.
-    """
+    """Make a loader's schedule: from the user's batch sampler if there is one, else the strategy's,
+    which is given by its name or as its class."""
     kind: type[Schedule] = (
         Given if context.batch_sampler is not None else find("schedules", schedule)
     )

@@ -20,13 +20,6 @@ class Order:
 
     The order is made as it is requested, so that the first batch of a loader of 10⁹ nodes does not
     wait for the whole order.
-
-    Args:
-        count: how many numbers.
-        seed, epoch: determine the order.
-
-    Raises:
-        ConfigError: there is not enough memory for `count` numbers.
     """
 
     def __init__(self, count: int, seed: int, epoch: int) -> None:

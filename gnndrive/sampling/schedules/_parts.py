@@ -28,11 +28,7 @@ class Partitions(Protocol):
         """The number of partitions."""
 
     def part_of(self, nodes: Int64Array) -> Int32Array:
-        """Return the partition of each node, int32 [n]; reads a mapped file.
-
-        Args:
-            nodes: ids in the store, int64 [n].
-        """
+        """Return the partition of each node, int32 [n]; reads a mapped file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +55,7 @@ class KeptParts:
         self._found: tuple[Partitions, InputParts] | None = None
 
     def get(self, partitioned: Partitions, find: Callable[[], InputParts]) -> InputParts:
-        """Return what `find` returns, called once for a partitioned store. Several threads may call
-        this at once."""
+        """Return what `find` returns, which is called once for each partitioned store."""
         with self._lock:
             if self._found is None or self._found[0] is not partitioned:
                 self._found = partitioned, find()
@@ -84,12 +79,8 @@ def finding_bytes(count: int, keys_end: int) -> int:
 def find_parts(
     count: int, keys_end: int, keys_of: Callable[[Int64Array], Int64Array]
 ) -> InputParts:
-    """Sort inputs by their keys, with no more memory than `finding_bytes` beside the result.
-
-    Args:
-        keys_end: all keys are below it.
-        keys_of: takes positions, int64 [n], and returns the key of each, int64 [n].
-    """
+    """Sort inputs by their keys, which `keys_of` returns for positions, and which are all below
+    `keys_end`. Takes no more memory than `finding_bytes` beside the result."""
     key, has = np.empty(count, f"i{order_width(keys_end)}"), np.zeros(keys_end, bool)
     chunks = [slice(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK)]
     for chunk in chunks:

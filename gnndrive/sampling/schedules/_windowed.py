@@ -90,10 +90,8 @@ def cut(seeds: Int64Array, batch_size: int, total: int, drop_last: bool) -> list
 
     Args:
         seeds: the number of seeds of each window, at least 1; int64 [windows].
-        batch_size: the most seeds in a batch.
-        total: how many batches; with `drop_last` at most, otherwise at least those that the windows
-            need. If it is more than there are seeds, windows get more batches than seeds.
-        drop_last: whether each batch has `batch_size` seeds.
+        total: with `drop_last` at most, otherwise at least the batches that the windows need. If it
+            is more than there are seeds, windows get more batches than seeds.
     """
     counts: list[int] = least(seeds, batch_size, drop_last).tolist()
     sizes = seeds.tolist()
@@ -119,14 +117,8 @@ def least(seeds: Int64Array, batch_size: int, drop_last: bool) -> Int64Array:
 def checked_context(
     context: ScheduleContext, name: str, fewest: Callable[[Partitions], int] = lambda store: 1
 ) -> tuple[Partitions, int]:
-    """Return the partitioned store and the most partitions in a window.
-
-    Args:
-        fewest: returns how few partitions in a window a schedule can work with; may block.
-
-    Raises:
-        ConfigError: the context lacks something, or a number cannot work.
-    """
+    """Return the partitioned store and the most partitions in a window. `fewest` returns how few a
+    schedule can work with; it may block."""
     partitioned, most = context.partitioned, context.megabatch
     if partitioned is None:
         raise ConfigError(
@@ -155,9 +147,6 @@ class Windowed(Schedule):
         context: what `make` got, checked by `checked_context`.
         windows_max: the most windows that an epoch can have.
         keys_end: see `find_parts`.
-
-    Raises:
-        ConfigError: there are more ranks than windows.
     """
 
     deals = True
@@ -210,11 +199,8 @@ class Windowed(Schedule):
         return self._context.passes * sum(count for _, count in shares)
 
     def windows(self, epoch: int) -> Iterator[Window]:
-        """Yield this rank's windows with seeds.
-
-        This call blocks the first time, because it finds the partitions of the inputs. What it
-        returns never blocks.
-        """
+        """Yield this rank's windows with seeds. The first call blocks, because it finds the
+        partitions of the inputs; what it returns never blocks."""
         groups = self._groups(epoch)
         return self._cut(groups, self._shares(groups.seeds), self._key(epoch, 1))
 

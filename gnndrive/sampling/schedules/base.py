@@ -41,11 +41,7 @@ def digest(*tensors: torch.Tensor | None) -> str:
 
 
 def _checked_positions(position: Positions, count: int, what: str) -> Int64Array:
-    """Return a copy of `position`, checked against `count` inputs; −1 is the last input.
-
-    Raises:
-        IndexError: a position is out of range.
-    """
+    """Return a copy of `position`, checked against `count` inputs; −1 is the last input."""
     at = np.array(position, np.int64)
     if len(at) and not -count <= at.min() <= at.max() < count:
         raise IndexError(
@@ -179,15 +175,7 @@ class InputEdges:
         return f"{self._count} edges{of_type} {self._ends_identity} {labels}{ids}"
 
     def seeds(self, index: int, position: Positions) -> Seeds:
-        """Return the seeds of a batch.
-
-        Args:
-            index: the batch's number in its epoch.
-            position: positions among the input edges, integers [n]; −1 is the last.
-
-        Raises:
-            IndexError: a position is out of range.
-        """
+        """See `InputNodes.seeds`; `position` holds positions among the input edges."""
         at = _checked_positions(position, self._count, "edges") % max(self._count, 1)
         return Seeds(index, at, at, partial(self._input, at), True, self.type)
 

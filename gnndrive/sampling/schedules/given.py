@@ -19,12 +19,10 @@ from gnndrive.sampling.schedules.base import (
 
 
 class Given(Schedule):
-    """Turns a batch sampler's positions into seeds.
+    """Turns a batch sampler's positions into seeds; iterates over it once for each epoch.
 
-    Args:
-        batches: yields lists of positions in `inputs`; iterated once for each epoch. The user's
-            thread draws the first batch and all that a resumed epoch skips; the loop thread draws
-            the others.
+    The user's thread draws the first batch and all that a resumed epoch skips; the loop thread
+    draws the others.
     """
 
     name = "given"
@@ -40,11 +38,7 @@ class Given(Schedule):
         return cls(context.inputs, context.batch_sampler)
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch.
-
-        Raises:
-            TypeError: the batch sampler has no length.
-        """
+        """Return the number of batches in an epoch, if the batch sampler has a length."""
         if not isinstance(self._batches, Sized):
             raise TypeError(f"{type(self._batches).__name__} has no len()")
         return len(self._batches)

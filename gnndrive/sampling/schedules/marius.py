@@ -131,11 +131,8 @@ class _Pieces:
 
 
 class Marius(Windowed):
-    """Makes a window of each state. Without `shuffle`, every epoch has the states of the first.
-
-    Args:
-        context: what `make` got; at most `megabatch` partitions are in memory.
-    """
+    """Makes a window of each state, of at most `megabatch` partitions. Without `shuffle`, every
+    epoch has the states of the first."""
 
     name = "marius"
 
@@ -167,12 +164,7 @@ class Marius(Windowed):
 
     @classmethod
     def make(cls, context: ScheduleContext) -> Self:
-        """See `Schedule.make`.
-
-        Raises:
-            ConfigError: there is no partitioned store, the order is not one for these inputs, or a
-                number cannot work.
-        """
+        """See `Schedule.make`."""
         return cls(context)
 
     @property
@@ -318,14 +310,8 @@ class Marius(Windowed):
 def _grouped(
     pieces: _Pieces, count: int, joined: Int64Array, sizes: Int64Array, states: Int64Array
 ) -> Groups:
-    """The states that have seeds.
-
-    Args:
-        pieces: which inputs are in which state.
-        joined: the store's partitions, those of each logical partition in a row.
-        sizes: how many of them each logical partition has.
-        states: the logical partitions of each state.
-    """
+    """The states that have seeds. `joined` holds the store's partitions, those of each logical
+    partition in a row, as many as `sizes` says; `states` the logical partitions of each state."""
     order = np.argsort(pieces.state, kind="stable")
     start, length = pieces.start[order], pieces.length[order]
     bounds = np.searchsorted(pieces.state[order], np.arange(count + 1))
@@ -351,11 +337,7 @@ def _fewest(context: ScheduleContext, order: str, partitioned: Partitions) -> in
 
 
 def _checked_order(order: str | None, of_edges: bool) -> str:
-    """The order; by default the first one for such inputs.
-
-    Raises:
-        ConfigError: it is not one for such inputs.
-    """
+    """The order; by default the first one for such inputs."""
     own = _OF_EDGES if of_edges else _OF_NODES
     if order is None or order in own:
         return order or own[0]

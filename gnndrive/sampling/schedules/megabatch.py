@@ -32,12 +32,7 @@ class Megabatch(Windowed):
 
     @classmethod
     def make(cls, context: ScheduleContext) -> Self:
-        """See `Schedule.make`.
-
-        Raises:
-            ConfigError: the inputs are edges, there is no partitioned store, an order is named, or
-                a number cannot work.
-        """
+        """See `Schedule.make`."""
         if isinstance(context.inputs, InputEdges):
             raise ConfigError(
                 "mega-batches of random groups are for seed nodes, because most edges have their "

@@ -26,13 +26,7 @@ _NOT_READ: Int64Array = np.empty(0, np.int64)
 
 
 class Recorded(Schedule):
-    """Replays the batches of a pack, one window for each.
-
-    Args:
-        recording: the pack.
-        shuffle: whether each epoch has its own order.
-        seed: determines each order, together with the epoch's number.
-    """
+    """Replays the batches of a pack, one window for each."""
 
     name = "recorded"
 
@@ -41,11 +35,7 @@ class Recorded(Schedule):
 
     @classmethod
     def make(cls, context: ScheduleContext) -> Recorded:
-        """See `Schedule.make`.
-
-        Raises:
-            ConfigError: the context has no recording.
-        """
+        """See `Schedule.make`."""
         if context.recording is None:
             raise ConfigError(
                 "the recorded schedule replays a pack: pack the store first (gnndrive pack)"

@@ -21,13 +21,7 @@ from gnndrive.sampling.schedules.base import (
 
 
 class Shuffled(Schedule):
-    """Cuts the input nodes into batches.
-
-    Args:
-        shuffle: whether each epoch has its own order.
-        drop_last: whether to leave out a last, smaller batch.
-        seed: determines each order, together with the epoch's number.
-    """
+    """Cuts the input nodes or edges into batches; see `ScheduleContext` for arguments."""
 
     name = "shuffled"
 
@@ -47,11 +41,7 @@ class Shuffled(Schedule):
 
     @classmethod
     def make(cls, context: ScheduleContext) -> Shuffled:
-        """See `Schedule.make`.
-
-        Raises:
-            ConfigError: the context has no batch size.
-        """
+        """See `Schedule.make`."""
         if context.batch_size is None:
             raise ConfigError("the shuffled schedule needs batch_size=: give a number of seeds")
         return cls(

@@ -22,8 +22,5 @@ __all__ = ["over_arrays"]
 def over_arrays(
     indptr: IndexPointers, indices: npt.NDArray[Any], path: str = "<memory>"
 ) -> Topology:
-    """Return a topology over two arrays, in memory or memory-mapped; reads nothing.
-
-    PyG's interfaces use it for graphs in memory. See `Mmap` for arguments and errors.
-    """
+    """Return a topology over two arrays, in memory or memory-mapped; reads nothing. See `Mmap`."""
     return Mmap(indptr, indices, path)

@@ -13,13 +13,8 @@ from gnndrive.common.records import IndexPointers
 
 
 def check_indptr(indptr: IndexPointers, edges: int, path: str) -> None:
-    """Refuse index pointers of a wrong dtype or form, or that do not run from 0 to `edges`.
-
-    The C samplers check the index pointers between the two ends when they read them.
-
-    Raises:
-        StoreError: a check failed.
-    """
+    """Refuse index pointers of a wrong dtype or form, or that do not run from 0 to `edges`. The C
+    samplers check the index pointers between the two ends when they read them."""
     check_form(indptr, (np.int64, np.uint32), f"{path}: indptr")
     if indptr.size == 0 or indptr[0] != 0 or indptr[-1] != edges:
         ends = "is empty" if indptr.size == 0 else f"runs from {indptr[0]} to {indptr[-1]}"
@@ -30,11 +25,7 @@ def check_indptr(indptr: IndexPointers, edges: int, path: str) -> None:
 
 
 def check_form(array: npt.NDArray[Any], dtypes: tuple[type, ...], what: str) -> None:
-    """Refuse an array that C cannot read because of its dtype, byte order, rank or strides.
-
-    Raises:
-        StoreError: C cannot read it.
-    """
+    """Refuse an array that C cannot read because of its dtype, byte order, rank or strides."""
     if array.ndim != 1 or array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
         raise StoreError(
             f"{what} is {array.dtype} {list(array.shape)}, not one-dimensional "
@@ -56,7 +47,6 @@ def make_csc(
     """Return a `gd_csc *`; the caller keeps the arrays alive as long as it is used.
 
     Args:
-        indptr: int64 or uint32 [nodes + 1].
         indices: int32 or int64 [edges], or packed bytes; None: the indices are not in memory.
         width: bytes of one index in the file, 4 or 8.
         packed_bits: bits of one index in `indices`; 0: the indices are not packed.

@@ -38,12 +38,6 @@ class NeighbourCache:
         nbytes: the most memory that lists and their addresses may take.
         bipartite: whether edges come from nodes of another type than they go to. Then the indices
             hold no out-degrees of the nodes with lists, and the shortest lists are kept.
-
-    Raises:
-        ReadError: the disk failed.
-        StoreError: the file is too short.
-        MemoryError: there is not enough memory.
-        OSError: `nbytes` is less than the address table takes (ENOSPC).
     """
 
     def __init__(
@@ -106,23 +100,14 @@ def most_bytes(size: GraphSize) -> int:
 
 
 def build_bytes(size: GraphSize) -> int:
-    """Return the bytes that making a cache takes besides the cache itself.
-
-    These are the out-degrees, one stretch of indices and a histogram.
-    """
+    """Return the bytes that making a cache takes besides the cache itself: the out-degrees, one
+    stretch of indices and a histogram."""
     return _COUNT_BYTES * size.nodes + STRETCH_BYTES + (1 << 18)
 
 
 def cache_bytes(question: TopologyQuestion, room: int) -> int:
-    """Return the bytes of the neighbour caches of all edge types together.
-
-    Args:
-        question: holds the size that the user asked for, if any.
-        room: the most bytes to use if the user did not ask for a size.
-
-    Raises:
-        ConfigError: a cache of the size asked for could not hold a list.
-    """
+    """Return the bytes of the neighbour caches of all edge types together: at most `room`, unless
+    the user asked for a size."""
     least, most = sum(map(least_bytes, question.sizes)), sum(map(most_bytes, question.sizes))
     asked = question.cache
     if asked is None:

@@ -31,13 +31,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.memory import format_size
-from gnndrive.common.records import (
-    IndexPointers,
-    Int64Array,
-    Landing,
-    TableFile,
-    TopologyChoice,
-)
+from gnndrive.common.records import IndexPointers, Int64Array, Landing, TableFile, TopologyChoice
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.disk.sequential_reader import SequentialReader
@@ -69,7 +63,6 @@ class _HopRequest:
         count: the number of these edges that this fetch serves.
         neighbours: the neighbours of all requests that are fetched together, int32 or int64.
         first: where this request's neighbours start in `neighbours`.
-        error: why this request failed, or None.
     """
 
     wanted: Any
@@ -82,22 +75,12 @@ class _HopRequest:
 class Direct(Topology):
     """A CSC graph whose indices are read from disk when a sampler needs them.
 
-    Args:
-        indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
-            two ends are checked here; the C samplers check the rest when they read it).
-        layout: plans reads of that file; the caller closes it.
-        read: carries out a read job and returns its failures, `FAILURE` [n]; blocks.
-        cache_bytes: bytes of the neighbour cache; 0: no cache. Making one reads the file.
-        bipartite: whether edges come from nodes of another type than they go to.
-        lock: held during a fetch and shared with other topologies; None: a lock of its own.
+    For arguments see `TopologyContext`; `bipartite`: edges come from nodes of another type than
+    they go to. Making a neighbour cache reads the file.
 
     Attributes:
         missing_max: the most indices in one plan.
         wanted_max: the most edges of one sampler that one fetch serves, from the cache or disk.
-
-    Raises:
-        StoreError: the arrays cannot be a CSC graph, or the file cannot be opened.
-        ReadError: the disk failed.
     """
 
     name = "direct"
@@ -183,10 +166,8 @@ class Direct(Topology):
         return self._csc
 
     def in_group(self, group: CombinedFetch[_HopRequest]) -> Direct:
-        """See `Topology.in_group`; the copy shares everything but the group.
-
-        Returns this object if the cache holds all indices.
-        """
+        """See `Topology.in_group`; the copy shares everything but the group. Returns this object if
+        the cache holds all indices."""
         if not self.fetches:
             return self
         other = copy.copy(self)
@@ -194,10 +175,8 @@ class Direct(Topology):
         return other
 
     def serve(self, sampler: Any, stop: StopToken) -> int:
-        """See `Topology.serve`.
-
-        Waits for the other samples of the group, then for the lock, then for the disk.
-        """
+        """See `Topology.serve`. Waits for the other samples of the group, then for the lock, then
+        for the disk."""
         wanted = ffi.new("gd_wanted *")
         lib.gd_sampler_wanted(sampler, wanted)
         request = _HopRequest(wanted, min(wanted.count, self.wanted_max))
@@ -235,7 +214,6 @@ class Direct(Topology):
                 del job  # before the next job is planned, because the memory is for one plan
 
     def _neighbours_of(self, request: _HopRequest) -> Any:
-        """Return the memory of one request's neighbours, as a C buffer."""
         assert request.neighbours is not None
         return ffi.from_buffer(request.neighbours[request.first : request.first + request.count])
 
@@ -246,14 +224,8 @@ class Direct(Topology):
         most: int,
         neighbours: npt.NDArray[Any],
     ) -> Iterator[ReadJob]:
-        """Plan the reads of missing indices, at most `most` indices in one job.
-
-        Args:
-            requests: the requests; those that failed are left out.
-            part: the range [first, last) of positions to plan.
-            most: the most indices in one job.
-            neighbours: where the indices land.
-        """
+        """Plan the reads of indices missing at the positions [first, last) of `part`, at most
+        `most` in one job; requests that failed are left out."""
         left = [request for request in requests if request.error is None]
         landing = Landing(neighbours.ctypes.data, neighbours.itemsize, False, neighbours)
         at = 0
@@ -293,15 +265,11 @@ class Direct(Topology):
 
 
 def _parts(counts: Int64Array, most: int) -> Iterator[tuple[int, int, int]]:
-    """Divide ranges of positions into parts that can be planned at once.
+    """Divide ranges of positions, with so many missing indices each, into parts that can be planned
+    at once.
 
-    Args:
-        counts: the number of missing indices in each range, int64 [ranges].
-        most: the most indices in one plan.
-
-    Yields:
-        The first range of a part, the range after its last, and how many indices to plan at once. A
-        part holds at most `most` missing indices, unless it is a single range.
+    Yields the first range of a part, the range after its last, and how many indices to plan at
+    once. A part holds at most `most` missing indices, unless it is a single range.
     """
     ends = np.cumsum(counts)
     first = before = 0

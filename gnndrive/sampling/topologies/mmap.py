@@ -30,9 +30,6 @@ class Mmap(Topology):
             memory if it is a numpy.memmap of a file.
         indices: int32 or int64 [edges], the in-neighbours of each node; an array or a memory map.
         path: the file that errors name.
-
-    Raises:
-        StoreError: the arrays cannot be a CSC graph.
     """
 
     name = "mmap"
@@ -75,8 +72,8 @@ class Mmap(Topology):
 
 
 def _is_memmap(array: Any) -> bool:
-    """Return whether a numpy.memmap of a file holds the array; memory that processes share does
-    not count."""
+    """Whether a numpy.memmap of a file holds the array; memory that processes share does not
+    count."""
     while isinstance(array, np.ndarray):
         if getattr(array, "_mmap", None) is not None:  # None: a copy of a memmap
             return True
@@ -85,7 +82,7 @@ def _is_memmap(array: Any) -> bool:
 
 
 def _memory_map(array: npt.NDArray[Any]) -> mmap.mmap | None:
-    """Return the memory map that holds the array, or None if it is in ordinary memory."""
+    """The memory map that holds the array; None: it is in ordinary memory."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

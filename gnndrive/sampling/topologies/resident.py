@@ -39,19 +39,8 @@ _Allocate: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]
 
 
 class Resident(Topology):
-    """A CSC graph whose indices are read into memory when it is made.
-
-    Args:
-        indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
-            two ends are checked here; the C samplers check the rest when they read it).
-        sources: the number of nodes that edges come from, if they are of another type; else None.
-        allocate, in_memory: see `TopologyContext`.
-
-    Raises:
-        StoreError: the arrays cannot be a CSC graph, or the file cannot be opened.
-        ReadError: the disk failed.
-        ConfigError: there is not enough memory for the indices.
-    """
+    """A CSC graph whose indices are read into memory when it is made; for arguments see
+    `TopologyContext`."""
 
     name = "resident"
     shares_indices = True
@@ -78,11 +67,8 @@ class Resident(Topology):
 
     @classmethod
     def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
-        """See `Topology.plan`; suits a graph whose packed indices fit beside the feature buffer.
-
-        The buffer must keep room for one and a half of the largest batches, or have the size that
-        the user asked for.
-        """
+        """See `Topology.plan`; suits a graph whose packed indices fit beside a feature buffer with
+        room for one and a half of the largest batches, or of the size that the user asked for."""
         packed, why = question.packed_bytes, "as asked for"
         if not question.asked:
             if packed > question.room(BUFFER_BATCHES):
@@ -103,11 +89,7 @@ class Resident(Topology):
 
 
 def _read(file: TableFile, size: GraphSize, allocate: _Allocate) -> IndicesInMemory:
-    """Read all indices into memory, packed if all of them are nodes.
-
-    Raises:
-        ConfigError: there is not enough memory.
-    """
+    """Read all indices into memory, packed if all of them are nodes."""
     try:
         packed = _read_packed(file, size, allocate)
         if packed is not None:
@@ -156,7 +138,6 @@ def _pack(
 
 
 def _read_unpacked(file: TableFile, size: GraphSize, allocate: _Allocate) -> npt.NDArray[Any]:
-    """Read all indices in the width that they have in the file."""
     with SequentialReader(file) as reader:
         whole = allocate(size.indices_bytes).view(reader.dtype)
         for first, indices in reader.stretches():
