@@ -35,7 +35,6 @@ class Attributes:
     """Rows of a store's arrays, for one loader.
 
     Args:
-        store: the store.
         layouts: layouts of the arrays that are not mapped, by name; the caller closes them.
         read: carries out reads and returns the failures; it blocks, and is called in a worker
             thread. None: there are no layouts.
@@ -51,11 +50,8 @@ class Attributes:
         self._maps: dict[str, torch.Tensor] = {}
 
     def pick(self, name: str, rows: Int64Array, empty: Allocate = np.empty) -> torch.Tensor:
-        """Read rows of an array, by its full name, such as "nodes/year"; blocks.
-
-        Args:
-            rows: row numbers, int64 [n], in any order, duplicates allowed.
-            empty: allocates the result, [n, *row], in the array's dtype.
+        """Read rows of an array, by its full name, such as "nodes/year": [n, *row], in the array's
+        dtype; blocks. `rows` come in any order, and may come several times.
 
         Raises:
             ReadError: the disk failed.
@@ -82,7 +78,6 @@ class Attributes:
             raise ReadError(file.path, int(first["offset"]), int(first["error"]))
 
     def _map(self, name: str) -> torch.Tensor:
-        """The array as a memory-mapped tensor; mapped at the first call."""
         if name not in self._maps:
             self._maps[name] = self._store.tensor(name)
         return self._maps[name]

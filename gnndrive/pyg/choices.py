@@ -20,10 +20,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 def checked_choice(kind: type[Choice], name: str, value: Any) -> Choice:
     """The member of an enumeration that the argument `name` names: a member, or the value of one.
-
-    Raises:
-        ConfigError: there is no such member; the message lists all.
-    """
+    The message of a ConfigError lists all."""
     try:
         return kind(value)
     except ValueError:
@@ -47,11 +44,7 @@ def checked_temporal_strategy(value: Any) -> str:
 
 def check_sampling(arguments: Mapping[str, Any]) -> None:
     """Check those of a loader's arguments, by name, that are one of a few values, functions, or a
-    sampler; others are ignored.
-
-    Raises:
-        ConfigError: one of them is something else.
-    """
+    sampler; others are ignored."""
     checked_subgraph_type(arguments["subgraph_type"])
     checked_temporal_strategy(arguments["temporal_strategy"])
     for name in ("transform", "transform_sampler_output"):

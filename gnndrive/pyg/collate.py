@@ -47,8 +47,7 @@ class Collate:
     """Makes the batches of one loader.
 
     Args:
-        store: the store that holds all other attributes.
-        transform: the user's transform, applied last.
+        transform: the user's, applied last.
         pin_memory: whether batches are pinned, if there is a CUDA device.
         feature_dtype: dtype of x in a batch; None: as it is stored. Stored integers are multiplied
             by the node attribute `x_scale` (a number or a row for each node), if the store has it.
@@ -92,11 +91,8 @@ class Collate:
 
     def current(self, started: bool) -> Collate:
         """This object, or another if attributes of the store were set or deleted since it was made.
-        `started`: whether the feature buffer is made for this object's tables.
-
-        Raises:
-            ConfigError: the tables changed, and the feature buffer is made.
-        """
+        `started`: whether the feature buffer is made for this object's tables; then they must not
+        have changed."""
         if self.version == self._whole.overlay.version:
             return self
         other = self._again(self._buffered)
@@ -125,10 +121,8 @@ class Collate:
             self._labels[name].use(given)
 
     def prepare(self) -> None:
-        """Read the labels, so that the first batch need not wait for them; blocks.
-
-        Errors are not raised here, but by the batch that uses the labels.
-        """
+        """Read the labels, so that the first batch need not wait for them; blocks. The batch that
+        uses the labels raises errors, not this."""
         for each in self._labels.values():
             with suppress(GNNDriveError, MemoryError, OSError):
                 each.read()
@@ -148,11 +142,7 @@ class Collate:
 
     def numbered(self, sample: Sample | Subgraph, attributes: Attributes) -> Sample | Subgraph:
         """The same sample with the original numbers of its edges instead of their CSC positions;
-        blocks to read them.
-
-        Raises:
-            ConfigError, StoreError, ReadError: see `__call__`.
-        """
+        blocks to read them. For errors see `__call__`."""
         if isinstance(sample, Subgraph):
             edge = {type: self._edge_numbers(sample, type, attributes, np.empty)
                     for type in sample.edge}  # fmt: skip
@@ -175,8 +165,6 @@ class Collate:
         """Make the batch.
 
         Args:
-            seeds: the batch's seeds.
-            sample: the sample around the seeds.
             numbers: the result of `rows_of` for the sample; empty: edge numbers are looked up.
             rows: rows of the tables, [n, *row], on the device.
             attributes: reads all other attributes.
@@ -241,7 +229,6 @@ class Collate:
         return self._converted(batch if where is None else batch.to(where))
 
     def _converted(self, batch: Any) -> Any:
-        """The batch with x in the element type asked for, transformed."""
         for storage in [batch] if isinstance(batch, Data) else batch.node_stores:
             self._convert(storage)
         return batch if self._transform is None else self._transform(batch)
@@ -291,7 +278,6 @@ class Collate:
         return dtype.itemsize * prod(table.file.row_shape)
 
     def _convert(self, storage: Any) -> None:
-        """Convert x to the dtype that it has in a batch."""
         name, dtype = NODE_FEATURES, self._feature_dtype
         if dtype is None or name not in storage or storage[name].dtype == dtype:
             return
@@ -323,7 +309,6 @@ def _buffered_tables(store: Store, names: Container[str] | None) -> tuple[Featur
 
 
 def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:
-    """A sample's nodes of a type, int64 [nodes]."""
     return sample.node if isinstance(sample, Sample) else sample.node.get(type, _NONE)
 
 
@@ -412,8 +397,8 @@ def _of_seeds(seeds: Seeds, metadata: Any) -> dict[str, Any]:
 
 
 def _set_or_delete(storage: Data | Any, values: dict[str, Any]) -> None:
-    """Set attributes; if a value is None, delete the store's attribute of that name, because its
-    meaning is another one."""
+    """Set attributes; for None, delete the store's attribute of that name, because its meaning is
+    another one."""
     for name, value in values.items():
         if value is not None:
             storage[name] = value
@@ -441,8 +426,7 @@ class _SetHere:
                 setattr(storage, name, value)
 
     def join(self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array) -> None:
-        """Add to `storage` the rows of a batch's nodes or edges of a type; for `number` see
-        `Collate._join`."""
+        """Add the rows of a batch's nodes or edges of a type; see `Collate._join`."""
         for name, (value, dim) in self._rows[view.name_of("")].items():
             at = torch.from_numpy(number).to(value.device)
             storage[name] = select(value, dim, at)

@@ -18,11 +18,7 @@ from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
 
 # torch holds these dtypes and has no `index_select` for them; a row's bytes are the same as signed.
-_SIGNED = {
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-}
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 def select(value: Tensor, dim: int, at: Tensor) -> Tensor:
@@ -77,11 +73,7 @@ def as_int64(value: Tensor) -> Int64Array:
 
 
 def as_times(value: Tensor) -> Int64Array:
-    """Times as a flat int64 array.
-
-    Raises:
-        ConfigError: the dtype is not an integer type.
-    """
+    """Times, which must be integers, as a flat int64 array."""
     if value.is_floating_point() or value.is_complex():
         raise ConfigError(
             f"times are {value.dtype}: give whole numbers, such as seconds, as torch.int64"

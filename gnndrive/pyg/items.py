@@ -15,22 +15,14 @@ LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the 
 
 
 def batch_bytes(nodes: int, edges: int, attribute_bytes: int = 0) -> int:
-    """Bytes of a batch, beside the rows of the feature buffer's tables.
-
-    Args:
-        nodes, edges: its nodes and edges; a node counts once in each disjoint tree.
-        attribute_bytes: bytes of its other attributes.
-    """
+    """Bytes of a batch, beside the rows of the feature buffer's tables; a node counts once in each
+    disjoint tree."""
     return attribute_bytes + NODE_ID_BYTES * nodes + BATCH_EDGE_BYTES * edges
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The labels of all nodes.
-
-    Attributes:
-        nbytes: bytes of those that are kept in memory.
-    """
+    """The labels of all nodes that are kept in memory."""
 
     nbytes: int
 

@@ -52,11 +52,7 @@ class Labels:
 
     def read(self) -> torch.Tensor | None:
         """Read all labels, unless they were read before: [nodes], in the dtype of `kept_dtype`;
-        None: they are not kept in memory.
-
-        Raises:
-            StoreError, ReadError: the labels cannot be read.
-        """
+        None: they are not kept in memory."""
         with self._reading:
             if not self._looked:
                 self._keep(read_labels(self._nodes))
@@ -74,11 +70,7 @@ class Labels:
         self._looked = True
 
     def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
-        """The labels of nodes, [n], in the store's dtype; None: they are not kept in memory.
-
-        Raises:
-            StoreError, ReadError: the labels cannot be read.
-        """
+        """The labels of nodes, [n], in the store's dtype; None: they are not kept in memory."""
         kept = self.read()
         if kept is None:
             return None
@@ -117,11 +109,7 @@ def kept_bytes(nodes: StoredNodes) -> int:
 
 def read_labels(nodes: StoredNodes, empty: Allocate = np.empty) -> npt.NDArray[Any] | None:
     """Read the labels of a store's nodes of a type in `kept_dtype`, [nodes]; None: they are not
-    kept, or a label that is no class does not fit into that dtype.
-
-    Raises:
-        StoreError, ReadError: the labels cannot be read.
-    """
+    kept, or a label that is no class does not fit into that dtype."""
     dtype = kept_dtype(nodes)
     if dtype is None:
         return None

@@ -32,12 +32,7 @@ from gnndrive.sampling.window_graph import WindowGraph
 
 
 class LinksInside(InsideDraws):
-    """Samples around seed edges, in the graph of their window; see `InsideDraws`.
-
-    Raises:
-        ConfigError: seeds are nodes, or the loader's arguments ask for more than the neighbours of
-            edges, drawn with one probability.
-    """
+    """Samples around seed edges, in the graph of their window; see `InsideDraws`."""
 
     name = "links inside"
 
@@ -63,11 +58,7 @@ class LinksInside(InsideDraws):
         return context.subgraphs()
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
-        """See `Sampler.sample`; `topologies` holds the graph of the batch's window.
-
-        Raises:
-            ConfigError: it is not the graph of a window, or an end of a seed is not in the window.
-        """
+        """See `Sampler.sample`; `topologies` holds the graph of the batch's window."""
         assert seeds.given is not None, "the loader's InputEdges set it"
         graph, drawn = self.window(topologies), list[Sample]()
 

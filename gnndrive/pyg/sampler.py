@@ -66,9 +66,6 @@ class StoredGraph:
 
     Attributes:
         of_nodes: whether the times are an attribute of nodes; else of edges.
-
-    Raises:
-        ConfigError: the store has no such attribute.
     """
 
     def __init__(self, store: Store, time_attr: str | None, weight_attr: str | None) -> None:
@@ -109,13 +106,11 @@ class StoredGraph:
 
     @property
     def _timed(self) -> Sequence[StoredNodes | StoredEdges]:
-        """The types of nodes or edges that have times."""
         timed: Sequence[StoredNodes | StoredEdges] = self._nodes if self.of_nodes else self._edges
         return [each for each in timed if self._time in each.row_names]
 
     @property
     def _weighted(self) -> list[StoredEdges]:
-        """The types of edges that have weights."""
         return [edges for edges in self._edges if self._weight in edges.row_names]
 
     @property
@@ -126,11 +121,7 @@ class StoredGraph:
         )
 
     def for_an_epoch(self) -> StoredGraph:
-        """A graph with the times and weights of this moment, whatever is set on the store later.
-
-        Raises:
-            ConfigError: they were deleted.
-        """
+        """A graph with the times and weights of this moment, whatever is set on the store later."""
         other = StoredGraph(copy.copy(self.store), self._time, self._weight)
         other._loaded, other._own, other._lock = self._loaded, {}, self._lock
         return other
@@ -151,21 +142,11 @@ class StoredGraph:
     def times(self) -> Any:
         """Times of nodes, int64 [nodes], or of edges at CSC positions, int64 [edges]: a tensor; of
         a heterogeneous store a dict by node type, or by the name of the edge type's folder, of the
-        types that have times; None without times.
-
-        Raises:
-            ConfigError: they are not one whole number for each node or edge.
-        """
+        types that have times; None without times."""
         return self._attributes("times", self._timed, self._time, as_times)
 
     def weights(self) -> Any:
-        """Weights of edges at CSC positions, float32 or float64 [edges]: a tensor; of a
-        heterogeneous store a dict by the name of the edge type's folder, of the types that have
-        weights; None without weights.
-
-        Raises:
-            ConfigError: they are not one number for each edge.
-        """
+        """Weights of edges at CSC positions, float32 or float64 [edges], in the form of `times`."""
         return self._attributes("weights", self._weighted, self._weight, as_weights)
 
     def _attributes(
@@ -210,7 +191,6 @@ class StoredGraph:
 
 
 def _degree_max(pointers: IndexPointers) -> int:
-    """The largest difference of two neighbouring index pointers."""
     steps = range(0, len(pointers) - 1, _STEP)
     return max((int(np.diff(pointers[at : at + _STEP + 1]).max()) for at in steps), default=0)
 
@@ -221,7 +201,7 @@ def _load(
     name: str,
     convert: Callable[[Tensor], npt.NDArray[Any]],
 ) -> Tensor:
-    """Read an attribute of nodes, or of edges at CSC positions, and convert it piece by piece."""
+    """Read an attribute of nodes, or of edges at CSC positions, and convert it by pieces."""
     set_here = given.attached(given.group).get(name)
     full = given.name_of(name)
     edge_id = given.edge_id_name if isinstance(given, StoredEdges) else None

@@ -87,15 +87,8 @@ class PublishedStore:
 
 
 def publish(store: Store, choice: TopologyChoice) -> PublishedStore:
-    """Read what processes share of a store into shared memory. Indices are shared if the topology
-    of `choice` keeps all in memory.
-
-    The store uses the shared index pointers from now on.
-
-    Raises:
-        StoreError, ReadError: the store cannot be read.
-        ConfigError: there is not enough memory, or the system refuses to share it.
-    """
+    """Read what processes share of a store into shared memory; indices, if the topology of `choice`
+    keeps all in memory. The store uses the shared index pointers from now on."""
     arrays = SharedArrays("store")
     try:
         described = [

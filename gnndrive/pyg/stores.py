@@ -80,7 +80,6 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return view.tensor(attr.attr_name) if attr.index is None else None
 
     def _requests(self, attrs: Sequence[TensorAttr]) -> list[tuple[str, Int64Array]]:
-        """(full name, row numbers) of each attribute that has an index."""
         requests = []
         for attr in attrs:
             if attr.index is not None:
@@ -95,11 +94,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return [*self.store.all_nodes(), *named]
 
     def _view(self, attr: TensorAttr) -> StoredNodes | StoredEdges:
-        """The nodes or edges of an attribute's group.
-
-        Raises:
-            KeyError: they have no such attribute.
-        """
+        """The nodes or edges of an attribute's group."""
         for view in self._views():
             if view.type == attr.group_name and attr.attr_name in view.names:
                 return view

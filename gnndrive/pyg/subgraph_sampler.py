@@ -50,7 +50,7 @@ class SubgraphSampling:
     Attributes:
         sampler: gnndrive's `NeighborSampler` or the user's sampler.
         transform: the user's function that is applied to each sample, or None.
-        negatives: how negative edges are drawn; None: no negative edges.
+        negatives: how negative edges are drawn; None: there are none.
     """
 
     sampler: BaseSampler
@@ -150,11 +150,7 @@ class SubgraphSampler(Sampler):
         return context.subgraphs()
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
-        """See `Sampler.sample`. The user's sampler must be thread-safe.
-
-        Raises:
-            ConfigError: the user's sampler or transform returned something else than a sample.
-        """
+        """See `Sampler.sample`. The user's sampler must be thread-safe."""
         sampler, given = self._subgraphs.sampler, seeds.given
         assert given is not None, "the loader's InputNodes or InputEdges set it"
         if self._gnndrive_sampler is not None:
@@ -190,7 +186,7 @@ class SubgraphSampler(Sampler):
         return Subgraph(node, edge, count, out, numbered=self._gnndrive_sampler is None)
 
     def stop(self) -> None:
-        """Make running and later calls of gnndrive's sampler end at once with ClosedError."""
+        """See `Sampler.stop`; does not stop the user's sampler."""
         if self._gnndrive_sampler is not None:
             self._gnndrive_sampler.stop()
 
