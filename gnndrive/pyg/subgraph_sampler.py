@@ -30,6 +30,7 @@ from torch_geometric.sampler.base import SubgraphType
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds, Subgraph, ends_of
+from gnndrive.pyg.conversions import as_int64
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, most
@@ -172,14 +173,15 @@ class SubgraphSampler(Sampler):
         # The user's sampler may number edges by position; its permutation gives original numbers.
         perm = None if self._gnndrive_sampler is not None else sampler.edge_permutation
         if isinstance(out, HeteroSamplerOutput):
-            node = {name: _as_int64(each) for name, each in out.node.items()}
+            node = {name: as_int64(torch.as_tensor(each)) for name, each in out.node.items()}
             edge = {
                 name: _permuted(each, (perm or {}).get(name))
                 for name, each in (out.edge or dict.fromkeys(out.row)).items()
             }
             count = sum(map(len, out.row.values()))
         else:
-            node, edge = {None: _as_int64(out.node)}, {None: _permuted(out.edge, perm)}
+            node = {None: as_int64(torch.as_tensor(out.node))}
+            edge = {None: _permuted(out.edge, perm)}
             count = len(out.row)
         if count * self._subgraphs.edge_temporaries >= HOLES_BYTES_MIN:
             return_free_memory()
@@ -226,25 +228,19 @@ def _reversed(type: EdgeKey, edges: Mapping[EdgeKey, int]) -> int:
     return max((n for each, n in edges.items() if ends_of(each) == (target, source)), default=0)
 
 
-def _as_int64(node: Any) -> Int64Array:
-    """Node ids or edge numbers in the form that C reads: int64 [n]."""
-    numbers: Int64Array = torch.as_tensor(node).to(torch.int64).contiguous().numpy()
-    return numbers
-
-
 def _permuted(edge: Any, perm: Any) -> Int64Array | None:
     """`perm[edge]`, or `edge` if `perm` is None; None if `edge` is None."""
     if edge is None:
         return None
+    number = as_int64(torch.as_tensor(edge))
     if perm is None:
-        return _as_int64(edge)
-    edge = edge.to(torch.int64)
-    if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < len(perm):
+        return number
+    if len(number) and not 0 <= int(number.min()) <= int(number.max()) < len(perm):
         raise ConfigError(
-            f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
-            f"{edge.max()}, and its edge_permutation has {len(perm)}: give edges in its range"
+            f"neighbor_sampler= or transform_sampler_output= named edge {number.min()} or "
+            f"{number.max()}, and its edge_permutation has {len(perm)}: give edges in its range"
         )
-    return _as_int64(perm[edge])
+    return as_int64(torch.as_tensor(perm[torch.from_numpy(number)]))
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]
