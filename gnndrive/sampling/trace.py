@@ -1,6 +1,6 @@
 """`Trace`: the samples of a superbatch on disk, with the next use of each of their rows.
 
-A superbatch is sampled before the first of its batches is extracted (Ginex §4), and its samples
+A superbatch is sampled before the first of its batches is extracted (Ginex §3.1), and its samples
 wait in a file. `strategies/superbatches/feed.py` writes them in any order, makes a pass over them
 from the last to the first with `add_next_uses`, and reads each once, in order. A record is
 

@@ -1,4 +1,4 @@
-"""The neighbour cache (Ginex, VLDB 2022, §4.2): in-neighbour lists kept in memory.
+"""The neighbour cache (Ginex, VLDB 2022, §3.2): in-neighbour lists kept in memory.
 
 The `direct` topology uses it. It keeps the lists of the nodes with the highest out-degree /
 in-degree, because a node is sampled about as often as its out-degree says and its list takes as
