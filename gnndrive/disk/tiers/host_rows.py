@@ -2,8 +2,7 @@
 
 For strategies whose hottest rows are known (DiskGNN §4.2): the hottest stay on the device, the next
 ones here, and only the others are read. The rows are read once, beginning with the first fetch;
-until all of them are there, fetches bring them from the tier below. A thread of the tier copies the
-rows of a batch, because they may be hundreds of megabytes and the event loop has other work.
+until all of them are there, fetches bring them from the tier below.
 
 When not to use it: for a feature buffer in host memory, which holds its rows itself.
 """

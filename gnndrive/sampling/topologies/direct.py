@@ -9,11 +9,10 @@ A sampler draws the positions of edges first and then asks for the indices at th
 fetch plans single indices as rows of 4 or 8 bytes: the planner sorts them, reads indices that share
 a sector once and bridges gaps, and each index is copied out of staging to its edge, so that no
 sector is kept. If more indices are missing than one plan may hold, the fetch passes through the
-file part by part, from its start to its end. One fetch runs at a time, because two at once would
-pass over the disk twice and need twice the memory. Samples that are drawn together combine their
-fetches (`CombinedFetch`), because a pass over much of the file takes little longer for four samples
-than for one. Drawing never reads indices, so samples equal those of the other topologies, bit for
-bit. Do not use it if the indices fit in memory: `resident` never waits.
+file part by part, from its start to its end. One fetch runs at a time (`CancellableLock`), for all
+samples that are drawn together (`CombinedFetch`). Drawing never reads indices, so samples equal
+those of the other topologies, bit for bit. Do not use it if the indices fit in memory: `resident`
+never waits.
 """
 
 from __future__ import annotations
