@@ -63,7 +63,7 @@ from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.rounds import CombinedFetch
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
-from gnndrive.sampling.schedules.base import InputNodes
+from gnndrive.sampling.schedules.base import InputNodes, ScheduleContext
 from gnndrive.sampling.schedules.shuffled import Shuffled
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.calibration import checked_gap
@@ -210,7 +210,8 @@ def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topol
 
 
 def seeds_of(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Seeds]:
-    schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
+    inputs = InputNodes(store.num_nodes)
+    schedule = Shuffled(ScheduleContext(inputs, options.batch_size, True, False, SEED))
     for window in islice(schedule.windows(0), options.batches):
         yield from window.batches
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import errno
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,10 @@ import numpy.typing as npt
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.memory import format_size
-from gnndrive.common.records import IndexPointers, Int64Array, Landing, TableFile, TopologyChoice
-from gnndrive.disk.layouts.base import Layout
+from gnndrive.common.records import Int64Array, Landing, TopologyChoice
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.disk.sequential_reader import SequentialReader
-from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
+from gnndrive.sampling.rounds import CombinedFetch, StopToken
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies._neighbours import NeighbourCache, build_bytes, cache_bytes
 from gnndrive.sampling.topologies.base import (
@@ -72,10 +71,8 @@ class _HopRequest:
 
 
 class Direct(Topology):
-    """A CSC graph whose indices are read from disk when a sampler needs them.
-
-    For arguments see `TopologyContext`; `bipartite`: edges come from nodes of another type than
-    they go to. Making a neighbour cache reads the file.
+    """A CSC graph whose indices are read from disk when a sampler needs them. Making a neighbour
+    cache reads the file.
 
     Attributes:
         missing_max: the most indices in one plan.
@@ -88,34 +85,27 @@ class Direct(Topology):
     missing_max = 1 << 19
     wanted_max = 1 << 20
 
-    def __init__(
-        self,
-        indptr: IndexPointers,
-        file: TableFile,
-        layout: Layout,
-        read: Callable[[ReadJob], npt.NDArray[np.void]],
-        cache_bytes: int = 0,
-        bipartite: bool = False,
-        lock: CancellableLock | None = None,
-    ) -> None:
+    def __init__(self, context: TopologyContext) -> None:
+        indptr, file = context.indptr, context.file
         check_indptr(indptr, file.row_count, file.path)
         self.path = file.path
         self.num_nodes = indptr.size - 1
         self.num_edges = file.row_count
         self._indptr = indptr
         self._dtype = np.dtype(f"i{file.row_bytes}")
-        self._layout = layout
-        self._read = read
+        self._layout = context.layout()
+        self._read = context.read
         self._csc = make_csc(indptr, file.row_count, None, file.row_bytes)
         self._cache: NeighbourCache | None = None
-        if cache_bytes:
+        if context.cache_bytes:
+            bipartite = context.sources is not None
             with SequentialReader(file) as reader:
-                self._cache = NeighbourCache(self._csc, reader, cache_bytes, bipartite)
+                self._cache = NeighbourCache(self._csc, reader, context.cache_bytes, bipartite)
         self.nbytes = indptr.nbytes + (0 if self._cache is None else self._cache.nbytes)
         self.fetches = self._cache is None or self._cache.indices < self.num_edges
         ranges = -(-max(self.num_edges, 1) // _RANGES_MAX)
         self._range_shift = (ranges - 1).bit_length()
-        self._lock = lock or CancellableLock()
+        self._lock = context.lock
         # Has no participants, so a fetch waits for no other sample; `in_group` replaces it.
         self._group: CombinedFetch[_HopRequest] = CombinedFetch()
         self.counted: Counter[str] = Counter(neighbours_wanted=0, neighbours_cached=0)
@@ -155,10 +145,7 @@ class Direct(Topology):
     @classmethod
     def make(cls, context: TopologyContext) -> Direct:
         """See `Topology.make`; with a neighbour cache, reads the indices at most twice."""
-        return cls(
-            context.indptr, context.file, context.layout(), context.read, context.cache_bytes,
-            context.sources is not None, context.lock,
-        )  # fmt: skip
+        return cls(context)
 
     def csc(self) -> Any:
         """See `Topology.csc`; the indices are NULL."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.limits import named_limit
-from gnndrive.common.records import IndexPointers, TableFile, TopologyChoice
+from gnndrive.common.records import TableFile, TopologyChoice
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import (
@@ -30,7 +30,6 @@ from gnndrive.sampling.topologies.base import (
     Topology,
     TopologyContext,
     TopologyQuestion,
-    private_memory,
 )
 
 HALVED_EDGES = 1 << 20  # graphs of as many edges or more are read in two halves at once
@@ -39,27 +38,20 @@ _Allocate: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]
 
 
 class Resident(Topology):
-    """A CSC graph whose indices are read into memory when it is made; for arguments see
-    `TopologyContext`."""
+    """A CSC graph whose indices are read into memory when it is made."""
 
     name = "resident"
     shares_indices = True
 
-    def __init__(
-        self,
-        indptr: IndexPointers,
-        file: TableFile,
-        sources: int | None = None,
-        allocate: _Allocate = private_memory,
-        in_memory: IndicesInMemory | None = None,
-    ) -> None:
+    def __init__(self, context: TopologyContext) -> None:
+        indptr, file = context.indptr, context.file
         check_indptr(indptr, file.row_count, file.path)
         self.path = file.path
         self.num_nodes = indptr.size - 1
         self.num_edges = file.row_count
         self._indptr = indptr
-        size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes, sources)
-        self.in_memory = in_memory or _read(file, size, allocate)
+        size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes, context.sources)
+        self.in_memory = context.in_memory or _read(file, size, context.allocate)
         assert size.fits(self.in_memory)
         indices, bits = self.in_memory.array, self.in_memory.bits
         self.nbytes = indptr.nbytes + indices.nbytes
@@ -79,9 +71,7 @@ class Resident(Topology):
     @classmethod
     def make(cls, context: TopologyContext) -> Resident:
         """See `Topology.make`; reads all indices, unless another process has read them."""
-        return cls(
-            context.indptr, context.file, context.sources, context.allocate, context.in_memory
-        )
+        return cls(context)
 
     def csc(self) -> Any:
         """See `Topology.csc`; the indices are packed."""

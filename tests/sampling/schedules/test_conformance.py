@@ -369,7 +369,7 @@ def test_a_batch_samplers_batch():
 
 
 def shuffled(count: int, size: int, seed: int = 3, drop_last: bool = False) -> Shuffled:
-    return Shuffled(InputNodes(count), size, True, drop_last, seed)
+    return Shuffled(ScheduleContext(InputNodes(count), size, True, drop_last, seed))
 
 
 def test_an_order_does_not_depend_on_the_batch_size():
