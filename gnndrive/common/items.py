@@ -90,8 +90,7 @@ class TableShape:
     """The sizes of one table of the feature buffer.
 
     Attributes:
-        name: the table's name, such as "nodes/x".
-        rows: number of rows of the table.
+        name: such as "nodes/x".
         row_bytes: bytes of one row as it is stored.
         batch_rows_max: the most distinct rows that a batch can need.
         batch_entries_max: the most rows that a batch can have. They can be more than the distinct

@@ -212,12 +212,9 @@ class TableFile:
     """The place of a table of rows on disk.
 
     Attributes:
-        path: the file.
         data_offset: where row 0 starts, in bytes (a multiple of 4,096 in a store).
-        row_count: the number of rows.
         row_bytes: bytes of one row; rows are consecutive.
         dtype: the name of the element type: a numpy name or "bfloat16".
-        row_shape: the shape of one row.
     """
 
     path: str
@@ -358,9 +355,7 @@ class DiskCost:
         request_s: seconds for each request, without its bytes.
         byte_s: seconds for each byte.
         depth: requests in flight during the measurement.
-        engine: the engine that was measured.
-        date: the time of the measurement, ISO 8601 in UTC.
-        disk: the disk.
+        date: of the measurement, ISO 8601 in UTC.
         points: the measured points: bytes of one random read, and seconds for each request.
     """
 

@@ -186,7 +186,6 @@ class SharedArray:
     """Where an array of one dimension lies; `dataclasses.asdict` makes it fit for JSON.
 
     Attributes:
-        name: what it is.
         dtype: the name of its numpy dtype.
         count: the number of its values.
         bits: bits of one number, if its bytes hold packed numbers; else 0.

@@ -116,9 +116,7 @@ class StoredGraph:
     @property
     def nbytes(self) -> int:
         """Bytes of times and weights in memory."""
-        return 8 * sum(each.count for each in self._timed) + 8 * sum(
-            edges.num_edges for edges in self._weighted
-        )
+        return 8 * sum(each.count for each in (*self._timed, *self._weighted))
 
     def for_an_epoch(self) -> StoredGraph:
         """A graph with the times and weights of this moment, whatever is set on the store later."""
