@@ -184,10 +184,10 @@ class _Lists:
         self._positions = private_map(self._dtype.itemsize * room, huge=True)
         self._kept = index_pointers, store_ids
         self._filter = ffi.new("gd_filter *", {
-            "store_ids": _address(store_ids), "id_bytes": store_ids.itemsize,
-            "pointers": _address(index_pointers), "pointer_bytes": index_pointers.itemsize,
+            "store_ids": ffi.from_buffer(store_ids), "id_bytes": store_ids.itemsize,
+            "pointers": ffi.from_buffer(index_pointers), "pointer_bytes": index_pointers.itemsize,
             "empty": pointer(window.empty), "empty_count": len(window.empty),
-            "indptr": _address(self._indptr), "indptr_bytes": self._indptr.itemsize,
+            "indptr": ffi.from_buffer(self._indptr), "indptr_bytes": self._indptr.itemsize,
             "indices": ffi.cast("int32_t *", _address_of_map(self._indices)),
             "positions": ffi.cast("void *", _address_of_map(self._positions)),
             "position_bytes": self._dtype.itemsize,
@@ -218,7 +218,7 @@ class _Lists:
     def _add(self, file: TableFile, codes: npt.NDArray[Any], end: int) -> None:
         window = self._window
         code = lib.gd_filter_lists(
-            self._filter, window.codes, _address(codes), codes.itemsize, len(codes), end
+            self._filter, window.codes, ffi.from_buffer(codes), codes.itemsize, len(codes), end
         )
         culprit = self._filter.culprit
         if code == -errno.ERANGE:
@@ -237,11 +237,6 @@ class _Lists:
 
     def _damaged(self, file: TableFile, why: str) -> StoreError:
         return self._window.partitioned.damaged(file.path, why)
-
-
-def _address(array: npt.NDArray[Any]) -> Any:
-    assert array.flags.c_contiguous
-    return ffi.cast("void *", array.ctypes.data)
 
 
 def _address_of_map(block: mmap.mmap) -> int:

@@ -35,7 +35,7 @@ from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, whole_
 from gnndrive.common.io.write_errors import FULL
 from gnndrive.common.records import Codes, Int64Array, NextUses, Sample, Seeds
 
-_NO_CODES, _NO_INDEX, _NONE = (np.empty(0, dtype) for dtype in (np.uint16, np.int32, np.int64))
+_NONE, _NO_INDEX, _NO_CODES = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint16)
 WORD_BYTES = 8  # each array of a record starts on a multiple
 CODE_BYTES = 2
 

@@ -48,8 +48,7 @@ class NeighbourCache:
         self.handle = ffi.gc(handle, lib.gd_neighbours_free)
         while (at := lib.gd_neighbours_next(self.handle)) >= 0:
             first, indices = reader.stretch(at)
-            address = ffi.cast("void *", indices.ctypes.data)
-            lib.gd_neighbours_fill(self.handle, address, first, indices.size)
+            lib.gd_neighbours_fill(self.handle, ffi.from_buffer(indices), first, indices.size)
 
     @staticmethod
     def _choose_lists(csc: Any, reader: SequentialReader, nbytes: int, bipartite: bool) -> Any:
@@ -57,8 +56,9 @@ class NeighbourCache:
         out_degree = np.full(max(csc.nodes, 1), bipartite, np.uint32)
         counts = ffi.cast("uint32_t *", out_degree.ctypes.data)
         for _, indices in () if bipartite else reader.stretches():
-            address = ffi.cast("void *", indices.ctypes.data)
-            lib.gd_count_out_degrees(address, csc.index_bytes, indices.size, csc.nodes, counts)
+            lib.gd_count_out_degrees(
+                ffi.from_buffer(indices), csc.index_bytes, indices.size, csc.nodes, counts
+            )
         error = ffi.new("int *")
         handle = lib.gd_neighbours_new(csc, counts, nbytes, error)
         if handle == ffi.NULL:
