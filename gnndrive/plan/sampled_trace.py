@@ -11,12 +11,9 @@ When not to use it: for what one batch takes (`plan/drawn.py`).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from math import ceil
 from typing import Self
@@ -26,6 +23,7 @@ import numpy.typing as npt
 
 from gnndrive.common.distinct import distinct
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.common.threads import in_turn, thread_pool
 from gnndrive.plan.drawn import size_of
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
 from gnndrive.sampling.topologies.base import Topology
@@ -41,7 +39,6 @@ _VERSION = 2
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 Keep = npt.NDArray[np.bool_]
-_Drawn = tuple[dict[str, Int64Array], int]  # the rows of a batch by table, and its edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +165,7 @@ def draw_traces(
     called after each batch. Returns the traces by their tables' names; {}: there is no batch.
     """
 
-    def sample(seeds: Seeds) -> _Drawn:
+    def sample(seeds: Seeds) -> tuple[dict[str, Int64Array], int]:
         drawn = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
         once = drawn.node if isinstance(drawn, Sample) else None  # a sample has each node once
         found = {
@@ -184,13 +181,10 @@ def draw_traces(
     first, edges = sample(seeds)
     most = _how_many({name: len(ids) for name, ids in first.items()}, tables, edges)
     taken: dict[str, _Taken] = {name: _Taken() for name in first}
-    rest = islice(batches, BATCHES_MAX - 1)
-    with (
-        ThreadPoolExecutor(threads, "gnndrive draw") as pool,
-        closing(_in_turn(pool, sample, rest, threads)) as samples,
-    ):
+    rest = ([partial(sample, seeds)] for seeds in islice(batches, BATCHES_MAX - 1))
+    with thread_pool(threads, "gnndrive draw") as pool:
         drawn, total = 0, 0
-        for found, count in chain([(first, edges)], samples):
+        for found, count in chain([(first, edges)], in_turn(pool, rest, threads - 1)):
             for name, ids in found.items():
                 taken[name].add(ids)
             drawn, total = drawn + 1, total + count
@@ -223,24 +217,6 @@ class _Taken:
         kept, ids = np.unique(np.concatenate(self._taken), return_inverse=True)
         wanted = np.array(self._wanted, np.int64)
         return SampledTrace(table_rows, self._bits, kept, ids.astype(np.int64), ends, wanted)
-
-
-def _in_turn(
-    pool: ThreadPoolExecutor, sample: Callable[[Seeds], _Drawn], batches: Iterator[Seeds],
-    threads: int,
-) -> Generator[_Drawn]:  # fmt: skip
-    """Sample batches in so many threads, and yield them in order."""
-    waiting = deque[Future[_Drawn]]()
-    try:
-        for seeds in batches:
-            waiting.append(pool.submit(sample, seeds))
-            if len(waiting) >= threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for each in waiting:
-            each.cancel()
 
 
 def _how_many(rows: Mapping[str, int], tables: Mapping[str, int], edges: int) -> int:

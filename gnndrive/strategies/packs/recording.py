@@ -12,21 +12,21 @@ and are refused.
 from __future__ import annotations
 
 import shlex
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.items import Item
-from gnndrive.common.limits import named_limit
 from gnndrive.common.memory import available_memory, format_size, least_text, parse_size
 from gnndrive.common.records import Seeds, TopologyChoice
+from gnndrive.common.threads import in_turn, thread_pool
 from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.choice import default_stages
@@ -35,7 +35,7 @@ from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.pyg.items import Labels
 from gnndrive.sampling.graph import Adjacency
-from gnndrive.sampling.rounds import CombinedFetch, Participant
+from gnndrive.sampling.rounds import STOPPED, CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import Sampler, batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.packed.encoding import RecordedBatch
@@ -133,11 +133,10 @@ class LoaderRecording:
                 attributes = Attributes(store, layouts, adjacency.read)
                 opened.callback(attributes.close)
             adjacency.start(choose_engine(assembly.own["engine"]), assembly.engine_settings)
-            with named_limit():
-                threads = opened.enter_context(ThreadPoolExecutor(plan.samplers))
-            run = _Run(assembly, self._seed, adjacency, attributes, threads, plan.samplers)
+            pool = opened.enter_context(thread_pool(plan.samplers, "gnndrive record"))
+            run = _Run(assembly, self._seed, adjacency, attributes, plan.samplers)
             opened.callback(run.stop)  # before the threads are joined
-            yield from run.batches(islice(self._seeds(), first, None))
+            yield from in_turn(pool, run.groups(islice(self._seeds(), first, None)), run.ahead)
 
     def _seeds(self) -> Iterator[tuple[int, Seeds]]:
         for epoch in range(self._epochs):
@@ -195,56 +194,46 @@ def recording_memory(request: PlanRequest, packing_memory: int | None = None) ->
 
 
 class _Run:
-    """Samples in threads, and hands the batches out in order."""
+    """What threads call to draw batches, at most two a thread at a time."""
 
     def __init__(
         self, assembly: Assembly, seed: int, adjacency: Adjacency, attributes: Attributes,
-        threads: ThreadPoolExecutor, samplers: int,
+        samplers: int,
     ) -> None:  # fmt: skip
         self._assembly, self._seed, self._attributes = assembly, seed, attributes
-        self._topologies, self._threads = adjacency.topologies, threads
+        self._topologies, self._stopped = adjacency.topologies, False
         fetches = any(topology.fetches for topology in self._topologies)
-        self._together, self._most = (samplers if fetches else 1), 2 * samplers
-        self._pending: deque[Future[RecordedBatch]] = deque()
-        self._samplers: dict[int, Sampler] = {}
+        self._together = samplers if fetches else 1
+        self.ahead = 2 * samplers - self._together
+        self._samplers: dict[int, Sampler] = {}  # by epoch
 
-    def batches(self, seeds: Iterator[tuple[int, Seeds]]) -> Iterator[RecordedBatch]:
-        """Sample around seeds, each with its epoch; at most two samples a thread are alive."""
-        while True:
-            while len(self._pending) + self._together <= self._most:
-                group = list(islice(seeds, self._together))
-                if not group:
-                    break
-                self._start(group)
-            if not self._pending:
-                return
-            yield self._pending.popleft().result()
-
-    def _start(self, group: list[tuple[int, Seeds]]) -> None:
-        """Sample batches side by side, in one combined fetch; there is a thread for each."""
-        combined: CombinedFetch[Any] = CombinedFetch()
-        participants = [combined.join() for _ in group]
-        for (epoch, seeds), participant in zip(group, participants, strict=True):
-            if epoch not in self._samplers:
-                self._samplers[epoch] = self._assembly.sampler()
-            task = self._threads.submit(
-                self._sample, self._samplers[epoch], epoch, seeds, combined, participant
-            )
-            task.add_done_callback(participant.leave)  # also if it never began
-            self._pending.append(task)
-        newest = group[-1][0]
-        self._samplers = {
-            epoch: each for epoch, each in self._samplers.items() if epoch >= newest - 1
-        }
+    def groups(
+        self, seeds: Iterator[tuple[int, Seeds]]
+    ) -> Iterator[list[Callable[[], RecordedBatch]]]:
+        """What samples around seeds, each with its epoch: a group side by side, in one combined
+        fetch, with a thread for each."""
+        while group := list(islice(seeds, self._together)):
+            for epoch, _ in group:
+                if epoch not in self._samplers:
+                    self._samplers[epoch] = self._assembly.sampler()
+            combined: CombinedFetch[Any] = CombinedFetch()
+            participants = [combined.join() for _ in group]
+            yield [
+                partial(self._sample, self._samplers[epoch], epoch, each, combined, participant)
+                for (epoch, each), participant in zip(group, participants, strict=True)
+            ]
+            for epoch in [each for each in self._samplers if each < group[-1][0] - 1]:
+                del self._samplers[epoch]
 
     def _sample(
         self, sampler: Sampler, epoch: int, seeds: Seeds, combined: CombinedFetch[Any],
         participant: Participant,
     ) -> RecordedBatch:  # fmt: skip
-        topologies = [topology.in_group(combined) for topology in self._topologies]
         try:
-            key = batch_key(self._seed, epoch, seeds.index)
-            sample = sampler.sample(seeds, key, topologies)
+            if self._stopped:
+                raise ClosedError(STOPPED)
+            topologies = [topology.in_group(combined) for topology in self._topologies]
+            sample = sampler.sample(seeds, batch_key(self._seed, epoch, seeds.index), topologies)
         finally:
             participant.leave()
         collate = self._assembly.collate
@@ -252,7 +241,7 @@ class _Run:
 
     def stop(self) -> None:
         """End sampling; threads end soon afterwards."""
-        for sampler in self._samplers.values():
-            sampler.stop()
-        for task in self._pending:
-            task.cancel()
+        self._stopped = True
+        with deferred_interrupts():  # an interrupt may leave a lock held that they wait for
+            for sampler in self._samplers.values():
+                sampler.stop()
