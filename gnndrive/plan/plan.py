@@ -83,6 +83,14 @@ class Budget:
     device_why: str = ""
     served: Served | None = None
 
+    @property
+    def device_said(self) -> str:
+        """What limits the device's memory, for error messages."""
+        size = format_size(self.device_memory or 0)
+        if self.device_given:
+            return f"device_memory={size}"
+        return f"the part of the device's free memory that loading may use, {size},"
+
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:

@@ -94,15 +94,11 @@ def _no_room(
             "room for one batch at least"
         )
     if budget.device_memory is not None and not short:
-        device = format_size(budget.device_memory)
-        said = f"device_memory={device} leaves"
-        if not budget.device_given:
-            said = f"the part of the device's free memory that loading may use, {device}, leaves"
         live = sum(item.nbytes for item in items if item.on_device and item.life is Life.KEPT)
         return (
-            f"{said} no room for a feature buffer on the device, because two live batches take up "
-            f"to {format_size(live)}: give more with device_memory=, free some of the device's "
-            "memory, or give a smaller batch_size or num_neighbors"
+            f"{budget.device_said} leaves no room for a feature buffer on the device, because two "
+            f"live batches take up to {format_size(live)}: give more with device_memory=, free "
+            "some of the device's memory, or give a smaller batch_size or num_neighbors"
         )
     if budget.memory is not None:
         host = [item for item in items if not item.on_device]

@@ -78,10 +78,18 @@ class PackSlots(Slots):
     ) -> tuple[tuple[TablePlan, ...], str]:
         """See `Slots.fit`."""
         name, said, limit, taken, buffers = _limit(shape, budget, items)
-        room, tried = (limit - taken) // buffers, list[int]()
+        room, tried, most = (limit - taken) // buffers, list[int](), self._largest({})
+        choices = [(hot, self._largest(hot)) for hot in _choices(self.recording)]
         for places in range(self.places_max, 0, -1):
-            for hot in _choices(self.recording):
-                tables = self._tables(shape, hot, places)
+            for hot, place in choices:
+                tables = tuple(
+                    TablePlan(
+                        each.name, self.recording.files[each.name].row_count,
+                        hot[each.name] + places * place[each.name], each.row_bytes,
+                        most[each.name], hot[each.name], places, place[each.name],
+                    )
+                    for each in shape.tables
+                )  # fmt: skip
                 tried.append(sum(each.slots * each.row_bytes for each in tables))
                 if tried[-1] <= room:
                     return tables, self._why(tables, hot)
@@ -111,19 +119,12 @@ class PackSlots(Slots):
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
         return (f"a batch's rows: {', '.join(parts)}",)
 
-    def _tables(self, shape: Shape, hot: Mapping[str, int], places: int) -> tuple[TablePlan, ...]:
-        found = []
-        for table in shape.tables:
-            name, held = table.name, hot[table.name]
-            place = int(self.recording.cold_entries(name, held).max(initial=0))
-            most = int(self.recording.cold_entries(name, 0).max(initial=0))
-            rows = self.recording.files[name].row_count
-            found.append(
-                TablePlan(
-                    name, rows, held + places * place, table.row_bytes, most, held, places, place
-                )
-            )
-        return tuple(found)
+    def _largest(self, hot: Mapping[str, int]) -> dict[str, int]:
+        """The most rows of each table that a batch has beside so many hot ones."""
+        cold = self.recording.cold_entries
+        return {
+            name: int(cold(name, hot.get(name, 0)).max(initial=0)) for name in self.recording.files
+        }
 
     def _why(self, tables: Sequence[TablePlan], hot: Mapping[str, int]) -> str:
         held = sum(each.residents for each in tables)
@@ -189,9 +190,9 @@ def _limit(shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[str, st
     ranks = shape.ranks
     if budget.buffer is not None:
         return "buffer", f"buffer={format_size(budget.buffer)}", budget.buffer, 0, ranks
-    if (device := budget.device_memory) is not None:
+    if budget.device_memory is not None:
         taken = sum(item.nbytes for item in items if item.on_device)
-        return "device_memory", f"device_memory={format_size(device)}", device, taken, 1
+        return "device_memory", budget.device_said, budget.device_memory, taken, 1
     if budget.memory is not None:
         said = f"memory={format_size(budget.memory)}"
         return "memory", said, budget.memory, host_bytes(items), ranks

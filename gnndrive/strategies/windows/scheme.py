@@ -60,8 +60,6 @@ INSIDE = "batches are smaller: neighbours outside their window are left out"
 PASSES_MAX = 8  # that are chosen
 _DIGITS = 12  # of a checksum, in a state
 STAGES = StageCounts(2, 4, 3)
-FREE = "the part of the device's free memory that loading may use, "
-QUARTER = "a quarter of the memory that is left, "
 TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because each window has a graph of its own", 0)
 _MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
 HELD_BYTES = 16  # of a row that `WindowFeed` holds: its number, its slot, whether it is there
@@ -339,18 +337,20 @@ class PlannedWindows(Slots):
     def check(self, plan: Plan, budget: Budget) -> None:
         """See `Slots.check`."""
         ranks, slots = plan.ranks, plan.buffer_bytes
-        limits = [("memory", "memory=", budget.memory, plan.host_bytes)]
-        limits.append(("buffer", "buffer=", budget.buffer, slots * ranks))
-        device, given = budget.device_memory, budget.device_given
-        if given or (device is not None and not self.chosen):
-            said = "device_memory=" if given else FREE
-            limits.append(("device_memory", said, device, plan.device_bytes))
+        limits = list[tuple[str, str, int | None, int]]()  # with a text instead of the argument
+        limits.append(("memory", "", budget.memory, plan.host_bytes))
+        limits.append(("buffer", "", budget.buffer, slots * ranks))
+        device = budget.device_memory
+        if budget.device_given or (device is not None and not self.chosen):
+            limits.append(("device_memory", budget.device_said, device, plan.device_bytes))
         if not self.chosen and (budget.memory, budget.buffer, device) == (None, None, None):
-            limits.append(("buffer", QUARTER, default_bytes(ranks), slots * ranks))
+            given = default_bytes(ranks)
+            said = f"a quarter of the memory that is left, {format_size(given)},"
+            limits.append(("buffer", said, given, slots * ranks))
         for name, said, limit, needed in limits:
             if limit is not None and needed > limit:
                 raise ConfigError(
-                    f"{said}{format_size(limit)} is too little for windows of "
+                    f"{said or f'{name}={format_size(limit)}'} is too little for windows of "
                     f"{self.megabatch:,} of {self.partitioned.num_parts:,} partitions, which "
                     f'need {format_size(needed)}: give {name}="{least_text(needed)}", or '
                     f"{self.smaller}\n{plan}"
