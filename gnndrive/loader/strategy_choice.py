@@ -28,7 +28,7 @@ from gnndrive.plan.strategy_costs import (
     predict_curve,
 )
 from gnndrive.store.calibration import load_calibration
-from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, strategies
+from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, default, strategies
 
 UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
 MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smaller `memory=`
@@ -48,7 +48,7 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
 def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
     own = assembly.strategy
     # From which batches are drawn, with all tables in the feature buffer.
-    whole = assembly if own.whole_graph else _with(assembly, _default())
+    whole = assembly if own.whole_graph else _with(assembly, default())
     drawing = whole.drawing(for_plan=False)
     if drawing is None or assembly.ranks.on_host > 1 or own.baseline:
         return None
@@ -65,7 +65,7 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
         batches = assembly.steps()
     except TypeError:
         batches = None
-    pace = measure_pace(_default().policy)
+    pace = measure_pace(default().policy)
     known = Known(traces, types, drawn, pace, batches, assembly.store)
     # The default arguments of the loader's own strategy stand beside the user's, too.
     others = [
@@ -85,17 +85,16 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
 
 def choose(assembly: Assembly) -> tuple[Strategy, str]:
     """Choose the strategy of a loader with `strategy="auto"`, and say why."""
-    default = _default()
     if assembly.ranks.world > 1:
-        return default, "because ranks must have the same strategy"
-    if _with(assembly, default).plan().holds_everything:
-        return default, "because all rows fit into memory"
+        return default(), "because ranks must have the same strategy"
+    if _with(assembly, default()).plan().holds_everything:
+        return default(), "because all rows fit into memory"
     found = compare(assembly, curve=False)
     if found is None:
-        return default, "because batches cannot be drawn to compare others"
+        return default(), "because batches cannot be drawn to compare others"
     best = cheapest(found.costs)
     if best is None:
-        return default, "because nothing is known of the others"
+        return default(), "because nothing is known of the others"
     others = ", ".join(
         f"{duration(each.batch_s)} with {each.strategy}"
         for each in found.costs
@@ -103,10 +102,6 @@ def choose(assembly: Assembly) -> tuple[Strategy, str]:
     )
     why = f"because a batch costs about {duration(best.batch_s)}, bound by {best.bound_by}"
     return strategies()[best.strategy], f"{why}; {others}" if others else why
-
-
-def _default() -> Strategy:
-    return next(iter(strategies().values()))
 
 
 def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
@@ -128,7 +123,7 @@ def _costs(
     others: list[StrategyCost] = []
     for done, strategy in enumerate(compared):
         PROGRESS.get()("comparing strategies", done, len(compared))
-        same = batches_of(strategy) == _default().name
+        same = batches_of(strategy) == default().name
         try:
             cost = strategy.cost(_with(whole, strategy), known, request)
         except GNNDriveError as error:

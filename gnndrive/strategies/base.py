@@ -14,6 +14,7 @@ finds the classes by their names (`gnndrive/strategies/__init__.py` lists them).
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -268,7 +269,7 @@ class Strategy:
         scheme = self.open(assembly)
         own = scheme.of(assembly).request()
         cost = predict(self.text, own, scheme.planner(own), known)
-        if batches_of(self) == next(iter(strategies())):
+        if batches_of(self) == default().name:
             return cost
         return replace(cost, same_batches=False, note=OWN)
 
@@ -289,10 +290,15 @@ class Strategy:
 
 
 def strategies() -> dict[str, Strategy]:
-    """Every strategy with its default arguments, by its name, in the order in which they are shown;
-    the first is the default."""
+    """Every strategy with its default arguments, by its name, in the order in which they are
+    shown."""
     found: dict[str, Strategy] = import_module("gnndrive.strategies").STRATEGIES
     return found
+
+
+def default() -> Strategy:
+    """The default strategy, the first of the list."""
+    return next(iter(strategies().values()))
 
 
 def strategy(named: Any) -> Strategy:
@@ -371,8 +377,7 @@ def stages_for(request: PlanRequest, own: StageCounts) -> StageCounts:
 def auto() -> Strategy:
     """Stands for the strategy of a loader until one is chosen (`loader/strategy_choice.py`). It has
     the parts of the default strategy, whose batches all choices have."""
-    first = next(iter(strategies().values()))
-    return replace(first, name="auto", published="the cheapest with the same batches")
+    return replace(default(), name="auto", published="the cheapest with the same batches")
 
 
 def batches_of(strategy: Strategy) -> str:
@@ -421,6 +426,23 @@ def value_of(owner: Any, name: str, text: str) -> Any:
             with contextlib.suppress(ValueError):
                 return kind(text)
     return text
+
+
+def named_folder(argument: str, named: Any, within: Path, remedy: str) -> Path:
+    """The folder that an argument names: by its name in the folder `within`, or by its path.
+    ConfigError with the `remedy`: there is none."""
+    try:
+        text = os.fsdecode(named)
+    except TypeError:
+        text = ""
+    if not text or "\0" in text:
+        raise ConfigError(f"{argument}={named!r} is no name or path of a folder; {remedy}")
+    places = [within / text, Path(os.path.abspath(text))]
+    for path in places:
+        if os.path.isdir(path):
+            return path
+    tried = " or ".join(dict.fromkeys(map(str, places)))  # one place if the path is absolute
+    raise ConfigError(f"{argument}={named!r} is not there: no folder is at {tried}; {remedy}")
 
 
 def _check_parts(composed: Strategy) -> None:

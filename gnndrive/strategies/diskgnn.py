@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.layout.kind import FoundLayout
 from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, PackSettings, differences
 from gnndrive.store.packed.recording import Recording
-from gnndrive.strategies.base import PLAIN, Scheme, Strategy, refuse_unused
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy, named_folder, refuse_unused
 from gnndrive.strategies.packs.plan import RECORDED, PackSlots, packed_planner, unpacked_cost
 from gnndrive.strategies.packs.recording import pack_command, pack_settings
 
@@ -148,7 +147,8 @@ def _find_recording(assembly: Assembly, packed: Any) -> Recording:
     if packed is None:
         there = PACKS.of(store)
     else:
-        path = _path(assembly, packed)
+        remedy = "give the name of a pack in the store or its path, or pack again (gnndrive pack)"
+        path = named_folder("packed", packed, Path(store.path, PACKED), remedy)
         there = [FoundLayout(path, PACKS.read(path, store))]
     fitting = [
         (each.path, each.info)
@@ -163,24 +163,6 @@ def _find_recording(assembly: Assembly, packed: Any) -> Recording:
     ((path, info),) = fitting
     delivered = {table.name for table in feature_tables(assembly.collate.store)}
     return Recording(path, info, store, feature_tables(store), delivered)
-
-
-def _path(assembly: Assembly, packed: Any) -> Path:
-    try:
-        text = os.fsdecode(packed)
-    except TypeError:
-        text = "\0"
-    if not text or "\0" in text:
-        raise ConfigError(f"packed={packed!r}: give the path of a pack's folder")
-    places = [Path(assembly.store.path, PACKED, text), Path(os.path.abspath(text))]
-    for path in places:
-        if os.path.isdir(path):
-            return path
-    tried = " or ".join(dict.fromkeys(map(str, places)))  # one place if the path is absolute
-    raise ConfigError(
-        f"packed={packed!r} is not there: no folder is at {tried}; give the name of a pack in the "
-        "store or the path of one, or pack the store again (gnndrive pack)"
-    )
 
 
 def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[FoundLayout[PackInfo]]) -> str:

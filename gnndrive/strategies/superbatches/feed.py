@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -339,6 +339,7 @@ def _read(
 
 
 def _add_later(sampled: Sampled, uses: NextUses, later: Mapping[str, Codes] | None) -> None:
-    """Add the next uses by the superbatch behind. All tables of nodes share one array."""
-    for name, codes in islice((later or {}).items(), 1):
-        add_later(uses, sampled.rows[name], codes)
+    """Add the next uses by the superbatch behind."""
+    if later:
+        name = next(iter(later))  # all tables of nodes share one array
+        add_later(uses, sampled.rows[name], later[name])

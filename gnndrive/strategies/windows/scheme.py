@@ -11,7 +11,6 @@ windows, or batches would load rows one by one.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,7 +49,14 @@ from gnndrive.store.cache import entry_key, load_entry, save_entry
 from gnndrive.store.partitioned.format import NAME, PARTITIONED, PARTITIONS, TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import FeedContext, Scheme, Strategy, refuse_unused, stages_for
+from gnndrive.strategies.base import (
+    FeedContext,
+    Scheme,
+    Strategy,
+    named_folder,
+    refuse_unused,
+    stages_for,
+)
 from gnndrive.strategies.windows.feed import CHUNK_ROWS, READING_MAX, PartitionWindows, WindowFeed
 
 K = TypeVar("K")
@@ -184,26 +190,13 @@ def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
             f"strategy={strategy!r} samples inside partitions, and {store.path} is heterogeneous: "
             "give strategy='gnndrive'"
         )
-    path = _only(store, strategy) if named is None else _path(store, named)
-    return open_partitioned(path, store)
-
-
-def _path(store: Store, named: Any) -> Path:
-    try:
-        text = os.fsdecode(named)
-    except TypeError:
-        raise ConfigError(f"partitioned={named!r}: give a name, or the path of a folder") from None
-    there = Path(store.path, PARTITIONED, text)
-    if NAME.fullmatch(text) and there.is_dir():
-        return there
-    if os.path.isdir(text):
-        return Path(os.path.abspath(text))
+    if named is None:
+        return open_partitioned(_only(store, strategy), store)
     names = ", ".join(each.path.name for each in PARTITIONS.of(store)) or "none"
-    name = f" --name {text}" if NAME.fullmatch(text) else ""
-    raise ConfigError(
-        f"partitioned={text!r} is not there: {store.path} has {names}; make it with "
-        f"`gnndrive partition {store.path}{name}`"
-    )
+    name = f" --name {named}" if isinstance(named, str) and NAME.fullmatch(named) else ""
+    remedy = f"{store.path} has {names}; make it with `gnndrive partition {store.path}{name}`"
+    within = Path(store.path, PARTITIONED)
+    return open_partitioned(named_folder("partitioned", named, within, remedy), store)
 
 
 def _only(store: Store, strategy: str) -> Path:

@@ -37,9 +37,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"neighbour_cache": "1MB"}, "neighbour_cache='1MB' is for batches that are drawn"),
     # no pack
     ({"strategy": "gnndrive", "packed": "x"}, "packed='x' belongs to a strategy"),
-    ({"packed": ""}, "packed=.*: give the path of a pack's folder"),
-    ({"packed": "a\0b"}, "packed=.*: give the path of a pack's folder"),
-    ({"packed": 3}, "packed=.*: give the path of a pack's folder"),
+    ({"packed": ""}, r"packed=.* is no name or path of a folder; give .*\(gnndrive pack\)"),
+    ({"packed": "a\0b"}, "packed=.* is no name or path of a folder"),
+    ({"packed": 3}, "packed=.* is no name or path of a folder"),
 ]
 
 

@@ -54,7 +54,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"passes": 1.5}, r"^passes=1\.5"),
     ({"megabatch": 0}, "^megabatch=0 must be a whole number of at least 1"),
     ({"packed": "x"}, r"^packed='x' belongs to a strategy: give strategy=DiskGNN\(packed='x'\)"),
-    ({"partitioned": 3}, "^partitioned=3: give a name, or the path of a folder"),
+    ({"partitioned": 3}, "^partitioned=3 is no name or path of a folder"),
     # more than plain sampling
     ({"disjoint": True}, "disjoint="),
     ({"subgraph_type": "induced"}, "subgraph_type='induced'"),
@@ -128,9 +128,11 @@ def test_what_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
     store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
     with pytest.raises(ConfigError, match=r"has none: make them with gnndrive\.partition\(store\)"):
         make(data=store)
-    for named in ("nowhere", b"bytes", "../nowhere", ""):
+    for named in ("nowhere", b"bytes", "../nowhere"):
         with pytest.raises(ConfigError, match=r"is not there: .* has default; make it with `gnndr"):
             make(partitioned=named)
+    with pytest.raises(ConfigError, match=r"is no name or path of a folder; .* has default; make"):
+        make(partitioned="")
     with pytest.raises(StoreError, match="is not a partitioned folder; make one with gnndrive"):
         make(partitioned=tmp_path)
 
