@@ -1,11 +1,7 @@
 """`Buffers`: where a runtime's epochs get their feature buffers from; `BufferPool` makes them.
 
 `HostBuffers` (`sharing.py`) lends the one that the host service has for all ranks; a scheme may
-bring what stands in their place (`Scheme.buffers`). `Runtime` calls them in the loop thread.
-
-A `BufferPool` keeps one buffer, with its rows: the only live iterator uses it, epoch after epoch. A
-second live iterator gets a buffer of its own, because two iterators in one user's thread must never
-wait for each other's slots (rule 12).
+bring what stands in their place. `Runtime` calls them in the loop thread.
 """
 
 from __future__ import annotations
@@ -39,8 +35,7 @@ from gnndrive.store.reader import Store
 
 
 class Buffers:
-    """Lends each running epoch a feature buffer. Here is what one does that has nothing to wait
-    for and nothing to free.
+    """Lends each running epoch a feature buffer; here without any to wait for or to free.
 
     Attributes:
         facts: what `stats()` says of them beside counters: "engine", what reads the rows.
@@ -88,8 +83,9 @@ class Buffers:
 
 
 class BufferPool(Buffers):
-    """Makes feature buffers, lends them to epochs, and closes them. `empty` allocates short-lived
-    arrays of the slot tables, as `numpy.empty` does; for `copies` see `FetchQueue`."""
+    """Makes feature buffers, lends them to epochs, and closes them. One is kept, with its rows, for
+    the only live iterator, epoch after epoch. A second live iterator gets a buffer of its own,
+    because two in one user's thread must never wait for each other's slots (rule 12)."""
 
     def __init__(
         self, settings: RuntimeSettings, store: Store, layouts: Mapping[str, Layout],

@@ -1,8 +1,4 @@
-"""Draws a few of a loader's batches for its plan, or finds them in batches.json.
-
-`Assembly` (`loader/assembly.py`) makes a `Drawing` if the loader can count drawn batches, and asks
-it when it makes a plan within a budget.
-"""
+"""Draws a few of a loader's batches for its plan, or finds them in batches.json."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`EpochAssembly`: makes one epoch's inputs and batches.
-
-`StoreLoader` makes one for each epoch. The pipeline's stages call it in worker threads: for the
-rows that a sample needs, and for the finished batch. `BatchIterator` has it plan again at a batch
-that is larger than the plan counts.
-"""
+"""`EpochAssembly`: makes one epoch's inputs and batches; the stages call it in worker threads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """`BatchIterator`: one epoch's batches; what `iter(loader)` and `aiter(loader)` return.
 
-`StoreLoader` makes it for each epoch. It starts the epoch in the `Runtime` and takes batches from
-the epoch's output queue. After a warm-up it ends the epoch, has the runtime make a larger feature
-buffer, and starts the rest of the epoch with it. It does the same at a batch that is larger than
-the plan counts, with a new plan.
+It starts the epoch in the `Runtime` and takes batches from its output queue. After a warm-up, and
+at a batch that is larger than the plan counts, it ends the epoch, has the runtime make another
+feature buffer, and starts the rest of the epoch with that.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """What a host service has for a loader, and how the loader uses it.
 
 The service is one that the ranks of a host start together, or one that the user has started for
-several loaders (`gnndrive serve`). It can have the graph for all of them, that is index pointers,
-labels and a resident adjacency. It can have a feature buffer, which the ranks of one loader share,
-if that lies in host memory and batches come in order. `what_service_has` decides this before
-`Assembly` plans.
+several loaders (`gnndrive serve`). It can have the graph for all of them (index pointers, labels, a
+resident adjacency), and a feature buffer that the ranks of one loader share, if that lies in host
+memory and batches come in order. `what_service_has` decides this before `Assembly` plans.
 
-At its first epoch, `StoreLoader` has all ranks tell each other where they run and what they need.
-The first rank of each host starts a service (`host/`), and all ranks of that host connect to it. If
-the store was opened through a service that the user has started, they connect to that one, and so
-does a loader without other ranks. Whatever goes wrong on one rank is an error on all of them,
-because the others would wait for it. `Runtime` gets a `HostService`, with `HostBuffers`.
+At a loader's first epoch all ranks tell each other where they run and what they need. The first
+rank of each host starts a service, unless the store was opened through one, and all ranks of that
+host connect to it. Whatever goes wrong on one rank is an error on all of them, because the others
+would wait for it.
 """
 
 from __future__ import annotations
@@ -345,10 +343,6 @@ class HostBuffers(Buffers):
         assert buffer is self.buffer
         self._lent = False
         self.buffer.end_epoch()
-
-    async def replace_plan(self, settings: RuntimeSettings) -> None:
-        """See `Buffers.replace_plan`; the plan of a shared buffer never changes."""
-        raise NotImplementedError("a shared feature buffer has one plan")
 
     def stats(self) -> Counter[str]:
         """See `Buffers.stats`; of all ranks of this host together, with requests and bytes."""

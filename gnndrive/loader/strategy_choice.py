@@ -1,9 +1,8 @@
 """Compares the strategies for one loader, and chooses one for `strategy="auto"`.
 
-`compare` makes the plan of each strategy with the loader's own arguments and predicts what a batch
-costs (`plan/strategy_costs.py`). `choose` takes the cheapest that changes nothing about the
-batches. Strategies with batches of their own are listed with their gain and, if something has to be
-prepared, the command that does; a loader takes them only if the user names one.
+`compare` plans for each strategy with the loader's own arguments and predicts what a batch costs
+(`plan/strategy_costs.py`). `choose` takes the cheapest that changes nothing about the batches; the
+others are listed with what they need, for a user to name one.
 """
 
 from __future__ import annotations

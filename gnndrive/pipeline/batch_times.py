@@ -2,12 +2,10 @@
 
 Each batch gets a record, `BatchTimes`, when its seeds are drawn (`sample.py`, or another feed), and
 the stages mark it. A stage of a batch begins with the mark that ends the one before, so that the
-spans touch, and add up to the time from the draw of the seeds to the user's next call. `EpochTimes`
-keeps the records of an iterator. They become three things: the sums of `StageTimes`, the causes of
-the user's waits (`split_wait`), and the events of a `Timeline` if there is one.
+spans add up to the time from the draw of the seeds to the user's next call. They become the sums of
+`StageTimes`, the causes of the user's waits (`split_wait`), and the events of a `Timeline`.
 
-This is always on, so it must be cheap: a mark costs about a microsecond, and nothing grows with the
-number of batches.
+This is always on, so a mark costs about a microsecond, and nothing grows with the batches.
 """
 
 from __future__ import annotations

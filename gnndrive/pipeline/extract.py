@@ -1,11 +1,10 @@
 """The extract stage: several tasks, each of which brings batches' rows into the feature buffer
 (GNNDrive §4.2).
 
-A task takes one sample, and with it those samples behind it that are ready and that the buffer can
-hold together: a sweep, whose rows are read in one sorted pass. On a disk whose requests cost as
-much as some ten kilobytes of bandwidth, the rows of one batch already make a pass over a good part
-of the file, and those of the next batch add little. A sweep leaves the buffer little room for other
-batches, but saves more time than that costs. `sweep=1` is the paper.
+A task takes one sample, and with it those behind it that are ready and that the buffer can hold
+together: a sweep, whose rows are read in one sorted pass. Where a request costs as much as some ten
+kilobytes, the rows of one batch make a pass over a good part of the file already, and those of the
+next add little: that saves more time than the room for other batches costs. `sweep=1` is the paper.
 """
 
 from __future__ import annotations

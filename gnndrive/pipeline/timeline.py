@@ -1,14 +1,12 @@
 """`Timeline`: what every batch did when, as Chrome trace events for Perfetto.
 
-`loader/tracing.py` makes one if `trace=` is given. An iterator's `EpochTimes` (`batch_times.py`)
-adds what its batches did, `loader/tracing.py` adds counters, and the fetch queue reports copies to
-a device. They only append to a list; a thread of the timeline makes text of it, compresses and
-writes it (`TraceFile`).
+An iterator's `EpochTimes` adds what its batches did, `loader/tracing.py` adds counters, and the
+fetch queue reports copies to a device. They only append to a list; a thread of the timeline makes
+text of it, compresses and writes it (`TraceFile`).
 
 A stage in which batches overlap is a track of asynchronous events, a worker thread that samples and
 the user's thread are tracks of their own. Times are in microseconds since the base that
-torch.profiler's traces count from, so that both can lie in one picture. When not to use it:
-`StageTimes` has percentiles of all batches at no cost.
+torch.profiler's traces count from, so that both can lie in one picture.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """What a step costs with a plan, in seconds by part, and how long the parts take together.
 
 In a step, each rank of a host gets one batch; all of them read from one disk. `part_seconds` says
-what a step keeps busy, by how many rows a batch loads. How many these are may be `counted` by a
-formula, or by replaying batches (`plan/replay.py`). The formula uses the batches that were drawn:
-how many rows several of them need together says how large a sweep fits the buffer, how much of the
-next sweep is there already, and how dense the rest lies in the file. What reading takes is said by
-the two constants of the disk (`gnndrive bench disk`).
+what a step keeps busy, by how many rows a batch loads: `counted` by a formula, or replayed
+(`plan/replay.py`). For the formula, how many rows several drawn batches need together says how
+large a sweep fits the buffer, how much of the next sweep is there already, and how dense the rest
+lies in the file.
 
 The constants of computing are of one machine with two processors, on which all four stages of a
 loader were busy. A stage that runs beside others takes longer than alone: they use the same caches,

@@ -2,11 +2,6 @@
 
 The slot table, its ranking and admission in parts are the loader's, so the counts hold for each
 policy. There is no memory for slots and no read: a row is valid as soon as it is admitted.
-`simulate` replays a trace of drawn batches in scaled slots, and says how many rows a batch loads
-once the buffer is full; `measure_pace` times one. `bench/policies.py` compares policies.
-
-When not to use it: for more batches than are sampled in seconds; each row of each batch is looked
-up.
 """
 
 from __future__ import annotations

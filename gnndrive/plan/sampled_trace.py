@@ -5,8 +5,7 @@ so sizes of batches do not tell it. A trace of some dozens of batches does, and 
 as well: whether a row is kept depends on its number alone, so a row that is kept is kept in each
 batch, and a buffer that is scaled down by the share of the kept rows has the hits of the whole one.
 
-`loader/drawing.py` draws traces and keeps them beside the store; `plan/replay.py` replays them.
-When not to use it: for what one batch takes (`plan/drawn.py`).
+`loader/drawing.py` keeps traces beside the store; `plan/replay.py` replays them.
 """
 
 from __future__ import annotations

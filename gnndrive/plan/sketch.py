@@ -1,11 +1,9 @@
 """`Sketch`: the plan of a loader over a graph that is not there, from a few numbers.
 
-`gnndrive plan --nodes --edges --row-bytes` prints it. The graph has one type of nodes, with one
-array of features and labels of one byte. Nothing can be drawn, so a batch has the number of nodes
-that is given, or the most that the fanout allows, and its rows are taken to lie at random: a graph
-in which many batches need the same rows reads less. How long sampling takes is not known.
-
-When not to use it: for a store that is there, whose batches are drawn (`drawn.py`).
+The graph has one type of nodes, with one array of features and labels of one byte. Nothing can be
+drawn, so a batch has the number of nodes that is given, or the most that the fanout allows, and its
+rows are taken to lie at random: a graph in which many batches need the same rows reads less. How
+long sampling takes is not known.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """What a batch costs with a strategy (`StrategyCost`, `predict`), and all beside each other
 (`Comparison`).
 
-What all predictions for a loader share is `Known`. Reading is predicted by the simulated loads of
-the strategy's policy (`plan/replay.py`) and the disk's two constants, sampling by the batches that
-were drawn, and the rest by what a row takes (`plan/costs.py`). `predict` serves all strategies that
-sample from the whole graph; others know their loads.
-
-When not to use it: for what a batch takes in fact. `gnndrive bench strategies` measures that.
+Reading is predicted by the simulated loads of the strategy's policy (`plan/replay.py`) and the
+disk's two constants, sampling by the batches that were drawn, and the rest by what a row takes
+(`plan/costs.py`). What a batch takes in fact is measured by `gnndrive bench strategies`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """`Strategy`: a published design; `Scheme`: how one loader loads by it.
 
-A strategy is a frozen dataclass: the parts that the design is made of, and its own arguments. A
-loader takes one as `strategy=`, or its name. The parts are plug-ins: each name is a file in the
-folder of its kind, see `gnndrive.common.plugins`. For a strategy of your own, replace parts of
-another one (`replace(GNNDrive(), name="own", policy=MyPolicy)`), or derive a class. If batches come
-about in a way of their own, its `open` returns a `Scheme` of its own, which the loader asks for
-everything that depends on that: what the plan counts, the feed of an epoch, what a batch costs.
+A strategy is a frozen dataclass: the parts that the design is made of, and its own arguments. The
+parts are plug-ins (`gnndrive.common.plugins`). For a strategy of your own, replace parts of another
+one (`replace(GNNDrive(), name="own", policy=MyPolicy)`), or derive a class. If batches come about
+in a way of their own, its `open` returns a `Scheme` of its own, which the loader asks for
+everything that depends on that: what the plan counts, the feed of an epoch.
 
-No file of the loader, the plan or the pipeline imports more of this folder than this file, which
-finds the classes by their names (`gnndrive/strategies/__init__.py` lists them).
+The loader, the plan and the pipeline import no more of this folder than this file.
 """
 
 from __future__ import annotations

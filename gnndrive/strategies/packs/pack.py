@@ -1,8 +1,4 @@
-"""`pack`: records the batches of a loader and packs their rows on disk (DiskGNN, SIGMOD 2025).
-
-When not to use it: for epochs that are trained once or twice, or features that fit in memory; then
-packing costs more than it saves.
-"""
+"""`pack`: records the batches of a loader and packs their rows on disk (DiskGNN, SIGMOD 2025)."""
 
 from __future__ import annotations
 
@@ -45,7 +41,8 @@ def pack(
     progress: Progress | None = None,
     **loader_arguments: Any,
 ) -> PackInfo:
-    """Pack the batches that a loader with these arguments and `seed` yields.
+    """Pack the batches that a loader with these arguments and `seed` yields. For epochs that are
+    trained once or twice, or features that fit in memory, this costs more than it saves.
 
     After an error or a kill, the same call goes on where it stopped, and once the segment is chosen
     it ends with the same bytes. Before that, the free space of the disk decides with `disk`.

@@ -2,10 +2,8 @@
 
 All batches are known, so nothing is estimated: the index says how many rows of each batch lie at
 which level. The feature buffer has as many hot rows as the other items leave room for, and places
-for the other rows of the largest batch. The scheme of `DiskGNN` calls `packed_planner`. Before rows
-are packed, `hot_slots` says how many of them will be hot.
-
-When not to use it: for batches that are drawn (`gnndrive/plan/slots.py`).
+for the other rows of the largest batch. Before rows are packed, `hot_slots` says how many of them
+will be hot.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """`LoaderRecording`: draws the batches that a loader's strategy draws, for a pack to record.
 
-It uses the loader's own schedule, sampler and topologies without the pipeline: several threads
-sample, and batches come in order. What a batch holds depends on (seed, epoch, index) alone, so
-these are the batches that a loader with the same arguments and `seed` yields. Its memory is within
-the loader's `memory=`: the counts of a recording take what the loader has its mapping table for.
-
-When not to use it: for a user's sampler, batch sampler or sample transform, which may draw anything
-and are refused.
+It uses the loader's own schedule, sampler and topologies without the pipeline. What a batch holds
+depends on (seed, epoch, index) alone, so these are the batches that a loader with the same
+arguments and `seed` yields. Its memory is within the loader's `memory=`: the counts of a recording
+take what the loader has its mapping table for.
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ The plan counts slots for two windows, so that this happens only if windows diff
 because others between them are left out; to a second iterator, which has a smaller buffer; and if a
 row cannot be read: the slots of such rows are of no use to the batches that need them, so their
 window counts as one that lacks slots.
-
-When not to use it: for schedules whose windows need nothing in memory.
 """
 
 from __future__ import annotations
