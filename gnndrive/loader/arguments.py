@@ -186,8 +186,7 @@ STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 
 
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
-    """Refuse values of `OWN_ARGUMENTS` other than the defaults, for data that is not a store; and a
-    path in the place of data."""
+    """Refuse values of `OWN_ARGUMENTS` for data that is not a store, and a path in its place."""
     if isinstance(data, str | os.PathLike):
         raise ConfigError(
             f"data={os.fspath(data)!r}: a loader takes an open store: give "
@@ -232,8 +231,7 @@ def preset(own: Mapping[str, Any], **values: Any) -> dict[str, Any]:
 
 
 def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
-    """Check `tuning=`; whole numbers as int. A positive `num_workers`, torch's argument, replaces
-    `samplers`."""
+    """Check `tuning=`; torch's `num_workers`, if positive, replaces `samplers`."""
     if not isinstance(tuning, Tuning | None):
         raise ConfigError(f"tuning={tuning!r}: give gnndrive.Tuning(…)")
     given = vars(tuning or Tuning()) | ({"samplers": num_workers} if num_workers else {})

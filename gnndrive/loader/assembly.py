@@ -132,8 +132,7 @@ class Assembly:
 
     @property
     def dealt_to(self) -> int | None:
-        """To how many ranks the user's sampler, or the scheme, deals batches; None: to one, or
-        neither does."""
+        """To how many ranks the user's sampler, or the scheme, deals batches; None: to one."""
         _, world = sampler_ranks(self.batch_sampler) or (0, 1)
         if self.scheme.deals:
             world = self.ranks.per_step
@@ -187,8 +186,7 @@ class Assembly:
 
     @property
     def sampling(self) -> Sampling:
-        """How neighbours are drawn; ConfigError if the strategy's sampler or the loader's other
-        arguments cannot have it."""
+        """How neighbours are drawn; ConfigError if the sampler or other arguments forbid it."""
         sampling, sampler = sampling_of(self.own["sampling"]), self.strategy.sampler
         sampling.check(self.replace)
         if not sampling.shares:
@@ -303,8 +301,7 @@ class Assembly:
         return block_bytes(max((table.file.row_bytes for table in self.collate.tables), default=1))
 
     def request(self) -> PlanRequest:
-        """What this loader's plan depends on; may draw batches. A budget that is too small for the
-        plan is not refused here."""
+        """What the plan depends on; may draw batches. A budget that is too small is not refused."""
         own, types, subgraphs = self.own, self.store.info.types, self.subgraphs
         counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
         asked = self._tuned("topology")

@@ -146,8 +146,7 @@ class Drawing:
         yield from islice(_seeds_of(self.schedule, 0), 0, DRAWN_BATCHES * step, step)
 
     def _many_seeds(self) -> Iterator[Seeds]:
-        """Yield the seeds of batches without end, each with an index of its own; none if there are
-        no inputs."""
+        """Yield the seeds of batches without end, each with its index; none without inputs."""
         if self.schedule is None:
             yield from self._random_seeds()
             return

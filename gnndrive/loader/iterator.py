@@ -46,8 +46,7 @@ WARM_UP = 3  # batches, after which training has used as much device memory as i
 
 
 class Intervals:
-    """The intervals of one loader, whose iterators may run in several threads. Calls `on_stats`
-    again after `interval_s` seconds."""
+    """Calls `on_stats` when `interval_s` seconds have passed, for all of a loader's iterators."""
 
     def __init__(self, runtime: Runtime, on_stats: OnStats, interval_s: float) -> None:
         self._read, self._times = runtime.stats, runtime.counters.times
@@ -56,8 +55,7 @@ class Intervals:
         self._counted, self._snapshot = self._now()
 
     def tell(self, ended: bool = False) -> None:
-        """Call `on_stats` if an interval has passed, or the epoch has `ended`. What it raises is
-        the caller's."""
+        """Call `on_stats` if an interval has passed, or the epoch has `ended`. It may raise."""
         with self._lock:
             passed_s = (self._times.clock() - self._snapshot.at_ns) / 1e9
             if passed_s < self._interval_s and not ended:
@@ -344,8 +342,7 @@ class BatchIterator(Iterator[Any]):
 
     @classmethod
     def leave_all(cls, ranks: Ranks) -> None:
-        """This thread is about to wait for the other ranks in an exchange; until then it asks none
-        of its iterators for a batch."""
+        """Until the coming exchange with other ranks, this thread asks no iterator for a batch."""
         here, group = threading.get_ident(), ranks.group
         if group is None:
             return

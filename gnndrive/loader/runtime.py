@@ -223,8 +223,7 @@ class Runtime:
             raise ClosedError(CLOSED)
 
     async def _idle(self) -> bool:
-        """Wait until the plan does not change, and as `_wait_for_abandoned_epochs` does; tells
-        whether no epoch is running."""
+        """Wait until the plan does not change; tells whether no epoch is running."""
         await self._wait_for_abandoned_epochs()
         while self._change_ended is not None and not self._change_ended.is_set():
             await self._settled(self._change_ended)
@@ -264,8 +263,7 @@ class Runtime:
             task.add_done_callback(lambda _: epoch.times.end())
 
     def end(self, epoch: Epoch, error: Exception | None = None) -> None:
-        """End an epoch and wait until all its reads and tasks have ended; its iterator then raises
-        `error`, if any."""
+        """End an epoch and wait until it has ended; its iterator then raises `error`, if any."""
         self.check_caller()
         with contextlib.suppress(ClosedError):  # the runtime was closed: all epochs have ended
             self.loop_thread.call(self._end(epoch, error))

@@ -208,8 +208,7 @@ def _given_ends(edges: torch.Tensor, position: torch.Tensor) -> Ends:
 
 
 def _stored_ends(graph: StoredEdges, position: torch.Tensor) -> Ends:
-    """Source, target and original number of the graph's own edges at CSC positions, read from the
-    memory-mapped adjacency."""
+    """Source, target and original number of the graph's own edges at CSC positions."""
     at = position.numpy()
     source = _picked(graph.indices_file, graph.indices, at)
     target = np.searchsorted(graph.index_pointers, at, side="right") - 1

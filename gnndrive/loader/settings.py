@@ -54,7 +54,6 @@ class RuntimeSettings:
         return WINDOW if ahead is None else ahead.window(self.request.planned)
 
     def foresees(self, name: str) -> bool:
-        """Whether it is known of batches that are sampled ahead when the rows of a table are needed
-        next: those of nodes."""
+        """Whether batches that are sampled ahead tell when a table's rows are needed next."""
         of_nodes = {table.name for table in self.request.tables if not table.of_edges}
         return self.request.ahead is not None and name in of_nodes

@@ -279,8 +279,7 @@ class HostService:
             raise
 
     async def buffers(self, settings: RuntimeSettings, empty: Allocate) -> Buffers:
-        """Attach the shared feature buffer, in the loop thread, which gets the service's messages
-        from now on."""
+        """Attach the shared buffer in the loop thread, which then gets the service's messages."""
         buffers = HostBuffers(self._store, settings, self._hello, self._connection, empty)
         await self._connection.start(buffers.buffer.receive, buffers.buffer.fail)
         return buffers

@@ -276,8 +276,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         return self._assembly().steps(seed=self.seed) if self._from_store else super().__len__()
 
     def __iter__(self) -> Any:
-        """Start an epoch and iterate over its batches. Several iterators may live at once; each has
-        a feature buffer of its own."""
+        """Start an epoch. Several iterators may live, each with a feature buffer of its own."""
         return self._begin_epoch() if self._from_store else super().__iter__()
 
     def __aiter__(self) -> Any:
@@ -511,8 +510,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         return bare
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch, also in a sampler of yours that has a `set_epoch`, such
-        as torch's DistributedSampler."""
+        """Set the number of the next epoch, also in a sampler of yours that has a `set_epoch`."""
         self.epoch = epoch
         sampler = self._epoch_sampler()
         if sampler is not None:

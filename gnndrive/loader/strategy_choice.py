@@ -104,8 +104,7 @@ def choose(assembly: Assembly) -> tuple[Strategy, str]:
 
 
 def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
-    """The assembly with another strategy that is not open yet, and all tables in the feature
-    buffer."""
+    """The assembly with another strategy, not open yet, and all tables in the feature buffer."""
     asked = assembly.asked or assembly
     plain = replace(
         asked, strategy=strategy, scheme=PLAIN, collate=assembly.collate.buffering(None)

@@ -62,8 +62,7 @@ def middle_of(bucket: int) -> float:
 
 @dataclass
 class Histogram:
-    """Counts times, whose sum is `total_ns`, in buckets that grow with the time; at most some 2,000
-    buckets are in use."""
+    """Counts times, `total_ns` in all, in up to some 2,000 buckets that grow with the time."""
 
     total_ns: int = 0
     buckets: Counter[int] = field(default_factory=Counter)
@@ -306,8 +305,7 @@ class EpochTimes:
             self.stages.count(times.marks, range(TAKEN))
 
     def waited(self, begin: int) -> None:
-        """The user waited from `begin` until now, for the batch that it has taken, else for the
-        oldest that is not delivered."""
+        """The user waited from `begin` on for the batch that it took, else for the oldest one."""
         end = self.stages.clock()
         times = self._held
         if times is None:

@@ -39,8 +39,7 @@ class Source(ABC, Generic[Item]):
 
     @abstractmethod
     def reach(self, together: int) -> int:
-        """The most items that can become ready before one is taken, if `together` of them are begun
-        at a time."""
+        """How many items may be ready before one is taken, if `together` are begun at a time."""
 
     @abstractmethod
     async def arrival(self) -> None:
@@ -86,8 +85,7 @@ class Channel(Source[Item]):
         return self.reserved - self.taken
 
     async def reserve(self, count: int = 1) -> None:
-        """Wait until `count` places are free, then reserve all of them in one step; ChannelEnded:
-        `end` was called."""
+        """Wait for `count` free places and reserve them in one step; ChannelEnded: it has ended."""
         assert self.bound is None or count <= self.bound
         while self._total is None and self.room < count:
             await change_of(self)
@@ -106,22 +104,19 @@ class Channel(Source[Item]):
         self.reserved += count
 
     def put(self, index: int, item: Item) -> None:
-        """Put the item of batch `index`; never waits. A place was reserved for it before, if the
-        channel has a bound."""
+        """Put the item of batch `index`, whose place was reserved before; never waits."""
         self._items[index if self.ordered else self._arrived] = item
         self._arrived += 1
         self._wake_waiters()
 
     def end(self, total: int) -> None:
-        """End the channel: item `total` − 1 is the last one. Places reserved for later items become
-        free."""
+        """Item `total` − 1 is the last one. Places reserved for later items become free."""
         self._total = total if self._total is None else min(total, self._total)
         self.reserved = min(self.reserved, self._total)
         self._wake_waiters()
 
     async def take(self) -> Item:
-        """Wait for the next item and take it, in the step in which this returns; ChannelEnded:
-        every item was taken."""
+        """Take the next item, in the step in which this returns; ChannelEnded: there is none."""
         await self.arrival()
         return self.take_now()[0]
 

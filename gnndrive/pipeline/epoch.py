@@ -122,8 +122,7 @@ class Extracted(Sampled):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """An item of the releasing queue: a batch whose rows are being copied out of their slots. It
-    does not keep the sample alive."""
+    """An item of the releasing queue: rows are being copied out. The sample is not kept alive."""
 
     index: int
     lease: BatchLease
@@ -169,8 +168,7 @@ class BatchAssembly(Protocol):
         raise. The epoch does not end before this returns."""
 
     def check_sample(self, sample: Sample | Subgraph) -> None:
-        """Raise BatchTooLarge if a sample, which is kept before its rows are asked for, is larger
-        than the plan counts."""
+        """BatchTooLarge: a sample that is kept before `rows_of` is larger than the plan counts."""
 
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
         """Table name → ids of the rows that a sample needs, int64 [n]."""
@@ -201,8 +199,7 @@ class Feed:
         return None
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
-        """The coroutines of `run_epoch` that stand before the extract stage, and what they need
-        beside it."""
+        """The coroutines that stand before the extract stage, and what they need beside it."""
         raise NotImplementedError
 
     async def topologies(self, index: int) -> Sequence[Topology]:
@@ -217,15 +214,13 @@ class Feed:
         """Note that a batch of a window was drawn."""
 
     def sampled(self, sampled: Sampled) -> None:
-        """Note that a batch was sampled, before it enters the extracting queue. What this raises is
-        the error of the batch."""
+        """Note that a batch was sampled, before it is queued. What this raises is its error."""
 
     def released(self, index: int) -> None:
         """Note that the slots of a batch were released."""
 
     def stop(self) -> None:
-        """Make workers that this feed waits for end soon; any thread may call this. The sampler is
-        stopped by itself."""
+        """Make workers that this feed waits for end soon; any thread may call this."""
 
     def close(self) -> None:
         """Free what the stages held, after they have ended."""
@@ -254,8 +249,7 @@ class EpochInputs:
     first: int = 0
 
     def stop(self) -> None:
-        """Make workers that sample, or that sampling waits for, end soon; any thread may call
-        this."""
+        """Make workers that sample, or load what samples need, end soon, from any thread."""
         self.sampler.stop()
         self.feed.stop()
 

@@ -102,8 +102,7 @@ class OutputQueue:
         return self._ended
 
     def finish(self, error: BaseException | None) -> None:
-        """End the queue: after the ready batches the user gets the end, or `error`. Only the first
-        call counts."""
+        """After the ready batches the user gets the end, or `error`. Only the first call counts."""
         with self._lock:
             if not self._ended:
                 self._ended, self._error = True, error

@@ -42,8 +42,7 @@ class SampledFeed(Feed):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What sampling a batch takes: its epoch and seeds, the combined fetch that it is part of, its
-    part in that, and its record."""
+    """What sampling a batch takes: among others the combined fetch and its part in that."""
 
     epoch: Epoch
     seeds: Seeds

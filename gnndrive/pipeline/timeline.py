@@ -74,8 +74,7 @@ class Timeline:
     # ---- adding events ----
 
     def enter(self) -> int:
-        """The number of the tracks of a new iterator, which are those of one that has left if there
-        are such."""
+        """The number of the tracks of a new iterator; those of one that has left are used again."""
         with self._lock:
             lane = next(each for each in range(len(self._lanes) + 1) if each not in self._lanes)
             self._lanes.add(lane)
@@ -137,8 +136,7 @@ class Timeline:
         return self
 
     def close(self) -> None:
-        """Write what is left and close the file; nothing is written afterwards. After a
-        KeyboardInterrupt, call it again."""
+        """Write what is left and close the file. After a KeyboardInterrupt, call it again."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if self._users:
@@ -155,8 +153,7 @@ class Timeline:
     # ---- JSON ----
 
     def span(self, name: str, begin: int, end: int, args: str) -> Iterator[str]:
-        """Two events: a span on a track with others of its name, which may overlap it. `args` is
-        what it says of itself, in JSON."""
+        """A span on a track where spans may overlap; `args` is what it says of itself, in JSON."""
         self._number += 1
         number = f'"id2": {{"local": "{self._number:#x}"}}'
         yield self._text("b", name, begin, f'{number}, "args": {args}')

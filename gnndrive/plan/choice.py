@@ -98,8 +98,7 @@ def with_drawn(request: PlanRequest, drawn: DrawnBatches) -> PlanRequest:
 
 
 def _least_bytes(request: PlanRequest) -> int:
-    """Bytes that the leanest stages take on this host with feature buffers of one largest batch,
-    without the adjacency."""
+    """Bytes of this host for the leanest stages and one largest batch, without the adjacency."""
     planner = planner_of(request, stage_options(request)[-1])
     shape = planner.shape
     slots = [min(each.batch_rows_max, each.rows) for each in shape.tables]
@@ -223,8 +222,7 @@ def _costs(request: PlanRequest, options: Iterable[Planner]) -> list[tuple[float
 
 
 def cheapest(costs: Sequence[tuple[float, Planner]]) -> Planner | None:
-    """The first of the planners whose batches cost about as little as the cheapest's; None: there
-    is none."""
+    """The first planner whose batches cost about the least; None: there is none."""
     least = min((cost for cost, _ in costs), default=0.0)
     about = [planner for cost, planner in costs if cost <= ABOUT * least]
     return next((each for each in about if not each.topology.has_ring), next(iter(about), None))
@@ -256,8 +254,7 @@ def loading_of(
 def _planners(
     request: PlanRequest, stages: StageCounts, why: str | None = None
 ) -> Iterator[Planner]:
-    """The planners with each topology to consider with a budget, the preferred one first; see
-    `Topologies.candidates`."""
+    """The planners with each topology to consider, the preferred first; see `candidates`."""
     planner = planner_of(request, stages)
     if request.topologies.asked or request.drawn is None:
         yield replace(planner, topology=request.topologies.choose(planner))

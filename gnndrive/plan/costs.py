@@ -61,8 +61,7 @@ SECTOR_BYTES = 512
 
 
 def processors(ranks: int = 1) -> int:
-    """How many processors this process may use; several ranks, which may have some of their own
-    each, use those of the host."""
+    """How many processors this process may use, or with several ranks all those of the host."""
     return len(os.sched_getaffinity(0)) if ranks == 1 else os.cpu_count() or 1
 
 
@@ -109,8 +108,7 @@ class Disk:
 
     @classmethod
     def of_store(cls, store: Store, gap: str | int | None, block_bytes: int) -> Self:
-        """What reads of a store cost, by its calibration if there is one, for a loader's `gap=` and
-        its blocks of staging."""
+        """What reads of a store cost, by its calibration if there is one, for a loader's `gap=`."""
         cost, found = load_calibration(store), cls(gap_bytes=checked_gap(gap, store, block_bytes))
         if cost is None:
             return found

@@ -260,8 +260,7 @@ def _format(
     items: Sequence[Item], budget: int | None, name: str, ranks: int = 1,
     mark: Callable[[Item], str] = lambda item: "",
 ) -> str:  # fmt: skip
-    """One line for each item, with whose memory it is, and one for their total of the `budget`
-    that the argument `name` gave."""
+    """A line for each item, and one for their total of the `budget` that argument `name` gave."""
     width = max(len(item.what) for item in items)
     marks = [mark(item) for item in items]
     wide = max(map(len, marks)) + 2 if any(marks) else 0
@@ -486,8 +485,7 @@ class Planner:
         return tuple(fetched)
 
     def plan_after_warm_up(self, device_bytes: int) -> Plan:
-        """Make the plan for `device_bytes` of the device's memory, which the warm-up found free;
-        see `plan`."""
+        """The plan for `device_bytes`, which the warm-up found free; see `plan`."""
         why = "because training leaves that much of the device's memory"
         budget = replace(self.budget, device_memory=device_bytes, device_why=why)
         return replace(self, budget=budget).plan()

@@ -101,8 +101,7 @@ class Layout:
 
     @property
     def serial_s(self) -> float:
-        """Seconds of a step in which nothing overlaps. What keeps the processors busy is in the
-        other parts already."""
+        """Seconds of a step in which nothing overlaps; `PROCESSORS` is in the other parts already."""
         return sum(value for name, value in self.known.items() if name != PROCESSORS)
 
     @property

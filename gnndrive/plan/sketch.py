@@ -111,8 +111,7 @@ class Sketch:
         return Loading(self.drawn(), [self.size], Disk(), planner.stages, None, looks_ahead)
 
     def planner(self) -> Planner:
-        """Choose topology, samplers and queues, and make the planner; raises what `make_planner`
-        does."""
+        """Choose topology, samplers and queues; raises what `make_planner` does."""
         stages = all_stages(self.samplers)
         if self.memory is None:  # the first that suits, as for a loader
             first = next(self._planners(stages, None))

@@ -221,8 +221,7 @@ class Strategy:
     whole_graph: ClassVar[bool] = True
     """Whether batches are sampled from the whole graph, so that any seeds can be loaded."""
     baseline: ClassVar[bool] = False
-    """Whether it is there only to be measured beside others: what it costs is not predicted, and
-    "auto" never takes it."""
+    """Whether it is only measured beside others: not predicted, and never taken by "auto"."""
 
     def preset(self, assembly: Any) -> Any:
         """The assembly with what the strategy decides where the user gave nothing."""
@@ -243,8 +242,7 @@ class Strategy:
         return None
 
     def suited(self, store: Store) -> Strategy:
-        """The strategy with what suits it best of what a store has, where the user names nothing
-        and there are several."""
+        """The strategy with what suits it best of what a store has; what the user named stays."""
         return self
 
     def folders(self) -> list[Path]:
@@ -288,14 +286,13 @@ class Strategy:
 
 
 def strategies() -> dict[str, Strategy]:
-    """Every strategy with its default arguments, by its name, in the order in which they are
-    shown."""
+    """Every strategy with its default arguments, by its name; the first is the default."""
     found: dict[str, Strategy] = import_module("gnndrive.strategies").STRATEGIES
     return found
 
 
 def default() -> Strategy:
-    """The default strategy, the first of the list."""
+    """The strategy of a loader that names none."""
     return next(iter(strategies().values()))
 
 
@@ -340,8 +337,7 @@ def strategy(named: Any) -> Strategy:
 
 
 def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
-    """Raise ConfigError with the form that works if an argument that belongs to a strategy is given
-    beside `strategy=named`."""
+    """Refuse an argument that belongs to a strategy beside `strategy=named`, with what to give."""
     for name, value in given.items():
         own = _OLD_NAMES.get(name, name)
         owners = [each for each in strategies().values() if own in each.arguments()]

@@ -76,8 +76,7 @@ class _VictimScheme(AheadScheme):
 
 
 def victims(victim_buffer: str | int, device: Any) -> Victims | None:
-    """The victim buffers of a loader on a device plug-in; None: there are none. ConfigError if
-    `victim_buffer` is no size."""
+    """The victim buffers on a device plug-in, if any; ConfigError: `victim_buffer` is no size."""
     nbytes = None if victim_buffer == "auto" else size_or_none(victim_buffer, "victim_buffer")
     if nbytes == 0:
         return None

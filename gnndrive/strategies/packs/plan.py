@@ -64,8 +64,7 @@ LARGEST = 1.02  # the largest batch reads so much more than the mean one
 
 @dataclass(frozen=True, slots=True)
 class PackSlots(Slots):
-    """The feature buffer of a loader that replays a pack, with up to `places_max` places; see
-    `plan.plan.Slots`."""
+    """The feature buffer for a pack, with up to `places_max` places; see `plan.plan.Slots`."""
 
     recording: Recording
     places_max: int
@@ -252,8 +251,7 @@ class _ReplayedSamples:
 
 
 def _choices(recording: Recording) -> list[dict[str, int]]:
-    """How many rows of each table may be hot, the most first: each choice leaves out the band whose
-    bytes save least."""
+    """How many rows of each table may be hot, the most first; each drops the least useful band."""
     held = dict(recording.hot_rows)
     bands = []
     for name, file in recording.files.items():
@@ -270,8 +268,7 @@ def _choices(recording: Recording) -> list[dict[str, int]]:
 
 
 def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
-    """The planner of a loader that replays a pack; attributes that `memory=` has no room for count.
-    Raises what `fitting` does."""
+    """The planner of a loader that replays a pack; raises what `fitting` does."""
 
     def planner(request: PlanRequest) -> Planner:
         found = _replaying(request, recording.sizes, sum(recording.hot_rows.values()))

@@ -174,8 +174,7 @@ class AheadFeed(SampledFeed):
             self._alive.release()
 
     async def _replay_superbatch(self, epoch: Epoch, superbatch: Superbatch) -> int:
-        """Put a superbatch's samples, and its error, into the extracting queue; returns the index
-        behind them."""
+        """Queue a superbatch's samples, and its error; returns the index behind them."""
         self._later = None  # what was known of this one is in the buffer
         for index in range(superbatch.first, superbatch.end):
             await epoch.extracting.reserve()
@@ -205,8 +204,7 @@ class AheadFeed(SampledFeed):
 
 
 class InspectFeed(AheadFeed):
-    """Samples one superbatch without the feature buffer, with the adjacency in memory meanwhile,
-    for a part that replays it."""
+    """Samples one superbatch without the feature buffer, for a part that replays it."""
 
     extracts = False
 

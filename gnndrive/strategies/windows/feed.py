@@ -99,8 +99,7 @@ class PartitionWindows:
         return found
 
     def graph(self, window: Window) -> WindowGraph:
-        """Load the adjacency inside a window; blocks, in a worker thread. ClosedError if `stop` was
-        called."""
+        """In a worker thread: load the adjacency inside a window; ClosedError after `stop`."""
         assert window.partitions is not None
         return load_window(
             self._partitioned, self._index_pointers, window.partitions, self._static, self._stop
@@ -153,8 +152,7 @@ class _Held:
 
 
 class WindowFeed(SampledFeed):
-    """Samples inside windows, and keeps the rows and graphs of two windows in memory; see
-    `epoch.Feed`."""
+    """Samples inside windows, of which two are in memory; see `epoch.Feed`."""
 
     _buffer: FeatureBuffer | None = None
     _workers: Workers

@@ -266,8 +266,7 @@ class PlannedWindows(Slots):
 
     @property
     def nodes(self) -> int:
-        """The most nodes of a window's graph, static ones included; static ones that lie in its
-        partitions count twice."""
+        """The most nodes of a window's graph; static ones that lie in it count twice."""
         return int(self._sizes[0][self.sizes.one]) + self.static
 
     @property
@@ -495,8 +494,7 @@ class _WindowScheme(Scheme):
         return {"passes": self.measured}
 
     def resumed(self, assembly: Assembly, state: Mapping[str, Any], begun: bool) -> _WindowScheme:
-        """Without `megabatch=`, a loader that has not begun takes the size of the state's windows,
-        because its batches depend on it."""
+        """Without `megabatch=`, before the first epoch, the state's size of windows is taken."""
         passes = state.get("passes")
         if passes is not None and not (type(passes) is int and passes >= 1):
             raise ConfigError("the state is damaged: give what state_dict() returned")
@@ -538,8 +536,7 @@ class _WindowScheme(Scheme):
     # ---- how large windows are
 
     def _choose(self, assembly: Assembly) -> PlannedWindows:
-        """Decide how large the windows are; raises what `current` does, if they do not fit into the
-        memory, too."""
+        """Decide how large the windows are; also raises what `current` does if they do not fit."""
         source, given, per_step = self.source, self._size, assembly.ranks.per_step
         if self.strategy.passes == AUTO and per_step > 1:
             raise ConfigError(
@@ -608,8 +605,7 @@ class _WindowScheme(Scheme):
         return found
 
     def _still_fit(self, assembly: Assembly) -> bool:
-        """Whether the windows that were chosen fit into the memory that is free now; those of the
-        user's size do."""
+        """Whether the chosen windows fit into what is free now; those of the user's size do."""
         return self._size is not None or self._fit(assembly, replace(self.chosen, chosen=False))
 
     def _fit(self, assembly: Assembly, windows: PlannedWindows) -> bool:
