@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
 from operator import index
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -72,6 +73,23 @@ def positive(**argument: int) -> int:
     if whole(**argument) < 1:
         raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
     return index(value)
+
+
+def named_folder(argument: str, named: Any, within: Path, remedy: str) -> Path:
+    """The folder that an argument names: by its name in the folder `within`, or by its path.
+    ConfigError with the `remedy`: there is none."""
+    try:
+        text = os.fsdecode(named)
+    except TypeError:
+        text = ""
+    if not text or "\0" in text:
+        raise ConfigError(f"{argument}={named!r} is no name or path of a folder; {remedy}")
+    places = [within / text, Path(os.path.abspath(text))]
+    for path in places:
+        if os.path.isdir(path):
+            return path
+    tried = " or ".join(dict.fromkeys(map(str, places)))  # one place if the path is absolute
+    raise ConfigError(f"{argument}={named!r} is not there: no folder is at {tried}; {remedy}")
 
 
 def checked_device(device: Any, memory: str | int | None) -> tuple[Any, torch.device | None]:

@@ -31,9 +31,7 @@ from gnndrive.store.link_split import LinkSplit, PartStore
 from gnndrive.store.reader import Store
 
 STAGES = ("train", "val", "test", "pred")
-_ENDED = {
-    "fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("pred",),
-}  # fmt: skip
+_ENDED = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("pred",)}
 _HELD_BY_TRAINER = {
     "train": "train_dataloader", "val": "val_dataloaders", "test": "test_dataloaders",
     "pred": "predict_dataloaders",

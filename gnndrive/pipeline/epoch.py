@@ -143,7 +143,6 @@ class Stages:
     extractors, queues of 6 and 4).
 
     Attributes:
-        samplers: at most so many batches are sampled at the same time.
         extracting_queue: the most batches that are being sampled or wait to be extracted.
         training_queue: the most batches that are being extracted or wait to be gathered.
         in_order: whether the user gets batches by index.
@@ -203,11 +202,8 @@ class Feed:
         raise NotImplementedError
 
     async def topologies(self, index: int) -> Sequence[Topology]:
-        """The adjacency that a batch is sampled from, once that can begin.
-
-        Raises:
-            StoreError, ReadError: it could not be loaded.
-        """
+        """The adjacency that a batch is sampled from, once that can begin; StoreError or ReadError:
+        it could not be loaded."""
         raise NotImplementedError
 
     def drawn(self, window: Window, seeds: Seeds) -> None:

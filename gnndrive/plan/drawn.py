@@ -191,9 +191,7 @@ def largest(one: Bounds, other: Bounds) -> Bounds:
 def joined(one: Bounds, other: Bounds, most: Bounds) -> Bounds:
     """The size of two neighbourhoods together, but no more than `most` unless `one` is."""
     expanded = None if one.expanded is None else one.expanded + sum(other.entries.values())
-    return _by_type(
-        lambda a, b, c: max(min(a + b, c), a), one, other, most, expanded=expanded
-    )  # fmt: skip
+    return _by_type(lambda a, b, c: max(min(a + b, c), a), one, other, most, expanded=expanded)
 
 
 def doubled(size: Bounds) -> Bounds:

@@ -97,10 +97,7 @@ class TablePlan:
     """The feature buffer's share of one table.
 
     Attributes:
-        name: the table's name, such as "nodes/x".
-        rows: number of rows of the table.
         slots: number of rows that the buffer holds at once.
-        row_bytes: bytes of one row.
         batch_rows_max: the most rows of the table that one batch can need.
         residents: rows that never leave the buffer, if it has places for whole batches.
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
@@ -135,7 +132,6 @@ class Plan:
         tables: the feature buffer's share of each table.
         memory, device_memory: the budgets `memory=` and `device_memory=` in bytes; None: the user
             gave none.
-        topology: where the adjacency lives.
         device_lines: the uses of the device's memory; empty: the buffer is in host memory.
         fetched: names of the arrays whose rows are read when batches need them, because memory has
             no room for their files.
@@ -332,12 +328,6 @@ def host_bytes(items: Iterable[Item], during: Phase = Phase.EXTRACTION) -> int:
     return sum(item.host_bytes for item in items if during in item.during and not item.on_device)
 
 
-def rest_bytes(shape: Shape, parts: Sequence[Part]) -> int:
-    """Bytes of this host's memory that parts take beside the adjacency."""
-    during = Phase.SAMPLING if shape.apart else Phase.EXTRACTION
-    return host_bytes(shape.counted(parts), during)
-
-
 # ---- what divides it
 
 
@@ -419,7 +409,8 @@ class Planner:
     def rest_bytes(self) -> int:
         """Bytes of this host's memory that everything takes but the feature buffer, its slot tables
         and the adjacency; if batches are sampled apart, while they are sampled."""
-        return rest_bytes(self.shape, [*self.parts, *self._elastics])
+        during = Phase.SAMPLING if self.shape.apart else Phase.EXTRACTION
+        return host_bytes(self.shape.counted([*self.parts, *self._elastics]), during)
 
     def _divide(self, attributes: AttributeMemory) -> Plan:
         """Add up the items of all parts, and divide what they leave."""

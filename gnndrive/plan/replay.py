@@ -283,9 +283,7 @@ def _admit(
         held.release_oldest()
 
 
-def simulate(
-    trace: SampledTrace, run: Run, store: Store, classes: Classes | None
-) -> Loads:  # fmt: skip
+def simulate(trace: SampledTrace, run: Run, store: Store, classes: Classes | None) -> Loads:
     """Say what a batch of a table loads when the buffer is full; see `replay`.
 
     Here `run` has all slots of the buffer, and `classes` are those of all rows of the table.

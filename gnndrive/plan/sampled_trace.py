@@ -45,7 +45,6 @@ class SampledTrace:
     """The rows of one table that batches need.
 
     Attributes:
-        table_rows: rows of the table.
         bits: the share of the rows that is kept is 1 / 2 to this power.
         kept: the rows that are kept and that a batch needs, int64 [kept], ascending.
         ids: what each batch needs of them, as places in `kept`, int64 [n], batch after batch.

@@ -29,20 +29,8 @@ from math import ceil
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
-from gnndrive.plan.costs import (
-    COMPUTE,
-    DISK,
-    GATHER,
-    NET,
-    PROCESSORS,
-    SAMPLING,
-    Loading,
-    adjacency_seconds,
-    combined,
-    counted,
-    features_seconds,
-    step_seconds,
-)
+from gnndrive.plan import costs
+from gnndrive.plan.costs import Loading, combined, counted
 from gnndrive.plan.plan import Plan, Planner
 
 ID_BYTES = 4  # of a row that another host is asked for
@@ -101,8 +89,8 @@ class Layout:
 
     @property
     def serial_s(self) -> float:
-        """Seconds of a step in which nothing overlaps; `PROCESSORS` is in the other parts already."""
-        return sum(value for name, value in self.known.items() if name != PROCESSORS)
+        """Seconds of a step in which nothing overlaps; other parts have what `PROCESSORS` has."""
+        return sum(value for name, value in self.known.items() if name != costs.PROCESSORS)
 
     @property
     def expected_s(self) -> float:
@@ -114,12 +102,12 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
     """Compare the layouts of a store of so many bytes; with one host, there is the full copy only,
     whose planner is given. ConfigError if its plan does not fit."""
     plan, hosts = planner.plan(), cluster.hosts
-    seconds: dict[str, float | None] = {**step_seconds(plan, loading), NET: 0.0}
-    seconds[COMPUTE] = cluster.compute_s
+    seconds: dict[str, float | None] = {**costs.step_seconds(plan, loading), costs.NET: 0.0}
+    seconds[costs.COMPUTE] = cluster.compute_s
     if not cluster.sampled:
-        seconds[SAMPLING] = None
+        seconds[costs.SAMPLING] = None
     if plan.device_lines:  # the device gathers
-        seconds[GATHER] = seconds[PROCESSORS] = None
+        seconds[costs.GATHER] = seconds[costs.PROCESSORS] = None
     full = Layout(FULL, plan.host_bytes, store_bytes, 0.0, seconds)
     if hosts == 1:
         return [full]
@@ -128,7 +116,7 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
     # A host reads from its part for its own ranks, and as many rows for the others' ranks.
     loaded = {name: each.loads for name, each in counted(plan, loading).items()}
     received, net_s = _received(plan, cluster, loaded)
-    shards = Layout(SHARDS, plan.host_bytes, part_bytes, received, {**seconds, NET: net_s})
+    shards = Layout(SHARDS, plan.host_bytes, part_bytes, received, {**seconds, costs.NET: net_s})
     return [full, shards, _exchange(planner, loading, cluster, full, part_bytes)]
 
 
@@ -149,15 +137,15 @@ def _exchange(
         for table, whole in zip(plan.tables, planner.shape.tables, strict=True)
     )
     of_all = replace(plan, tables=tables, ranks=hosts * ranks, shared=True)
-    features_s = features_seconds(of_all, loading, counted(of_all, loading), hosts)
+    features_s = costs.features_seconds(of_all, loading, counted(of_all, loading), hosts)
     wanted = {each.name: loading.counts(each)[0] for each in tables}
     received, net_s = _received(plan, cluster, wanted)
-    gather_s = full.seconds[GATHER]
+    gather_s = full.seconds[costs.GATHER]
     seconds = {
         **full.seconds,
-        DISK: ranks * (hosts * features_s + adjacency_seconds(plan, loading)),
-        NET: net_s,
-        GATHER: None if gather_s is None else gather_s * (2 - 1 / hosts),
+        costs.DISK: ranks * (hosts * features_s + costs.adjacency_seconds(plan, loading)),
+        costs.NET: net_s,
+        costs.GATHER: None if gather_s is None else gather_s * (2 - 1 / hosts),
     }
     memory = plan.host_bytes + (0 if plan.device_lines else arriving)
     return Layout(EXCHANGE, memory, disk_bytes, received, seconds)

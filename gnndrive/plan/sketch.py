@@ -43,7 +43,6 @@ class Sketch:
     """The numbers of a graph and of a loader over it.
 
     Attributes:
-        fanout: neighbours to sample in each hop; -1: all.
         batch_nodes: nodes in a batch; None: the most that the fanout allows.
         seeds: of an epoch; None: not known.
         samplers: batches sampled at once; None: the plan chooses.

@@ -212,7 +212,6 @@ class Known:
         drawn: what is known of the batches.
         pace: how slow this machine computes, see `replay.measure_pace`.
         batches: of an epoch; None: not known.
-        store: the loader's.
         classes: of rows, by score and table, as far as they were asked for.
     """
 

@@ -73,10 +73,7 @@ class Topologies:
         """
         question = self.question(planner)
         room, found = question.room, False
-        question = replace(
-            question, why=why,
-            room=lambda batches: room(min(batches, ROOM_BATCHES)),
-        )  # fmt: skip
+        question = replace(question, why=why, room=lambda batches: room(min(batches, ROOM_BATCHES)))
         for name in self.plugins:
             kind: type[Topology] = find("topologies", name)
             if self.needs_indices is not None and not kind.has_indices:

@@ -12,7 +12,6 @@ The loader, the plan and the pipeline import no more of this folder than this fi
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -170,11 +169,7 @@ class Scheme:
         return None
 
     def planner(self, request: PlanRequest) -> Planner:
-        """Makes the loader's plan.
-
-        Raises:
-            ConfigError: see `make_planner`.
-        """
+        """Makes the loader's plan; raises what `make_planner` does."""
         return make_planner(request)
 
     def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
@@ -420,23 +415,6 @@ def value_of(owner: Any, name: str, text: str) -> Any:
             with contextlib.suppress(ValueError):
                 return kind(text)
     return text
-
-
-def named_folder(argument: str, named: Any, within: Path, remedy: str) -> Path:
-    """The folder that an argument names: by its name in the folder `within`, or by its path.
-    ConfigError with the `remedy`: there is none."""
-    try:
-        text = os.fsdecode(named)
-    except TypeError:
-        text = ""
-    if not text or "\0" in text:
-        raise ConfigError(f"{argument}={named!r} is no name or path of a folder; {remedy}")
-    places = [within / text, Path(os.path.abspath(text))]
-    for path in places:
-        if os.path.isdir(path):
-            return path
-    tried = " or ".join(dict.fromkeys(map(str, places)))  # one place if the path is absolute
-    raise ConfigError(f"{argument}={named!r} is not there: no folder is at {tried}; {remedy}")
 
 
 def _check_parts(composed: Strategy) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.loader.arguments import named_folder
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.choice import make_planner
 from gnndrive.plan.plan import Planner
@@ -19,7 +20,7 @@ from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.layout.kind import FoundLayout
 from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, PackSettings, differences
 from gnndrive.store.packed.recording import Recording
-from gnndrive.strategies.base import PLAIN, Scheme, Strategy, named_folder, refuse_unused
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy, refuse_unused
 from gnndrive.strategies.packs.plan import RECORDED, PackSlots, packed_planner, unpacked_cost
 from gnndrive.strategies.packs.recording import pack_command, pack_settings
 

@@ -37,7 +37,6 @@ from gnndrive.plan.plan import (
     TablePlan,
     default_bytes,
     host_bytes,
-    rest_bytes,
 )
 from gnndrive.plan.request import PlanRequest, attribute_files, planner_of
 from gnndrive.plan.sampled_trace import SampledTrace
@@ -376,8 +375,8 @@ def _room(request: PlanRequest, sizes: RecordedSizes, device_memory: int) -> tup
         most = request.memory // ranks + device_memory
         hot_rows = sum(min(each.rows, most // each.row_bytes) for each in tables)
         without, others = (
-            rest_bytes(shape, (*_replaying(request, sizes, hot).parts, attributes))
-            for hot in (0, hot_rows)
+            replace(each, shape=shape, parts=(*each.parts, attributes)).rest_bytes()
+            for each in (planner, _replaying(request, sizes, hot_rows))
         )
         if request.memory < (least := without + place * ranks):
             raise ConfigError(

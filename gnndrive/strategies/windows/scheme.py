@@ -30,7 +30,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Phase, Shape, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import NO_TOPOLOGY, Int64Array, Sample, Subgraph, TopologyChoice
-from gnndrive.loader.arguments import positive
+from gnndrive.loader.arguments import named_folder, positive
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.epoch import Counters, Feed
@@ -49,14 +49,7 @@ from gnndrive.store.cache import entry_key, load_entry, save_entry
 from gnndrive.store.partitioned.format import NAME, PARTITIONED, PARTITIONS, TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import (
-    FeedContext,
-    Scheme,
-    Strategy,
-    named_folder,
-    refuse_unused,
-    stages_for,
-)
+from gnndrive.strategies.base import FeedContext, Scheme, Strategy, refuse_unused, stages_for
 from gnndrive.strategies.windows.feed import CHUNK_ROWS, READING_MAX, PartitionWindows, WindowFeed
 
 K = TypeVar("K")
