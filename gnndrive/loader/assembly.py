@@ -141,9 +141,8 @@ class Assembly:
     # ---- an epoch's batches
 
     def steps(self, done: int = 0, seed: int | None = None, number: int = 0) -> int:
-        """How many batches this rank yields in an epoch of which `done` are done, as `EpochState`
-        counts them; `seed` and `number` are the epoch's, if ranks have windows of their own.
-        TypeError if the user's batch sampler has no length."""
+        """Batches that this rank yields in an epoch of which `done` are done, as `EpochState`
+        counts them. TypeError if the user's batch sampler has no length."""
         schedule, per_step = self.schedule(seed or 0), self.ranks.per_step
         if schedule.deals:
             return max(schedule.length(number) - done // per_step, 0)
@@ -167,9 +166,8 @@ class Assembly:
         return skip(self.schedule(seed).windows(number), done + yielded)
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
-        """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
-        give up samples larger than `limits`. What needs PyG's own form goes through a
-        `SubgraphSampler`, which draws for each target."""
+        """Make a sampler for one epoch, which may give up samples larger than `limits`; `empty`
+        allocates its arrays, as `numpy.empty` does."""
         context = SamplerContext(
             self.num_neighbors, self.replace, empty, limits, None, self.store,
             sampling=self.sampling,
@@ -244,9 +242,9 @@ class Assembly:
         return replace(first, after_warm_up=after_warm_up)
 
     def settings_for_larger(self, before: RuntimeSettings, size: Bounds | None) -> RuntimeSettings:
-        """Decide the settings that follow those `before`, in the same runtime, after a batch that
-        was larger than planned. If its size is unknown (None), the plan counts the most that the
-        fanout allows, and nothing is kept for later loaders."""
+        """Decide the settings that follow those `before`, after a batch that was larger than
+        planned. Without its `size` the plan counts the most that the fanout allows, and nothing is
+        kept."""
         drawing = self.drawing()
         assert drawing is not None, "the plan before counts batches that were drawn"
         if size is None:

@@ -35,11 +35,8 @@ from gnndrive.store.reader import Store
 
 
 class Buffers:
-    """Lends each running epoch a feature buffer; here without any to wait for or to free.
-
-    Attributes:
-        facts: what `stats()` says of them beside counters: "engine", what reads the rows.
-    """
+    """Lends each running epoch a feature buffer; here without any to wait for or to free. `facts`
+    is what `stats()` says of them beside counters: "engine", what reads the rows."""
 
     settings: RuntimeSettings
     facts: Mapping[str, float | str]

@@ -47,8 +47,7 @@ def reporting(progress: Progress) -> Iterator[None]:
 class Drawing:
     """How a loader's batches are drawn, which `settings` identify beside the store. Without
     `schedule` the user's sampler draws seeds, which it must not do for a plan. With `spread`,
-    batches are of the whole epoch instead of its first ones. Drawing raises StoreError or ReadError
-    if the graph is damaged or cannot be read."""
+    batches are of the whole epoch. StoreError or ReadError if the graph cannot be read."""
 
     store: Store
     settings: str

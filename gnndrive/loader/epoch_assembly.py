@@ -109,9 +109,8 @@ class EpochAssembly:
             check_size(sample, self._limits)
 
     def plan_again(self, seeds: Seeds, size: Bounds | None) -> None:
-        """Have the runtime plan for a batch that is larger than its plan counts; blocks. Its `size`
-        is None if sampling it was given up. ConfigError if it does not fit into `memory=`, another
-        iterator is running, or the sampler gave it up although it is no larger than planned."""
+        """Have the runtime plan for a batch that is larger than planned (`size` None: sampling it
+        was given up); blocks. ConfigError if it does not fit, or another iterator is running."""
         self._plan_for(seeds, batch_key(self._seed, self._number, seeds.number), size)
 
     def _plan_for(self, seeds: Seeds, key: int, size: Bounds | None) -> None:

@@ -27,10 +27,8 @@ class EpochState:
 
     Attributes:
         seed: the seed that the epoch's batches depend on, beside its number; None: not drawn yet.
-        batches: the number of batches that were yielded, by all ranks together if the loader deals
-            to them, else by this one.
-        sampler_epoch: the attribute `epoch` of the user's sampler, such as a DistributedSampler;
-            None: the sampler has none.
+        batches: how many were yielded, by all ranks if the loader deals to them, else by this one.
+        sampler_epoch: the attribute `epoch` of the user's sampler; None: it has none.
     """
 
     epoch: int

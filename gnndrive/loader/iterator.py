@@ -81,7 +81,7 @@ class Intervals:
 
 
 class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):
-    """The seeds of an epoch that may be run in several parts; keeps those that were drawn.
+    """The seeds of an epoch that may be run in several parts.
 
     At the end of a part, the pipeline has drawn seeds of batches that it has not delivered.
     `replay` yields these seeds again, then the others; `forget` drops those of delivered batches.
@@ -95,8 +95,7 @@ class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):
         try:
             drawn = next(self._batches)
         except BaseException as error:
-            # The end, or an error of the user's sampler. `replay` raises it again, after the seeds
-            # that were drawn before it.
+            # The end, or the user's error, which `replay` raises again behind the seeds so far.
             self._error = error
             raise
         self._drawn.append(drawn)  # another thread may forget it at once

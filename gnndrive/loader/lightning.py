@@ -45,8 +45,7 @@ class InTrainer(StoreLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """See `StoreLoader.state_dict`; but an epoch without batches left is finished, because the
-        Trainer counts batches instead of asking for one more, and goes on with the next epoch. {}
-        if batches come in any order, because the Trainer asks unconditionally."""
+        Trainer counts batches instead of asking for one more. {} if batches come in any order."""
         bare = self._bare()
         if not bare.in_order:
             return {}

@@ -100,16 +100,15 @@ class Ranks:
         return place * self.world + self.rank if apart else place
 
     def drawing_seed(self, seed: int) -> int:
-        """The seed that the random draws of batches depend on. It is the epoch's, except on all
-        ranks but the first one of a user who deals: their batches have the same numbers on all
-        ranks, so that with one seed a node would draw the same neighbours on all of them."""
+        """The epoch's seed, except on all ranks but the first of a user who deals: their batches
+        have the same numbers, so that with one seed a node would draw the same neighbours on
+        all."""
         apart = self.dealt_by == "user" and self.rank > 0
         return batch_key(seed, self.rank, 0) if apart else seed
 
     def exchange(self, told: T) -> list[T]:
-        """Tell all ranks of the group an object, and return those of all ranks, by rank. A
-        collective call: each rank of the group has to make it. Without a group, the list has one
-        element."""
+        """Tell all ranks of the group an object, and return those of all ranks, by rank; a
+        collective call. Without a group, the list has one element."""
         if self.group is None:
             return [told]
         everyone: list[Any] = [None] * self.world

@@ -112,13 +112,10 @@ class Runtime:
         self._claim = claim(settings.plan.total_bytes)
 
     def _with_classes(self, settings: RuntimeSettings) -> RuntimeSettings:
-        """The settings with the classes of the rows that the policy ranks. The first time for a
-        store this reads its graph, so the event loop must not call it; and before the feature
-        buffer is made, because the plan does not count what it takes meanwhile.
-
-        Tables of edges have no classes, and neither have tables whose rows all fit, because none of
-        them ever leaves.
-        """
+        """The settings with the classes of the rows that the policy ranks; tables of edges, and
+        those whose rows all fit, have none. The first time for a store this reads its graph, so the
+        event loop must not call it, and before the feature buffer is made, for the memory that it
+        takes."""
         if self.shares_buffer or not settings.scheme.whole_graph:  # the service ranks its rows
             return replace(settings, classes={})
         request = settings.request
@@ -186,9 +183,9 @@ class Runtime:
     # ---- epochs ----
 
     def begin(self, inputs: EpochInputs, times: EpochTimes, own: Callable[[Epoch], object]) -> None:
-        """Start an epoch, or a part of it, whose batches arrive in its output queue. `own` gets it
-        as it begins, in the loop thread, also if the calling thread was interrupted (Ctrl-C)
-        meanwhile; it has to see to it that the epoch ends."""
+        """Start an epoch, or a part of it. `own`, which has to see to it that the epoch ends, gets
+        it in the loop thread as it begins, also if Ctrl-C interrupts the calling thread
+        meanwhile."""
         self.check_caller()
 
         async def start() -> None:
@@ -196,8 +193,7 @@ class Runtime:
             buffer = self._buffers.take() if inputs.feed.extracts else NoBuffer()
             stages, together = self.settings.stages, 1
             if self._fetches:
-                # Samples that fetch adjacency together are about half of the extracting queue, so
-                # that the other half is extracted meanwhile.
+                # About half of the extracting queue, so that the other half is extracted meanwhile.
                 together = min(stages.samplers, stages.extracting_queue // 2 + 1)
             epoch = Epoch(
                 inputs, self.adjacency.topologies, buffer, self._workers, stages, self.counters,
@@ -295,9 +291,8 @@ class Runtime:
     @contextlib.contextmanager
     def changing_plan(self, busy: str = LARGER) -> Iterator[None]:
         """Free the feature buffer and spare memory, because the plan is to change, or batches are
-        to be sampled apart. No epoch begins within the `with` block: it would be lent a buffer of
-        the old plan, which is freed. ConfigError(busy) if another epoch is running, which uses
-        memory by the present plan."""
+        to be sampled apart. No epoch begins within the `with` block, because it would be lent a
+        buffer of the old plan. ConfigError(busy) if another epoch is running."""
         self.check_caller()
         ended = asyncio.Event()
         try:
@@ -404,8 +399,7 @@ class Runtime:
             self._end_threads()  # not after a KeyboardInterrupt: the next `close` waits again
 
     async def _free_once(self) -> None:
-        # A separate task, so that a second `close`, after one that was interrupted, waits for the
-        # same one.
+        # A task of its own, so that a `close` after one that was interrupted waits for the same.
         if self._freeing is None:
             self._freeing = asyncio.get_running_loop().create_task(self._free())
         await asyncio.shield(self._freeing)

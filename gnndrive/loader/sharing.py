@@ -121,8 +121,7 @@ class _Told:
     @property
     def needs(self) -> dict[str, Any]:
         """What has to be the same on all ranks of a host, by what it is called in an error. What a
-        plan has chosen may differ: each rank measures how long sampling takes, and may find other
-        memory free. There the first rank's choice counts."""
+        plan has chosen may differ, as free memory does; the first rank's choice counts."""
         buffer = {name: value for name, value in (self.buffer or {}).items() if name not in CHOSEN}
         shared = {"whether the ranks of a host share a buffer": self.buffer is not None}
         return {**shared, **self.arguments, **buffer}
@@ -184,10 +183,9 @@ def join_host_service(
 
 
 def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | None:
-    """Connect to the service that the store was opened through; without one, start a service on
-    each host that has several ranks, and connect to it. The first rank of a host is the service's
-    client before it starts it, so that the service ends if that rank dies. No rank goes on before
-    all of them are welcome, so a rank that dies or is refused meanwhile is an error on all."""
+    """Connect to the service that the store was opened through, or to one that is started on each
+    host with several ranks. The first rank of a host is its client before it starts it, so that the
+    service ends if that rank dies. No rank goes on before all are welcome."""
     address, group, first = service_of(store) or "", secrets.token_hex(16), hello.ranks[0]
     error: Exception | None = None
     connection: Connection | None = None

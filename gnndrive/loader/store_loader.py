@@ -317,10 +317,10 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         return iterator
 
     def _agreed_seed(self, state: EpochState) -> tuple[Ranks, int]:
-        """Which rank this is, and the seed of an epoch that begins: the state's, or one that is
-        drawn. It is the same on all ranks that the loader deals to. A rank whose epoch cannot begin
-        tells the others, because they would wait for it; and so it is an error on all of them if
-        something that batches depend on differs."""
+        """This rank, and the seed of an epoch that begins: the state's, or one that is drawn, the
+        same on all ranks that the loader deals to. A rank whose epoch cannot begin tells the
+        others, who would wait for it; it is an error on all if something that batches depend on
+        differs."""
         told, seed, first = dict[str, Any](), 0, self._runtime is None
         error: Exception | None = None
         try:
@@ -584,9 +584,8 @@ class RanksPlan(NamedTuple):
 
 
 def plan_for_ranks(loader: StoreLoader, ranks: int, shared: bool) -> RanksPlan:
-    """Plan a loader as it is for `ranks` ranks on this host, for `gnndrive plan`; a loader that
-    runs plans for the ranks that there are. Its `memory=` and `buffer=` are for all of them; they
-    may have one `shared` feature buffer. May draw batches."""
+    """Plan a loader as it is for `ranks` ranks on this host, which may have one `shared` feature
+    buffer, for `gnndrive plan`. `memory=` and `buffer=` are for all of them. May draw batches."""
     assembly = loader._chosen_assembly()
     request = replace(assembly.request(), ranks=ranks, shared=shared)
     if (for_plan := assembly.drawing()) is not None:

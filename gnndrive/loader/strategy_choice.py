@@ -34,10 +34,9 @@ MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smal
 
 
 def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Comparison | None:
-    """Predict what a batch of a loader costs with each strategy; None: its batches cannot be drawn,
-    such as those of a user's sampler, or its strategy is a baseline. Takes some ten seconds the
-    first time for a store and settings, then less than one. Predicts all strategies or the loader's
-    own alone, and may add the miss-ratio curve, and what more memory gives."""
+    """Predict what a batch of a loader costs with each strategy, or its own alone; None: its
+    batches cannot be drawn, or its strategy is a baseline. Takes some ten seconds the first time
+    for a store and settings. May add the miss-ratio curve, and what more memory gives."""
     try:
         return _compared(assembly, all, curve)
     finally:  # loading begins next, and no plan counts what drawing and simulating have freed

@@ -129,9 +129,8 @@ def _parts_of_wait(waits_ns: Iterable[int]) -> dict[str, float]:
 
 
 class StageTimes:
-    """What the batches of a loader's epochs report: the times of delivered batches in each stage,
-    how many batches are in each stage now, and how long the user waited for each of `CAUSES`. Any
-    thread may call its methods; `lock` is held while a batch moves."""
+    """The times of delivered batches in each stage, how many batches are in each now, and how long
+    the user waited for each of `CAUSES`. Any thread may call its methods."""
 
     def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
         self.clock = clock
@@ -230,8 +229,7 @@ class BatchTimes:
 
     def mark(self, mark: int, from_disk: bool = False) -> None:
         """The stage before `mark` ends now; `from_disk`: the batch waited for the disk in it. Marks
-        that were left out are made at the same time; a mark that comes after a later one is
-        ignored, and so are all after `end`."""
+        that were left out are made too; one after a later one, or after `end`, is ignored."""
         with self._stages.lock:  # the loop's thread may end the record of a worker's batch
             if self._ended or mark <= self.reached:
                 return

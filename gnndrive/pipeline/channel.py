@@ -26,11 +26,8 @@ class ChannelEnded(Exception):
 
 
 class Source(ABC, Generic[Item]):
-    """What a stage takes items from; `change_of` waits for its changes.
-
-    Attributes:
-        taken: how many items were taken, or in an ordered channel the index of the next one.
-    """
+    """What a stage takes items from; `change_of` waits for its changes. `taken` counts the items
+    that were taken; in an ordered channel it is the index of the next one."""
 
     taken = 0
 
@@ -55,8 +52,7 @@ class Source(ABC, Generic[Item]):
         does before its next await happens in the order of the items (rule 1)."""
 
     def _wake_waiters(self) -> None:
-        # Wakes all of them: if only one were woken and then cancelled before it looked, the wake-up
-        # would be lost.
+        # All of them, because a single one may be cancelled before it looks.
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

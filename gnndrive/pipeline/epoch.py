@@ -178,10 +178,8 @@ class BatchAssembly(Protocol):
 
 
 class Feed:
-    """How the seeds of a part of an epoch become samples in the extracting queue.
-
-    `SampledFeed` (`sample.py`) is the usual one, and the base class of others. A feed that samples
-    apart from extraction divides an epoch into parts.
+    """How the seeds of a part of an epoch become samples in the extracting queue. A feed that
+    samples apart from extraction divides an epoch into parts.
 
     Attributes:
         extracts: whether the part's batches are extracted; if not, they are only sampled.

@@ -40,11 +40,8 @@ class OutputEnded(Exception):
 
 class OutputQueue:
     """Hands finished batches from the pipeline to the user's thread. Any thread may call `put`;
-    `room` is awaited in the pipeline's event loop.
-
-    Attributes:
-        taken: the times of the batch that was taken last; None: they are not recorded.
-    """
+    `room` is awaited in the pipeline's event loop. `taken` has the times of the newest taken
+    batch."""
 
     def __init__(self) -> None:
         # Re-entrant: a garbage collection while it is held may finalize this queue's iterator.
@@ -78,12 +75,9 @@ class OutputQueue:
                     await listener
 
     def put(self, batch: Any, memory: References = (), times: BatchTimes | None = None) -> None:
-        """Add a batch; after the end it is dropped, because no user will take it.
-
-        `memory` refers to what holds the batch's memory, which comes back after the batch is
-        finalized: a moment later, because torch releases the GIL while it frees a tensor, or much
-        later, if the user keeps a tensor.
-        """
+        """Add a batch; after the end it is dropped. `memory` refers to what holds its memory, which
+        comes back after the batch is finalized: a moment later, because torch releases the GIL
+        while it frees a tensor, or much later, if the user keeps a tensor."""
         with self._lock:
             if not self._ended:
                 if times is not None:
@@ -161,9 +155,8 @@ class OutputQueue:
         raise OutputEnded
 
     def _has_next(self) -> bool:
-        """Whether a batch or the end is there. If not, the user has asked while nothing was ready,
-        so there is room for a batch. If two callers wait and one takes the batch, the other asks
-        again."""
+        """Whether a batch or the end is there. If not, the user waits, so there is room for a
+        batch; if two callers wait and one takes the batch, the other asks again."""
         has_next = bool(self._ready) or self._ended
         if not has_next and self._previous:
             self._previous = ()

@@ -99,12 +99,9 @@ async def sample_together(
 ) -> None:
     """Sample batches side by side, in one combined fetch.
 
-    Nothing is awaited while their functions enter the workers' queue, so they stand there one right
-    behind the other. A combined fetch waits for all of its participants; in this order the
-    participants of the oldest one always run at the same time.
-
-    `each` samples one of them, in a worker; its first await is that of the worker, or all of them
-    wait for the same before it.
+    Nothing is awaited while their functions enter the workers' queue, one right behind the other:
+    so the participants of the oldest combined fetch, which waits for all, run at the same time.
+    `each` samples one in a worker; its first await is that of the worker, or the same for all.
     """
     combined: CombinedFetch[Any] = CombinedFetch()
     participants = [combined.join() for _ in drawn]

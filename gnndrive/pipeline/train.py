@@ -79,8 +79,7 @@ async def release_stage(epoch: Epoch) -> None:
             await epoch.releasing.arrival()
         except ChannelEnded:
             return
-        # Taken only after the fence: if this task is cancelled before, run_epoch finds the lease in
-        # the queue and releases it.
+        # Taken after the fence: if this is cancelled before, run_epoch releases what is queued.
         (batch,) = epoch.releasing.peek(1)
         await batch.lease.gathered()
         epoch.releasing.take_now()

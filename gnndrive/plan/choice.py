@@ -229,11 +229,8 @@ def cheapest(costs: Sequence[tuple[float, Planner]]) -> Planner | None:
 
 
 def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
-    """What a step costs; each rank of the host gets a batch in it.
-
-    Without drawn batches, nothing is known but how many largest batches the buffer holds: plans
-    with one and a half of them are equal, and with less each is worse than the one with more.
-    """
+    """What a step costs. Without drawn batches, nothing is known but how many largest batches the
+    buffer holds: plans with one and a half of them are equal, and with less each is worse."""
     if request.drawn is None:
         held = [each.slots / each.batch_rows_max for each in plan.tables
                 if each.batch_rows_max and each.slots < each.rows]  # fmt: skip

@@ -249,9 +249,8 @@ def step_seconds(plan: Plan, loading: Loading) -> dict[str, float]:
 def features_seconds(
     plan: Plan, loading: Loading, loads: Mapping[str, Loads], hosts: int = 1
 ) -> float:
-    """Seconds a batch of reading rows on one host. If several have an equal part of the rows each
-    and read it side by side, the plan is of one feature buffer that has all their slots and serves
-    all their ranks."""
+    """Seconds a batch of reading rows on one host. If several read equal parts side by side, the
+    plan is of one feature buffer that has all their slots and serves all their ranks."""
     seconds = 0.0
     for table in plan.tables:
         found = loads[table.name]

@@ -252,12 +252,9 @@ def draw_batches(
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]], rows: Mapping[str, int],
     bounds: Bounds,
 ) -> DrawnBatches | None:  # fmt: skip
-    """Sample a few batches and note their sizes; None: there is no batch.
-
-    `rows_of` says which rows a sample needs of each table, `rows` how many a table has, and
-    `bounds` is the most that a sample can hold. BatchTooLarge if one is larger than the sampler's
-    limits.
-    """
+    """Sample a few batches and note their sizes; None: there is no batch. `rows_of` says which rows
+    a sample needs of each table, `rows` how many a table has, and `bounds` is the most of a sample.
+    BatchTooLarge if one is larger than the sampler's limits."""
     sizes: list[Bounds] = []
     # A byte for each row, where the plan has four for the mapping table.
     wanted = {name: np.zeros(count, np.bool_) for name, count in rows.items()}

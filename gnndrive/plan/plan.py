@@ -211,8 +211,7 @@ class Plan:
     @property
     def between_epochs_bytes(self) -> int:
         """Bytes of a rank's host memory that are free while no epoch runs and the feature buffer is
-        closed; the user may still have two live batches, and torch keeps its pinned memory. What
-        ranks share is not counted, because other ranks may use it."""
+        closed: not two live batches, torch's pinned memory, and what ranks share."""
         own = {Owner.RANK} if self.shared else {Owner.RANK, Owner.BUFFER}
         freed = (Life.BUFFER, Life.EPOCH)
         return sum(line.nbytes for line in self.lines if line.life in freed and line.owner in own)
@@ -305,9 +304,8 @@ class Slots:
 
 
 class Elastic:
-    """Keeps rows in host memory below the feature buffer, such as those that a device has no room
-    for. `scratch_bytes` of a device are taken by a table's rows on their way there, if the policy
-    looks ahead."""
+    """Keeps rows in host memory below the feature buffer. `scratch_bytes` of a device are taken by
+    a table's rows on their way there, if the policy looks ahead."""
 
     scratch_bytes: int = 0
 
@@ -450,9 +448,8 @@ class Planner:
         return [] if self.elastic is None else [self.elastic]
 
     def _small_files(self) -> dict[str, int]:
-        """Attributes that are mapped and counted because their files are small beside `memory=`.
-        Without this, the feature buffer would take all memory, and every batch would read these
-        files again; that costs more than keeping them, even at a tenth of the size."""
+        """Attributes that are mapped and counted because their files are small beside `memory=`:
+        else the feature buffer would take all of it, and every batch would read them again."""
         small: dict[str, int] = {}
         if self.budget.memory is None or self.budget.buffer is not None:
             return small

@@ -204,9 +204,8 @@ class _Held:
 def replay(
     run: Run, trace: Trace, store: Store, classes: Classes | None, counts: Counts | None = None
 ) -> Counts:
-    """Admit all batches of a trace, in order, and count what is loaded. `store` is for the policy,
-    `classes` are those of the trace's rows. ConfigError if a batch has more rows than the table has
-    slots."""
+    """Admit all batches of a trace, in order, and count what is loaded; `classes` are those of its
+    rows. ConfigError if a batch has more rows than the table has slots."""
     counts = Counts() if counts is None else counts
     largest = max((len(trace[each]) for each in range(len(trace))), default=0)
     context = PolicyContext(run.table, trace.rows, run.slots, store, largest, run.window)
@@ -284,10 +283,8 @@ def _admit(
 
 
 def simulate(trace: SampledTrace, run: Run, store: Store, classes: Classes | None) -> Loads:
-    """Say what a batch of a table loads when the buffer is full; see `replay`.
-
-    Here `run` has all slots of the buffer, and `classes` are those of all rows of the table.
-    """
+    """Say what a batch of a table loads when the buffer is full. Here `run` has all slots of the
+    buffer, and `classes` are those of all rows of the table."""
     wanted = float(trace.wanted.mean())
     if run.slots >= trace.table_rows:
         return Loads(1.0, 0.0, float(run.sweep))

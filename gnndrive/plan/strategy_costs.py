@@ -228,9 +228,8 @@ class Known:
         return loading_of(request, planner, self.drawn, self.pace)
 
     def classes_of(self, score: str, table: str) -> Classes | None:
-        """The classes of a table's rows; None: it is of edges, or the graph cannot be read. A score
-        that reads the graph several times is not computed for a prediction: the degree stands
-        in for it."""
+        """The classes of a table's rows; None: it is of edges, or the graph cannot be read. The
+        degree stands in for a score that reads the graph several times."""
         if table not in self.types:
             return None
         key = score, table
@@ -329,8 +328,7 @@ class _Prediction:
     def _run(self, table: TablePlan) -> Run:
         """How the loader uses the feature buffer of a table."""
         request, stages = self._request, self.loading.stages
-        # The queue has the batch that is admitted, too. A window of 1 would mean that nothing is
-        # known.
+        # The queue has the batch that is admitted, too; a window of 1 says that nothing is known.
         window = stages.extracting_queue - (stages.extracting_queue > 2)
         window = min(window, lib.GD_WINDOW_BATCHES) if self._policy.looks_ahead else 1
         of_edges = {each.name for each in request.tables if each.of_edges}

@@ -65,12 +65,10 @@ class Topologies:
         return choice
 
     def candidates(self, planner: Planner, why: str | None = None) -> Iterator[TopologyChoice]:
-        """The topologies to consider with a budget, the preferred one first.
-
-        One that would leave the adjacency to the page cache is considered only if there is no
-        other: nothing counts the page cache, and within a limit it keeps neither adjacency nor
-        features. `why` is that of `TopologyQuestion`.
-        """
+        """The topologies to consider with a budget, the preferred one first. One that would leave
+        the adjacency to the page cache is considered only if there is no other: nothing counts it,
+        and within a limit it keeps neither adjacency nor features. For `why` see
+        `TopologyQuestion`."""
         question = self.question(planner)
         room, found = question.room, False
         question = replace(question, why=why, room=lambda batches: room(min(batches, ROOM_BATCHES)))
@@ -122,12 +120,8 @@ class Topologies:
 def for_rank(
     question: TopologyQuestion, kind: type[Topology], planner: Planner
 ) -> TopologyQuestion:
-    """The question to a topology of which each rank of this host has its own.
-
-    If ranks share what they can, a topology with indices gets the question as it is, because these
-    are in memory once. If a service that a user has started has the graph, there is as much room as
-    it has.
-    """
+    """The question to a topology of which each rank of this host has its own. Indices that ranks
+    share are in memory once; if a service has the graph, there is as much room as it has."""
     shape, room, spare = planner.shape, question.room, question.spare
     ranks, served = shape.ranks, planner.budget.served
     if served is not None and not shape.graphs and kind.shares_indices:

@@ -152,9 +152,8 @@ class PackSlots(Slots):
         return rows / max(len(recording), 1)
 
     def _read_seconds(self, read: float, shared: float, tables: Sequence[TablePlan]) -> float:
-        """Seconds of reading a batch: `read` bytes in long reads, its chunk and, `shared` of them,
-        its part of the segment; and, in a pass over each band, the hot rows for which the tables of
-        a plan have no room."""
+        """Seconds of reading a batch: `read` bytes in long reads, `shared` of them of the segment,
+        and in a pass over each band the hot rows for which the tables of a plan have no room."""
         requests = read / costs.LONG_READ_BYTES + shared / (costs.LONG_READ_BYTES / 4) + 2
         seconds = requests * self.disk.request_s + read * self.disk.byte_s
         for table in tables:
@@ -408,9 +407,8 @@ def unpacked_cost(
     name: str, request: PlanRequest, planner: Planner, loading: Loading,
     traces: Mapping[str, SampledTrace], batches: int | None, command: str,
 ) -> StrategyCost:  # fmt: skip
-    """What a batch of a pack would cost, if `command` packed the batches that a loader draws, by
-    its request, planner and loading. ConfigError if the plan does not fit, or no trace says how
-    often rows are used."""
+    """What a batch of a pack would cost that `command` makes of a loader's batches. ConfigError if
+    the plan does not fit, or no trace says how often rows are used."""
     plan, read = planner.plan(), 0.0
     hits = wanted = nbytes = 0.0
     for table in plan.tables:

@@ -71,11 +71,8 @@ class _Source(Protocol):
 
 
 class AheadFeed(SampledFeed):
-    """Samples a superbatch while the one before is replayed; see `epoch.Feed`.
-
-    Attributes:
-        recorded: the superbatch that was sampled apart and is replayed next; None: there is none.
-    """
+    """Samples a superbatch while the one before is replayed; see `epoch.Feed`. `recorded` is one
+    that was sampled apart and is replayed next."""
 
     combines = False  # samples of a superbatch arrive one by one, however they were drawn
     recorded: Superbatch | None = None

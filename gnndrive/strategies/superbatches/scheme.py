@@ -208,11 +208,8 @@ class _SampledAhead:
 
 
 class LoaderSuperbatches:
-    """Makes the superbatches of one epoch, or of a part of it.
-
-    Attributes:
-        end: the index behind the epoch's last batch; None: only the schedule knows it.
-    """
+    """Makes the superbatches of one epoch, or of a part of it. `end` is the index behind the
+    epoch's last batch; None: only the schedule knows it."""
 
     def __init__(self, context: FeedContext) -> None:
         request, policy = context.request, context.policy
