@@ -242,9 +242,8 @@ class Assembly:
         return replace(first, after_warm_up=after_warm_up)
 
     def settings_for_larger(self, before: RuntimeSettings, size: Bounds | None) -> RuntimeSettings:
-        """Decide the settings that follow those `before`, after a batch that was larger than
-        planned. Without its `size` the plan counts the most that the fanout allows, and nothing is
-        kept."""
+        """The settings that follow those `before`, after a batch that was larger than planned.
+        Without its `size` the plan counts the most that the fanout allows, and nothing is kept."""
         drawing = self.drawing()
         assert drawing is not None, "the plan before counts batches that were drawn"
         if size is None:

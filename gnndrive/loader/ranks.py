@@ -100,9 +100,8 @@ class Ranks:
         return place * self.world + self.rank if apart else place
 
     def drawing_seed(self, seed: int) -> int:
-        """The epoch's seed, except on all ranks but the first of a user who deals: their batches
-        have the same numbers, so that with one seed a node would draw the same neighbours on
-        all."""
+        """The epoch's seed, but for all ranks except the first of a user who deals: their batches
+        have the same numbers, and with one seed a node would draw the same neighbours on all."""
         apart = self.dealt_by == "user" and self.rank > 0
         return batch_key(seed, self.rank, 0) if apart else seed
 

@@ -113,9 +113,8 @@ class Runtime:
 
     def _with_classes(self, settings: RuntimeSettings) -> RuntimeSettings:
         """The settings with the classes of the rows that the policy ranks; tables of edges, and
-        those whose rows all fit, have none. The first time for a store this reads its graph, so the
-        event loop must not call it, and before the feature buffer is made, for the memory that it
-        takes."""
+        those whose rows all fit, have none. The first time for a store this reads its graph: not in
+        the event loop, and before the feature buffer is made, for the memory that it takes."""
         if self.shares_buffer or not settings.scheme.whole_graph:  # the service ranks its rows
             return replace(settings, classes={})
         request = settings.request
@@ -183,9 +182,8 @@ class Runtime:
     # ---- epochs ----
 
     def begin(self, inputs: EpochInputs, times: EpochTimes, own: Callable[[Epoch], object]) -> None:
-        """Start an epoch, or a part of it. `own`, which has to see to it that the epoch ends, gets
-        it in the loop thread as it begins, also if Ctrl-C interrupts the calling thread
-        meanwhile."""
+        """Start an epoch, or a part of it. `own`, which sees to it that the epoch ends, gets it in
+        the loop thread as it begins, also if Ctrl-C interrupts the calling thread meanwhile."""
         self.check_caller()
 
         async def start() -> None:

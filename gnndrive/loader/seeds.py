@@ -30,9 +30,8 @@ Ends: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def checked_input_nodes(
     store: Store, nodes: Any, time: Any = None, input_id: Any = None
 ) -> InputNodes:
-    """Check `input_nodes=`, `input_time=` and `input_id=`; see `NeighborLoader`. As in PyG, the
-    nodes' `input_id` is the given one, else the node's id if `nodes` is a mask, else the position
-    among the input nodes."""
+    """Check `input_nodes=`, `input_time=` and `input_id=`; see `NeighborLoader`. As in PyG, a
+    node's `input_id` is the given one, else its id if `nodes` is a mask, else its position."""
     type, nodes = _node_type(store, nodes)
     refuse_sparse(input_nodes=nodes, input_time=time)
     nodes, by_position = _node_ids(nodes, store.nodes(type).num_nodes)
@@ -139,8 +138,8 @@ def checked_input_edges(
     negatives: NegativeSampling | None, input_id: Any,
 ) -> InputEdges:  # fmt: skip
     """Check `edge_label_index=`, `edge_label=`, `edge_label_time=` and `input_id=`; see
-    `LinkNeighborLoader`. The label of negative edges is 0, so labels that contain 0 are increased
-    by 1, as in PyG."""
+    `LinkNeighborLoader`. The label of negative edges is 0, so labels with a 0 grow by 1, as in PyG.
+    """
     type, edges = _edge_type(store, edges)
     refuse_sparse(edge_label_index=edges, edge_label=label, edge_label_time=time)
     graph = store.edges(type)

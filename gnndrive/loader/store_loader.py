@@ -319,8 +319,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     def _agreed_seed(self, state: EpochState) -> tuple[Ranks, int]:
         """This rank, and the seed of an epoch that begins: the state's, or one that is drawn, the
         same on all ranks that the loader deals to. A rank whose epoch cannot begin tells the
-        others, who would wait for it; it is an error on all if something that batches depend on
-        differs."""
+        others, who would wait. ConfigError on all of them if what batches depend on differs."""
         told, seed, first = dict[str, Any](), 0, self._runtime is None
         error: Exception | None = None
         try:

@@ -200,8 +200,7 @@ class Feed:
         raise NotImplementedError
 
     async def topologies(self, index: int) -> Sequence[Topology]:
-        """The adjacency that a batch is sampled from, once that can begin; StoreError or ReadError:
-        it could not be loaded."""
+        """The adjacency of a batch, once it is loaded; StoreError or ReadError: it cannot be."""
         raise NotImplementedError
 
     def drawn(self, window: Window, seeds: Seeds) -> None:

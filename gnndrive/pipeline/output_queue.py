@@ -40,8 +40,7 @@ class OutputEnded(Exception):
 
 class OutputQueue:
     """Hands finished batches from the pipeline to the user's thread. Any thread may call `put`;
-    `room` is awaited in the pipeline's event loop. `taken` has the times of the newest taken
-    batch."""
+    `room` is awaited in the pipeline's event loop. `taken`: the times of the batch taken last."""
 
     def __init__(self) -> None:
         # Re-entrant: a garbage collection while it is held may finalize this queue's iterator.

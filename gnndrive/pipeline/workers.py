@@ -35,9 +35,8 @@ class Workers(Protocol):
     """Runs blocking functions for an event loop; in simulations there are no threads."""
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call `function(*arguments)` and return its result. When cancelled, it waits until the
-        function has returned, which may still use slots or memory, and then raises
-        CancelledError."""
+        """Call `function(*arguments)` and return its result. When cancelled, it raises
+        CancelledError once the function, which may use slots or memory, has returned."""
 
 
 class ThreadWorkers:

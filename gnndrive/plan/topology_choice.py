@@ -67,8 +67,7 @@ class Topologies:
     def candidates(self, planner: Planner, why: str | None = None) -> Iterator[TopologyChoice]:
         """The topologies to consider with a budget, the preferred one first. One that would leave
         the adjacency to the page cache is considered only if there is no other: nothing counts it,
-        and within a limit it keeps neither adjacency nor features. For `why` see
-        `TopologyQuestion`."""
+        and within a limit it keeps neither adjacency nor features."""
         question = self.question(planner)
         room, found = question.room, False
         question = replace(question, why=why, room=lambda batches: room(min(batches, ROOM_BATCHES)))

@@ -207,8 +207,7 @@ class _Run:
     def groups(
         self, seeds: Iterator[tuple[int, Seeds]]
     ) -> Iterator[list[Callable[[], RecordedBatch]]]:
-        """What samples around seeds, each with its epoch: a group side by side, in one combined
-        fetch, with a thread for each."""
+        """What samples around seeds, each with its epoch: a group is one combined fetch."""
         while group := list(islice(seeds, self._together)):
             for epoch, _ in group:
                 if epoch not in self._samplers:
