@@ -44,8 +44,7 @@ PYG_LINK_ARGUMENTS = (
 
 
 def is_plain(arguments: Mapping[str, Any]) -> bool:
-    """Whether PyG's arguments ask for plain neighbour sampling, which the `uniform` sampler does;
-    with others, it is `SubgraphSampler`."""
+    """Whether PyG's arguments ask for plain neighbour sampling, without a `SubgraphSampler`."""
     not_given = (
         "input_time", "time_attr", "weight_attr", "transform_sampler_output", "neighbor_sampler",
     )  # fmt: skip
@@ -76,8 +75,7 @@ def positive(**argument: int) -> int:
 
 
 def named_folder(argument: str, named: Any, within: Path, remedy: str) -> Path:
-    """The folder that an argument names: by its name in the folder `within`, or by its path.
-    ConfigError with the `remedy`: there is none."""
+    """The folder that an argument names, in `within` or by its path; ConfigError: none is there."""
     try:
         text = os.fsdecode(named)
     except TypeError:
@@ -93,8 +91,7 @@ def named_folder(argument: str, named: Any, within: Path, remedy: str) -> Path:
 
 
 def checked_device(device: Any, memory: str | int | None) -> tuple[Any, torch.device | None]:
-    """Check `device=` and `device_memory=`; returns the device plug-in, by name or as a class, and
-    the torch.device, or None for the host."""
+    """Check `device=` and `device_memory=`; the device plug-in, and the torch.device or None."""
     plugin, where = choose_device(device)
     if memory is not None and find("devices", plugin).free_bytes(where) is None:
         raise ConfigError("device_memory= is for a GPU: give memory= or buffer= for the host")

@@ -130,8 +130,7 @@ class EpochAssembly:
             self.runtime.use(settings)
 
     def _measure(self, seeds: Seeds, key: int, before: RuntimeSettings) -> Bounds | None:
-        """Sample a batch in the memory that the feature buffer has left, and return its size; None:
-        it is too large for that, by its scratch alone."""
+        """The size of a batch, sampled in the feature buffer's memory; None: too large for that."""
         limits, room = doubled(before.request.planned), before.plan.between_epochs_bytes
         if before.plan.sampling_bytes:
             room -= before.plan.topology.nbytes  # it is read into the feature buffer's place

@@ -49,8 +49,7 @@ def to_state_dict(state: EpochState, assembly: Assembly) -> dict[str, Any]:
 
 
 def from_state_dict(state: Any, assembly: Assembly) -> EpochState:
-    """Make the epoch state from what the user gave to `load_state_dict`; ConfigError if it is from
-    a loader of another store or other settings."""
+    """The epoch state that `load_state_dict` got; ConfigError: of another store or settings."""
     settings = assembly.batch_settings
     version = state.get("version") if isinstance(state, Mapping) else None
     if version not in (VERSION, _SAME_FOR_ONE):

@@ -325,8 +325,7 @@ class BatchIterator(Iterator[Any]):
             self._between_parts = asyncio.ensure_future(asyncio.to_thread(change))
 
     async def _part_begun(self) -> None:
-        """Wait until the next part has begun, if one is to begin. If this task is cancelled
-        meanwhile, the next call waits for the same future."""
+        """Wait until the next part has begun, if one is to. A cancelled task may ask again."""
         if self._between_parts is not None:
             try:
                 await asyncio.shield(self._between_parts)

@@ -72,8 +72,7 @@ class InTrainer(StoreLoader):
 
 
 class StoreDataModule:
-    """What both datamodules do if their data is a store. The attributes of the inputs are PyG's:
-    `input_train_nodes`, `input_val_time`, and so on."""
+    """What both datamodules do if their data is a store, with attributes of PyG's names."""
 
     _from_store = False
     _parts: Mapping[str, Store] = MappingProxyType({})  # stores of stages that differ from `data`

@@ -72,8 +72,7 @@ class Ranks:
 
     @property
     def on_host(self) -> int:
-        """The number of ranks on this host that share `memory=` and `buffer=`. A user who deals
-        gives each rank its own `memory=`, so then it is 1."""
+        """How many ranks of this host share `memory=`; 1 if the user deals, with one for each."""
         return 1 if self.dealt_by == "user" else min(local_ranks(), self.world)
 
     @property
@@ -187,8 +186,7 @@ def ranks_of_group(argument: Any) -> Ranks:
 
 
 def _group(argument: Any, split: tuple[int, int]) -> Any:
-    """The process group that `ranks=` says, for a sampler that splits by (rank, number of ranks);
-    None: there is none yet, or no other rank."""
+    """The process group that `ranks=` says, if any, for a sampler that splits by (rank, world)."""
     found = ranks_of_group(argument)
     if found.dealt_by == "user":  # there is no group
         return None
@@ -214,8 +212,7 @@ def checked_ranks(argument: Any) -> Any:
 
 
 def sampler_ranks(batch_sampler: Any) -> tuple[int, int] | None:
-    """The rank and the number of ranks by which a batch sampler, or its sampler, splits; None: it
-    does not split, as far as its attributes say."""
+    """By which rank and number of ranks a batch sampler, or its sampler, splits; None: by none."""
     for each in (batch_sampler, getattr(batch_sampler, "sampler", None)):
         rank, world = (getattr(each, name, None) for name in ("rank", "num_replicas"))
         if isinstance(rank, int) and isinstance(world, int):

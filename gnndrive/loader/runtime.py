@@ -243,8 +243,7 @@ class Runtime:
             task.result()  # if ending the epoch failed, the loop's exception handler reports it
 
     def drop(self, epoch: Epoch) -> None:
-        """Have an epoch end, without waiting for it. A finalizer may call this in any thread, also
-        in one that the epoch's end waits for."""
+        """Have an epoch end; a finalizer may call this in any thread, as it waits for nothing."""
         if not self.loop_thread.guard.forked:  # in a forked child there is no loop thread
             self.loop_thread.call_soon(partial(self._stop_dropped, epoch))
 

@@ -99,8 +99,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The sums of a `StageTimes` at one moment of its clock. `areas_ns` has, for each stage, the
-    integral of the number of batches in it over time."""
+    """The sums of a `StageTimes` at one moment; `areas_ns`: each stage's batches, integrated."""
 
     at_ns: int
     histograms: tuple[Histogram, ...]
@@ -254,8 +253,7 @@ class BatchTimes:
 
 
 class EpochTimes:
-    """The records of one iterator's batches, in all parts of its epoch. `stages` is what all
-    iterators of the loader report to."""
+    """The records of one iterator's batches; all of the loader's report to `stages`."""
 
     def __init__(
         self, stages: StageTimes, timeline: Timeline | None = None, epoch: int = 0

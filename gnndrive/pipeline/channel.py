@@ -124,8 +124,7 @@ class Channel(Source[Item]):
             await change_of(self)
 
     def reach(self, together: int) -> int:
-        """See `Source.reach`. A combined fetch starts only when there are places for all of its
-        samples; with fewer, no more samples will come."""
+        """See `Source.reach`: a combined fetch starts only with places for all of its samples."""
         begun = self.under_way + (self.room if self.room >= together else 0)
         return begun if self._total is None else min(begun, self._total - self.taken)
 

@@ -130,8 +130,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A batch that could not be made. Both queues pass it on in its place, so that the user gets
-    the error after all earlier batches (rule 14)."""
+    """A batch that could not be made; it keeps its place, behind all earlier ones (rule 14)."""
 
     index: int
     error: Exception
@@ -163,8 +162,7 @@ class BatchAssembly(Protocol):
     `rows_of` and `make` once a batch. All of them block and run in worker threads."""
 
     def prepare(self) -> None:
-        """Load what the first batch needs beside its rows, while it is being sampled. Must not
-        raise. The epoch does not end before this returns."""
+        """Load what the first batch needs beside its rows; never raises. The epoch waits for it."""
 
     def check_sample(self, sample: Sample | Subgraph) -> None:
         """BatchTooLarge: a sample that is kept before `rows_of` is larger than the plan counts."""

@@ -17,8 +17,7 @@ from gnndrive.pipeline.train import EpochFailed, release_stage, train_stage
 
 
 async def run_epoch(epoch: Epoch) -> None:
-    """Run the epoch to its end; cancel the task to end it early. However the epoch ends,
-    `epoch.output` gets its end or its error."""
+    """Run the epoch until it ends or the task is cancelled; `epoch.output` gets end or error."""
     error: BaseException | None = None
     feed = epoch.inputs.feed
     try:

@@ -262,7 +262,6 @@ def _planners(
 
 
 def with_chosen_topology(request: PlanRequest) -> Planner:
-    """The planner with the first topology that suits, and GNNDrive's numbers of samplers and
-    queued batches, or those that the user gave."""
+    """The planner with the first topology that suits, and the `default_stages`."""
     planner = planner_of(request, default_stages(request))
     return replace(planner, topology=request.topologies.choose(planner))

@@ -99,8 +99,7 @@ def combined(parts: Mapping[str, float]) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What reads cost: the seconds of a request and of a byte. Rows with at most `gap_bytes`
-    between them are read in one request."""
+    """The seconds of a request and of a byte; rows at most `gap_bytes` apart are read in one."""
 
     request_s: float = REQUEST_S
     byte_s: float = BYTE_S
@@ -214,8 +213,7 @@ def counted(plan: Plan, loading: Loading) -> dict[str, Loads]:
 def part_seconds(
     plan: Plan, loading: Loading, loads: Mapping[str, Loads], records_s: float = 0.0
 ) -> dict[str, float]:
-    """What a step keeps busy for how long, by part, if each batch loads so much of each table, and
-    its records are written and read in `records_s`."""
+    """What a step keeps busy for how long, by part, if its batches load so much of each table."""
     ranks, cores, pace = plan.ranks, processors(plan.ranks), loading.pace
     at_once = min(ranks, cores)
     disk_s = adjacency_seconds(plan, loading) + features_seconds(plan, loading, loads)

@@ -195,8 +195,7 @@ def joined(one: Bounds, other: Bounds, most: Bounds) -> Bounds:
 
 
 def doubled(size: Bounds) -> Bounds:
-    """Twice as many nodes and edges, and at least a few. Not only up to the bounds: seeds that are
-    given twice may make a batch larger."""
+    """At least twice as many; beyond the bounds too, because seeds may be given twice."""
     return _by_type(lambda count: max(2 * count, 1024), size)
 
 

@@ -46,8 +46,7 @@ class Served:
     graphs: frozenset[str] = frozenset()
 
     def graph_room(self, topology: str, given: int) -> int:
-        """Bytes that the service has for the arrays of the topology of that name, beside the
-        `given` bytes that the loader may use."""
+        """Bytes that the service has for a topology's arrays beside the loader's `given` ones."""
         if self.left is None or topology in self.graphs:
             return 1 << 62
         return self.left - given
@@ -204,8 +203,7 @@ class Plan:
 
     @property
     def epoch_bytes(self) -> int:
-        """Bytes of host memory that a live iterator has for itself on all ranks of this host,
-        without its feature buffer and slot tables."""
+        """Bytes of this host's memory that a live iterator has, without buffer and slot tables."""
         return sum(line.host_bytes for line in self.lines if line.life in OF_AN_ITERATOR)
 
     @property
@@ -316,8 +314,7 @@ class Elastic:
     def fit(
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
-        """The tables with the rows that are kept in the `left` bytes of a rank that all other items
-        leave, and the items of these rows."""
+        """The tables with the rows kept in a rank's `left` bytes, and the items of these rows."""
         raise NotImplementedError
 
 
@@ -479,8 +476,7 @@ class Planner:
         return replace(self, budget=budget).plan()
 
     def fetch_bytes(self, fetched: Collection[str]) -> int:
-        """Bytes that reading the attributes of these names directly takes. The ring of a topology
-        that reads the adjacency is used for both."""
+        """Bytes for reading these attributes directly, by the topology's ring if it has one."""
         shape = self.shape
         of_nodes = all(name.startswith("nodes/") for name in fetched)
         rows = shape.nodes if of_nodes else shape.edges

@@ -87,8 +87,7 @@ class _Nothing:
         self.trace, self.table = trace, table
 
     def reach(self, index: int) -> int:
-        """Tell the table what is known before batch `index` is admitted; return the index of the
-        first batch that cannot be in its sweep."""
+        """Tell the table what is known before batch `index`; returns the end of a sweep at most."""
         return len(self.trace)
 
     def take(self, first: int, last: int) -> Codes | None:

@@ -127,8 +127,7 @@ class PlanRequest:
 
 
 def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
-    """The planner of a loader that samples from the whole graph, and in whose feature buffer each
-    row has a slot of its own; it has no topology yet."""
+    """The planner, without topology, of a loader that samples the whole graph into row slots."""
     store, size, ahead = request.store, request.planned, request.ahead
     how, drawn = request.subgraphs, request.drawn
     tables = tuple(

@@ -81,8 +81,7 @@ class SampledTrace:
         return int(self.ends[last] - self.ends[first])
 
     def filled(self, slots: float) -> int | None:
-        """The number of the first batch before which the batches need as many distinct rows as
-        `slots` slots of the trace hold; None: they do not."""
+        """The first batch before which `slots` distinct kept rows were needed; None: they never are."""
         at = int(np.searchsorted(np.cumsum(self._new), slots))
         return None if at >= len(self) else at + 1
 

@@ -188,8 +188,7 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
 
 
 def _for_one_batch(table: TablePlan) -> TablePlan:
-    """A table that holds one largest batch, and no rows in host memory beside it; one with places
-    has a place for it and no residents."""
+    """A table that holds one largest batch, or has a place for it, and nothing beside it."""
     if table.places:
         rows = table.batch_rows_max
         return replace(table, slots=rows, residents=0, places=1, place_rows=rows, kept=0)

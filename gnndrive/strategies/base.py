@@ -347,8 +347,7 @@ def refuse_strategy_arguments(given: Mapping[str, Any], named: Any) -> None:
 
 
 def refuse_unused(own: Mapping[str, Any], why: str) -> None:
-    """Raise ConfigError if one of gnndrive's own arguments is given that is for batches sampled
-    from the whole graph; `why` it has no use."""
+    """Refuse arguments for batches that are drawn from the whole graph; `why` they have no use."""
     for name in _OF_DRAWING:
         if own[name] not in ("auto", None):
             raise ConfigError(f"{name}={own[name]!r} {why}: leave it out")
@@ -370,8 +369,7 @@ def auto() -> Strategy:
 
 
 def batches_of(strategy: Strategy) -> str:
-    """The name of the first strategy that has the same batches: those with the same schedule and
-    sampler. A state of one resumes with another."""
+    """The name of the first strategy with the same schedule and sampler, so the same batches."""
     for each in strategies().values():
         if (each.schedule, each.sampler) == (strategy.schedule, strategy.sampler):
             return each.name

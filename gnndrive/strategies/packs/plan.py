@@ -167,8 +167,7 @@ class PackSlots(Slots):
         return seconds
 
     def batch_seconds(self, plan: Plan, pace: float) -> tuple[dict[str, float], float]:
-        """What a batch keeps busy for how long with a plan, by part, and the share of its bytes
-        that is not read; see `measure_pace`."""
+        """Seconds of a batch with a plan, by part, and the share of its bytes that is not read."""
         every = self._bytes({})[0]
         read, shared, _, beyond = self._bytes(
             {each.name: each.residents + each.kept for each in plan.tables}
@@ -392,8 +391,7 @@ def _room(request: PlanRequest, sizes: RecordedSizes, device_memory: int) -> tup
 def _replayed_seconds(
     disk_s: float, rows: float, nbytes: float, read_bytes: float, pace: float
 ) -> dict[str, float]:
-    """What a batch with so many rows, of `nbytes`, keeps busy for how long, by part; see
-    `measure_pace`. Reading `read_bytes` takes `disk_s`."""
+    """Seconds by part of a batch with so many rows; reading `read_bytes` takes `disk_s`."""
     gather_s = costs.copy_seconds(rows, nbytes)
     computing = gather_s + costs.HAND_OVER_S + costs.LAND_BYTE_S * read_bytes
     return {

@@ -222,8 +222,7 @@ class LoaderSuperbatches:
         self._uses: dict[str, Codes] = {}
 
     def size(self, number: int, misses: float | None) -> int:
-        """How many batches superbatch `number` of this epoch has; a batch misses about `misses`
-        rows in the feature buffer, or it is not known yet."""
+        """How many batches superbatch `number` has, if a batch misses about `misses` rows."""
         most = self._planned.most(self._size)
         if self._planned.apart:  # the feature buffer begins empty after each, so few are best
             return most

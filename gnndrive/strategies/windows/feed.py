@@ -55,8 +55,7 @@ Rows = Mapping[str, Int64Array]
 
 
 class PartitionWindows:
-    """What a feed keeps in memory: the windows of an epoch that have batches left, their rows and
-    their graphs, and so many static rows."""
+    """An epoch's windows that have batches left, their rows and graphs, and `static` rows."""
 
     def __init__(
         self, partitioned: Partitioned, static: int, index_pointers: IndexPointers,

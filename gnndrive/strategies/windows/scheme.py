@@ -611,8 +611,7 @@ class _WindowScheme(Scheme):
         return tried
 
     def _sizes(self, assembly: Assembly, windows: PlannedWindows, most: int | None) -> WindowSizes:
-        """The sizes of windows with at most `most` partitions; None: with as few as can be.
-        ConfigError if there cannot be such windows."""
+        """The sizes of windows of at most `most` partitions; None: of the fewest that can be."""
         tried = self._trying(assembly, windows)
         context = tried.scheme.schedule_context(tried.schedule_context(0), assembly.ranks)
         schedule = choose_schedule(self.strategy.schedule, replace(context, megabatch=most))
