@@ -232,14 +232,13 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
     request, stages = settings.request, settings.stages
     if not request.shared:
         return None
-    entries = batch_entries_max(request)
     return BufferSettings(
         tables=tuple(table.name for table in request.tables),
         files=tuple(table.file_in(store.path) for table in request.tables),
         row_bytes=tuple(table.file.row_bytes for table in request.tables),
         slots=tuple(plan.slots for plan in settings.plan.tables),
         batch_rows_max=tuple(plan.batch_rows_max for plan in settings.plan.tables),
-        entries_max=tuple(entries[table.name] for table in request.tables),
+        entries_max=batch_entries_max(request),
         places=stages.extracting_queue + stages.training_queue + SPARE_PLACES,
         device=name_of(request.device[0]),
         layout=name_of(settings.strategy.layout),

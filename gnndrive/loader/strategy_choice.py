@@ -117,18 +117,16 @@ def _costs(
 ) -> list[StrategyCost]:
     """The costs of strategies: those with the same batches first."""
     found: list[StrategyCost] = []
-    others: list[StrategyCost] = []
     for done, strategy in enumerate(compared):
         PROGRESS.get()("comparing strategies", done, len(compared))
-        same = batches_of(strategy) == default().name
         try:
-            cost = strategy.cost(_with(whole, strategy), known, request)
+            found.append(strategy.cost(_with(whole, strategy), known, request))
         except GNNDriveError as error:
             said = str(error).splitlines()[0].removesuffix(". With the least it uses")
-            cost = StrategyCost(strategy.text, same_batches=same, refused=said)
-        (found if same else others).append(cost)
+            same = batches_of(strategy) == default().name
+            found.append(StrategyCost(strategy.text, same_batches=same, refused=said))
     PROGRESS.get()("comparing strategies", len(compared), len(compared))
-    return found + others
+    return sorted(found, key=lambda each: not each.same_batches)
 
 
 def _with_curve(found: Comparison, whole: Assembly, known: Known, own: Strategy) -> Comparison:

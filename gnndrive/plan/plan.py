@@ -82,13 +82,12 @@ class Budget:
     device_why: str = ""
     served: Served | None = None
 
-    @property
-    def device_said(self) -> str:
-        """What limits the device's memory, for error messages."""
-        size = format_size(self.device_memory or 0)
-        if self.device_given:
-            return f"device_memory={size}"
-        return f"the part of the device's free memory that loading may use, {size},"
+    def said(self, name: str) -> str:
+        """The limit in the attribute of that name, for error messages."""
+        size = format_size(getattr(self, name))
+        if name == "device_memory" and not self.device_given:
+            return f"the part of the device's free memory that loading may use, {size},"
+        return f"{name}={size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +288,11 @@ class Slots:
 
     def check(self, plan: Plan, budget: Budget) -> None:
         """Raise ConfigError if the plan does not fit the budget."""
-        limits = [
-            ("device_memory", budget.device_memory, plan.device_bytes),
-            ("memory", budget.memory, plan.host_bytes),
-        ]
-        for name, limit, needed in limits:
+        for name, needed in (("device_memory", plan.device_bytes), ("memory", plan.host_bytes)):
+            limit = getattr(budget, name)
             if limit is not None and needed > limit:
                 raise ConfigError(
-                    f"{name}={format_size(limit)} is less than this loader can need, "
+                    f"{budget.said(name)} is less than this loader can need, "
                     f"{format_size(needed)}; give that much or a smaller buffer=\n{plan}"
                 )
 

@@ -244,12 +244,10 @@ def _table_shape(table: FeatureTable, bounds: Bounds, converted_bytes: int) -> T
     )  # fmt: skip
 
 
-def batch_entries_max(request: PlanRequest) -> dict[str, int]:
+def batch_entries_max(request: PlanRequest) -> tuple[int, ...]:
     """The most rows of each table that a batch can have by its fanout."""
-    return {
-        table.name: _table_shape(table, request.bounds, 0).batch_entries_max
-        for table in request.tables
-    }
+    shapes = (_table_shape(table, request.bounds, 0) for table in request.tables)
+    return tuple(each.batch_entries_max for each in shapes)
 
 
 def _batch_attribute_bytes(request: PlanRequest) -> int:

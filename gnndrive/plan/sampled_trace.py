@@ -81,7 +81,7 @@ class SampledTrace:
         return int(self.ends[last] - self.ends[first])
 
     def filled(self, slots: float) -> int | None:
-        """The first batch before which `slots` distinct kept rows were needed; None: they never are."""
+        """The first batch before which `slots` distinct kept rows are needed; None: none is."""
         at = int(np.searchsorted(np.cumsum(self._new), slots))
         return None if at >= len(self) else at + 1
 

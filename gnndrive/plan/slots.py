@@ -96,9 +96,10 @@ def _no_room(
     if budget.device_memory is not None and not short:
         live = sum(item.nbytes for item in items if item.on_device and item.life is Life.KEPT)
         return (
-            f"{budget.device_said} leaves no room for a feature buffer on the device, because two "
-            f"live batches take up to {format_size(live)}: give more with device_memory=, free "
-            "some of the device's memory, or give a smaller batch_size or num_neighbors"
+            f"{budget.said('device_memory')} leaves no room for a feature buffer on the device, "
+            f"because two live batches take up to {format_size(live)}: give more with "
+            "device_memory=, free some of the device's memory, or give a smaller batch_size or "
+            "num_neighbors"
         )
     if budget.memory is not None:
         host = [item for item in items if not item.on_device]

@@ -183,13 +183,12 @@ def _limit(shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[str, st
     bytes, how much of it other items take, and how many feature buffers share it."""
     ranks = shape.ranks
     if budget.buffer is not None:
-        return "buffer", f"buffer={format_size(budget.buffer)}", budget.buffer, 0, ranks
+        return "buffer", budget.said("buffer"), budget.buffer, 0, ranks
     if budget.device_memory is not None:
         taken = sum(item.nbytes for item in items if item.on_device)
-        return "device_memory", budget.device_said, budget.device_memory, taken, 1
+        return "device_memory", budget.said("device_memory"), budget.device_memory, taken, 1
     if budget.memory is not None:
-        said = f"memory={format_size(budget.memory)}"
-        return "memory", said, budget.memory, host_bytes(items), ranks
+        return "memory", budget.said("memory"), budget.memory, host_bytes(items), ranks
     given = default_bytes(ranks)
     said = f"a quarter of the memory that is left, {format_size(given)},"
     return "buffer", said, given, 0, ranks

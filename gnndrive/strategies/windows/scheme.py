@@ -321,23 +321,23 @@ class PlannedWindows(Slots):
 
     def check(self, plan: Plan, budget: Budget) -> None:
         """See `Slots.check`."""
-        ranks, slots = plan.ranks, plan.buffer_bytes
-        limits = list[tuple[str, str, int | None, int]]()  # with a text instead of the argument
-        limits.append(("memory", "", budget.memory, plan.host_bytes))
-        limits.append(("buffer", "", budget.buffer, slots * ranks))
-        device = budget.device_memory
-        if budget.device_given or (device is not None and not self.chosen):
-            limits.append(("device_memory", budget.device_said, device, plan.device_bytes))
-        if not self.chosen and (budget.memory, budget.buffer, device) == (None, None, None):
-            given = default_bytes(ranks)
-            said = f"a quarter of the memory that is left, {format_size(given)},"
-            limits.append(("buffer", said, given, slots * ranks))
-        for name, said, limit, needed in limits:
-            if limit is not None and needed > limit:
+        needs = {"memory": plan.host_bytes, "buffer": plan.buffer_bytes * plan.ranks}
+        if budget.device_given or not self.chosen:
+            needs["device_memory"] = plan.device_bytes
+        given = {name: getattr(budget, name) for name in needs}
+        limits = [
+            (name, budget.said(name), each) for name, each in given.items() if each is not None
+        ]
+        if not limits and not self.chosen:
+            quarter = default_bytes(plan.ranks)
+            said = f"a quarter of the memory that is left, {format_size(quarter)},"
+            limits = [("buffer", said, quarter)]
+        for name, said, limit in limits:
+            if needs[name] > limit:
                 raise ConfigError(
-                    f"{said or f'{name}={format_size(limit)}'} is too little for windows of "
-                    f"{self.megabatch:,} of {self.partitioned.num_parts:,} partitions, which "
-                    f'need {format_size(needed)}: give {name}="{least_text(needed)}", or '
+                    f"{said} is too little for windows of {self.megabatch:,} of "
+                    f"{self.partitioned.num_parts:,} partitions, which need "
+                    f'{format_size(needs[name])}: give {name}="{least_text(needs[name])}", or '
                     f"{self.smaller}\n{plan}"
                 )
 
