@@ -15,7 +15,16 @@ from gnndrive.common.items import Item, TableShape
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import make_planner
-from gnndrive.plan.plan import UNKNOWN, Plan, Planner, Served, TablePlan, default_bytes
+from gnndrive.plan.plan import (
+    UNKNOWN,
+    Budget,
+    Plan,
+    Planner,
+    Served,
+    Slots,
+    TablePlan,
+    default_bytes,
+)
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.slots import second_buffer, split_slots
 from gnndrive.plan.topology_choice import Topologies, for_rank
@@ -280,6 +289,14 @@ def test_a_line_says_why_there_is_no_victim_buffer() -> None:
     _, plan = victims(None, device_given=False)
     assert [table.evicted for table in second_buffer(plan, 0, lambda: 1 << 30)] == [0]
     assert plan.between_epochs_bytes >= item(plan, "victim buffer").nbytes
+
+
+def test_a_limit_that_nobody_gave_is_not_named_as_an_argument() -> None:
+    _, plan = victims(None)
+    free = "the part of the device's free memory that loading may use, 10 KB,"
+    for by_user, said in ((True, "device_memory=10 KB"), (False, free)):
+        with pytest.raises(ConfigError, match=f"^{said} is less than this loader can need"):
+            Slots().check(plan, Budget(None, None, 10_000, by_user))
 
 
 RESIDENT = TopologyChoice("resident", "resident, as asked for", 12_000)

@@ -194,6 +194,13 @@ def test_kept_rows_are_right_and_freed_with_the_loader(
     assert alive(maps) == 0
 
 
+def test_a_device_without_room_is_said_as_nobody_gave_its_memory(replay, monkeypatch):
+    monkeypatch.setattr(SimulatedDriver, "memory_bytes", 1000)
+    loader = replay(device="simulated-cuda", memory="50MB")
+    with pytest.raises(ConfigError, match=r"^the part of the device's free .*, is too little to r"):
+        loader.plan()
+
+
 def test_a_buffer_that_grows_keeps_them_once(replay, maps, no_collection, monkeypatch):
     """The smaller one's are freed before those of the larger one are made."""
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
