@@ -21,48 +21,57 @@ from gnndrive.common.limits import named_limit
 Result = TypeVar("Result")
 
 
-class ThreadCall(Generic[Result]):
-    """The call of a function in a thread of a pool; one thread at a time may wait for it.
+class Outcome(Generic[Result]):
+    """What work in another thread ends with. One thread at a time may wait for it."""
 
-    Raises:
-        ConfigError: the system refuses to start a thread.
-    """
-
-    def __init__(
-        self, pool: ThreadPoolExecutor, function: Callable[..., Result], *arguments: Any
-    ) -> None:
-        # The outcome is no item of the queue: Ctrl-C behind `get` would lose it.
-        self._outcome: tuple[Result | None, BaseException | None] | None = None
+    def __init__(self) -> None:
+        # What was put is no item of the queue: Ctrl-C behind `get` would lose it.
+        self._put: tuple[Result | None, BaseException | None] | None = None
         self._ended: SimpleQueue[None] = SimpleQueue()
-        with named_limit(), deferred_interrupts():
-            pool.submit(self._run, function, *arguments)
 
-    def _run(self, function: Callable[..., Result], *arguments: Any) -> None:
-        try:
-            self._outcome = function(*arguments), None
-        except BaseException as error:
-            self._outcome = None, error
+    def put(self, result: Result | None, error: BaseException | None = None) -> None:
+        """The work has ended with a result or an error; the other thread calls this once."""
+        self._put = result, error
         self._ended.put(None)
-        del self  # an error's traceback refers to this frame
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the function has ended, or for so many seconds; returns whether it has."""
-        if self._outcome is None:
+        """Wait until the work has ended, or for so many seconds; returns whether it has."""
+        if self._put is None:
             with contextlib.suppress(Empty):
                 self._ended.get(timeout=timeout_s)
-        return self._outcome is not None
+        return self._put is not None
 
     def result(self) -> Result:
-        """Wait for the function; returns what it returned, or raises what it raised."""
+        """Wait for the work, and return its result or raise its error."""
         self.wait()
-        assert self._outcome is not None
-        result, error = self._outcome
+        assert self._put is not None
+        result, error = self._put
         try:
             if error is not None:
                 raise error
             return cast(Result, result)
         finally:
             del error, self  # the traceback refers to this frame
+
+
+def submit(
+    pool: ThreadPoolExecutor, function: Callable[..., Result], *arguments: Any
+) -> Outcome[Result]:
+    """Call a function in a thread of a pool; ConfigError: the system refuses to start a thread."""
+    outcome: Outcome[Result] = Outcome()
+    with named_limit(), deferred_interrupts():
+        pool.submit(_run, outcome, function, arguments)
+    return outcome
+
+
+def _run(
+    outcome: Outcome[Result], function: Callable[..., Result], arguments: tuple[Any, ...]
+) -> None:
+    try:
+        outcome.put(function(*arguments))
+    except BaseException as error:
+        outcome.put(None, error)
+    del outcome  # an error's traceback refers to this frame
 
 
 @contextlib.contextmanager
@@ -85,9 +94,9 @@ def in_turn(
     are queued one right behind the other. If this is left early, functions are still called until
     the pool is shut down: it waits for them.
     """
-    begun = deque[ThreadCall[Result]]()
+    begun = deque[Outcome[Result]]()
     for group in groups:
-        begun.extend(ThreadCall(pool, function) for function in group)
+        begun.extend(submit(pool, function) for function in group)
         while len(begun) > ahead:
             yield begun.popleft().result()
     while begun:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gnndrive.common.threads import ThreadCall, in_turn, thread_pool
+from gnndrive.common.threads import in_turn, submit, thread_pool
 from tests.interrupted import interrupted
 
 PLACES = "/common/threads.py", "/_base.py", "/futures/thread.py", "/threading.py"
@@ -30,11 +30,11 @@ def check_that_it_ends(pool: ThreadPoolExecutor) -> None:
 def test_an_interrupt_at_any_point_of_waiting_leaves_no_lock_that_the_thread_needs():
     for number in count():
         pool, may_end = ThreadPoolExecutor(1), SimpleQueue[str]()
-        call = ThreadCall(pool, may_end.get)
-        there_is_one = interrupted(partial(call.wait, 0), number, *PLACES)
+        outcome = submit(pool, may_end.get)
+        there_is_one = interrupted(partial(outcome.wait, 0), number, *PLACES)
         may_end.put("ended")
         check_that_it_ends(pool)
-        assert call.result() == "ended"
+        assert outcome.result() == "ended"
         if not there_is_one:
             break
     assert number > 1
@@ -63,7 +63,7 @@ def test_a_pool_waits_for_its_functions_after_an_interrupt():
         ended.append(True)
 
     with pytest.raises(KeyboardInterrupt), thread_pool(1, "test") as pool:
-        ThreadCall(pool, interrupt)
+        submit(pool, interrupt)
     assert ended
 
 
