@@ -60,18 +60,19 @@ def submit(
     """Call a function in a thread of a pool; ConfigError: the system refuses to start a thread."""
     outcome: Outcome[Result] = Outcome()
     with named_limit(), deferred_interrupts():
-        pool.submit(_run, outcome, function, arguments)
+        pool.submit(_run, [outcome], function, arguments)
     return outcome
 
 
 def _run(
-    outcome: Outcome[Result], function: Callable[..., Result], arguments: tuple[Any, ...]
+    only: list[Outcome[Result]], function: Callable[..., Result], arguments: tuple[Any, ...]
 ) -> None:
+    outcome = only.pop()  # the frames of an error's traceback refer to all arguments
     try:
         outcome.put(function(*arguments))
     except BaseException as error:
         outcome.put(None, error)
-    del outcome  # an error's traceback refers to this frame
+    del outcome
 
 
 @contextlib.contextmanager
