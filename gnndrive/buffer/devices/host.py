@@ -24,12 +24,7 @@ from gnndrive.buffer.devices.base import (
     already_done,
     no_callback,
 )
-from gnndrive.common.array_pool import (
-    Allocate,
-    empty_tensor,
-    keep_from_children,
-    private_map,
-)
+from gnndrive.common.array_pool import Allocate, empty_tensor, keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.host_memory import gather_threads

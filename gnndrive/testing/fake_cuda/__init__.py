@@ -28,8 +28,8 @@ import torch
 
 from gnndrive.testing.fake_cuda import tensors
 from gnndrive.testing.fake_cuda.cupy import fake_cupy
-from gnndrive.testing.fake_cuda.machine import Code, Cudart, DriverLibrary, Entry, FakeCuda
-from gnndrive.testing.fake_cuda.streams import GLOBAL, RELAXED, THREAD_LOCAL
+from gnndrive.testing.fake_cuda.machine import Code, Cudart, Entry, FakeCuda, driver_library
+from gnndrive.testing.fake_cuda.streams import GLOBAL, RELAXED, THREAD_LOCAL, FakeEvent, FakeGraph
 
 __all__ = ["GLOBAL", "RELAXED", "THREAD_LOCAL", "Code", "Entry", "FakeCuda", "fake_cuda"]
 
@@ -92,10 +92,10 @@ def _replacements(machine: FakeCuda) -> Iterator[tuple[Any, str, Any]]:
         yield torch.Tensor, name, getattr(tensors, name)
     yield torch.version, "cuda", "13.0"
     for kind in ("CDLL", "PyDLL"):
-        yield ctypes, kind, _loading(getattr(ctypes, kind), DriverLibrary(machine))
+        yield ctypes, kind, _loading(getattr(ctypes, kind), driver_library(machine))
 
 
-def _loading(load: Any, driver: DriverLibrary) -> Any:
+def _loading(load: Any, driver: Any) -> Any:
     """ctypes' `load`, which finds the fake driver."""
 
     def loaded(name: Any, *args: Any, **kwargs: Any) -> Any:
@@ -115,19 +115,6 @@ def _devices(machine: FakeCuda) -> dict[str, Any]:
     def set_device(device: Any) -> None:
         machine.timeline.thread.device = machine.index_of(device)
 
-    class Device:
-        """`torch.cuda.device`."""
-
-        def __init__(self, device: Any) -> None:
-            self._index = machine.index_of(device)
-
-        def __enter__(self) -> None:
-            thread = machine.timeline.thread
-            self._before, thread.device = thread.device, self._index
-
-        def __exit__(self, *raised: object) -> None:
-            machine.timeline.thread.device = self._before
-
     def sync_debug(mode: int | str) -> None:
         names = {"default": 0, "warn": 0, "error": 2}
         machine.timeline.sync_debug = names[mode] if isinstance(mode, str) else mode
@@ -140,7 +127,7 @@ def _devices(machine: FakeCuda) -> dict[str, Any]:
         "device_count": lambda: machine.devices,
         "current_device": machine.current_device,
         "set_device": set_device,
-        "device": Device,
+        "device": machine.on_device,
         "get_device_name": lambda device=None: NAME,
         "get_device_properties": properties,
         "get_device_capability": lambda device=None: (9, 0),
@@ -152,21 +139,6 @@ def _devices(machine: FakeCuda) -> dict[str, Any]:
 
 
 def _streams(machine: FakeCuda) -> dict[str, Any]:
-    class Current:
-        """`torch.cuda.stream`: makes a stream current, and its device too."""
-
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-
-        def __enter__(self) -> None:
-            thread = machine.timeline.thread
-            self._before = thread.device, dict(thread.streams)
-            machine.set_stream(self._stream)
-
-        def __exit__(self, *raised: object) -> None:
-            thread = machine.timeline.thread
-            thread.device, thread.streams = self._before
-
     class Graph:
         """`torch.cuda.graph`: captures a stream of its own."""
 
@@ -177,7 +149,7 @@ def _streams(machine: FakeCuda) -> dict[str, Any]:
             capture_error_mode: str = "global",
         ) -> None:  # fmt: skip
             self._graph, self._mode = graph, capture_error_mode
-            self._current = Current(stream or machine.stream())
+            self._current = machine.on_stream(stream or machine.stream())
 
         def __enter__(self) -> None:
             machine.synchronize()
@@ -189,15 +161,15 @@ def _streams(machine: FakeCuda) -> dict[str, Any]:
             try:
                 self._graph.capture_end()
             finally:
-                self._current.__exit__()
+                self._current.__exit__(None, None, None)
 
     return {
         "Stream": lambda device=None, priority=0, **given: machine.stream(device),
-        "Event": machine.event,
-        "CUDAGraph": machine.graph,
+        "Event": lambda enable_timing=False, **given: FakeEvent(machine, enable_timing),
+        "CUDAGraph": lambda keep_graph=False: FakeGraph(machine),
         "graph": Graph,
-        "stream": Current,
-        "StreamContext": Current,
+        "stream": machine.on_stream,
+        "StreamContext": machine.on_stream,
         "current_stream": machine.current_stream,
         "default_stream": machine.default_stream,
         "set_stream": machine.set_stream,

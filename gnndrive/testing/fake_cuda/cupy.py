@@ -14,9 +14,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from gnndrive.testing.fake_cuda.memory import Block
+from gnndrive.testing.fake_cuda.machine import FakeCuda
+from gnndrive.testing.fake_cuda.memory import Block, Bytes
 from gnndrive.testing.fake_cuda.streams import FakeStream, cuda_error
 from gnndrive.testing.fake_cuda.tensors import DEVICE_BYTES_PER_S, HOST_BYTES_PER_S, LAUNCH_S
 
@@ -35,7 +35,7 @@ class CudaError(RuntimeError):
     """What CuPy raises for an error of CUDA."""
 
 
-def fake_cupy(machine: Any) -> ModuleType:
+def fake_cupy(machine: FakeCuda) -> ModuleType:
     """A module to stand for CuPy."""
     module: Any = ModuleType("cupy")
     module.__spec__ = ModuleSpec("cupy", None)
@@ -87,33 +87,17 @@ def fake_cupy(machine: Any) -> ModuleType:
 
     module.RawKernel = RawKernel
     module.cuda = SimpleNamespace(
-        Stream=Stream, ExternalStream=Stream, Device=_device_class(machine),
-        runtime=_runtime(machine), driver=SimpleNamespace(CUDADriverError=CudaError),
+        Stream=Stream, ExternalStream=Stream, runtime=_runtime(machine),
+        driver=SimpleNamespace(CUDADriverError=CudaError),
     )  # fmt: skip
     return module  # type: ignore[no-any-return]
 
 
-def _device_class(machine: Any) -> type:
-    class Device:
-        """A device; a context in which it is current."""
-
-        def __init__(self, device: int) -> None:
-            self._index = machine.check_device(device)
-
-        def __enter__(self) -> None:
-            thread = machine.timeline.thread
-            self._before, thread.device = thread.device, self._index
-
-        def __exit__(self, *raised: object) -> None:
-            machine.timeline.thread.device = self._before
-
-    return Device
-
-
-def _runtime(machine: Any) -> SimpleNamespace:
+def _runtime(machine: FakeCuda) -> SimpleNamespace:
     def memcpy_async(target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         """One copy from pinned memory to the device."""
         block = _block(machine, target)
+        assert block is not None, "the target is host memory"
         _bytes_at(target, nbytes)[:] = _bytes_at(source, nbytes)
         on = _stream(machine, stream, machine.current_device())
         time = LAUNCH_S + nbytes / HOST_BYTES_PER_S
@@ -123,8 +107,6 @@ def _runtime(machine: Any) -> SimpleNamespace:
         memcpyAsync=memcpy_async,
         memcpyHostToDevice=1,
         deviceGetAttribute=lambda attribute, device: 1,
-        getDevice=machine.current_device,
-        runtimeGetVersion=lambda: 13000,
         CUDARuntimeError=CudaError,
         **ATTRIBUTES,
     )
@@ -137,32 +119,29 @@ def _expanded(code: str) -> str:
     return code
 
 
-def _stream(machine: Any, pointer: int, device: int) -> FakeStream:
+def _stream(machine: FakeCuda, pointer: int, device: int) -> FakeStream:
     for stream in machine.all_streams():
         if stream.cuda_stream == pointer and stream.device.index == device:
-            found: FakeStream = stream
-            return found
+            return stream
     raise cuda_error(400)
 
 
-def _bytes_at(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+def _bytes_at(address: int, nbytes: int) -> Bytes:
     whole = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
     return np.frombuffer(memoryview(whole).cast("B"), np.uint8)[:nbytes]
 
 
-def _block(machine: Any, address: int) -> Block | None:
-    """The device's block at an address; None: it is pinned host memory.
-
-    Raises:
-        RuntimeError: the device can read neither.
-    """
-    block: Block | None = machine.memory.find(address)
+def _block(machine: FakeCuda, address: int) -> Block | None:
+    """The device's block at an address; None: it is pinned host memory."""
+    block = machine.memory.find(address)
     if block is None and not machine.host.is_pinned(address):
         raise cuda_error(700)
     return block
 
 
-def _move(machine: Any, stream: FakeStream, name: str, values: dict[str, int], unit: int) -> None:
+def _move(
+    machine: FakeCuda, stream: FakeStream, name: str, values: dict[str, int], unit: int
+) -> None:
     if machine.current_device() != stream.device.index:
         raise cuda_error(400)
     rows, row_bytes = values["rows"], values["units"] * unit

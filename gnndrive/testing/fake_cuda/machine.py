@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,8 +18,6 @@ from gnndrive.testing.fake_cuda.memory import Block, Bytes, DeviceMemory, HostMe
 from gnndrive.testing.fake_cuda.streams import (
     ERRORS,
     UNSUPPORTED,
-    FakeEvent,
-    FakeGraph,
     FakeStream,
     Timeline,
     cuda_error,
@@ -51,10 +52,6 @@ class Entry:
 
 class FakeCuda:
     """GPUs that do not exist; see `fake_cuda`.
-
-    Args:
-        memory_bytes: of each.
-        races: whether to look for work on the same bytes without an order.
 
     Attributes:
         timeline: virtual time, captures, state of threads.
@@ -94,22 +91,14 @@ class FakeCuda:
         self.log.append(Entry(kind, what, device, current, stream, thread, nbytes))
 
     def unsafe(self, what: str, device: int) -> None:
-        """Log a call that may not be made during a capture.
-
-        Raises:
-            RuntimeError: a capture forbids it.
-        """
+        """Log a call that may not be made during a capture, and refuse it if there is one."""
         self.call("call", what, device)
         self.timeline.check_capture(what)
 
     # ---- devices and streams
 
     def index_of(self, device: Any = None) -> int:
-        """The number of a device given as torch's functions take it.
-
-        Raises:
-            RuntimeError: there is no such device.
-        """
+        """The number of a device given as torch's functions take it."""
         if device is None:
             return self.timeline.thread.device
         index = device if isinstance(device, int) else torch.device(device).index
@@ -117,11 +106,7 @@ class FakeCuda:
         return self.check_device(index)
 
     def check_device(self, index: int) -> int:
-        """`index`, if there is such a device.
-
-        Raises:
-            RuntimeError: there is none.
-        """
+        """`index`; a RuntimeError if there is no such device."""
         if not 0 <= index < self.devices:
             raise cuda_error(101)
         return index
@@ -129,6 +114,27 @@ class FakeCuda:
     def current_device(self) -> int:
         """The calling thread's current device."""
         return self.timeline.thread.device
+
+    @contextmanager
+    def on_device(self, device: Any) -> Iterator[None]:
+        """In the place of `torch.cuda.device`."""
+        thread, index = self.timeline.thread, self.index_of(device)
+        before, thread.device = thread.device, index
+        try:
+            yield
+        finally:
+            thread.device = before
+
+    @contextmanager
+    def on_stream(self, stream: FakeStream | None) -> Iterator[None]:
+        """In the place of `torch.cuda.stream`: makes a stream current, and its device too."""
+        thread = self.timeline.thread
+        before = thread.device, dict(thread.streams)
+        self.set_stream(stream)
+        try:
+            yield
+        finally:
+            thread.device, thread.streams = before
 
     def current_stream(self, device: Any = None) -> FakeStream:
         """The calling thread's current stream of a device."""
@@ -155,14 +161,6 @@ class FakeCuda:
         """Every stream."""
         return iter(list(self._streams))
 
-    def event(self, enable_timing: bool = False, **given: Any) -> FakeEvent:
-        """A new event."""
-        return FakeEvent(self, enable_timing)
-
-    def graph(self, keep_graph: bool = False) -> FakeGraph:
-        """A new graph."""
-        return FakeGraph(self)
-
     def synchronize(self, device: Any = None) -> None:
         """Wait for all work of a device."""
         index = self.index_of(device)
@@ -182,18 +180,11 @@ class FakeCuda:
         writes: Sequence[tuple[Block, Any]], seconds: float, nbytes: int, kind: str = "launch",
         across: bool = False,
     ) -> None:  # fmt: skip
-        """Count work that was carried out as begun on `stream`.
+        """Count work that was carried out as begun on `stream`; raises the thread's last error.
 
         Args:
             reads, writes: blocks, each with the offsets of the rows used or None.
-            seconds: how long it takes.
-            nbytes: how many bytes it moves.
-            kind: "launch" or "copy".
             across: whether it may use several devices.
-
-        Raises:
-            RuntimeError: the thread's last error, or memory of another device.
-            AssertionError: a race; see `DeviceMemory.use`.
         """
         thread = self.timeline.thread
         self.call(kind, what, stream.device.index, stream, nbytes)
@@ -211,11 +202,7 @@ class FakeCuda:
                     self.memory.use(block, stream, writing, rows)
 
     def allocate(self, nbytes: int, device: int) -> tuple[Block, Bytes]:
-        """Memory of a device for the thread's current stream.
-
-        Raises:
-            torch.OutOfMemoryError: there is none.
-        """
+        """Memory of a device for the thread's current stream."""
         self.check_device(device)
         stream = self.current_stream(device)
         self.call("allocate", "cudaMalloc", device, stream, nbytes)
@@ -253,31 +240,28 @@ class Cudart:
     def __init__(self, machine: FakeCuda) -> None:
         self._machine = machine
 
-    def _ended(self, code: int) -> Code:
-        if code:
-            self._machine.timeline.thread.last_error = code
-        return Code(code)
-
-    def _call(self, what: str, nbytes: int) -> bool:
-        """Log a call; False if a capture forbids it."""
+    def _call(self, what: str, nbytes: int, carry_out: Callable[[], int]) -> Code:
+        """Log a call, and carry it out unless a capture forbids it."""
+        timeline = self._machine.timeline
         self._machine.call("register", what, self._machine.current_device(), None, nbytes)
         try:
-            self._machine.timeline.check_capture(what)
+            timeline.check_capture(what)
         except RuntimeError:
-            return False
-        return True
+            code = UNSUPPORTED
+        else:
+            code = carry_out()
+        timeline.thread.last_error = code or timeline.thread.last_error
+        return Code(code)
 
     def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> Code:
         """Pin host memory."""
-        if not self._call("cudaHostRegister", nbytes):
-            return self._ended(UNSUPPORTED)
-        return self._ended(self._machine.host.register(address, nbytes))
+        register = partial(self._machine.host.register, address, nbytes)
+        return self._call("cudaHostRegister", nbytes, register)
 
     def cudaHostUnregister(self, address: int) -> Code:
         """Unpin host memory."""
-        if not self._call("cudaHostUnregister", 0):
-            return self._ended(UNSUPPORTED)
-        return self._ended(self._machine.host.unregister(address))
+        unregister = partial(self._machine.host.unregister, address)
+        return self._call("cudaHostUnregister", 0, unregister)
 
     def cudaGetErrorString(self, code: Code) -> str:
         """What an error is called."""
@@ -290,17 +274,14 @@ class Cudart:
         return self._machine.mem_get_info(device)
 
 
-class DriverLibrary:
-    """In the place of libcuda.so.1, of which it has the functions that gnndrive calls."""
+def driver_library(machine: FakeCuda) -> SimpleNamespace:
+    """In the place of libcuda.so.1, of which it has the function that gnndrive calls."""
 
-    def __init__(self, machine: FakeCuda) -> None:
-        self._machine = machine
+    def exchange(mode: Any) -> int:
+        thread = machine.timeline.thread
+        place = mode._obj if hasattr(mode, "_obj") else mode.contents
+        assert isinstance(place, ctypes.c_int)
+        thread.mode, place.value = place.value, thread.mode
+        return 0
 
-        def exchange(mode: Any) -> int:
-            thread = machine.timeline.thread
-            place = mode._obj if hasattr(mode, "_obj") else mode.contents
-            assert isinstance(place, ctypes.c_int)
-            thread.mode, place.value = place.value, thread.mode
-            return 0
-
-        self.cuThreadExchangeStreamCaptureMode = exchange
+    return SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange)

@@ -97,12 +97,8 @@ class OutOfMemory(Exception):
 class DeviceMemory:
     """The memory of all devices.
 
-    Args:
-        timeline: the virtual time.
-        nbytes: of each.
-        races: whether to look for accesses without an order.
-
     Attributes:
+        nbytes: of each.
         races: whether to look for accesses without an order.
         taken: bytes of each device that other processes use.
         problems: what was found.
@@ -126,11 +122,7 @@ class DeviceMemory:
         return self.nbytes - self.taken[device] - self.counters[device].reserved
 
     def allocate(self, nbytes: int, stream: FakeStream) -> tuple[Block, Bytes]:
-        """A block and an array over it; the block is freed when the array is gone.
-
-        Raises:
-            OutOfMemory: there is no memory.
-        """
+        """A block and an array over it; the block is freed when the array is gone."""
         self.collect()
         device = stream.device.index
         size = max(-(-nbytes // ROUND_BYTES), 1) * ROUND_BYTES
@@ -220,11 +212,8 @@ class DeviceMemory:
         self, block: Block, stream: FakeStream, writes: bool,
         rows: npt.NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        """Note that the stream's latest work uses the block.
-
-        Raises:
-            AssertionError: another stream uses the same bytes, and neither waits for the other.
-        """
+        """Note that the stream's latest work uses the block; an AssertionError if another stream
+        uses the same bytes, and neither waits for the other."""
         if not self.races:
             return
         access = Access(stream, stream.clock[stream.number], writes, rows)
@@ -232,9 +221,8 @@ class DeviceMemory:
         for each in block.accesses:
             if host.get(each.stream.number, 0) >= each.count:
                 continue
-            ordered = each.stream is stream or (
-                stream.clock.get(each.stream.number, 0) >= each.count
-            )
+            own = each.stream is stream
+            ordered = own or stream.clock.get(each.stream.number, 0) >= each.count
             if not ordered and access.meets(each):
                 problem = (
                     f"{stream} {'writes' if writes else 'reads'} {len(block.memory)} bytes that "
@@ -243,7 +231,7 @@ class DeviceMemory:
                 )
                 self.problems.append(problem)
                 raise AssertionError(problem)
-            if not (each.stream is stream and rows is None and writes >= each.writes):
+            if not (own and rows is None and writes >= each.writes):
                 kept.append(each)
         block.accesses = [*kept, access]
 

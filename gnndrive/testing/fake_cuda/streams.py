@@ -10,6 +10,7 @@ knows how much of each other stream's work comes before its next work.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -80,6 +81,7 @@ class Timeline:
         thread: state of the calling thread.
         graphs: captures under way.
         sync_debug: as of `torch.cuda.set_sync_debug_mode`: 0, 1 or 2.
+        numbers: of new streams.
     """
 
     def __init__(self) -> None:
@@ -89,21 +91,11 @@ class Timeline:
         self.thread = Thread()
         self.graphs: list[FakeGraph] = []
         self.sync_debug = 0
-        self.streams_made = 0
-
-    def number(self) -> int:
-        """A number for a new stream."""
-        with self.lock:
-            self.streams_made += 1
-            return self.streams_made
+        self.numbers = itertools.count(1)
 
     def check_capture(self, what: str) -> None:
         """Refuse a call that is unsafe during a capture, by the rules of
-        cudaThreadExchangeStreamCaptureMode; the capture is then invalid.
-
-        Raises:
-            RuntimeError: CUDA's error 900.
-        """
+        cudaThreadExchangeStreamCaptureMode; the capture is then invalid."""
         mode = self.thread.mode
         for graph in list(self.graphs):
             own = graph.thread == threading.get_ident() and graph.mode != RELAXED
@@ -126,11 +118,6 @@ class Timeline:
             merge(self.host, clock)
             return True
 
-    def check_sync(self) -> None:
-        """Refuse a wait for a stream if torch's debug mode says so."""
-        if self.sync_debug:
-            raise RuntimeError("called a synchronizing CUDA operation")
-
 
 class FakeStream:
     """In the place of `torch.cuda.Stream`.
@@ -146,7 +133,7 @@ class FakeStream:
     def __init__(self, machine: Any, device: int, default: bool = False) -> None:
         self._machine = machine
         self.device = torch.device("cuda", device)
-        self.number = machine.timeline.number()
+        self.number = next(machine.timeline.numbers)
         self.cuda_stream = 0 if default else 0x7F00_0000_0000 + 16 * self.number
         self.clock: Clock = {}
         self.time = 0.0
@@ -186,8 +173,9 @@ class FakeStream:
         return ended
 
     def synchronize(self) -> None:
-        """Wait until all work has ended."""
-        self._machine.timeline.check_sync()
+        """Wait until all work has ended, unless torch's debug mode refuses that."""
+        if self._machine.timeline.sync_debug:
+            raise RuntimeError("called a synchronizing CUDA operation")
         self._machine.unsafe("cudaStreamSynchronize", self.device.index)
         self._machine.timeline.reached(self.clock, self.time)
 
@@ -283,11 +271,7 @@ class FakeGraph:
         self._machine.timeline.graphs.append(self)
 
     def capture_end(self) -> None:
-        """End the capture.
-
-        Raises:
-            RuntimeError: it is invalid.
-        """
+        """End the capture; a RuntimeError if it is invalid."""
         for stream in self._machine.all_streams():
             if stream.graph is self:
                 stream.graph = None

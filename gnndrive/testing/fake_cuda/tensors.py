@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from gnndrive.testing.fake_cuda.machine import FakeCuda
 from gnndrive.testing.fake_cuda.memory import Block
 
 aten = torch.ops.aten
@@ -29,12 +30,12 @@ CREATE = (
     "eye", "linspace", "as_tensor", "scalar_tensor", "empty_strided", "empty_like", "zeros_like",
     "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
 )  # fmt: skip
-_machine: Any = None  # the fake in use
+_machine: FakeCuda  # the fake in use
 _moves_parsed: Any = torch._C._nn._parse_to
 
 
-def use_machine(machine: Any) -> None:
-    """Have tensors belong to this fake; None: to none."""
+def use_machine(machine: FakeCuda) -> None:
+    """Have tensors belong to this fake."""
     global _machine
     _machine = machine
 
@@ -86,7 +87,7 @@ class CudaTensor(torch.Tensor):
 
 def block_of(tensor: torch.Tensor) -> Block:
     """The memory of a tensor on a fake GPU."""
-    block: Block | None = _machine.memory.find(tensor.untyped_storage().data_ptr())
+    block = _machine.memory.find(tensor.untyped_storage().data_ptr())
     assert block is not None, "a tensor of a fake GPU that is gone"
     return block
 
@@ -134,12 +135,13 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = _check_devices(given, name)
     with torch._C._DisableTorchDispatch():
         results = func(*args, **kwargs)
-    inputs = {each.untyped_storage().data_ptr() for each in given}
+    storages = [each.untyped_storage() for each in given]
+    inputs = {storage.data_ptr() for storage in storages if storage.nbytes()}
     made = [
-        each for each in tree_flatten(results)[0]
-        if (type(each) is torch.Tensor and each.untyped_storage().data_ptr() not in inputs)
-        or (type(each) is torch.Tensor and each.untyped_storage().nbytes() == 0)
-    ]  # fmt: skip
+        each
+        for each in tree_flatten(results)[0]
+        if type(each) is torch.Tensor and each.untyped_storage().data_ptr() not in inputs
+    ]
     written = list(_written(func, args, kwargs))
     stream = _machine.current_stream(device)
     moved = {id(each): adopt(each, device) for each in made}
@@ -159,14 +161,11 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     def wrap(each: Any) -> Any:
         if type(each) is not torch.Tensor:
             return each
-        return moved.get(id(each)) if id(each) in moved else _view(each)
+        if id(each) in moved:
+            return moved[id(each)]
+        return torch.Tensor._make_subclass(CudaTensor, each)  # a view of an input
 
     return tree_map(wrap, results)
-
-
-def _view(result: torch.Tensor) -> torch.Tensor:
-    view: torch.Tensor = torch.Tensor._make_subclass(CudaTensor, result)
-    return view
 
 
 def _check_devices(given: list[torch.Tensor], name: str) -> int:
