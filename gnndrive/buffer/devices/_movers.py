@@ -27,6 +27,7 @@ from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import Driver
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import Int32Array, Int64Array
 
 _OUT_OF_MEMORY = 2  # of both cudaError_t and CUresult
@@ -44,32 +45,21 @@ class Mover(ABC):
 
     @abstractmethod
     def scatter(
-        self,
-        stream: torch.cuda.Stream,
-        into: torch.Tensor,
-        staging: npt.NDArray[np.uint8],
-        moves: Int32Array,
+        self, stream: torch.cuda.Stream, into: torch.Tensor, staging: Bytes, moves: Int32Array
     ) -> None:
         """See `Driver.scatter`."""
 
     @abstractmethod
     def copy_out(
-        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: npt.NDArray[np.uint8],
-        moves: torch.Tensor, places: Int32Array,
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: Bytes, moves: torch.Tensor,
+        places: Int32Array,
     ) -> Callable[[], object] | None:  # fmt: skip
-        """See `Driver.copy_out`.
+        """See `Driver.copy_out`; returns what the host must do after the stream's work, if
+        anything.
 
         Args:
-            stream: the driver's side stream.
-            rows, into: see `Driver.copy_out`.
             moves: int32 [2, n], on the GPU: slots and places.
             places: the same places, int32 [n], on the host.
-
-        Returns:
-            What the host must do after the stream's work; None: nothing.
-
-        Raises:
-            MemoryError: there is no memory for the copy, and none was begun.
         """
 
     @abstractmethod
@@ -88,11 +78,7 @@ class TorchMover(Mover):
         self._device = device
 
     def scatter(
-        self,
-        stream: torch.cuda.Stream,
-        into: torch.Tensor,
-        staging: npt.NDArray[np.uint8],
-        moves: Int32Array,
+        self, stream: torch.cuda.Stream, into: torch.Tensor, staging: Bytes, moves: Int32Array
     ) -> None:
         """See `Driver.scatter`."""
         low, high, in_order = _stretch(moves[0])
@@ -102,8 +88,8 @@ class TorchMover(Mover):
         _wide(into).index_copy_(0, _there(moves[1], self._device).long(), rows)
 
     def copy_out(
-        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: npt.NDArray[np.uint8],
-        moves: torch.Tensor, places: Int32Array,
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: Bytes, moves: torch.Tensor,
+        places: Int32Array,
     ) -> Callable[[], object]:  # fmt: skip
         """See `Mover.copy_out`: one copy into other pinned memory, from where the host moves the
         rows to their places, because torch has no kernel that writes pinned memory."""
@@ -132,11 +118,7 @@ class KernelMover(Mover):
         self.kernel, self._device = kernel, device
 
     def scatter(
-        self,
-        stream: torch.cuda.Stream,
-        into: torch.Tensor,
-        staging: npt.NDArray[np.uint8],
-        moves: Int32Array,
+        self, stream: torch.cuda.Stream, into: torch.Tensor, staging: Bytes, moves: Int32Array
     ) -> None:
         """See `Driver.scatter`."""
         low, high, in_order = _stretch(moves[0])
@@ -148,8 +130,8 @@ class KernelMover(Mover):
             self.kernel.move(stream, into, slots, rows, places, len(slots), first=low)
 
     def copy_out(
-        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: npt.NDArray[np.uint8],
-        moves: torch.Tensor, places: Int32Array,
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: Bytes, moves: torch.Tensor,
+        places: Int32Array,
     ) -> None:  # fmt: skip
         """See `Mover.copy_out`: the kernel writes pinned memory."""
         self.kernel.move(stream, torch.from_numpy(into), moves[1], rows, moves[0], len(places))
@@ -163,7 +145,7 @@ class KernelMover(Mover):
         self.kernel.move(stream, out, None, rows, index, len(index))
         return out
 
-    def _rows(self, landed: npt.NDArray[np.uint8]) -> torch.Tensor:
+    def _rows(self, landed: Bytes) -> torch.Tensor:
         """The rows, where the kernel reads them."""
         return torch.from_numpy(landed)
 
@@ -173,24 +155,19 @@ class CopyMover(KernelMover):
 
     way = "copy+kernel"
 
-    def _rows(self, landed: npt.NDArray[np.uint8]) -> torch.Tensor:
+    def _rows(self, landed: Bytes) -> torch.Tensor:
         return _there(landed, self._device)
 
 
 def choose_mover(
-    driver: Driver,
-    stream: torch.cuda.Stream,
-    device: torch.device,
-    way: str | None,
+    driver: Driver, stream: torch.cuda.Stream, device: torch.device, way: str | None,
     options: MoveOptions,
-) -> Mover:
-    """The requested way, after a trial; call it with the GPU and the stream current.
+) -> Mover:  # fmt: skip
+    """The requested way, after a trial; call it with the GPU and the side stream current.
 
     Args:
         driver: allocates what the trial needs.
-        stream: the driver's side stream.
         way: one of `WAYS`; None: zero-copy, or staged without CuPy or where CuPy does not work.
-        options: see `MoveOptions`.
 
     Raises:
         ConfigError: the requested way does not work; there is too little memory; or the trial has
@@ -220,25 +197,16 @@ def choose_mover(
     remedy = "install the cupy package of your CUDA version, with its compiler"
     if isinstance(problem, UnreachableHostMemory):
         remedy = "use a GPU that can, or the staged way"
+    failure = f"CuPy's kernel does not work here ({problem})"
     if way is not None:
-        raise ConfigError(
-            f"way={way!r}: CuPy's kernel does not work here ({problem}): {remedy}"
-        ) from problem
-    warnings.warn(
-        f"CuPy's kernel does not work here ({problem}), so torch copies and scatters rows: "
-        f"{remedy}",
-        stacklevel=2,
-    )
+        raise ConfigError(f"way={way!r}: {failure}: {remedy}") from problem
+    warnings.warn(f"{failure}, so torch copies and scatters rows: {remedy}", stacklevel=2)
     return TorchMover(device)
 
 
 def _try(driver: Driver, stream: torch.cuda.Stream, mover: Mover) -> None:
-    """Move two rows out of pinned memory, because CuPy may be installed without what it needs.
-
-    Raises:
-        Exception: what CuPy, CUDA or torch raises, or a RuntimeError that the bytes are wrong.
-    """
-    taken: list[npt.NDArray[np.uint8]] = []
+    """Move two rows out of pinned memory, because CuPy may be installed without what it needs."""
+    taken: list[Bytes] = []
     try:
         taken.append(driver.pinned(2 * _TRIAL_ROW_BYTES))
         taken.append(driver.pinned(4 * np.dtype(np.int32).itemsize))
@@ -304,9 +272,7 @@ def allocating() -> Iterator[None]:
         raise MemoryError(f"no memory to copy rows out of slots ({error})") from error
 
 
-def _spread(
-    landed: torch.Tensor, every: Int64Array, into: npt.NDArray[np.uint8], places: Int32Array
-) -> None:
+def _spread(landed: torch.Tensor, every: Int64Array, into: Bytes, places: Int32Array) -> None:
     """Copy row i of `landed` to row `places[i]` of `into`; `every` has each i. Holds no GIL."""
     row_bytes = into.shape[1]
     lib.gd_spread(

@@ -41,7 +41,7 @@ from torch_geometric.data.data import BaseData
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, no_callback
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi
+from gnndrive.common.io.direct_file import Bytes, whole_pages
 from gnndrive.common.records import FAILURE, Int32Array, Landing, Stretch
 
 PORTION_BYTES = 32 << 20
@@ -63,23 +63,15 @@ class Driver(ABC):
     copy_out_bytes_max: int | None = None
 
     @abstractmethod
-    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Host memory that the device can read, uint8 [nbytes], aligned to a page.
-
-        Raises:
-            MemoryError: there is not that much.
-        """
+    def pinned(self, nbytes: int) -> Bytes:
+        """Host memory that the device can read, aligned to a page; or a MemoryError."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Device memory of arbitrary content, uint8 [nbytes].
-
-        Raises:
-            MemoryError: there is not that much; the message has the numbers.
-        """
+        """Device memory of arbitrary content, uint8 [nbytes]; or a MemoryError with the numbers."""
 
     @abstractmethod
-    def scatter(self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array) -> Any:
+    def scatter(self, into: torch.Tensor, staging: Bytes, moves: Int32Array) -> Any:
         """On the side stream: row `moves[0][i]` of `staging` goes to row `moves[1][i]` of `into`.
 
         Args:
@@ -92,7 +84,7 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def copy_out(self, rows: torch.Tensor, into: npt.NDArray[np.uint8], moves: Int32Array) -> Any:
+    def copy_out(self, rows: torch.Tensor, into: Bytes, moves: Int32Array) -> Any:
         """On the side stream: row `moves[0][i]` of `rows` goes to row `moves[1][i]` of `into`.
 
         Args:
@@ -133,7 +125,7 @@ class Driver(ABC):
         memory of `tensors` from being reused before the current stream has finished with it."""
 
     @abstractmethod
-    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+    def unpin(self, memory: Bytes) -> None:
         """Free memory of `pinned`, after everything that was begun on the side stream."""
 
     @abstractmethod
@@ -149,16 +141,7 @@ class Driver(ABC):
 
 
 class StagedMemory(SlotMemory):
-    """Slots in device memory.
-
-    Args:
-        slots, row_bytes: how many, and bytes of each.
-        portions: how many portions of staging.
-        portion_rows: rows of one portion.
-
-    Raises:
-        ConfigError: there is not that much memory.
-    """
+    """Slots in device memory, and portions of staging with `portion_rows` rows each."""
 
     def __init__(
         self, driver: Driver, slots: int, row_bytes: int, portions: int, portion_rows: int
@@ -175,7 +158,7 @@ class StagedMemory(SlotMemory):
                 f"no device memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
                 f"({error}): ask for less with buffer= or device_memory="
             ) from error
-        self._pinned: list[npt.NDArray[np.uint8]] = []
+        self._pinned: list[Bytes] = []
         try:
             for nbytes in sizes:
                 self._pinned.append(driver.pinned(nbytes))
@@ -196,9 +179,8 @@ class StagedMemory(SlotMemory):
             return None
         portion = self._free.popleft()
         portion.slots, portion.moved = slots, 0
-        address = int(ffi.cast("uintptr_t", ffi.from_buffer(portion.staging)))
         return Landing(
-            address, self._row_bytes, True, portion,
+            portion.staging.ctypes.data, self._row_bytes, True, portion,
             self._places[: len(slots)], partial(self._free.append, portion),
         )  # fmt: skip
 
@@ -246,14 +228,10 @@ class StagedMemory(SlotMemory):
 
 
 class StagedVictims:
-    """Pinned host memory for rows that leave slots; a `EvictedRows`.
+    """Pinned host memory for `places` rows that leave `slots`; an `EvictedRows`.
 
     Args:
         slots: uint8 [slots, row_bytes], on the device.
-        places: how many rows it has room for.
-
-    Raises:
-        ConfigError: there is not that much memory.
     """
 
     def __init__(self, driver: Driver, slots: torch.Tensor, places: int) -> None:
@@ -282,9 +260,6 @@ class StagedVictims:
         self._pinned = np.empty(0, np.uint8)
 
 
-_PAGE_BYTES = 4096
-
-
 @dataclass(eq=False)
 class _Portion:
     """A portion of staging.
@@ -292,11 +267,11 @@ class _Portion:
     Attributes:
         staging: pinned, uint8 [bytes].
         moves: pinned, int32 [2, rows]: places and slots, one stretch behind the other.
-        slots: the slots of the rows that land there, int32 [n].
+        slots: the slots of the rows that land there.
         moved: rows that were scattered so far.
     """
 
-    staging: npt.NDArray[np.uint8]
+    staging: Bytes
     moves: Int32Array
     slots: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
     moved: int = 0
@@ -307,7 +282,7 @@ class Staged(Device):
 
     Attributes:
         options: how; the plan counts with those of the class.
-        portion_bytes: about how many bytes a portion has; it holds at least one row.
+        portion_bytes: about how many bytes a portion has.
     """
 
     driver: Driver
@@ -329,8 +304,7 @@ class Staged(Device):
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
         """See `Device.pinned_bytes`; the places and slots of scatters are pinned too."""
         portion = portion_rows(cls.portion_bytes, row_bytes, rows)
-        sizes = _pinned_sizes(cls.options.portions, portion, row_bytes)
-        return sum(_rounded_up(nbytes, _PAGE_BYTES) for nbytes in sizes)
+        return sum(map(whole_pages, _pinned_sizes(cls.options.portions, portion, row_bytes)))
 
     def deliver(
         self,
@@ -361,13 +335,9 @@ class Staged(Device):
         self.driver.close()
 
 
-def _rounded_up(nbytes: int, to: int) -> int:
-    return -(-nbytes // to) * to
-
-
 def _pinned_sizes(portions: int, rows: int, row_bytes: int) -> tuple[int, int]:
     """Bytes of the pinned memory for rows, and of that for their places and slots."""
-    staging = portions * _rounded_up(max(rows * row_bytes, 1), _PAGE_BYTES)
+    staging = portions * whole_pages(max(rows * row_bytes, 1))
     return staging, portions * 2 * rows * 4
 
 

@@ -20,7 +20,6 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.devices._movers import TorchMover, allocating, choose_mover
@@ -29,8 +28,8 @@ from gnndrive.buffer.devices._staged import PINNED_ROUNDING, Driver, Staged, por
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi
 from gnndrive.common.forks import ProcessGuard
+from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int32Array
 
@@ -77,12 +76,8 @@ class CaptureMode:
 
 
 class LandedEvent:
-    """An event after which the host has work to do: it has fired when that is done.
-
-    Args:
-        event: the torch event.
-        finish: the work, which a `Waiter`'s thread does once.
-    """
+    """An event of torch after which a `Waiter`'s thread has work to do, `finish`, once: it has
+    fired when that is done."""
 
     def __init__(self, event: Any, finish: Callable[[], object]) -> None:
         self._event, self._finish = event, finish
@@ -104,11 +99,7 @@ class Waiter:
     """A thread that waits for one stream's events, in their order, without the GIL.
 
     The GPU is made current before every call of CUDA, because a thread begins with GPU 0, and a
-    call could create a context there, which takes some hundred megabytes. A user's capture of a
-    graph would forbid queries of events, unless the thread's capture mode is relaxed.
-
-    Args:
-        device: the events' GPU.
+    call could create a context there, which takes some hundred megabytes.
     """
 
     def __init__(self, device: torch.device, capture: CaptureMode) -> None:
@@ -120,12 +111,8 @@ class Waiter:
             self._thread.start()
 
     async def wait(self, event: Any) -> None:
-        """Return once the torch event has fired.
-
-        Raises:
-            RuntimeError: CUDA's error.
-            BaseException: what the work of a `LandedEvent` raised.
-        """
+        """Return once the torch event has fired; raises CUDA's error, or that of the work of a
+        `LandedEvent`."""
         with self._capture.relaxed(), torch.cuda.device(self._device):
             if event.query():
                 return
@@ -172,7 +159,6 @@ class PinnedMemory:
     object is collected without `close`.
 
     Args:
-        device: a GPU whose context registers it.
         stream: the stream whose work uses it.
     """
 
@@ -180,22 +166,19 @@ class PinnedMemory:
         self, device: torch.device, stream: torch.cuda.Stream, capture: CaptureMode
     ) -> None:
         self._device, self._capture = device, capture
-        self._registered: dict[int, npt.NDArray[np.uint8]] = {}
+        self._registered: dict[int, Bytes] = {}
         guard = ProcessGuard()
         self.close = weakref.finalize(
             self, _unregister_all, self._registered, device, stream, capture, guard
         )
 
-    def take(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Registered memory, uint8 [nbytes], aligned to a page.
-
-        Raises:
-            MemoryError: there is not that much, or CUDA refuses to register it.
-        """
+    def take(self, nbytes: int) -> Bytes:
+        """Registered memory, uint8 [nbytes], aligned to a page; a MemoryError if there is not that
+        much, or if CUDA refuses to register it."""
         mapping = private_map(nbytes)
         keep_from_children(mapping)
         memory = np.frombuffer(mapping, np.uint8)
-        address = _address(memory)
+        address = memory.ctypes.data
         with self._capture.relaxed(), torch.cuda.device(self._device):
             cudart = _cuda.cudart()
             code = cudart.cudaHostRegister(address, memory.nbytes, _PORTABLE_MAPPED)
@@ -209,17 +192,13 @@ class PinnedMemory:
         self._registered[address] = memory
         return memory[:nbytes]
 
-    def give(self, memory: npt.NDArray[np.uint8]) -> None:
+    def give(self, memory: Bytes) -> None:
         """Unregister memory of `take`, which no stream uses any more."""
-        _unregister(self._registered, _address(memory), self._device, self._capture)
-
-
-def _address(memory: npt.NDArray[np.uint8]) -> int:
-    return int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+        _unregister(self._registered, memory.ctypes.data, self._device, self._capture)
 
 
 def _unregister(
-    registered: dict[int, npt.NDArray[np.uint8]], address: int, device: torch.device,
+    registered: dict[int, Bytes], address: int, device: torch.device,
     capture: CaptureMode,
 ) -> None:  # fmt: skip
     """Unregister one piece of memory, and only then let go of its mapping."""
@@ -232,7 +211,7 @@ def _unregister(
 
 
 def _unregister_all(
-    registered: dict[int, npt.NDArray[np.uint8]], device: torch.device, stream: torch.cuda.Stream,
+    registered: dict[int, Bytes], device: torch.device, stream: torch.cuda.Stream,
     capture: CaptureMode, guard: ProcessGuard,
 ) -> None:  # fmt: skip
     """Unregister everything after the stream's work. Does nothing in a forked child, where CUDA
@@ -266,7 +245,6 @@ class TorchDriver(Driver):
 
     Args:
         way: one of `WAYS`; None: zero-copy where CuPy can do it.
-        options: see `MoveOptions`.
 
     Raises:
         ConfigError: there is no such GPU, or the requested way does not work here.
@@ -300,11 +278,11 @@ class TorchDriver(Driver):
         with self._capture.relaxed(), torch.cuda.device(self.device), _cuda.stream(stream):
             yield
 
-    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+    def pinned(self, nbytes: int) -> Bytes:
         """See `Driver.pinned`."""
         return self._pinned.take(nbytes)
 
-    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+    def unpin(self, memory: Bytes) -> None:
         """See `Driver.unpin`."""
         with self._on():
             self._side.synchronize()
@@ -340,15 +318,13 @@ class TorchDriver(Driver):
                 torch.cuda.empty_cache()
             self._allocated = False
 
-    def scatter(
-        self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array
-    ) -> Event:
+    def scatter(self, into: torch.Tensor, staging: Bytes, moves: Int32Array) -> Event:
         """See `Driver.scatter`."""
         with self._on(self._side):
             self._mover.scatter(self._side, into, staging, moves)
             return self._record(self._side)
 
-    def copy_out(self, rows: torch.Tensor, into: npt.NDArray[np.uint8], moves: Int32Array) -> Event:
+    def copy_out(self, rows: torch.Tensor, into: Bytes, moves: Int32Array) -> Event:
         """See `Driver.copy_out`."""
         with self._on(self._side):
             with allocating():

@@ -35,9 +35,7 @@ class HostMemory(SlotMemory):
     """Slots in one mapping, whose pages are allocated when they are first used.
 
     Args:
-        slots, row_bytes: how many, and bytes of each.
-        empty: allocates the tensors that rows are gathered into.
-        map: see `DeviceContext.map`; if the mapping is read-only, rows can be gathered and not
+        empty, map: see `DeviceContext`; if the mapping is read-only, rows can be gathered and not
             landed.
 
     Raises:
@@ -111,12 +109,7 @@ class HostMemory(SlotMemory):
 
 
 class Host(Device):
-    """Main memory.
-
-    Args:
-        empty: allocates the tensors that rows are gathered into.
-        map: see `DeviceContext.map`.
-    """
+    """Main memory; for the arguments see `DeviceContext`."""
 
     name = "host"
     shares_slots = True

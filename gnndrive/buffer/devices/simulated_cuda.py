@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import Driver, Staged
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.common.array_pool import private_map
+from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import Int32Array
 
 POISON = 0xEE
@@ -31,12 +31,7 @@ SIDE, COMPUTE = range(2)
 
 
 class Event:
-    """Fires when the work before it on its stream was carried out.
-
-    Attributes:
-        fired: whether it has fired.
-        waiters: loops and futures to wake then.
-    """
+    """Fires when the work before it on its stream was carried out, and wakes its waiters."""
 
     def __init__(self) -> None:
         self.fired = False
@@ -48,10 +43,7 @@ Operation: TypeAlias = Callable[[], None] | Event
 
 
 class SimulatedDriver(Driver):
-    """Two streams; thread-safe.
-
-    Args:
-        seed: the streams' turns are drawn from it.
+    """Two streams, whose turns are drawn from the seed; thread-safe.
 
     Attributes:
         memory_bytes: the size of the device's memory.
@@ -69,7 +61,7 @@ class SimulatedDriver(Driver):
         self._scheduled = False
         self.pinned_bytes = 0
 
-    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+    def pinned(self, nbytes: int) -> Bytes:
         """Host memory, aligned to a page."""
         memory = np.frombuffer(private_map(nbytes), np.uint8)
         memory[:] = POISON
@@ -82,9 +74,7 @@ class SimulatedDriver(Driver):
             raise MemoryError(f"{nbytes:,} bytes asked for, {self.memory_bytes:,} there")
         return torch.full((nbytes,), POISON, dtype=torch.uint8)
 
-    def scatter(
-        self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array
-    ) -> Event:
+    def scatter(self, into: torch.Tensor, staging: Bytes, moves: Int32Array) -> Event:
         """See `Driver.scatter`."""
 
         def move() -> None:  # reads places, slots and rows in its turn
@@ -93,7 +83,7 @@ class SimulatedDriver(Driver):
 
         return self._begin(SIDE, move)
 
-    def copy_out(self, rows: torch.Tensor, into: npt.NDArray[np.uint8], moves: Int32Array) -> Event:
+    def copy_out(self, rows: torch.Tensor, into: Bytes, moves: Int32Array) -> Event:
         """See `Driver.copy_out`."""
         slots, places = (torch.from_numpy(part.astype(np.int64)) for part in moves)
 
@@ -158,7 +148,7 @@ class SimulatedDriver(Driver):
                 if not self._step(COMPUTE):
                     self._step(SIDE)
 
-    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+    def unpin(self, memory: Bytes) -> None:
         """See `Driver.unpin`."""
         self._finish_side()
         self.pinned_bytes -= memory.nbytes
