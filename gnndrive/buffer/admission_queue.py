@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from gnndrive.buffer.row_table import Rows
 from gnndrive.common.records import Codes, Int64Array
 
 
@@ -48,14 +49,12 @@ class Ticket:
 
     Attributes:
         index: the batch's index if it was announced, else None.
-        rows: table name → row ids, int64 [n].
         granted: gets the batch's lease when it is admitted.
-        sweep: the sweep that it is part of, alone or with others.
         arrived: whether its announcement was withdrawn because admission was tried.
     """
 
     index: int | None
-    rows: Mapping[str, Int64Array]
+    rows: Rows
     granted: asyncio.Future[Any]
     sweep: Sweep
     arrived: bool = False
@@ -73,7 +72,7 @@ class AdmissionQueue:
     def __contains__(self, ticket: Ticket) -> bool:
         return ticket in self._tickets
 
-    def join(self, batches: Sequence[tuple[int | None, Mapping[str, Int64Array]]]) -> list[Ticket]:
+    def join(self, batches: Sequence[tuple[int | None, Rows]]) -> list[Ticket]:
         """Add the batches of one sweep, each as (index or None, rows by table)."""
         loop, sweep = asyncio.get_running_loop(), Sweep(len(batches))
         tickets = [Ticket(index, rows, loop.create_future(), sweep) for index, rows in batches]

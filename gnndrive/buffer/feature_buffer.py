@@ -1,15 +1,13 @@
 """The feature buffer (GNNDrive §4.2): one gate that admits batches to one or several slot tables.
 
-The extract stage calls `join` and awaits `granted`; the `Lease` that it gets is the only access to
-rows. Tickets are drawn in the call of `join`. The gate admits batches in that order, each when the
-rows that it misses fit into free and standby slots; batches larger than one part are admitted in
-parts (rule 3). In the same step as the admission their missing rows are given to the fetch queue:
-from then on the reads belong to the buffer and end even if the batch is cancelled (rule 5). A row
-becomes valid only after the device has committed all of it (rule 7).
+The extract stage calls `join`, which draws the tickets, and awaits `granted`. The gate admits
+batches in the order of their tickets, each when the rows that it misses fit into free and standby
+slots; batches larger than one part are admitted in parts (rule 3). In the same step their missing
+rows are given to the fetch queue, and the reads end even if the batch is cancelled (rule 5).
 
-`loader/buffer_pool.py` makes feature buffers and gives each live iterator its own. The slot tables
-are C (`native/buffer.c`): Python handles batches and stretches, never single rows. All methods run
-in one event loop.
+`loader/buffer_pool.py` gives each live iterator a feature buffer of its own. The slot tables are C
+(`native/buffer.c`): Python handles batches and stretches, never single rows. All methods run in one
+event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
 from gnndrive.buffer.devices.base import Fence
 from gnndrive.buffer.fetch_queue import Copies, FetchQueue
 from gnndrive.buffer.partial_admission import PartialAdmission
-from gnndrive.buffer.row_table import RowHold, RowTable
+from gnndrive.buffer.row_table import RowHold, Rows, RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import check, lib, pointer
@@ -42,42 +40,25 @@ RELEASE_STEPS = 4
 # beside a thread that computes in Python.
 PART_ROWS = 1 << 17
 
-Rows = Mapping[str, Int64Array]
 
-
-class Foreseen:
-    """The next uses of the rows of announced batches, by index.
+class Foreseen(dict[int | None, tuple[Rows, Mapping[str, NextUses]]]):
+    """By index, the rows of announced batches and their next uses, by table.
 
     A batch of a superbatch that was sampled ahead is announced with the next use of each of its
     rows, as far as it was known then. When another superbatch becomes known, the batches that wait
     learn what it needs, because they set the keys of their rows when they are admitted.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Rows, Mapping[str, NextUses]]] = {}
-
-    def announce(self, index: int, rows: Rows, uses: Mapping[str, NextUses]) -> None:
-        """Keep the next uses of the rows of batch `index`, by table, until `forget`."""
-        self._known[index] = rows, uses
-
-    def forget(self, index: int | None) -> None:
-        """Batch `index` was admitted or given up; None: it was not announced."""
-        self._known.pop(-1 if index is None else index, None)
-
-    def clear(self) -> None:
-        """Nothing is known any more."""
-        self._known.clear()
-
     def learn(self, later: Mapping[str, Codes]) -> None:
         """Another superbatch is known. `later` has the code of its first use of each row, by table,
         uint16 [rows]; rows that no batch before it needs get these codes."""
-        for rows, uses in self._known.values():
+        for rows, uses in self.values():
             for name in uses.keys() & later.keys():
                 add_later(uses[name], rows[name], later[name])
 
     def joined(self, tickets: Sequence[Ticket]) -> dict[str, Codes]:
         """Table name → the codes of the tickets' rows, one behind the other; empty: none came."""
-        uses = [self._known[each.index][1] for each in tickets if each.index in self._known]
+        uses = [self[each.index][1] for each in tickets if each.index in self]
         if not uses:
             return {}
         assert len(uses) == len(tickets), "codes come with all batches or with none"
@@ -124,9 +105,9 @@ class FeatureBuffer:
         """Bytes of a row of a table."""
         return self.tables[table].row_bytes
 
-    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
-        """Whether the buffer could hold these batches together if no other batch held a slot; each
-        is (index, table name → row ids, int64 [n])."""
+    def fits_together(self, batches: Sequence[tuple[int, Rows]]) -> bool:
+        """Whether the buffer could hold these batches, each with its index, together if no other
+        batch held a slot."""
         return all(
             table.fits_together([(index, rows[name]) for index, rows in batches if name in rows])
             for name, table in self.tables.items()
@@ -145,26 +126,19 @@ class FeatureBuffer:
         return sum(free for free, _ in counted), sum(standby for _, standby in counted)
 
     def verify(self) -> None:
-        """Check every invariant of the tables.
-
-        Raises:
-            AssertionError: one does not hold.
-        """
+        """Check every invariant of the tables; an AssertionError if one does not hold."""
         for table in self.tables.values():
             table.verify()
 
     # ---- announcements of later batches ----
 
-    def announce(
-        self, index: int, rows: Mapping[str, Int64Array],
-        uses: Mapping[str, NextUses] | None = None,
-    ) -> None:  # fmt: skip
-        """Announce that batch `index` will need `rows` (table name → ids, int64 [n]), so that a
-        policy that looks ahead keeps them longer. Later it joins, or the caller calls `withdraw`.
-        `uses` says when the rows of a table are needed next, if its superbatch is known.
+    def announce(self, index: int, rows: Rows, uses: Mapping[str, NextUses] | None = None) -> None:
+        """Announce that batch `index` will need `rows`, so that a policy that looks ahead keeps
+        them longer. Later it joins, or the caller calls `withdraw`. `uses` says when the rows of a
+        table are needed next, if its superbatch is known.
         """
         if uses is not None:
-            self._foreseen.announce(index, rows, uses)
+            self._foreseen[index] = rows, uses
         for name, ids in rows.items():
             near = uses[name].near if uses is not None and name in uses else None
             self.tables[name].announce(index, ids, near)
@@ -191,9 +165,9 @@ class FeatureBuffer:
         for name in self.tables if later is None else later:
             self.tables[name].foresee(first, last, None if later is None else later[name])
 
-    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+    def withdraw(self, index: int, rows: Rows) -> None:
         """Take back the announcement of batch `index`, because it will not join."""
-        self._foreseen.forget(index)
+        self._foreseen.pop(index, None)
         if self.retired:
             return
         for name, ids in rows.items():
@@ -207,14 +181,14 @@ class FeatureBuffer:
 
     # ---- leases ----
 
-    def join(self, batches: Sequence[tuple[int | None, Mapping[str, Int64Array]]]) -> list[Ticket]:
+    def join(self, batches: Sequence[tuple[int | None, Rows]]) -> list[Ticket]:
         """Join the admission queue with the batches of a sweep, in this call; batches are admitted
         in the order of the calls.
 
         Args:
-            batches: of each the index if it was announced, else None, and table name → row ids,
-                int64 [n], duplicates allowed. They are admitted together if the buffer can hold
-                them together; then the rows they miss are read in one sorted pass.
+            batches: of each the index if it was announced, else None, and its rows. They are
+                admitted together if the buffer can hold them together; then the rows they miss are
+                read in one sorted pass.
 
         Returns:
             A ticket for each batch, for `granted` or `leave`.
@@ -243,11 +217,11 @@ class FeatureBuffer:
             self.leave(ticket)
             raise
 
-    async def lease(self, rows: Mapping[str, Int64Array]) -> Lease:
+    async def lease(self, rows: Rows) -> Lease:
         """Join the admission queue with one batch and wait; see `join` and `granted`."""
         return await self.granted(self.join([(None, rows)])[0])
 
-    def lease_now(self, rows: Mapping[str, Int64Array]) -> Lease | None:
+    def lease_now(self, rows: Rows) -> Lease | None:
         """Join with one batch, and leave again unless it is admitted in this call; see `join`."""
         (ticket,) = self.join([(None, rows)])
         lease: Lease | None = ticket.granted.result() if ticket.granted.done() else None
@@ -289,7 +263,7 @@ class FeatureBuffer:
             if leases is None:
                 return
             for ticket, lease in [(self._queue.pop(), lease) for lease in leases]:
-                self._foreseen.forget(ticket.index)
+                self._foreseen.pop(ticket.index, None)
                 if ticket.granted.done():  # cancelled while it was admitted in parts
                     lease.release()
                 else:
@@ -314,7 +288,12 @@ class FeatureBuffer:
         tables = {name: self.tables[name] for name in sweep.rows}
         parted = {name: each for name, each in tables.items() if isinstance(each, SlotTable)}
         if any(len(sweep.rows[name]) > self._part_rows for name in parted):
-            return self._begin_partial(tickets, parted)
+            admission = PartialAdmission(
+                parted, sweep.rows, sweep.codes, self._part_rows, self._refuse
+            )
+            self._partial = tickets, admission
+            sweep.try_anew()
+            return self._admit_parts(tickets, admission)
         if len(tables) > 1:  # all tables or none: probe each before the first is changed
             found = {name: tables[name].probe(ids) for name, ids in sweep.rows.items()}
             fits = [self._fits(sweep, name, *answer) for name, answer in found.items()]
@@ -338,17 +317,6 @@ class FeatureBuffer:
                 hold.fail_unfetched()
                 hold.release(0, len(hold.alias))
             raise
-
-    def _begin_partial(
-        self, tickets: list[Ticket], tables: Mapping[str, SlotTable]
-    ) -> list[Lease] | None:
-        """Begin to admit in parts a sweep that is larger than one part."""
-        sweep = tickets[0].sweep
-        assert sweep.rows is not None
-        admission = PartialAdmission(tables, sweep.rows, sweep.codes, self._part_rows, self._refuse)
-        self._partial = tickets, admission
-        sweep.try_anew()
-        return self._admit_parts(tickets, admission)
 
     def _admit_parts(
         self, tickets: list[Ticket], admission: PartialAdmission
@@ -510,11 +478,8 @@ class Lease:
     """Holds the slots of one batch's rows, some of which may still be loading, until `release`: the
     only access to rows (GNNDrive §4.2).
 
-    `FeatureBuffer` makes it when it admits a batch. The extract stage awaits `ready`, the train
-    stage calls `gather` in a worker thread, and the release stage awaits `gathered` and then calls
-    `release`, once.
-
-    Node aliases are slots: `alias("x")[i]` is the slot of row `ids[i]`, valid until `gather`.
+    The extract stage awaits `ready`, the train stage calls `gather` in a worker thread, and the
+    release stage awaits `gathered` and then calls `release`, once.
     """
 
     def __init__(self, buffer: FeatureBuffer, holds: dict[str, RowHold]) -> None:
@@ -528,7 +493,8 @@ class Lease:
         self.released = False
 
     def alias(self, table: str) -> Int32Array:
-        """The slots of the table's rows, in the order of the ids of the batch, int32 [n]."""
+        """The slots of the table's rows, in the order of the batch's ids, int32 [n]: node aliases,
+        valid until `gather`."""
         return self._holds[table].alias
 
     async def ready(self) -> None:
@@ -621,8 +587,8 @@ class Lease:
 
     def wake_if_settled(self) -> None:
         """Called by the buffer after each commit: wake `ready` if no row is loading any more."""
-        if self._settled is not None and not self._settled.done() and self._all_settled():
-            self._settled.set_result(None)
+        if self._all_settled():
+            self.wake()
 
     def wake(self) -> None:
         """Called by the buffer when it breaks: wake `ready`, which then raises the error."""
@@ -639,20 +605,8 @@ def add_later(uses: NextUses, rows: Int64Array, later: Codes) -> None:
 def raise_refusal(
     tables: Mapping[str, RowTable], buffers: int, name: str, code: int, deficit: int
 ) -> None:
-    """Raise the error that the answer of a table means.
-
-    Args:
-        tables: the feature buffer's tables, by name.
-        buffers: how many such buffers divide the user's `buffer=`.
-        name: the table that answered.
-        code, deficit: its answer, see `RowTable.admit`; the code is not -EAGAIN.
-
-    Raises:
-        ConfigError: the batch has more distinct rows than the table has slots; the message names
-            the smallest buffer that works.
-        IndexError: a row id is out of range.
-        OSError: another code.
-    """
+    """Raise the error that the answer of table `name` means (`RowTable.admit`), which is not
+    -EAGAIN; so many `buffers` divide the user's `buffer=`."""
     table = tables[name]
     if code == -errno.ENOSPC:
         need = table.slots + deficit

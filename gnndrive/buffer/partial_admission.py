@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from gnndrive.buffer.row_table import Rows
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Codes, Int32Array, Int64Array
@@ -27,8 +28,7 @@ class PartialAdmission:
     """The admission of one sweep, in parts, to all of its tables.
 
     Args:
-        rows: table name → row ids, int64 [n], duplicates allowed.
-        codes: table name → their codes, uint16 [n]; tables that get none are left out.
+        codes: table name → the rows' codes, uint16 [n]; tables that get none are left out.
         part_rows: about how many rows a part has; the first has an eighth of that, and each has as
             many as all before it together, until that is reached.
         raise_refusal: called with a table's name, a code (< 0) and the slots that are missing;
@@ -36,13 +36,9 @@ class PartialAdmission:
     """
 
     def __init__(
-        self,
-        tables: Mapping[str, SlotTable],
-        rows: Mapping[str, Int64Array],
-        codes: Mapping[str, Codes],
-        part_rows: int,
-        raise_refusal: Callable[[str, int, int], None],
-    ) -> None:
+        self, tables: Mapping[str, SlotTable], rows: Rows, codes: Mapping[str, Codes],
+        part_rows: int, raise_refusal: Callable[[str, int, int], None],
+    ) -> None:  # fmt: skip
         self._admissions: dict[str, _TableAdmission] = {}
         try:
             for name, ids in rows.items():
@@ -95,9 +91,8 @@ class _TableAdmission:
         self._alias, self._pending = held.alias, [held.pending]
         # Places of the missing rows in `rows`, part by part.
         self._order: Int32Array = np.empty(0, np.int32)
-        self._parts: list[
-            tuple[int, int]
-        ] = []  # of each: its end in `_order`, and the slots that it needs
+        # Of each part: its end in `_order`, and the slots that it needs.
+        self._parts: list[tuple[int, int]] = []
         self._start = 0
 
     def divide(self, part_rows: int) -> None:
@@ -116,13 +111,11 @@ class _TableAdmission:
         return bool(self._parts)
 
     def learn(self, later: Codes) -> None:
-        """See `PartialAdmission.learn`."""
         if self._codes is not None:
             count = len(self._rows)
             lib.gd_trace_patch(pointer(self._codes), pointer(self._rows), count, pointer(later))
 
     def admit_next(self) -> SlotHold | None:
-        """See `PartialAdmission.admit_next`."""
         end, slots = self._parts[0]
         if self._table.available < slots:
             return None
@@ -147,6 +140,5 @@ class _TableAdmission:
         return SlotHold(self._table, self._alias, np.concatenate(self._pending))
 
     def release_all(self) -> None:
-        """See `PartialAdmission.release_all`."""
         self._parts.clear()
         self._table.release(self._alias[self._alias >= 0])

@@ -32,10 +32,9 @@ _MISSING, _LOADING, _VALID = range(3)  # the states of a resident
 
 
 class _Place:
-    """A place, or the residents.
+    """A place, which begins at `slot`, or the residents.
 
     Attributes:
-        slot: the first slot.
         entries: entries of the batch's alias that are not released yet.
         loading: slots whose reads have not ended.
         failed: slot, errno and file offset of the first row that failed; None: none has.
@@ -56,19 +55,16 @@ class _Place:
 class PlaceHold(RowHold):
     """What a batch holds of one table: a place, and the residents that it uses."""
 
-    __slots__ = ("_place", "_table")
+    __slots__ = ("_place",)
+
+    table: PlaceTable
 
     def __init__(
         self, table: PlaceTable, place: _Place, alias: Int32Array,
         loads: tuple[Int64Array, Int32Array],
     ) -> None:  # fmt: skip
-        self._table, self._place, self.alias, self.loads = table, place, alias, loads
+        self.table, self._place, self.alias, self.loads = table, place, alias, loads
         self.evicted = None
-
-    @property
-    def table(self) -> PlaceTable:
-        """See `RowHold.table`."""
-        return self._table
 
     def split(self, counts: Sequence[int]) -> list[PlaceHold]:
         """See `RowHold.split`; a sweep is one batch."""
@@ -77,23 +73,23 @@ class PlaceHold(RowHold):
 
     def settled(self) -> bool:
         """See `RowHold.settled`; a batch waits for all residents."""
-        return not self._place.loading and self._table.residents_settled
+        return not self._place.loading and self.table.residents_settled
 
     def error(self) -> Exception | None:
         """See `RowHold.error`."""
-        failed = self._place.failed or self._table.residents.failed
+        failed = self._place.failed or self.table.residents.failed
         if failed is None:
             return None
         if failed[1] == errno.ECANCELED:
             return ClosedError("the loader was closed while this batch was being read")
-        return self._table.tier.row_error(failed[2], failed[1])
+        return self.table.tier.row_error(failed[2], failed[1])
 
     def fail_unfetched(self) -> None:
         """See `RowHold.fail_unfetched`."""
         if self.loads is not None and len(self.loads[1]):
             failures = np.zeros(len(self.loads[1]), FAILURE)
             failures["slot"], failures["error"] = self.loads[1], errno.ENOMEM
-            self._table.commit(Stretch(np.empty(0, np.int32), failures))
+            self.table.commit(Stretch(np.empty(0, np.int32), failures))
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""

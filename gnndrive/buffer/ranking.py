@@ -36,7 +36,6 @@ class Ranking:
     """The standby keys of the rows of one table.
 
     Args:
-        policy: sets them.
         classes: the class of each row, uint8 [rows], the highest is kept longest; None: all rows
             have class 0.
         window: the C core's window, or NULL.
@@ -80,8 +79,8 @@ class Ranking:
     def announce(
         self, tables: Tables, index: int, rows: Int64Array, near: Int64Array | None = None
     ) -> None:
-        """Batch `index` will need `rows`, int64 [n]; `tables` are the C core's slot tables. `near`:
-        see `NextUses`; None: it is unknown."""
+        """Batch `index` will need `rows`, int64 [n]; `near`: see `NextUses`; None: it is
+        unknown."""
 
     def withdraw(self, tables: Tables, index: int, rows: Int64Array) -> None:
         """Batch `index` is being admitted, or will not be; `rows` are those that were announced."""
@@ -272,20 +271,11 @@ class CodeRanking(Ranking):
 def make_ranking(
     policy: Policy | None, buffer: Any, rows: int, classes: Classes | None, foreseen: bool
 ) -> Ranking | None:
-    """Make the ranking of a table.
+    """Make the ranking of a table of so many rows; None: slots leave in the order of their release.
 
     Args:
-        policy: sets the keys; None: slots leave in the order of their release.
         buffer: the C core's slot table.
-        rows: rows of the table.
-        classes: see `Ranking`.
         foreseen: whether codes come with the rows that are admitted.
-
-    Returns:
-        None: slots leave in the order of their release (LRU).
-
-    Raises:
-        MemoryError: there is no memory to look ahead.
     """
     if policy is None or (policy.score is None and not policy.looks_ahead):
         return None

@@ -8,7 +8,8 @@ others. The feature buffer, its queues and leases work with both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,26 +18,26 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Codes, Evicted, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
+Rows: TypeAlias = Mapping[str, Int64Array]
+"""Table name → row ids, int64 [n], duplicates allowed."""
+
 
 class RowHold(ABC):
     """What an admission holds of one table, for one batch or for all batches of a sweep.
 
     Attributes:
+        table: the table.
         alias: the slot of each row, int32 [n].
         loads: rows still to fetch, int64 [k], and their slots, int32 [k]; None: none.
         evicted: rows that left these slots and are to be offered to the tier first; None: none.
     """
 
-    __slots__ = ("alias", "evicted", "loads")
+    __slots__ = ("alias", "evicted", "loads", "table")
 
+    table: RowTable
     alias: Int32Array
     loads: tuple[Int64Array, Int32Array] | None
     evicted: Evicted | None
-
-    @property
-    @abstractmethod
-    def table(self) -> RowTable:
-        """The table."""
 
     @abstractmethod
     def split(self, counts: Sequence[int]) -> Sequence[RowHold]:
@@ -64,7 +65,6 @@ class RowTable(ABC):
 
     Args:
         rows: rows of the table on disk.
-        slots: rows that the buffer can hold.
         tier: where missing rows are fetched from.
         batch_rows_max: the most distinct rows that one batch can need, for an error message; 0:
             unknown.
@@ -85,8 +85,7 @@ class RowTable(ABC):
         """Slots that an admission may take."""
 
     def joined(self, parts: Sequence[Int64Array]) -> Int64Array:
-        """The rows of several batches, one behind the other, int64 [n]; `RowHold.split` divides
-        them again."""
+        """The rows of several batches, one behind the other; `RowHold.split` divides them again."""
         if len(parts) == 1:
             return parts[0]
         joined: Int64Array = self.empty(sum(map(len, parts)), np.int64)
@@ -130,11 +129,7 @@ class RowTable(ABC):
 
     @abstractmethod
     def verify(self) -> None:
-        """Check every invariant.
-
-        Raises:
-            AssertionError: one does not hold.
-        """
+        """Check every invariant; an AssertionError if one does not hold."""
 
     def announce(  # noqa: B027  # not all look ahead
         self, index: int, rows: Int64Array, near: Int64Array | None = None
@@ -153,8 +148,7 @@ class RowTable(ABC):
         """See `FeatureBuffer.foresee`; `later` is of this table."""
 
     def begin_residents(self) -> None:  # noqa: B027  # not all have residents
-        """Have those rows that never leave be fetched that are not valid yet, see
-        `next_residents`."""
+        """Have `next_residents` return those rows that never leave and are not valid yet."""
 
     def next_residents(self) -> RowHold | None:
         """The next rows to fetch that never leave the buffer; None: there are none now."""

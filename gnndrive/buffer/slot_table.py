@@ -38,14 +38,9 @@ class SlotTable(RowTable):
     """The slots of one table in a feature buffer.
 
     Args:
-        rows: rows of the table on disk.
-        slots: rows that the buffer can hold.
-        tier: where missing rows are fetched from.
+        rows, …, empty: see `RowTable`.
         policy: chooses the standby slots that are reused first; None: the slot that was released
             longest ago.
-        batch_rows_max: the most distinct rows that one batch can need, for an error message; 0:
-            unknown.
-        empty: allocates an admission's arrays.
         classes: the class of each row for the policy, uint8 [rows]; None: all have class 0.
         foreseen: whether codes of next uses come with the rows that are admitted.
 
@@ -55,18 +50,10 @@ class SlotTable(RowTable):
     """
 
     def __init__(
-        self,
-        rows: int,
-        slots: int,
-        row_bytes: int,
-        memory: SlotMemory,
-        tier: Tier,
-        policy: Policy | None,
-        batch_rows_max: int = 0,
-        empty: Allocate = np.empty,
-        classes: Classes | None = None,
-        foreseen: bool = False,
-    ) -> None:
+        self, rows: int, slots: int, row_bytes: int, memory: SlotMemory, tier: Tier,
+        policy: Policy | None, batch_rows_max: int = 0, empty: Allocate = np.empty,
+        classes: Classes | None = None, foreseen: bool = False,
+    ) -> None:  # fmt: skip
         handle = lib.gd_buffer_new(rows, slots)
         if handle == ffi.NULL and ffi.errno == errno.EINVAL:
             raise ConfigError(
@@ -109,9 +96,8 @@ class SlotTable(RowTable):
 
     def unused(self) -> tuple[int, int]:
         """See `RowTable.unused`."""
-        counters = ffi.new("gd_buffer_stats *")
-        lib.gd_buffer_get_stats(self.handle, counters)
-        return int(counters.free), int(counters.standby)
+        counted = self.stats()
+        return counted["free"], counted["standby"]
 
     def probe(self, rows: Int64Array) -> tuple[int, int]:
         """See `RowTable.probe`."""
@@ -174,18 +160,10 @@ class SlotTable(RowTable):
         offers = self._ranking is not None and self.tier.takes_offers
         left = np.empty(count if offers else 0, EVICTED)
         code = lib.gd_buffer_admit(
-            self.handle,
-            self._keys,
-            pointer(rows),
-            self._used(codes),
-            count,
-            pointer(alias),
-            pointer(pending),
-            pointer(load_rows),
-            pointer(load_slots),
-            ffi.cast("gd_evicted *", left.ctypes.data) if offers else ffi.NULL,
-            found,
-        )
+            self.handle, self._keys, pointer(rows), self._used(codes), count,
+            pointer(alias), pointer(pending), pointer(load_rows), pointer(load_slots),
+            ffi.cast("gd_evicted *", left.ctypes.data) if offers else ffi.NULL, found,
+        )  # fmt: skip
         if code:
             return int(code), int(found.deficit), None
         self._repeats += count - int(found.hits + found.waits + found.loads)
@@ -213,15 +191,9 @@ class SlotTable(RowTable):
         found = ffi.new("gd_admission *")
         alias, pending = (self.empty(count, np.int32) for _ in range(2))
         code = lib.gd_buffer_hold(
-            self.handle,
-            self._keys,
-            pointer(rows),
-            self._used(codes),
-            count,
-            pointer(alias),
-            pointer(pending),
-            found,
-        )
+            self.handle, self._keys, pointer(rows), self._used(codes), count,
+            pointer(alias), pointer(pending), found,
+        )  # fmt: skip
         if code:
             return int(code), int(found.deficit), None
         held = int(np.count_nonzero(alias >= 0))
@@ -260,26 +232,17 @@ class SlotHold(RowHold):
         position: pending slots before this one are known to have settled.
     """
 
-    __slots__ = ("_table", "pending", "position")
+    __slots__ = ("pending", "position")
+
+    table: SlotTable
 
     def __init__(
-        self,
-        table: SlotTable,
-        alias: Int32Array,
-        pending: Int32Array,
+        self, table: SlotTable, alias: Int32Array, pending: Int32Array,
         loads: tuple[Int64Array, Int32Array] | None = None,
-    ) -> None:
-        self._table = table
-        self.alias = alias
-        self.pending = pending
+    ) -> None:  # fmt: skip
+        self.table, self.alias, self.pending, self.loads = table, alias, pending, loads
         self.position = ffi.new("int64_t *")
-        self.loads = loads
         self.evicted = None
-
-    @property
-    def table(self) -> SlotTable:
-        """See `RowHold.table`."""
-        return self._table
 
     def split(self, counts: Sequence[int]) -> list[SlotHold]:
         """See `RowHold.split`."""
@@ -317,4 +280,4 @@ class SlotHold(RowHold):
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""
-        self._table.release(self.alias[begin:end])
+        self.table.release(self.alias[begin:end])
