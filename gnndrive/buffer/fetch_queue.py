@@ -49,7 +49,7 @@ class FetchQueue:
         broken: called with an error after which some slots load for ever.
 
     Attributes:
-        copies: called for each stretch's copy to the device; None: copies are not recorded.
+        copies: told of each stretch's copy to the device.
     """
 
     def __init__(
@@ -69,20 +69,17 @@ class FetchQueue:
 
     def begin(self, hold: RowHold) -> None:
         """Offer to the tier what left the slots of a hold, and then fetch the rows that it has to
-        load, now or as soon as there is staging for them.
-
-        Raises:
-            Exception: what the device or the tier raised; `hold.loads` has the rows that are not
-                being fetched yet.
-        """
+        load, now or as soon as there is staging for them. If the device or the tier raises,
+        `hold.loads` has the rows that are not being fetched yet."""
         assert hold.loads is not None
         table, most = hold.table, hold.table.memory.landing_rows_max
         if hold.evicted is not None:
             evicted, hold.evicted = hold.evicted, None
             table.tier.offer(evicted)
-        if most is not None:
-            hold.loads = _in_file_order(*hold.loads)
         rows, slots = hold.loads
+        if most is not None:
+            order = np.argsort(rows, kind="stable")  # so a portion covers one range of the file
+            hold.loads = rows, slots = rows[order], slots[order]
         most = most or max(len(rows), 1)
         while len(rows):
             landing = None if self._waiting else table.memory.landing(slots[:most])
@@ -95,7 +92,6 @@ class FetchQueue:
         hold.loads = None
 
     def _start_fetch(self, table: RowTable, landing: Landing, portion: Portion) -> None:
-        """Start a fetch; its task commits the stretches, then returns the staging."""
         rows, slots = portion
         places = slots if landing.places is None else landing.places
         try:
@@ -161,7 +157,6 @@ class FetchQueue:
             fetch.cancel()
 
     def _fail_rows(self, table: RowTable, slots: Int32Array, error: int) -> None:
-        """Let the rows of `slots` fail with an errno."""
         failures = np.zeros(len(slots), FAILURE)
         failures["slot"], failures["error"] = slots, error
         table.commit(Stretch(np.empty(0, np.int32), failures))
@@ -173,9 +168,3 @@ class FetchQueue:
             self.cancel()
             if self._fetches:
                 await asyncio.wait(list(self._fetches))
-
-
-def _in_file_order(rows: Int64Array, slots: Int32Array) -> Portion:
-    """Sort rows by id, so that each portion covers one range of the file."""
-    order = np.argsort(rows, kind="stable")
-    return rows[order], slots[order]

@@ -2,7 +2,7 @@
 
 A policy that looks ahead works without classes: they only rank the rows that no known batch needs.
 It does so if the graph cannot be read, so that the damage surfaces at the batch that needs the
-damaged part, if any does. When not to use it: for a single table, `store/row_classes.py` is enough.
+damaged part, if any does.
 """
 
 from __future__ import annotations
@@ -26,11 +26,6 @@ _failed: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
 def policy_classes(policy: Any, store: Store, tables: Iterable[FeatureTable]) -> dict[str, Classes]:
     """The classes of the rows of tables of nodes, by the tables' names. The first time for a store
     this reads its graph, so the event loop must not call it.
-
-    Args:
-        policy: the policy plug-in, by name or as a class; None: none.
-        store: has the tables.
-        tables: those whose rows may leave; tables of edges have no classes.
 
     Returns:
         The classes; none if the policy has no score, or if it looks ahead and the graph cannot be

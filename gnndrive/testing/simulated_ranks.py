@@ -43,12 +43,7 @@ SETTLING_TURNS_MAX = 10_000
 
 
 class Link:
-    """One direction of a connection: delivers messages in their order, each after some turns.
-
-    Args:
-        random: decides how many.
-        receive: gets the messages.
-    """
+    """One direction of a connection: `receive` gets messages in order, each after some turns."""
 
     def __init__(self, random: random.Random, receive: Callable[[Message], object]) -> None:
         self._random, self._receive = random, receive
@@ -75,12 +70,8 @@ class Link:
             self._ended()
 
     def end(self, ended: Callable[[], object], deliver: bool) -> None:
-        """Take no more messages.
-
-        Args:
-            ended: called once, when no message is under way any more.
-            deliver: whether those that are under way arrive.
-        """
+        """Take no more messages; call `ended` when none is under way any more. `deliver`: whether
+        those that are under way arrive."""
         if self._ended is not None:
             return
         self._ended = ended
@@ -97,11 +88,7 @@ class Link:
 
 @dataclass(eq=False)
 class Barrier:
-    """The users of some ranks meet here after each step.
-
-    Attributes:
-        ranks: the ranks that are waited for.
-    """
+    """The users of some ranks meet here after each step."""
 
     ranks: set[int]
     _arrived: set[int] = field(default_factory=set)
@@ -134,12 +121,9 @@ class Rank:
 
     Args:
         shared: the buffer's simulation, and what there is to load.
-        group: extracts for all ranks.
-        number, ranks: which rank, of how many.
         places: how many batches its arena has room for.
 
     Attributes:
-        alive: whether it has not died.
         delivered: the batches of the epoch that its user has got.
         error: the error that its user has got in the epoch.
         refused: the error for which the group has disconnected it; raised at the end.
@@ -165,7 +149,6 @@ class Rank:
         self.delivered: list[Delivered] = []
         self.error: BaseException | None = None
         self.refused: ProtocolError | None = None
-        self._epoch: Epoch | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._barrier: Barrier | None = None
 
@@ -191,7 +174,7 @@ class Rank:
         sampler = self._sampler(scenario.file.row_count, scenario.extra_max)
         self.delivered, self.error, self._barrier = [], None, barrier
         self.buffer.begin_epoch()
-        self._epoch = epoch = Epoch(
+        epoch = Epoch(
             EpochInputs(
                 number, self._shared.seed, self._batches(), sampler, self._shared, SampledFeed()
             ),
@@ -236,11 +219,8 @@ class Rank:
             task.cancel()
 
     def die(self, deliver: bool | None = None) -> None:
-        """The process ends now.
-
-        Args:
-            deliver: whether messages to the service that are under way arrive; None: the seed says.
-        """
+        """The process ends now. `deliver`: whether messages to the service that are under way
+        arrive; None: the seed says."""
         if not self.alive:
             return
         self.alive = False
@@ -264,7 +244,6 @@ class SimulatedRanks:
 
     Args:
         scenario: what all ranks load together.
-        seed: determines everything that varies.
         places: how many batches each rank's arena has room for; 0: as many as the queues hold.
     """
 
@@ -282,11 +261,8 @@ class SimulatedRanks:
         self._begun: list[asyncio.Task[None]] = []
 
     def begin(self, epoch: int, limits: Mapping[int, int | None] | None = None) -> None:
-        """Begin an epoch at all ranks that are alive.
-
-        Args:
-            limits: rank → batches after which its user stops; all others take all batches.
-        """
+        """Begin an epoch at all ranks that are alive; `limits`: rank → batches after which its user
+        stops."""
         alive = [rank for rank in self.ranks if rank.alive]
         barrier = Barrier({rank.number for rank in alive})
         self._begun = [
@@ -303,11 +279,7 @@ class SimulatedRanks:
         await asyncio.gather(*self._begun)
 
     async def settle(self) -> None:
-        """Wait until all ranks are settled.
-
-        Raises:
-            AssertionError: that does not come.
-        """
+        """Wait until all ranks are settled; an AssertionError if that does not come."""
         for _ in range(SETTLING_TURNS_MAX):
             if all(rank.settled for rank in self.ranks):
                 return
@@ -316,12 +288,8 @@ class SimulatedRanks:
         raise AssertionError(f"the ranks' batches {left} are never given back")
 
     async def close(self) -> None:
-        """Disconnect all ranks, check that every slot and place is free, and free everything.
-
-        Raises:
-            AssertionError: a slot or place is missing.
-            ProtocolError: the group has refused a message.
-        """
+        """Disconnect all ranks, check that every slot and place is free, and free everything; raise
+        the error of a message that the group has refused."""
         for rank in self.ranks:
             if rank.refused is not None:
                 raise rank.refused
@@ -340,15 +308,11 @@ def simulate_ranks(
     """Run whole epochs, check every row, and return the batches of each rank.
 
     Args:
-        scenario: what all ranks load together.
-        seed: determines everything that varies.
+        scenario, places: see `SimulatedRanks`.
         limit: batches of an epoch after which each user stops; None: all.
-        places: see `SimulatedRanks`.
 
     Raises:
-        Deadlock: every task waits for another.
-        AssertionError: a row is wrong, or a slot is missing at the end.
-        ReadError: a batch failed.
+        Exception: see `simulate`.
     """
 
     async def main() -> list[list[Delivered]]:

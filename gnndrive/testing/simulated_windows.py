@@ -61,11 +61,7 @@ class WindowedScenario(Scenario):
 
 
 class WindowRows(Topology):
-    """Stands for the graph of a window: it only knows the window's rows.
-
-    Attributes:
-        rows: those that the window's batches may need, int64 [n].
-    """
+    """Stands for the graph of a window: it only knows the rows that the batches may need."""
 
     name = "simulated window"
 
@@ -103,11 +99,7 @@ class WindowSampler(RandomSampler):
 
 
 class SimulatedWindows:
-    """The windows of one epoch; see `feed.PartitionWindows`.
-
-    Args:
-        seed: determines the windows and their seeds.
-    """
+    """The windows of one epoch and their seeds; see `feed.PartitionWindows`."""
 
     def __init__(self, scenario: WindowedScenario, seed: int) -> None:
         self._scenario, self._seed = scenario, seed
@@ -166,11 +158,7 @@ class SimulatedWindows:
 
 
 class WindowedSimulation(Simulation):
-    """See `Simulation`.
-
-    Args:
-        seed: determines everything that varies.
-    """
+    """A simulation of windows; see `Simulation`."""
 
     def __init__(self, scenario: WindowedScenario, seed: int) -> None:
         super().__init__(scenario.with_slots(), seed)

@@ -79,12 +79,8 @@ def write_told_rows(path: Path, count: int, row_bytes: int) -> TableFile:
 
 
 class InlineWorkers:
-    """Runs functions in the event loop's thread, after a random number of turns of the loop.
-
-    Args:
-        seed: determines the numbers of turns.
-        turns_max: the most turns before a function runs.
-    """
+    """Runs functions in the event loop's thread, each after a number of turns of the loop, at most
+    `turns_max`, which the seed determines."""
 
     def __init__(self, seed: int = 0, turns_max: int = 3) -> None:
         self._random = random.Random(seed)
@@ -98,11 +94,7 @@ class InlineWorkers:
 
 
 class RandomSampler(Sampler):
-    """Adds between 0 and `extra_max` random nodes to the seeds, which the key determines.
-
-    Args:
-        extra_max: the most nodes to add.
-    """
+    """Adds between 0 and `extra_max` random nodes to the seeds, which the key determines."""
 
     name = "random"
 
@@ -201,12 +193,8 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Delivered:
-    """A batch as the consumer got it.
-
-    Attributes:
-        node: its node ids, int64 [n].
-        rows: its nodes' rows, uint8 [n, row_bytes].
-    """
+    """A batch as the consumer got it: its node ids, int64 [n], and their rows, uint8 [n,
+    row_bytes]."""
 
     index: int
     node: Int64Array
@@ -214,11 +202,8 @@ class Delivered:
 
 
 class Simulation:
-    """One feature buffer on a simulated disk. Make it inside the event loop that it runs in.
-
-    Args:
-        seed: determines everything that varies.
-    """
+    """One feature buffer on a simulated disk; `seed` determines everything that varies. Make it
+    inside the event loop that it runs in."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -374,12 +359,9 @@ def simulate(scenario: Scenario, seed: int, epochs: int = 1) -> list[Delivered]:
     return run(main())
 
 
-NO_ROOM = "no room for a record"
-
-
 class SimulatedSuperbatches:
-    """Superbatches on a disk that may be full; see `strategies.superbatches.scheme`. The traces are
-    files in memory.
+    """Superbatches on a disk that may be full; see `LoaderSuperbatches` in
+    `strategies.superbatches.scheme`. The traces are files in memory.
 
     Args:
         rows: how many nodes there are.
@@ -388,7 +370,6 @@ class SimulatedSuperbatches:
 
     Attributes:
         records: how many records are on the simulated disk.
-        end: see `LoaderSuperbatches`.
     """
 
     def __init__(self, rows: int, batches: int, records_max: int | None) -> None:
@@ -410,7 +391,7 @@ class SimulatedSuperbatches:
 
     def no_room(self) -> ConfigError:
         """See `LoaderSuperbatches.no_room`."""
-        return ConfigError(NO_ROOM)
+        return ConfigError("no room for a record")
 
 
 class _LimitedTrace(Trace):
@@ -422,7 +403,6 @@ class _LimitedTrace(Trace):
 
     @staticmethod
     def _open(folder: Path) -> DirectFile:
-        """A file in memory."""
         fd = os.memfd_create("trace", os.MFD_CLOEXEC)
         try:
             return DirectFile(f"/proc/self/fd/{fd}", os.O_RDWR)
@@ -439,7 +419,6 @@ class _LimitedTrace(Trace):
         return True
 
     def close(self) -> None:
-        """Free the file and its records."""
         self._source.records -= self._own
         self._own = 0
         super().close()
