@@ -33,33 +33,17 @@ Tables: TypeAlias = Sequence[Any]
 
 
 class Ranking:
-    """The standby keys of the rows of one table.
-
-    Args:
-        classes: the class of each row, uint8 [rows], the highest is kept longest; None: all rows
-            have class 0.
-        window: the C core's window, or NULL.
+    """The standby keys of the rows of one table. This class has none: rows leave in the order of
+    their release (LRU).
 
     Attributes:
-        c: the C core's `gd_ranking`, whose arrays this object owns.
+        c: the C core's `gd_ranking`, whose arrays this object owns, or NULL.
         takes_codes: whether the cases are codes that come with the rows of an admission.
     """
 
+    c: Any = ffi.NULL
     takes_codes = False
-
-    def __init__(
-        self, policy: Policy, cases: int, classes: Classes | None, window: Any = ffi.NULL
-    ) -> None:
-        self._policy, self._classes = policy, classes
-        self._base, self._mask = np.zeros(cases, np.int64), np.zeros(cases, np.uint8)
-        self.c = ffi.new("gd_ranking *")
-        self.c.base, self.c.mask = pointer(self._base), pointer(self._mask)
-        self.c.class_of = ffi.NULL if classes is None else pointer(classes)
-        self.c.window = window
-        self._now = 0
-
-    def _set_keys(self, keys: Keys) -> None:
-        self._base[:], self._mask[:] = keys
+    _now = 0
 
     @property
     def announced(self) -> int:
@@ -96,7 +80,30 @@ class Ranking:
         return None
 
 
-class FixedRanking(Ranking):
+class CaseRanking(Ranking):
+    """Keys by cases.
+
+    Args:
+        classes: the class of each row, uint8 [rows], the highest is kept longest; None: all rows
+            have class 0.
+        window: the C core's window, or NULL.
+    """
+
+    def __init__(
+        self, policy: Policy, cases: int, classes: Classes | None, window: Any = ffi.NULL
+    ) -> None:
+        self._policy, self._classes = policy, classes
+        self._base, self._mask = np.zeros(cases, np.int64), np.zeros(cases, np.uint8)
+        self.c = ffi.new("gd_ranking *")
+        self.c.base, self.c.mask = pointer(self._base), pointer(self._mask)
+        self.c.class_of = ffi.NULL if classes is None else pointer(classes)
+        self.c.window = window
+
+    def _set_keys(self, keys: Keys) -> None:
+        self._base[:], self._mask[:] = keys
+
+
+class FixedRanking(CaseRanking):
     """One key for each class of rows, for policies that do not look ahead."""
 
     def __init__(self, policy: Policy, classes: Classes | None) -> None:
@@ -104,7 +111,7 @@ class FixedRanking(Ranking):
         self._set_keys(policy.keys(np.full(1, NO_USE), 0))
 
 
-class WindowRanking(Ranking):
+class WindowRanking(CaseRanking):
     """Keys by the announced batches, up to `GD_WINDOW_BATCHES`; further ones wait for a place."""
 
     def __init__(self, policy: Policy, rows: int, classes: Classes | None) -> None:
@@ -187,7 +194,7 @@ class WindowRanking(Ranking):
         return int(count) if count >= 0 else None
 
 
-class CodeRanking(Ranking):
+class CodeRanking(CaseRanking):
     """Keys by the codes of rows: `index % GD_NO_CODE` of the batch that needs the row next.
 
     A superbatch is far shorter than `GD_NO_CODE` batches, so at any time a code means one batch.
@@ -270,15 +277,15 @@ class CodeRanking(Ranking):
 
 def make_ranking(
     policy: Policy | None, buffer: Any, rows: int, classes: Classes | None, foreseen: bool
-) -> Ranking | None:
-    """Make the ranking of a table of so many rows; None: slots leave in the order of their release.
+) -> Ranking:
+    """Make the ranking of a table of so many rows.
 
     Args:
         buffer: the C core's slot table.
         foreseen: whether codes come with the rows that are admitted.
     """
     if policy is None or (policy.score is None and not policy.looks_ahead):
-        return None
+        return Ranking()
     if not policy.looks_ahead:
         return FixedRanking(policy, classes)
     if foreseen:

@@ -70,7 +70,6 @@ class SlotTable(RowTable):
         super().__init__(rows, slots, row_bytes, memory, tier, batch_rows_max, empty)
         self._repeats = 0  # duplicate rows within one admission, as of two batches of a sweep
         self._ranking = make_ranking(policy, handle, rows, classes, foreseen)
-        self._keys = ffi.NULL if self._ranking is None else self._ranking.c
         # By slot, made at the first failure; C knows which entries are current.
         self.failures = np.empty(0, FAILURE)
 
@@ -110,44 +109,37 @@ class SlotTable(RowTable):
         parts = [rows for _, rows in batches]
         if sum(map(len, parts)) <= self.slots:
             return True
-        if self._ranking is not None:
-            count = self._ranking.together([index for index, _ in batches])
-            if count is not None:
-                return count <= self.slots
+        count = self._ranking.together([index for index, _ in batches])
+        if count is not None:
+            return count <= self.slots
         rows = self.joined(parts)
         return int(lib.gd_buffer_holds(self.handle, pointer(rows), len(rows))) != -errno.ENOSPC
 
     @property
     def announced(self) -> int:
         """Batches that are announced and not admitted."""
-        return 0 if self._ranking is None else self._ranking.announced
+        return self._ranking.announced
 
     def announce(self, index: int, rows: Int64Array, near: Int64Array | None = None) -> None:
         """See `RowTable.announce`."""
-        if self._ranking is not None:
-            self._ranking.announce(self._ranked, index, rows, near)
+        self._ranking.announce(self._ranked, index, rows, near)
 
     def withdraw(self, index: int, rows: Int64Array) -> None:
         """See `RowTable.withdraw`."""
-        if self._ranking is not None:
-            self._ranking.withdraw(self._ranked, index, rows)
+        self._ranking.withdraw(self._ranked, index, rows)
 
     def rekey(self, rows: Int64Array) -> None:
         """See `RowTable.rekey`."""
-        if self._ranking is not None:
-            self._ranking.rekey(self._ranked, rows)
+        self._ranking.rekey(self._ranked, rows)
 
     def foresee(self, first: int, last: int, later: Codes | None) -> None:
         """See `FeatureBuffer.foresee`."""
-        if self._ranking is not None:
-            self._ranking.foresee(self._ranked, first, last, later)
+        self._ranking.foresee(self._ranked, first, last, later)
 
     def _used(self, codes: Codes | None) -> Any:
         """Where codes are in memory, or NULL: a policy that does not look ahead has no case for
         each of them."""
-        if codes is None or self._ranking is None or not self._ranking.takes_codes:
-            return ffi.NULL
-        return pointer(codes)
+        return pointer(codes) if codes is not None and self._ranking.takes_codes else ffi.NULL
 
     def admit(
         self, rows: Int64Array, codes: Codes | None = None
@@ -157,10 +149,10 @@ class SlotTable(RowTable):
         found = ffi.new("gd_admission *")
         alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
         load_rows = self.empty(count, np.int64)
-        offers = self._ranking is not None and self.tier.takes_offers
+        offers = self._ranking.c != ffi.NULL and self.tier.takes_offers
         left = np.empty(count if offers else 0, EVICTED)
         code = lib.gd_buffer_admit(
-            self.handle, self._keys, pointer(rows), self._used(codes), count,
+            self.handle, self._ranking.c, pointer(rows), self._used(codes), count,
             pointer(alias), pointer(pending), pointer(load_rows), pointer(load_slots),
             ffi.cast("gd_evicted *", left.ctypes.data) if offers else ffi.NULL, found,
         )  # fmt: skip
@@ -175,7 +167,6 @@ class SlotTable(RowTable):
 
     def _wanted_again(self, left: npt.NDArray[np.void]) -> Evicted | None:
         """Those of the rows that left (`EVICTED` [n]) that a known batch needs; None: none."""
-        assert self._ranking is not None
         next_use = self._ranking.next_uses(left["known"])
         wanted = next_use != NO_USE
         if not wanted.any():
@@ -191,7 +182,7 @@ class SlotTable(RowTable):
         found = ffi.new("gd_admission *")
         alias, pending = (self.empty(count, np.int32) for _ in range(2))
         code = lib.gd_buffer_hold(
-            self.handle, self._keys, pointer(rows), self._used(codes), count,
+            self.handle, self._ranking.c, pointer(rows), self._used(codes), count,
             pointer(alias), pointer(pending), found,
         )  # fmt: skip
         if code:

@@ -66,8 +66,7 @@ def fake_cuda(
             set_overwrites = torch.__future__.set_overwrite_module_params_on_conversion
             set_overwrites(True)
             # A real cupy.cuda that is imported already must not be found in its place.
-            modules: dict[str, Any] = {"cupy": None, "cupy.cuda": None}
-            modules |= {"cupy": fake_cupy(machine)} if cupy else {}
+            modules: Any = {"cupy": fake_cupy(machine) if cupy else None, "cupy.cuda": None}
             before = {name: sys.modules[name] for name in modules if name in sys.modules}
             patched.callback(sys.modules.update, before)
             patched.callback(lambda: [sys.modules.pop(name, None) for name in modules])

@@ -70,20 +70,17 @@ def fake_cupy(machine: FakeCuda) -> ModuleType:
             signature = re.search(rf"\b{name}\s*\((.*?)\)", _expanded(code), re.DOTALL)
             assert signature is not None, "no such kernel in the source"
             found = [_PARAMETER.search(part) for part in signature[1].split(",")]
-            self._parameters = [(each[1].strip(), each[2]) for each in found if each is not None]
+            self._kinds = {each[2]: each[1].strip() for each in found if each is not None}
 
         def compile(self, *given: Any, **named: Any) -> None:
             """Nothing to do."""
 
         def __call__(self, grid: Any, block: Any, args: Any, **given: Any) -> None:
-            assert len(args) == len(self._parameters), "another number of arguments"
+            assert len(args) == len(self._kinds), "another number of arguments"
             assert grid[0] > 0, "an empty grid"
             streams = getattr(state, "streams", None) or [machine.default_stream()]
-            values = {
-                name: int(value) for (_, name), value in zip(self._parameters, args, strict=True)
-            }
-            kinds = {name: kind for kind, name in self._parameters}
-            _move(machine, streams[-1], self._name, values, UNIT_BYTES[kinds["into"]])
+            values = dict(zip(self._kinds, map(int, args), strict=True))
+            _move(machine, streams[-1], self._name, values, UNIT_BYTES[self._kinds["into"]])
 
     module.RawKernel = RawKernel
     module.cuda = SimpleNamespace(

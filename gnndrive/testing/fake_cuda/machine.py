@@ -201,7 +201,7 @@ class FakeCuda:
                         raise cuda_error(700)
                     self.memory.use(block, stream, writing, rows)
 
-    def allocate(self, nbytes: int, device: int) -> tuple[Block, Bytes]:
+    def allocate(self, nbytes: int, device: int) -> Bytes:
         """Memory of a device for the thread's current stream."""
         self.check_device(device)
         stream = self.current_stream(device)

@@ -121,8 +121,8 @@ class DeviceMemory:
         self.collect()
         return self.nbytes - self.taken[device] - self.counters[device].reserved
 
-    def allocate(self, nbytes: int, stream: FakeStream) -> tuple[Block, Bytes]:
-        """A block and an array over it; the block is freed when the array is gone."""
+    def allocate(self, nbytes: int, stream: FakeStream) -> Bytes:
+        """An array over a block, which is freed when the array is gone."""
         self.collect()
         device = stream.device.index
         size = max(-(-nbytes // ROUND_BYTES), 1) * ROUND_BYTES
@@ -137,7 +137,7 @@ class DeviceMemory:
         self._blocks[block.address] = block
         array = block.memory[:size]
         weakref.finalize(array, self._let_go, block)
-        return block, array
+        return array
 
     def _cached_block(self, size: int, stream: FakeStream) -> Block | None:
         for block in self._cached:

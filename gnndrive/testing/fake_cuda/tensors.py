@@ -17,13 +17,12 @@ from torch.utils._pytree import tree_flatten, tree_map
 from gnndrive.testing.fake_cuda.machine import FakeCuda
 from gnndrive.testing.fake_cuda.memory import Block
 
-aten = torch.ops.aten
 SYNCHRONIZES = {
     "_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2",
     "unique_dim", "unique_consecutive",
 }  # fmt: skip
 TAKES_HOST_INDICES = {"index", "index_put", "index_put_", "_index_put_impl_"}
-BY_ROWS = {"index_select": ("self", "index"), "index_copy_": ("self", "index")}
+BY_ROWS = {"index_select", "index_copy_"}
 LAUNCH_S, HOST_BYTES_PER_S, DEVICE_BYTES_PER_S = 3e-6, 25e9, 1e12
 CREATE = (
     "empty", "zeros", "ones", "full", "tensor", "arange", "rand", "randn", "randint", "randperm",
@@ -52,7 +51,6 @@ class CudaTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out an operation."""
         return run(func, args, kwargs or {})
 
     def get_device(self) -> int:
@@ -102,8 +100,7 @@ def allocate(like: torch.Tensor, device: int) -> torch.Tensor:
     """A tensor with the storage size and strides of a host or meta tensor, not yet written."""
     with torch._C._DisableTorchDispatch():
         nbytes = like.untyped_storage().nbytes()
-        _, array = _machine.allocate(nbytes, device)
-        base = torch.from_numpy(array)
+        base = torch.from_numpy(_machine.allocate(nbytes, device))
         out = torch.empty(0, dtype=like.dtype)
         out.set_(base.untyped_storage(), like.storage_offset(), like.shape, like.stride())
         made: torch.Tensor = torch.Tensor._make_subclass(CudaTensor, out)
@@ -115,11 +112,11 @@ def adopt(result: torch.Tensor, device: int) -> torch.Tensor:
     out = allocate(result, device)
     with torch._C._DisableTorchDispatch():
         nbytes = result.untyped_storage().nbytes()
-        ends = []
-        for tensor in (out, result):
-            whole = torch.empty(0, dtype=torch.uint8)
-            ends.append(whole.set_(tensor.untyped_storage(), 0, (nbytes,), (1,)))
-        ends[0].copy_(ends[1])
+        into, source = (
+            torch.empty(0, dtype=torch.uint8).set_(each.untyped_storage(), 0, (nbytes,), (1,))
+            for each in (out, result)
+        )
+        into.copy_(source)
     return out
 
 
@@ -147,11 +144,11 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     moved = {id(each): adopt(each, device) for each in made}
     if not name.startswith(("empty", "new_empty")) and (made or written or name in SYNCHRONIZES):
         reads = [
-            (block_of(each), _rows(name, func, args, each))
+            (block_of(each), _rows(name, args, each))
             for each in given
             if isinstance(each, CudaTensor)
         ]
-        writes = [(block_of(each), _rows(name, func, args, each)) for each in written]
+        writes = [(block_of(each), _rows(name, args, each)) for each in written]
         writes += [(block_of(each), None) for each in moved.values()]
         nbytes = sum(each.numel() * each.itemsize for each in (*given, *made))
         _machine.launch(name, stream, reads, writes, LAUNCH_S + nbytes / DEVICE_BYTES_PER_S, nbytes)
@@ -190,7 +187,7 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Ten
             yield from (each for each in tree_flatten(value)[0] if isinstance(each, CudaTensor))
 
 
-def _rows(name: str, func: Any, args: Any, tensor: torch.Tensor) -> Any:
+def _rows(name: str, args: Any, tensor: torch.Tensor) -> Any:
     """Offsets in bytes of the rows of `tensor` that are used, or None for all bytes."""
     if name not in BY_ROWS or tensor is not args[0] or args[1] != 0:
         return None
@@ -244,13 +241,11 @@ def to_device(tensor: torch.Tensor, device: int, non_blocking: bool = False) -> 
     """A copy on a device."""
     source = block_of(tensor) if isinstance(tensor, CudaTensor) else None
     with torch.no_grad():
+        whole = plain(tensor)
         if not (tensor.numel() and tensor.untyped_storage().nbytes() == tensor.nbytes):
-            kept, tensor = tensor, plain(tensor).clone()
-            host = kept if source is None else tensor
-        else:
-            host = tensor
-        out = adopt(plain(tensor), device)
-    _copied(block_of(out), source, host, non_blocking, out.numel() * out.itemsize)
+            whole = whole.clone()
+        out = adopt(whole, device)
+    _copied(block_of(out), source, tensor, non_blocking, out.numel() * out.itemsize)
     return out
 
 
