@@ -73,6 +73,7 @@ class FeatureBuffer:
         part_rows: a sweep of more rows than this is admitted in parts of about this many missing
             rows.
         buffers: feature buffers on this host that divide the user's `buffer=`, for messages.
+        copies: told of each copy to the device.
 
     Attributes:
         missing_share: the share of the last admitted sweep's rows that had to be read, 0 to 1.
@@ -83,8 +84,9 @@ class FeatureBuffer:
     valid_when_granted = False
 
     def __init__(
-        self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS, buffers: int = 1
-    ) -> None:
+        self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS, buffers: int = 1,
+        copies: Copies | None = None,
+    ) -> None:  # fmt: skip
         self.tables = dict(tables)
         self._refuse = partial(raise_refusal, self.tables, buffers)
         self._part_rows = part_rows
@@ -93,7 +95,7 @@ class FeatureBuffer:
         # The tickets at the head of the queue that are being admitted in parts.
         self._partial: tuple[list[Ticket], PartialAdmission] | None = None
         self.watchers: dict[Lease, None] = {}
-        self._fetches = FetchQueue(self._rows_settled, self.fail)
+        self._fetches = FetchQueue(self._rows_settled, self.fail, copies)
         self._broken: BaseException | None = None
         self.retired = False
         self._rows_missing = 0  # rows fetched for the sweep at the head of the queue
@@ -385,10 +387,6 @@ class FeatureBuffer:
 
     # ---- fetches ----
 
-    def watch_copies(self, copies: Copies | None) -> None:
-        """Tell `copies` of each copy to the device."""
-        self._fetches.copies = copies
-
     def begin_residents(self) -> None:
         """Fetch the rows that never leave the buffer, part after part; the first batches wait for
         them, later epochs find them there. Their lease never ends."""
@@ -555,11 +553,7 @@ class Lease:
 
     def release(self) -> None:
         """Release the slots that are still held: once, after `gathered` (rule 9); without a gather
-        if the batch was cancelled or has failed.
-
-        Raises:
-            RuntimeError: the lease was released before.
-        """
+        if the batch was cancelled or has failed."""
         if self.released:
             raise RuntimeError("this lease was released before: call release() once")
         self.released = True

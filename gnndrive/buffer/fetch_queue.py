@@ -24,7 +24,7 @@ import numpy as np
 
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.errors import ClosedError
-from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Landing, Stretch
+from gnndrive.common.records import Int32Array, Int64Array, Landing
 from gnndrive.disk.tiers.base import Fetch
 
 Portion: TypeAlias = tuple[Int64Array, Int32Array]
@@ -47,18 +47,16 @@ class FetchQueue:
     Args:
         settled: called when rows have become valid or have failed.
         broken: called with an error after which some slots load for ever.
-
-    Attributes:
         copies: told of each stretch's copy to the device.
     """
 
     def __init__(
-        self, settled: Callable[[], None], broken: Callable[[BaseException], None]
-    ) -> None:
-        self._on_settled, self._on_broken = settled, broken
+        self, settled: Callable[[], None], broken: Callable[[BaseException], None],
+        copies: Copies | None = None,
+    ) -> None:  # fmt: skip
+        self._on_settled, self._on_broken, self._copies = settled, broken, copies
         self._fetches: dict[asyncio.Task[None], Fetch] = {}
         self._waiting: deque[tuple[RowTable, Portion]] = deque()
-        self.copies: Copies | None = None
 
     def __bool__(self) -> bool:
         return bool(self._fetches or self._waiting)
@@ -127,10 +125,10 @@ class FetchQueue:
             if error is not None:
                 continue
             try:
-                begin = 0 if self.copies is None else self.copies.clock()
+                begin = 0 if self._copies is None else self._copies.clock()
                 table.commit(await table.memory.commit(landing, stretch))
-                if self.copies is not None and landing.places is not None:
-                    self.copies.copied(table.row_bytes, len(stretch.slots), begin)
+                if self._copies is not None and landing.places is not None:
+                    self._copies.copied(table.row_bytes, len(stretch.slots), begin)
                 self._on_settled()
             except Exception as caught:
                 error = caught
@@ -157,9 +155,7 @@ class FetchQueue:
             fetch.cancel()
 
     def _fail_rows(self, table: RowTable, slots: Int32Array, error: int) -> None:
-        failures = np.zeros(len(slots), FAILURE)
-        failures["slot"], failures["error"] = slots, error
-        table.commit(Stretch(np.empty(0, np.int32), failures))
+        table.fail(slots, error)
         self._on_settled()
 
     async def drain(self) -> None:

@@ -22,7 +22,7 @@ from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import lib, pointer
-from gnndrive.common.records import FAILURE, Codes, Int32Array, Int64Array, Stretch
+from gnndrive.common.records import Codes, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 # Residents are fetched in parts, because planning the read of a row takes 33 bytes.
@@ -86,10 +86,8 @@ class PlaceHold(RowHold):
 
     def fail_unfetched(self) -> None:
         """See `RowHold.fail_unfetched`."""
-        if self.loads is not None and len(self.loads[1]):
-            failures = np.zeros(len(self.loads[1]), FAILURE)
-            failures["slot"], failures["error"] = self.loads[1], errno.ENOMEM
-            self.table.commit(Stretch(np.empty(0, np.int32), failures))
+        if self.loads is not None:
+            self.table.fail(self.loads[1], errno.ENOMEM)
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""
@@ -107,9 +105,6 @@ class PlaceTable(RowTable):
         place_rows: the most rows of a batch that are not resident, duplicates counted.
         row_bytes, memory, tier, empty: see `RowTable`; the memory has residents + places ×
             place_rows slots.
-
-    Raises:
-        ConfigError: slots cannot be numbered so far.
     """
 
     def __init__(
@@ -148,11 +143,8 @@ class PlaceTable(RowTable):
     def admit(
         self, rows: Int64Array, codes: Codes | None = None
     ) -> tuple[int, int, PlaceHold | None]:
-        """See `RowTable.admit`.
-
-        Raises:
-            StoreError: the batch has more rows that are not resident than the plan counts.
-        """
+        """See `RowTable.admit`; a StoreError if the batch has more rows that are not resident than
+        the plan counts."""
         code, deficit = self.probe(rows)
         if code:
             return code, deficit, None

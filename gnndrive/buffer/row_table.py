@@ -15,7 +15,7 @@ import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.records import Codes, Evicted, Int32Array, Int64Array, Stretch
+from gnndrive.common.records import FAILURE, Codes, Evicted, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 Rows: TypeAlias = Mapping[str, Int64Array]
@@ -117,6 +117,12 @@ class RowTable(ABC):
         """Mark the landed rows of a stretch as valid (rule 7), and the failed ones as failed: their
         waiters get the error (rule 8). A slot that no lease holds any more becomes reusable only
         here (rule 6)."""
+
+    def fail(self, slots: Int32Array, error: int) -> None:
+        """Mark rows that will not be read as failed with an errno."""
+        failures = np.zeros(len(slots), FAILURE)
+        failures["slot"], failures["error"] = slots, error
+        self.commit(Stretch(np.empty(0, np.int32), failures))
 
     @abstractmethod
     def stats(self) -> dict[str, int]:

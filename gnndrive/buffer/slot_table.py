@@ -43,10 +43,6 @@ class SlotTable(RowTable):
             longest ago.
         classes: the class of each row for the policy, uint8 [rows]; None: all have class 0.
         foreseen: whether codes of next uses come with the rows that are admitted.
-
-    Raises:
-        ConfigError: a slot table cannot have so many slots.
-        MemoryError: no memory for the C table: 4 bytes a row, 38 bytes a slot.
     """
 
     def __init__(

@@ -206,9 +206,7 @@ class BufferPool(Buffers):
             for table in tables.values():
                 self._start_closing(_close_table(table.tier, table.memory))
             raise
-        buffer = FeatureBuffer(tables, buffers=self.settings.plan.buffers)
-        buffer.watch_copies(self._copies)
-        return buffer
+        return FeatureBuffer(tables, buffers=self.settings.plan.buffers, copies=self._copies)
 
     def _make_table(self, plan: TablePlan) -> RowTable:
         slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it

@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,14 +86,11 @@ class Link:
         return self._task is None
 
 
-@dataclass(eq=False)
 class Barrier:
     """The users of some ranks meet here after each step."""
 
-    ranks: set[int]
-    _arrived: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
+    def __init__(self, ranks: set[int]) -> None:
+        self.ranks, self._arrived = ranks, set[int]()
         self._open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def meet(self, rank: int) -> None:

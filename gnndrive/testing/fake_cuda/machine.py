@@ -37,7 +37,6 @@ class Entry:
         what: the operation, the direction of a copy, or CUDA's function.
         device: the device that it was for.
         current: the thread's current device then.
-        stream: the stream, or None.
         nbytes: bytes that it was about.
     """
 

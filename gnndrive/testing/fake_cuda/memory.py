@@ -36,7 +36,6 @@ class Access:
 
     Attributes:
         count: how many pieces of work the stream had then.
-        writes: whether it wrote.
         rows: offsets of the rows that it used, in bytes; None: all bytes.
     """
 
