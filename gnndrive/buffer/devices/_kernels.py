@@ -68,9 +68,6 @@ class UnreachableHostMemory(RuntimeError):
 class MoveKernel:
     """Moves rows between memory that one GPU can read and write; call it with that GPU current.
 
-    Args:
-        blocks: see `MoveOptions`.
-
     Raises:
         UnreachableHostMemory: the GPU cannot read registered host memory.
     """

@@ -6,18 +6,12 @@ stretch that has landed is scattered into its slots on a side stream while the r
 read: by one kernel that reads pinned memory itself, or by one large copy and a scatter after it.
 (The paper's code makes one copy for each row.)
 
-Every wait for a batch is for one event, never for the whole device; only a buffer that is closed
-or grown waits for all work, because torch gives no memory back before.
-
-1. a stretch is committed after its scatter's event; then its rows are valid and its staging may be
-   used again;
-2. a lease is released after its gather's event, because until then its slots are read;
-3. the batch's other tensors are copied on a stream of their own, and the compute stream waits for
-   these copies;
-4. staging is freed after everything that was begun on the side stream;
-5. a row that leaves its slot and is kept in host memory (`StagedVictims`) is copied out on the side
-   stream, before the scatter of the row that comes in its place; it may be used after the copy's
-   event.
+Every wait for a batch is for one event, never for the whole device: a stretch is committed after
+its scatter's event, and a lease is released after its gather's, because until then its slots are
+read. Only a buffer that is closed or grown waits for all work, because torch gives no memory back
+before.
+A row that leaves its slot and is kept in host memory (`StagedVictims`) is copied out on the side
+stream too, so before the scatter of the row that comes in its place.
 
 It calls CUDA through a `Driver`: `cuda.py` has the real one, `simulated_cuda.py` one that carries
 copies out at times drawn from a seed.

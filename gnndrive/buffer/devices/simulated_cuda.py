@@ -111,7 +111,9 @@ class SimulatedDriver(Driver):
             for out, source in zip(copies, sources, strict=True):
                 out.copy_(source)
 
-        self.compute_waits_for(self._begin(SIDE, move))
+        event = self._begin(SIDE, move)
+        with self._lock:
+            self._streams[COMPUTE].append(event)
         return copies
 
     @contextlib.contextmanager
@@ -120,11 +122,6 @@ class SimulatedDriver(Driver):
         carried out."""
         self.finish_compute()
         yield
-
-    def compute_waits_for(self, event: Event) -> None:
-        """Let work that is begun on the compute stream from now on wait for the event."""
-        with self._lock:
-            self._streams[COMPUTE].append(event)
 
     async def wait(self, event: Event) -> None:
         """See `Driver.wait`."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from gnndrive.common.io.direct_file import Bytes
 from gnndrive.testing.fake_cuda.machine import FakeCuda
-from gnndrive.testing.fake_cuda.memory import Block, Bytes
+from gnndrive.testing.fake_cuda.memory import Block
 from gnndrive.testing.fake_cuda.streams import FakeStream, cuda_error
 from gnndrive.testing.fake_cuda.tensors import DEVICE_BYTES_PER_S, HOST_BYTES_PER_S, LAUNCH_S
 

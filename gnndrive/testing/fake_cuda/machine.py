@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from gnndrive.testing.fake_cuda.memory import Block, Bytes, DeviceMemory, HostMemory, OutOfMemory
+from gnndrive.common.io.direct_file import Bytes
+from gnndrive.testing.fake_cuda.memory import Block, DeviceMemory, HostMemory, OutOfMemory
 from gnndrive.testing.fake_cuda.streams import (
     ERRORS,
     UNSUPPORTED,

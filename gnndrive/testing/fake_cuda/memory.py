@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from gnndrive.common.io.direct_file import Bytes
+from gnndrive.common.records import Int64Array
 from gnndrive.testing.fake_cuda.streams import Clock, FakeStream, Timeline
 
 ROUND_BYTES = 512  # as torch's allocator rounds
 ALIGNED_BYTES = 4096
 POISON, POISONED_BYTES_MAX = 0xEE, 16 << 20
 MS_ASYNC = 1
-Bytes = npt.NDArray[np.uint8]
 _libc = ctypes.CDLL(None)
 _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -42,7 +42,7 @@ class Access:
     stream: FakeStream
     count: int
     writes: bool
-    rows: npt.NDArray[np.int64] | None = None
+    rows: Int64Array | None
 
     def meets(self, other: Access) -> bool:
         """Whether both use the same bytes and one writes."""
@@ -207,10 +207,7 @@ class DeviceMemory:
             return None
         return blocks[before]
 
-    def use(
-        self, block: Block, stream: FakeStream, writes: bool,
-        rows: npt.NDArray[np.int64] | None = None,
-    ) -> None:  # fmt: skip
+    def use(self, block: Block, stream: FakeStream, writes: bool, rows: Int64Array | None) -> None:
         """Note that the stream's latest work uses the block; an AssertionError if another stream
         uses the same bytes, and neither waits for the other."""
         if not self.races:

@@ -169,8 +169,7 @@ class FakeStream:
     def query(self) -> bool:
         """Whether all work has ended."""
         self._machine.unsafe("cudaStreamQuery", self.device.index)
-        ended: bool = self._machine.timeline.has_ended(self.clock, self.time)
-        return ended
+        return bool(self._machine.timeline.has_ended(self.clock, self.time))
 
     def synchronize(self) -> None:
         """Wait until all work has ended, unless torch's debug mode refuses that."""
@@ -225,8 +224,7 @@ class FakeEvent:
         if self.clock is None:
             return True
         self._use("cudaEventQuery")
-        fired: bool = self._machine.timeline.has_ended(self.clock, self.time)
-        return fired
+        return bool(self._machine.timeline.has_ended(self.clock, self.time))
 
     def synchronize(self) -> None:
         """Wait until it has fired. Works on the thread's current device, as torch's does."""
