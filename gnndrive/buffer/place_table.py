@@ -20,7 +20,7 @@ import numpy as np
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ClosedError, ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import Codes, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
@@ -37,14 +37,14 @@ class _Place:
     Attributes:
         entries: entries of the batch's alias that are not released yet.
         loading: slots whose reads have not ended.
-        failed: slot, errno and file offset of the first row that failed; None: none has.
+        failed: the `FAILURE` of the first row that failed; None: none has.
     """
 
     __slots__ = ("entries", "failed", "loading", "slot")
 
     def __init__(self, slot: int) -> None:
         self.slot, self.entries, self.loading = slot, 0, 0
-        self.failed: tuple[int, int, int] | None = None
+        self.failed: np.void | None = None
 
     @property
     def free(self) -> bool:
@@ -77,12 +77,10 @@ class PlaceHold(RowHold):
 
     def error(self) -> Exception | None:
         """See `RowHold.error`."""
-        failed = self._place.failed or self.table.residents.failed
+        failed = self._place.failed
         if failed is None:
-            return None
-        if failed[1] == errno.ECANCELED:
-            return ClosedError("the loader was closed while this batch was being read")
-        return self.table.tier.row_error(failed[2], failed[1])
+            failed = self.table.residents.failed
+        return None if failed is None else self.table.row_error(failed)
 
     def fail_unfetched(self) -> None:
         """See `RowHold.fail_unfetched`."""
@@ -183,8 +181,7 @@ class PlaceTable(RowTable):
         if place is self.residents:
             self._states[slots], self._states[failures["slot"]] = _VALID, _MISSING
         if len(failures) and place.failed is None:
-            first = failures[0]
-            place.failed = int(first["slot"]), int(first["error"]), int(first["offset"])
+            place.failed = failures[0]
 
     def _place_of(self, slot: int) -> _Place:
         if slot < len(self._states):

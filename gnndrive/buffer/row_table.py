@@ -7,6 +7,7 @@ others. The feature buffer, its queues and leases work with both.
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -15,6 +16,7 @@ import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.common.array_pool import Allocate
+from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import FAILURE, Codes, Evicted, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
@@ -123,6 +125,12 @@ class RowTable(ABC):
         failures = np.zeros(len(slots), FAILURE)
         failures["slot"], failures["error"] = slots, error
         self.commit(Stretch(np.empty(0, np.int32), failures))
+
+    def row_error(self, failure: np.void) -> Exception:
+        """The error of a batch that needs a row which has failed, a `FAILURE`."""
+        if failure["error"] == errno.ECANCELED:
+            return ClosedError("the loader was closed while this batch was being read")
+        return self.tier.row_error(int(failure["offset"]), int(failure["error"]))
 
     @abstractmethod
     def stats(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from gnndrive.buffer.policies.base import NO_USE, Policy
 from gnndrive.buffer.ranking import Classes, make_ranking
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
 from gnndrive.common.records import (
     EVICTED,
@@ -258,12 +258,7 @@ class SlotHold(RowHold):
         index = holding_gil.gd_buffer_first_failed(
             self.table.handle, pointer(self.alias), len(self.alias)
         )
-        if index < 0:
-            return None
-        failure = self.table.failures[self.alias[index]]
-        if failure["error"] == errno.ECANCELED:
-            return ClosedError("the loader was closed while this batch was being read")
-        return self.table.tier.row_error(int(failure["offset"]), int(failure["error"]))
+        return None if index < 0 else self.table.row_error(self.table.failures[self.alias[index]])
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""
