@@ -198,9 +198,8 @@ class PinnedMemory:
 
 
 def _unregister(
-    registered: dict[int, Bytes], address: int, device: torch.device,
-    capture: CaptureMode,
-) -> None:  # fmt: skip
+    registered: dict[int, Bytes], address: int, device: torch.device, capture: CaptureMode
+) -> None:
     """Unregister one piece of memory, and only then let go of its mapping."""
     if address not in registered:
         return
