@@ -29,6 +29,7 @@ import torch
 from gnndrive.testing.fake_cuda import tensors
 from gnndrive.testing.fake_cuda.cupy import fake_cupy
 from gnndrive.testing.fake_cuda.machine import Code, Cudart, Entry, FakeCuda, driver_library
+from gnndrive.testing.fake_cuda.memory import Counters
 from gnndrive.testing.fake_cuda.streams import GLOBAL, RELAXED, THREAD_LOCAL, FakeEvent, FakeGraph
 
 __all__ = ["GLOBAL", "RELAXED", "THREAD_LOCAL", "Code", "Entry", "FakeCuda", "fake_cuda"]
@@ -179,27 +180,23 @@ def _streams(machine: FakeCuda) -> dict[str, Any]:
 
 
 def _memory(machine: FakeCuda) -> dict[str, Any]:
-    def counter(name: str) -> Any:
-        def read(device: Any = None) -> int:
-            machine.memory.collect()
-            return int(getattr(machine.memory.counters[machine.index_of(device)], name))
-
-        return read
+    def of(device: Any) -> Counters:
+        machine.memory.collect()
+        return machine.memory.counters[machine.index_of(device)]
 
     def reset_peaks(device: Any = None) -> None:
-        machine.memory.collect()
-        counters = machine.memory.counters[machine.index_of(device)]
+        counters = of(device)
         counters.peak_allocated, counters.peak_reserved = counters.allocated, counters.reserved
 
     def set_fraction(fraction: float, device: Any = None) -> None:
-        machine.memory.counters[machine.index_of(device)].fraction = fraction
+        of(device).fraction = fraction
 
     return {
         "mem_get_info": machine.mem_get_info,
-        "memory_allocated": counter("allocated"),
-        "memory_reserved": counter("reserved"),
-        "max_memory_allocated": counter("peak_allocated"),
-        "max_memory_reserved": counter("peak_reserved"),
+        "memory_allocated": lambda device=None: of(device).allocated,
+        "memory_reserved": lambda device=None: of(device).reserved,
+        "max_memory_allocated": lambda device=None: of(device).peak_allocated,
+        "max_memory_reserved": lambda device=None: of(device).peak_reserved,
         "reset_peak_memory_stats": reset_peaks,
         "empty_cache": machine.memory.empty_cache,
         "set_per_process_memory_fraction": set_fraction,
