@@ -74,10 +74,9 @@ class FetchQueue:
         if hold.evicted is not None:
             evicted, hold.evicted = hold.evicted, None
             table.tier.offer(evicted)
-        rows, slots = hold.loads
         if most is not None:
-            order = np.argsort(rows, kind="stable")  # so a portion covers one range of the file
-            hold.loads = rows, slots = rows[order], slots[order]
+            hold.loads = _in_file_order(*hold.loads)
+        rows, slots = hold.loads
         most = most or max(len(rows), 1)
         while len(rows):
             landing = None if self._waiting else table.memory.landing(slots[:most])
@@ -164,3 +163,9 @@ class FetchQueue:
             self.cancel()
             if self._fetches:
                 await asyncio.wait(list(self._fetches))
+
+
+def _in_file_order(rows: Int64Array, slots: Int32Array) -> Portion:
+    """Sort rows by id, so that each portion covers one range of the file."""
+    order = np.argsort(rows, kind="stable")
+    return rows[order], slots[order]
