@@ -8,12 +8,14 @@ frameworks such as Lightning inspect and rebuild those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch_geometric.loader import LinkNeighborLoader as PyGLinkNeighborLoader
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
+from torch_geometric.transforms import Compose
+from torch_geometric.typing import EdgeType
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.host.connect import connected_if_named
@@ -31,6 +33,7 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.seeds import checked_input_edges, checked_input_nodes, checked_negatives
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
+from gnndrive.pyg.seed_edges import excluded_edges, types_in_memory
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.labor import Labor
 from gnndrive.store.reader import Store
@@ -183,6 +186,12 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             negative nodes are drawn among those of the batch's window, as in the paper.
         neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
         time_attr, …, directed: as for `NeighborLoader`.
+        exclude_seed_edges: whether edges that join the ends of one of a batch's seed edges are left
+            out of that batch's messages, so that the model does not read there what it is to
+            predict; nodes stay. True: from source to target, parallel edges too. "reverse": also
+            from target to source; in a heterogeneous graph edges of the type "rev_" + name, as
+            PyG's ToUndirected calls it. A dict {type: reverse type} names reverse types itself. Not
+            PyG's; data in memory have it too.
         memory, …, tuning: as for `NeighborLoader`; they need a store. `sampling` can only
             be "neighbor".
         **kwargs: arguments of torch's DataLoader.
@@ -202,6 +211,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         transform_sampler_output: Callable[[Any], Any] | None = None, is_sorted: bool = False,
         filter_per_worker: bool | None = None, neighbor_sampler: Any = None, directed: bool = True,
         *,
+        exclude_seed_edges: bool | str | Mapping[EdgeType, EdgeType] = False,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
         attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
@@ -212,7 +222,12 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         arguments = dict(locals())
         data, own = _checked(self, arguments)
         seed_edges = edge_label_index, edge_label, edge_label_time
+        self.exclude_seed_edges = exclude_seed_edges
         if not isinstance(data, Store):
+            excluded = excluded_edges(exclude_seed_edges, *types_in_memory(data, edge_label_index))
+            if excluded is not None:
+                given = [] if transform_sampler_output is None else [transform_sampler_output]
+                transform_sampler_output = Compose([excluded, *given])
             PyGLinkNeighborLoader.__init__(
                 self, data, num_neighbors, *seed_edges,
                 neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
@@ -229,7 +244,11 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         self.neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, edge_label)
         inputs = checked_input_edges(data, *seed_edges, self.neg_sampling, kwargs.get("input_id"))
         self.link_sampler = neighbor_sampler or _default_sampler(data, arguments)
-        subgraphs = SubgraphSampling(self.link_sampler, transform_sampler_output, self.neg_sampling)
+        types = data.edge_types if data.is_hetero else [None]
+        subgraphs = SubgraphSampling(
+            self.link_sampler, transform_sampler_output, self.neg_sampling,
+            excluded_edges(exclude_seed_edges, inputs.type, types),
+        )  # fmt: skip
         self._open_store(data, inputs, subgraphs, own, kwargs)
 
 

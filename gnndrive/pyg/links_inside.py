@@ -79,10 +79,12 @@ class LinksInside(InsideDraws):
         out = edge_sample(
             seeds.given(), around, graph.store_nodes, disjoint=False, neg_sampling=negatives
         )
+        if self._subgraphs.excluded is not None:
+            out = self._subgraphs.excluded(out)
         (sample,) = drawn
         node: dict[NodeKey, Int64Array] = {None: sample.node}
         edge: dict[EdgeKey, Int64Array | None] = {None: out.edge.numpy()}
-        return Subgraph(node, edge, sample.num_edges, out, rows=sample.rows)
+        return Subgraph(node, edge, len(out.row), out, rows=sample.rows)
 
     def bounds(
         self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],

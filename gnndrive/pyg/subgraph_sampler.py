@@ -32,6 +32,7 @@ from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds, Subgraph, ends_of
 from gnndrive.pyg.conversions import as_int64
 from gnndrive.pyg.sampler import NeighborSampler
+from gnndrive.pyg.seed_edges import SeedEdges
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, most
 from gnndrive.sampling.schedules.base import digest
@@ -52,11 +53,13 @@ class SubgraphSampling:
         sampler: gnndrive's `NeighborSampler` or the user's sampler.
         transform: the user's function that is applied to each sample, or None.
         negatives: how negative edges are drawn; None: there are none.
+        excluded: what leaves seed edges out of each sample, before `transform`; None: nothing.
     """
 
     sampler: BaseSampler
     transform: Callable[[Any], Any] | None = None
     negatives: NegativeSampling | None = None
+    excluded: SeedEdges | None = None
 
     @property
     def gnndrive_sampler(self) -> NeighborSampler | None:
@@ -75,6 +78,8 @@ class SubgraphSampling:
         if self.negatives is not None:
             weights = (self.negatives.src_weight, self.negatives.dst_weight)
             parts.append(f"{self.negatives.mode.value} {self.negatives.amount} {digest(*weights)}")
+        if self.excluded is not None:
+            parts.append(f"without {self.excluded}")
         return ", ".join(parts)
 
     @property
@@ -162,6 +167,8 @@ class SubgraphSampler(Sampler):
             out = sampler.sample_from_edges(given(), neg_sampling=keyed)
         else:
             out = sampler.sample_from_nodes(given())
+        if self._subgraphs.excluded is not None:
+            out = self._subgraphs.excluded(out)
         if self._subgraphs.transform is not None:
             out = self._subgraphs.transform(out)
         expected = SamplerOutput if self._type is None else HeteroSamplerOutput
