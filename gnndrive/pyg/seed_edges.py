@@ -113,7 +113,8 @@ def _drop(out: Any, type: EdgeKey, ends: torch.Tensor) -> None:
     keep = ~near
     hops = _part(out.num_sampled_edges, type)
     if hops is not None and sum(hops) == len(keep):
-        _set(out, "num_sampled_edges", type, [int(each.sum()) for each in torch.split(keep, list(hops))])
+        kept = [int(each.sum()) for each in torch.split(keep, list(hops))]
+        _set(out, "num_sampled_edges", type, kept)
     for name in ("row", "col", "edge"):
         value = _part(getattr(out, name), type)
         if value is not None:

@@ -113,10 +113,13 @@ class DirectFile:
 
 
 class DirectReader:
-    """A file of a store that is read in long stretches. A context manager."""
+    """A file of a store that is read in long stretches. A context manager. `mend` says what to do
+    if it became shorter, for errors."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path, self._stopped = os.fspath(path), False
+    def __init__(
+        self, path: str | os.PathLike[str], mend: str = "copy or import the store again"
+    ) -> None:
+        self.path, self._mend, self._stopped = os.fspath(path), mend, False
         try:
             self._file = DirectFile(path)
         except OSError as error:
@@ -154,7 +157,7 @@ class DirectReader:
                 except OSError as error:
                     raise ReadError(self.path, at, error.errno or 0) from error
                 if got < stretch:
-                    raise StoreError(f"{self.path} became shorter: copy or import the store again")
+                    raise StoreError(f"{self.path} became shorter: {self._mend}")
         return buffer[lead : lead + length]
 
 
