@@ -129,7 +129,7 @@ def commands(
 
     def graph() -> list[str]:
         sizes = ["--sizes", f"{results['million_nodes']:g}"]
-        return ["bench/scale.py", "--generate-only", "--folder", folder, *sizes]
+        return ["bench/scale.py", "--folder", folder, *sizes]
 
     def gpu(*more: str, script: str = "gpu") -> list[str]:
         return [f"bench/{script}.py", *more, *fake, "--json", str(own.out / "running.json")]

@@ -11,8 +11,7 @@ step     a training step of half a second
 buffer   a feature buffer that has room for little more than one batch
 
 Each is right if the verdict begins with the words that belong to the set-up. The store needs some
-hundred megabytes of rows, as bench/scale.py --generate-only makes them. The exit code is 1 if a
-verdict is wrong.
+hundred megabytes of rows, as bench/scale.py makes them. The exit code is 1 if a verdict is wrong.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ with cold caches, as root under the memory limit (see bench/epoch.py). An argume
 follows a strategy's name and a colon.
 
 A sparse graph, papers100M's shape at a hundredth (`powerlaw_1.11m.gnn`: bench/scale.py --sizes
-1.11 --generate-only): --batch-size 10 --batches 1200 --scale 100 --buffers 4GB,8GB,16GB.
+1.11): --batch-size 10 --batches 1200 --scale 100 --buffers 4GB,8GB,16GB.
 """
 
 from __future__ import annotations

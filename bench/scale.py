@@ -1,10 +1,10 @@
 """Power-law graphs of any size, for the other scripts, written to stores in chunks.
 
-usage: python bench/scale.py [--sizes 1,10,50] [--folder DIR] [--generate-only]
+usage: python bench/scale.py [--sizes 1,10,50] [--folder DIR]
 
-Graphs of --sizes million nodes (fractions too) that are missing in DIR are made there; --generate-
-only says the same. They have 16 edges a node and 128 × float32 rows; 593 bytes of disk a node, so
-29.6 GB for 50 M nodes, some minutes and 1.6 GB of memory.
+Graphs of --sizes million nodes (fractions too) that are missing in DIR are made there. They have
+16 edges a node and 128 × float32 rows; 593 bytes of disk a node, so 29.6 GB for 50 M nodes, some
+minutes and 1.6 GB of memory.
 
 Destinations are nodes of rank N·u^1.6, sources of rank N·u^2.2, where u is uniform; one random
 permutation assigns ranks to nodes. So a few nodes have many edges, and ids do not tell which. Rows
@@ -47,7 +47,8 @@ Array = npt.NDArray[Any]
 
 
 def made_by(nodes: int) -> str:
-    """The `made_by` text of such a store; a different text means a different graph."""
+    """The `made_by` text of such a store. A store with another text is refused as another graph,
+    so the text stays as the first ones have it."""
     return f"bench/_powerlaw.py, {nodes} nodes of degree {DEGREE}, seed {SEED}"
 
 
@@ -170,7 +171,6 @@ def main() -> None:
     parser = _script.parser(__doc__)
     parser.add_argument("--sizes", type=node_counts, default="1,10,50", help="million nodes")
     parser.add_argument("--folder", type=Path, default=Path("."), help="folder of the graphs")
-    parser.add_argument("--generate-only", action="store_true", help="the same as without it")
     own = parser.parse_args()
     # So that an unfinished graph is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
