@@ -79,7 +79,6 @@ REPORTED = (
     "requests", "bytes_read", "bytes_wanted", "topology", "topology_requests",
     "topology_bytes_read", "buffer_bytes", "engine",
 )  # fmt: skip
-"""The counters of gnndrive's loaders that the result reports."""
 
 
 class Meter:
@@ -131,11 +130,14 @@ def run_loader(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
     meter, loader = Meter(options.worker), make_loader(options, **more)
     stats = run_batches(loader, options, meter)
     meter.samples, meter.sample_s = stats["samples"], stats["sample_s"]
+    return meter.result(**reported(stats, REPORTED))
+
+
+def reported(stats: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The share of rows that were in the feature buffer, and the counters `names`."""
     found = stats["rows_hit"] + stats["rows_waited"]
-    return meter.result(
-        hit_rate=found / (found + stats["rows_loaded"]),
-        **{name: stats[name] for name in REPORTED},
-    )  # fmt: skip
+    hit_rate = found / (found + stats["rows_loaded"])
+    return {"hit_rate": hit_rate} | {name: stats[name] for name in names}
 
 
 def run_batches(

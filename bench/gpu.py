@@ -220,10 +220,7 @@ def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
     step = step_of(options, store)
     with make_loader(options, device=device, device_memory=options.device_memory) as loader:
         figures = train(islice(loader, options.batches), step, meter)
-        stats = loader.stats()
-    found = stats["rows_hit"] + stats["rows_waited"]
-    hit_rate = found / (found + stats["rows_loaded"])
-    return figures | {"hit_rate": hit_rate} | {name: stats[name] for name in REPORTED}
+        return figures | epoch.reported(loader.stats(), REPORTED)
 
 
 def run_by_hand(

@@ -31,7 +31,8 @@ from typing import Any
 import _script
 
 import gnndrive
-from gnndrive.cli.measure.control_groups import ENTER, PROCESSES, Kernel
+from gnndrive.cli.measure.control_groups import Kernel
+from gnndrive.cli.measure.memory_limit import Run
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 
@@ -108,14 +109,14 @@ def device_of(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def slow_disk(folder: Path, rate: int) -> Iterator[list[str]]:
-    """A context in which a command that begins with the words it yields reads at most `rate` bytes
-    a second from the disk of `folder`.
+def slow_disk(folder: Path, rate: int) -> Iterator[Run]:
+    """A context with a group in which a command reads at most `rate` bytes a second from the disk
+    of `folder`.
 
     Raises:
         ConfigError: this process may not limit it.
     """
-    group = BLKIO / f"gnndrive-headroom-{rate}"
+    group, kernel = BLKIO / f"gnndrive-headroom-{rate}", Kernel()
     try:
         group.mkdir(exist_ok=True)
         (group / READ_RATE).write_text(f"{device_of(folder)} {rate}", encoding="ascii")
@@ -125,9 +126,9 @@ def slow_disk(folder: Path, rate: int) -> Iterator[list[str]]:
             f"version 1 have blkio at {BLKIO}, or leave out disk with --checks"
         ) from None
     try:
-        yield ["/bin/sh", "-c", f'{ENTER} && exec "$@"', str(group / PROCESSES)]
+        yield Run(group, group / READ_RATE, kernel)
     finally:
-        Kernel().remove(group)
+        kernel.remove(group)
 
 
 @contextlib.contextmanager
@@ -146,7 +147,7 @@ def run(check: Check, own: argparse.Namespace) -> dict[str, Any]:
     command += [*check.options, "--batches", str(own.batches), "--rounds", str(own.rounds)]
     with contextlib.ExitStack() as around:
         if check.throttled:
-            command = [*around.enter_context(slow_disk(own.store, own.disk_rate)), *command]
+            command = around.enter_context(slow_disk(own.store, own.disk_rate)).command(command)
         if check.busy:
             around.enter_context(busy_processor())
         ended = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=False)

@@ -58,7 +58,6 @@ from _script import grouped, names, say
 import gnndrive
 from gnndrive.cli.commands.strategy_runs import parse_choice
 from gnndrive.cli.report.text import peak_memory_bytes
-from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, parse_size, size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.common.records import DiskCost, DiskIdentity, Int64Array, Landing
@@ -321,8 +320,6 @@ def arguments_of(text: str) -> dict[str, Any]:
         ConfigError: there is no such strategy or argument.
     """
     choice = parse_choice(text, "--epochs")
-    if choice.strategy is None:
-        raise ConfigError(f"--epochs {text}: give a strategy")
     return {"strategy": choice.strategy, **choice.arguments}
 
 

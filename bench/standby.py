@@ -15,7 +15,6 @@ The output is the median of the rounds, in ns a row.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+import _script
 import numpy as np
 import numpy.typing as npt
 
@@ -154,7 +154,7 @@ class Run:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _script.parser(__doc__)
     for name, value in {"rows": 2_000_000, "slots": 1_000_000, "batch": 400_000}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--rounds", type=int, default=8)
@@ -173,4 +173,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _script.run(main)

@@ -16,18 +16,17 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
+import _script
+
 import gnndrive
-from gnndrive import NeighborLoader
-from gnndrive.store.reader import Store
 
 
-def seconds(store: Store, trace: Path | None, options: argparse.Namespace) -> float:
+def seconds(store: gnndrive.Store, trace: Path | None, options: argparse.Namespace) -> float:
     seeds = store.split("train") if "train" in store.split_names else None
-    loader = NeighborLoader(
+    with gnndrive.NeighborLoader(
         store, options.fanout, seeds, batch_size=options.batch_size, shuffle=True,
         seed=1, memory=options.memory, strategy=options.strategy, trace=trace,
-    )  # fmt: skip
-    with loader:
+    ) as loader:  # fmt: skip
         batches = iter(loader)
         next(batches)
         started = perf_counter()
@@ -39,7 +38,7 @@ def seconds(store: Store, trace: Path | None, options: argparse.Namespace) -> fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = _script.parser(__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--memory", default="3GB")
     parser.add_argument("--batches", type=int, default=10)
@@ -68,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _script.run(main)
