@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -63,29 +64,28 @@ def copied(options: argparse.Namespace, folder: Path) -> gnndrive.Store:
     return gnndrive.write_store(folder / "copy.gnn", nodes={"x": x, "y": y}, **given)
 
 
-def train(
-    loader: gnndrive.NeighborLoader, options: argparse.Namespace, seed: int
-) -> tuple[GraphSAGE, list[float]]:
-    """Train a model; return it, and the mean loss of each epoch."""
+def trained(
+    loader: gnndrive.NeighborLoader, layers: int, options: argparse.Namespace, seed: int,
+    forward: Callable[..., torch.Tensor] = GraphSAGE.__call__,
+) -> Iterator[tuple[GraphSAGE, float]]:  # fmt: skip
+    """Train a model; yield it after each epoch, with the mean loss."""
     torch.manual_seed(seed)
     model = GraphSAGE(
-        loader.data.num_features, options.hidden, len(options.fanout), loader.data.num_classes,
+        loader.data.num_features, options.hidden, layers, loader.data.num_classes,
         dropout=options.dropout,
     )  # fmt: skip
     adam = torch.optim.Adam(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
-    model.train()
-    means = []
     for _ in range(options.epochs):
+        model.train()
         losses = []
         for batch in loader:
             adam.zero_grad()
-            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            out = forward(model, batch.x, batch.edge_index)[: batch.batch_size]
             loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
             losses.append(loss.item())
-        means.append(mean(losses))
-    return model, means
+        yield model, mean(losses)
 
 
 def accuracy(model: GraphSAGE, store: gnndrive.Store, nodes: torch.Tensor) -> float:
@@ -134,8 +134,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     store, options.fanout, nodes[:count].sort().values, shuffle=True,
                     batch_size=options.batch_size, seed=seed, **given,
                 ) as loader:  # fmt: skip
-                    model, losses = train(loader, options, seed)
+                    made = list(trained(loader, len(options.fanout), options, seed))
                     stats, updates = loader.stats(), len(loader)
+                model, losses = made[-1][0], [loss for _, loss in made]
                 result = {
                     "run": run, "seed": seed, "accuracy": accuracy(model, store, nodes[count:]),
                     "losses": losses, "updates": updates,
@@ -171,23 +172,29 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join([*lines, *(row(each, full) for each in by_run.values())])
 
 
+def add_training(made: argparse.ArgumentParser, seeds: int) -> None:
+    """Add the options of training."""
+    for name, default in (
+        ("seeds", seeds), ("epochs", 30), ("batch-size", 256), ("hidden", 128), ("threads", 1),
+    ):  # fmt: skip
+        made.add_argument(f"--{name}", type=int, default=default)
+    for name, share in (("dropout", 0.5), ("lr", 0.003), ("weight-decay", 5e-4)):
+        made.add_argument(f"--{name}", type=float, default=share)
+    made.add_argument("--json", metavar="FILE")
+
+
 def parse(given: list[str]) -> argparse.Namespace:
     parser = _script.parser(__doc__)
     parser.add_argument("store", nargs="?")
     parser.add_argument("--planted", type=numbers, metavar="NODES,COMMUNITIES")
     parser.add_argument("--runs", type=_script.names, default=RUNS)
     parser.add_argument("--fanout", type=numbers, default=[10, 10])
-    for name, default in (
-        ("parts", 64), ("megabatch", 8), ("seeds", 2), ("epochs", 30), ("batch-size", 256),
-        ("hidden", 128), ("dim", 128), ("project", 0),
-    ):  # fmt: skip
+    for name, default in (("parts", 64), ("megabatch", 8), ("dim", 128), ("project", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name, share in (("train", 0.1), ("dropout", 0.5), ("lr", 0.003), ("weight-decay", 5e-4)):
-        parser.add_argument(f"--{name}", type=float, default=share)
+    parser.add_argument("--train", type=float, default=0.1)
     parser.add_argument("--static", type=float, help="default: the strategy's")
-    parser.add_argument("--threads", type=int, default=1, help="torch's")
     parser.add_argument("--folder", help="default: STORE.accuracy, or planted.accuracy")
-    parser.add_argument("--json", metavar="FILE")
+    add_training(parser, seeds=2)
     options = parser.parse_args(given)
     if (options.store is None) == (options.planted is None):
         parser.error("give a store, or --planted NODES,COMMUNITIES")

@@ -30,6 +30,7 @@ from typing import Any
 import _script
 import torch
 from _script import grouped, numbers, say
+from partitioned_accuracy import add_training, trained
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.utils import scatter
 
@@ -58,27 +59,14 @@ def forward(model: GraphSAGE, x: torch.Tensor, edge_index: torch.Tensor) -> torc
 def train(
     loader: gnndrive.NeighborLoader, whole: dict[str, Any], seed: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    model = GraphSAGE(
-        loader.data.num_features, options.hidden, 2, loader.data.num_classes,
-        dropout=options.dropout,
-    )  # fmt: skip
-    adam = torch.optim.Adam(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
     found: dict[str, Any] = {"val": [], "test": [], "loss": []}
-    for _ in range(options.epochs):
-        model.train()
-        losses = []
-        for batch in loader:
-            adam.zero_grad()
-            out = forward(model, sparse(batch.x), batch.edge_index)[: batch.batch_size]
-            loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
-            loss.backward()  # type: ignore[no-untyped-call]
-            adam.step()
-            losses.append(loss.item())
+    for model, loss in trained(
+        loader, 2, options, seed, lambda model, x, edges: forward(model, sparse(x), edges)
+    ):
         model.eval()
         with torch.no_grad():
             right = forward(model, whole["x"], whole["edge_index"]).argmax(dim=1) == whole["y"]
-        found["loss"].append(mean(losses))
+        found["loss"].append(loss)
         for split in ("val", "test"):
             found[split].append(right[whole[split]].float().mean().item())
     best = max(range(options.epochs), key=lambda epoch: found["val"][epoch])
@@ -136,14 +124,9 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("store")
     parser.add_argument("--recorded", type=numbers, default=[0, 1, 4])
     parser.add_argument("--fanout", type=numbers, default=[10, 5])
-    for name, default in (("seeds", 5), ("epochs", 30), ("batch-size", 256), ("hidden", 128)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name, share in (("dropout", 0.5), ("lr", 0.003), ("weight-decay", 5e-4)):
-        parser.add_argument(f"--{name}", type=float, default=share)
     parser.add_argument("--train", type=int, metavar="N", help="default: the whole split")
-    parser.add_argument("--threads", type=int, default=1, help="torch's")
     parser.add_argument("--out", help="folder for the packs; default: STORE.replayed")
-    parser.add_argument("--json", metavar="FILE")
+    add_training(parser, seeds=5)
     options = parser.parse_args(given)
     options.out = options.out or f"{Path(options.store)}.replayed"
     return options
