@@ -6,8 +6,9 @@ A test of `make test` shows a behaviour with a few fixed seeds. The same test is
 - is decorated with `product`, which takes each value once, and all combinations in a soak;
 - is one of Hypothesis'.
 
-The soak picks one of these tests at random, then one of its combinations and a seed, runs it, and
-goes on until its time is over. There is a process for each core; what it draws follows from SEED.
+Those that are marked `soak(times=N)` run N times, with other seeds each time. Then the soak picks
+one of all at random, one of its combinations and a seed, runs it, and goes on until its time is
+over. There is a process for each core; what it draws follows from SEED.
 `GNNDRIVE_SOAK=N` in the environment runs chosen tests once as the soak does when it has drawn N.
 """
 
@@ -69,6 +70,10 @@ def product(names: str, *values: Sequence[Any], ids: Any = None) -> pytest.MarkD
 # ---- a soak, in a process of pytest
 
 
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.split("[")[0]
+
+
 def is_soaked(item: pytest.Item) -> bool:
     """Whether other seeds, examples or combinations can show more of this test."""
     marks = {mark.name for mark in item.iter_markers()}
@@ -83,25 +88,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Run tests at random until the time is over; a test that has failed is not run again."""
+    """Run the marked tests, this process's part of them, and then tests at random until the time is
+    over; one that has failed is not drawn again."""
     if session.testsfailed:
         raise session.Interrupted("a file cannot be collected")
     rng = random.Random(os.environ[DRAWN])
     write = session.config.get_terminal_writer().line
     said = os.dup(1)  # while a test runs, pytest has another file there
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    marked: list[pytest.Item] = []
     for item in session.items:
-        functions[item.nodeid.split("[")[0]].append(item)
+        functions[_function(item)].append(item)
+        for mark in item.iter_markers("soak"):
+            marked += [item] * mark.kwargs.get("times", 0)
+    cores = os.cpu_count() or 1
+    marked = marked[int(os.environ[DRAWN]) % cores :: cores]  # the processes have numbers in a row
     runs, until = 0, time.monotonic() + 60 * float(os.environ[MINUTES])
-    while functions and time.monotonic() < until:
-        name = rng.choice(list(functions))
-        # Copies: pytest tears a test down only before another one.
-        chosen = [copy(rng.choice(functions[name])) for _ in range(RUNS)]
+    while functions and (marked or time.monotonic() < until):
+        if marked:
+            drawn = [marked.pop()]
+        else:
+            drawn = rng.choices(functions[rng.choice(list(functions))], k=RUNS)
+        chosen = [copy(item) for item in drawn]  # pytest tears a test down only before another one
         for item, following in zip(chosen, [*chosen[1:], None], strict=True):
             runs += 1
             if failure := _run(item, following, rng.randrange(SEED_MAX), said):
                 write(failure)
-                del functions[name]
+                functions.pop(_function(item), None)
                 session.testsfailed += 1
                 session._setupstate.teardown_exact(None)
                 if os.environ.get(DROPPED):

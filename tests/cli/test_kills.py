@@ -1,9 +1,11 @@
-"""What is killed before any call that changes the disk leaves the old or the new: `gnndrive clean`
-leaves nothing else, and the same call ends with the same bytes."""
+"""What is killed before any call that changes the disk, or whose disk is full from then on, leaves
+the old or the new: `gnndrive clean` leaves nothing else, and the same call ends with the same
+bytes."""
 
+import errno
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,8 +21,8 @@ from gnndrive.cli.commands import clean
 from gnndrive.inference.infer import infer
 from gnndrive.inference.outcome import remove_result
 from gnndrive.store.packed.format import PACK_JSON
-from tests.soak import Seeds
-from tests.store.kills import CREATING, calls_of, killed_at, tree
+from tests.soak import SOAKING, Seeds
+from tests.store.kills import CREATING, SPACE, calls_of, fails_at, killed_at, tree
 
 NODES, EDGES = 300, 2_500
 STORE = "graph.gnn"
@@ -92,6 +94,14 @@ CASES: dict[str, tuple[list[Work], Work]] = {
     "attribute removed": ([made, inferred], removed),
 }  # fmt: skip
 """What is there before, and what is killed."""
+SOAKED = ("import", "pack", "partition", "infer")
+"""Each is killed 20 times in a soak, and 20 times its disk is full."""
+
+each_case = pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, marks=pytest.mark.soak(times=5) if each in SOAKED else ())
+     for each in CASES],
+)  # fmt: skip
 
 
 def copied(folder: Path, to: Path) -> None:
@@ -99,31 +109,62 @@ def copied(folder: Path, to: Path) -> None:
     shutil.copytree(folder, to)
 
 
-@pytest.mark.parametrize("case", CASES)
+class Change:
+    """A case in a folder. `calls` is how many of `counted` it makes; `restore` what was before."""
+
+    def __init__(self, case: str, parent: Path, counted: Sequence[str]) -> None:
+        before, work = CASES[case]
+        names = ("kept", "folder", "other")
+        self._kept, self._folder, self._other = (parent / name for name in names)
+        self._kept.mkdir()
+        for each in before:
+            each(self._kept)
+        self.run = partial(work, self._folder)
+        self.restore()
+        self.calls = calls_of(self.run, counted)
+        self._old, self._new = tree(self._kept), tree(self._folder)
+
+    def restore(self) -> None:
+        copied(self._kept, self._folder)
+
+    def check(self) -> bool:
+        """Clean a copy, which holds the old or the new then, and end it; returns whether the new
+        was there."""
+        copied(self._folder, self._other)
+        clean.run(self._other)
+        found = tree(self._other)
+        assert found in (self._old, self._new)
+        with suppress(ConfigError):  # it is there already, or gone
+            self.run()
+        assert tree(self._folder) == self._new
+        return found == self._new
+
+
+@each_case
 def test_killed_before_any_call(case: str, tmp_path: Path, seeds: Seeds) -> None:
-    before, work = CASES[case]
-    kept, folder, other = (tmp_path / name for name in ("kept", "folder", "other"))
-    kept.mkdir()
-    for each in before:
-        each(kept)
-    copied(kept, folder)
-    calls = calls_of(partial(work, folder), CREATING)
-    old, new = tree(kept), tree(folder)
+    change = Change(case, tmp_path, CREATING)
     found = {}
     first = [*range(7, 12), *range(18, 23), 41]  # folders and files are made
     places = first if case == "infer" else []
     for seed in seeds(4):
         draw = random.Random(seed)
-        places.append(draw.randint(1 if seed % 2 else max(calls - 30, 1), calls))
+        places.append(draw.randint(1 if seed % 2 else max(change.calls - 30, 1), change.calls))
     for at in places:
-        copied(kept, folder)
-        assert killed_at(partial(work, folder), at, CREATING)
-        copied(folder, other)
-        clean.run(other)
-        found[at] = tree(other)
-        assert found[at] in (old, new)
-        with suppress(ConfigError):  # it is there already, or gone
-            work(folder)
-        assert tree(folder) == new
-    ends = [found[at] == new for at in sorted(found)]
+        change.restore()
+        assert killed_at(change.run, at, CREATING)
+        found[at] = change.check()
+    ends = [found[at] for at in sorted(found)]
     assert ends == sorted(ends), "first the old, then the new"
+
+
+@each_case
+def test_a_disk_that_is_full_from_any_call_on(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Seeds
+) -> None:
+    change, full = Change(case, tmp_path, SPACE), OSError(errno.ENOSPC, "simulated")
+    for seed in seeds(4 if SOAKING else 1):
+        change.restore()
+        at = random.Random(seed).randint(1, change.calls)
+        raised = fails_at(change.run, monkeypatch, at, full, SPACE, lasting=True)
+        assert raised is None or "the disk is too full for" in str(raised)
+        assert change.check() or raised is not None

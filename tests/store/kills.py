@@ -22,6 +22,8 @@ CALLS = (
 """Calls of the operating system that change the disk."""
 CREATING = (*CALLS, "open", "link", "fdatasync")
 """And those that create files, or also only open them."""
+SPACE = ("write", "pwrite", "posix_fallocate", "fsync", "fdatasync", "mkdir", "rename", "replace")
+"""Calls that a full disk refuses."""
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
@@ -101,19 +103,21 @@ def refuse_direct(patch: pytest.MonkeyPatch, *calls: str) -> set[str]:
 
 
 def fails_at(
-    run: Callable[[], object], monkeypatch: pytest.MonkeyPatch, at: int, error: OSError
-) -> StoreError | None:
-    """Run something with an error of call `at`; returns what was raised."""
+    run: Callable[[], object], monkeypatch: pytest.MonkeyPatch, at: int, error: OSError,
+    calls: Sequence[str] = CALLS, lasting: bool = False,
+) -> StoreError | None:  # fmt: skip
+    """Run something with an error of call `at`, and of all behind it if `lasting`; returns what was
+    raised."""
     left = at
 
     def fail() -> None:
         nonlocal left
         left -= 1
-        if left == 0:
+        if left == 0 or (lasting and left < 0):
             raise error
 
     with monkeypatch.context() as patch:
-        counting(patch.setattr, fail)
+        counting(patch.setattr, fail, calls)
         try:
             run()
         except StoreError as raised:
