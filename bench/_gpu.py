@@ -70,15 +70,8 @@ def switched(way: str | None, switches: MoveOptions) -> type[Cuda]:
 
 
 class Step:
-    """A training step, with an event before and after it on its stream.
-
-    Args:
-        make: takes the numbers of features and of classes, and returns the model.
-        store: the graph.
-
-    Attributes:
-        events: before and after each step.
-    """
+    """A training step, with `events` before and after it on its stream. `make` takes the numbers
+    of features and of classes, and returns the model."""
 
     def __init__(self, make: Callable[[int, int], torch.nn.Module], store: gnndrive.Store) -> None:
         torch.manual_seed(SEED)

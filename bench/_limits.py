@@ -31,11 +31,7 @@ TRIAL_S = 20.0
 
 
 class Failed(SystemExit):
-    """A worker failed.
-
-    Attributes:
-        killed: whether it was killed, as one is that exceeds its memory limit.
-    """
+    """A worker failed; `killed` is one that exceeds its memory limit."""
 
     def __init__(self, name: str, code: int) -> None:
         self.killed = code == -signal.SIGKILL
@@ -46,12 +42,8 @@ class Failed(SystemExit):
 
 @contextmanager
 def limited(limit: int, everything: bool = True) -> Iterator[tuple[Cgroup | None, str]]:
-    """Yield a limit for child processes, or None if there can be none, and a description.
-
-    Args:
-        limit: bytes.
-        everything: all caches are dropped before a run, where that is allowed.
-    """
+    """Yield a limit in bytes for child processes, or None if there can be none, and a description.
+    With `everything` all caches are dropped before a run, where that is allowed."""
     with memory_limit(limit) as (group, words):
         everything = everything and group is not None and may_drop_all()
         yield group, f"{words}, {'all caches' if everything else STORE} dropped"
@@ -92,11 +84,9 @@ def why_not_enforced() -> str:
 def run_limited(
     command: Sequence[str], group: Cgroup | None, timeout_s: float | None = None
 ) -> tuple[subprocess.CompletedProcess[str], int | None]:
-    """Run a command under a limit, if there is one.
-
-    Returns:
-        The ended process with its output, and the peak of charged bytes, page cache included; None
-        if there is no limit or the kernel does not know the peak.
+    """Run a command under a limit, if there is one; returns the ended process with its output, and
+    the peak of charged bytes, page cache included; None without a limit, or where the kernel does
+    not know it.
 
     Raises:
         subprocess.TimeoutExpired: it had not ended after `timeout_s` and was killed.
@@ -124,15 +114,8 @@ def spawn(
     timeout_s: float | None = None, everything: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Run a Python script as a worker with cold caches, and return the JSON that it prints, with
-    the peak of its memory group.
-
-    Args:
-        name: the worker's, for messages.
-        command: the script and its options.
-        group: its memory limit.
-        folders: what it reads.
-        timeout_s: seconds, or None for no limit.
-        everything: with a memory limit all caches are dropped before, not only those of `folders`.
+    the peak of its memory group. It reads `folders`; with a limit and `everything` all caches are
+    dropped before, not only those of `folders`.
 
     Raises:
         Failed: it failed.

@@ -132,12 +132,8 @@ def cpu_by_role(core: TimedCore) -> Counter[str]:
 
 
 class TimedCore:
-    """The C core's functions, with a sum of the CPU time of the loop thread's calls.
-
-    Args:
-        core: `lib` or `holding_gil` of the package.
-        other: another one, whose time is added.
-    """
+    """`lib` or `holding_gil` of the package, with a sum of the CPU time of the loop thread's calls,
+    to which that of `other` is added."""
 
     def __init__(self, core: Any, other: TimedCore | None = None) -> None:
         self._core, self._other, self._own_s = core, other, 0.0
@@ -188,12 +184,8 @@ def role_of(name: str) -> str:
 
 
 def spent(before: Counter[str], after: Counter[str], elapsed_s: float) -> dict[str, float]:
-    """Shares of a core that each role used between `before` and `after`.
-
-    Raises:
-        SystemExit: no thread has a role that must exist: thread names have changed, and a share of
-            0 would be wrong.
-    """
+    """Shares of a core that each role used between `before` and `after`. Ends the script if thread
+    names have changed: a share of 0 would be wrong."""
     for role in ("loop thread", "ring", "workers"):
         if role not in after:
             sys.exit(f"no thread of this process is the loader's {role}: see ROLES in {__file__}")

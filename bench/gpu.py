@@ -163,13 +163,8 @@ MEASURE = {"h2d": measure_h2d, "gather": measure_gather}
 
 
 def measure_moves(own: argparse.Namespace, found: dict[str, Any], save: Callable[[], None]) -> None:
-    """Measure in each way, with each set of switches and for each row size.
-
-    Args:
-        own: the script's options.
-        found: gets the results in `moves`, and in `failed` what could not be measured and why.
-        save: called after each result.
-    """
+    """Measure in each way, with each set of switches and for each row size. `found` gets the
+    results in `moves`, and in `failed` what could not be measured and why."""
     of = sizes(own.rehearse)
     parts = [part for part in own.parts if part in MEASURE]
     for switches, way in itertools.product(own.switch if parts else (), own.ways):
@@ -226,13 +221,8 @@ def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
 def run_by_hand(
     options: argparse.Namespace, name: str, copy: Callable[[torch.Tensor], torch.Tensor]
 ) -> dict[str, Any]:
-    """Sample and gather in threads, ahead of training; copy each batch to the GPU before its step.
-
-    Args:
-        options: the batches and the number of threads.
-        name: name of the loader in the result.
-        copy: copies pinned features to the GPU.
-    """
+    """Sample and gather in threads, ahead of training; before its step `copy` copies the pinned
+    features of a batch to the GPU."""
     store, meter = gnndrive.open(options.store), Meter(name)
     step = step_of(options, store)
 
@@ -256,9 +246,7 @@ def step_of(options: argparse.Namespace, store: gnndrive.Store) -> Step:
 
 
 def train(batches: Iterator[Data], step: Step, meter: Meter) -> dict[str, Any]:
-    """Train on all batches. The result has the seconds until the last step has ended, the steps'
-    seconds on the GPU, the share of time without a step, and a checksum of the batches; all times
-    begin here, after the set-up."""
+    """Train on all batches; all times of the result begin here, after the set-up."""
     meter.ready()
     started, checked = time.perf_counter(), []
     for batch in batches:
@@ -337,16 +325,8 @@ RUNS = {
 
 
 class Epochs:
-    """Runs the loaders, round after round, until the rounds or the time are used up.
-
-    Args:
-        own: the script's options; `seconds` is the time, or None for no limit.
-        options: bench/epoch.py's options.
-        group: memory group of the loaders.
-        found: gets the results in `epochs`, and in `failed` which loader failed and why.
-        save: called after each result.
-        clock: seconds.
-    """
+    """Runs the loaders, round after round, until the rounds or `own.seconds` are used up. `found`
+    gets the results in `epochs`, and in `failed` which loader failed and why."""
 
     def __init__(
         self, own: argparse.Namespace, options: argparse.Namespace, group: Cgroup | None,
@@ -359,11 +339,7 @@ class Epochs:
         self._failed: set[tuple[str, str]] = set()
 
     def run(self) -> None:
-        """Run all rounds.
-
-        Raises:
-            SystemExit: the loaders did not train on the same batches.
-        """
+        """Run all rounds; ends the script if the loaders did not train on the same batches."""
         turns = [
             (name, switches)
             for switches in self._own.switch

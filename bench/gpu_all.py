@@ -90,13 +90,8 @@ TAIL = 3  # lines of each output that an error quotes
 
 
 class Command(NamedTuple):
-    """A command of a part.
-
-    Attributes:
-        name: its part, and behind a comma what tells it from the part's others.
-        words: the program's arguments to Python.
-        most_s: seconds, at most.
-    """
+    """Arguments to Python, and the seconds that they may take. Behind a comma the name has what
+    tells a command from its part's others."""
 
     name: str
     words: list[str]
@@ -107,13 +102,7 @@ def commands(
     own: argparse.Namespace, results: Result, left: Callable[[], float]
 ) -> Iterator[list[Command]]:
     """Yield the commands in order, those together that run at the same time. When it goes on, the
-    results of those before are in `results`.
-
-    Args:
-        own: the script's options.
-        results: those of `Commands`.
-        left: how many seconds are left.
-    """
+    results of those before are in `results`; `left` says how many seconds are left."""
     parts, folder = results["parts"], str(own.folder)
     fake = ["--rehearse"] if own.rehearse else []
     few = ["--batch-size", "20", "--fanout", "3,2", "--batches", "3"]
@@ -202,19 +191,11 @@ def start(words: Sequence[str], printed: IO[bytes], errors: IO[bytes]) -> subpro
 
 
 class Commands:
-    """Runs commands within one time, and keeps their results in a file.
-
-    Args:
-        out: folder of the results; it exists.
-        seconds: the time for all commands.
-        head: what `results` holds at first.
-        changed: called after each command.
-        start: starts a command.
-        clock: seconds.
+    """Runs commands within `seconds`, and keeps their results in a file of the folder `out`.
 
     Attributes:
         results: `head`, and in `parts` by name: the command, when it began, seconds, exit status,
-            the result, and an error or "".
+            the result, and an error or "". `changed` is called after each.
     """
 
     def __init__(
@@ -495,15 +476,8 @@ def switch_epochs(results: Result, ran: list[Result]) -> str:
 
 
 class Row(NamedTuple):
-    """A question of the page, and what answers it.
-
-    Attributes:
-        question: the question.
-        wanted: what is asked for.
-        step: the part whose commands answer it.
-        answer: makes the figure of all results and of these commands.
-        loader: of the part's commands the one counts that compares gnndrive with this loader.
-    """
+    """A question of the page. `answer` makes the figure of all results and of the commands of the
+    part `step`, of which with `loader` the one counts that compares gnndrive with that loader."""
 
     question: str
     wanted: str
@@ -634,13 +608,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 
 def earlier(file: Path, rehearsal: bool, asked: Sequence[str]) -> Result:
-    """What an earlier call has left of the parts that are not asked for now; {} if nothing.
-
-    Args:
-        file: its results.json.
-        rehearsal: whether this call is one; figures of a fake GPU and of a real one do not mix.
-        asked: the parts of this call.
-    """
+    """What an earlier call has left of the parts that are not `asked` for now; {} if nothing.
+    Figures of a fake GPU and of a real one do not mix."""
     try:
         found: Result = json.loads(file.read_text(encoding="utf-8"))
         parts = {name: ran for name, ran in found["parts"].items() if step_of(name) not in asked}

@@ -143,11 +143,7 @@ def timed(batches: Iterator[Data], step: Step, own: argparse.Namespace) -> dict[
 
 
 def compare(batches: Iterator[Data], store: gnndrive.Store) -> int:
-    """Compare rows of batches with the store's; how many.
-
-    Raises:
-        SystemExit: one differs.
-    """
+    """Compare rows of batches with the store's, and return how many; one that differs ends it."""
     x, y, compared = store.tensor("x", random=True), store.tensor("y"), 0
     for batch in batches:
         rows = torch.randperm(batch.num_nodes)[:CHECKED_ROWS]

@@ -46,14 +46,8 @@ BUFFER_BATCHES = 1.25  # largest batches that a buffer that is too small has roo
 
 @dataclass(frozen=True)
 class Check:
-    """A set-up and the words with which its verdict must begin.
-
-    Attributes:
-        words: these.
-        options: those of the command.
-        busy: whether another process keeps a processor busy meanwhile.
-        throttled: whether the disk is made slow.
-    """
+    """The command's options, a processor that another process keeps busy, a disk that is made slow,
+    and the words with which the verdict must begin."""
 
     words: str
     options: tuple[str, ...]
@@ -62,13 +56,7 @@ class Check:
 
 
 def checks(row_bytes: int, rows: int, batch_rows: int) -> dict[str, Check]:
-    """The set-ups for a store.
-
-    Args:
-        row_bytes: bytes of a row.
-        rows: rows of the store.
-        batch_rows: the most rows of a batch of `BATCH_SIZE` and `FANOUT`.
-    """
+    """The set-ups for a store of so many rows, whose batches have at most `batch_rows`."""
     small, half, whole = (
         str(row_bytes * int(count)) for count in (BUFFER_BATCHES * batch_rows, rows // 2, rows)
     )

@@ -80,12 +80,7 @@ Array = npt.NDArray[Any]
 
 
 class Trace:
-    """The row ids of each batch, in order.
-
-    Args:
-        rows: rows of the table.
-        batches: the row ids of each batch, integers [n]; all are consumed at once.
-    """
+    """The ids of each batch, in order, of a table of so many rows."""
 
     def __init__(self, rows: int, batches: Iterable[Array]) -> None:
         self.rows, dtype = rows, index_dtype(rows)
@@ -95,25 +90,21 @@ class Trace:
         return len(self._batches)
 
     def __getitem__(self, index: int) -> Int64Array:
-        """The row ids of a batch, int64 [n]."""
+        """The ids of a batch, int64 [n]."""
         return self.compact(index).astype(np.int64)
 
     def compact(self, index: int) -> Array:
-        """The row ids of a batch as they are kept, int32 or int64 [n]."""
+        """The ids as they are kept, int32 or int64 [n]."""
         return self._batches[index]
 
     def size(self, first: int, last: int) -> int:
-        """Row ids of the batches [first, last) together."""
+        """How many the batches [first, last) have together."""
         return sum(map(len, self._batches[first:last]))
 
 
 @dataclass
 class PlannedCounts(Counts):
-    """Counts what reading takes, too, as a layout plans it.
-
-    Attributes:
-        requests, nbytes: of each sweep.
-    """
+    """Counts for each sweep what reading takes, too, as a layout plans it."""
 
     requests: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
@@ -314,11 +305,7 @@ def line_of(result: dict[str, Any], fewest: int) -> str:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The loader's arguments that a text such as "ginex:phases=apart:samplers=2" names.
-
-    Raises:
-        ConfigError: there is no such strategy or argument.
-    """
+    """The loader's arguments that a text such as "ginex:phases=apart:samplers=2" names."""
     choice = parse_choice(text, "--epochs")
     return {"strategy": choice.strategy, **choice.arguments}
 
@@ -332,11 +319,7 @@ def loader_arguments(text: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def check(options: argparse.Namespace) -> None:
     """Make a loader of each strategy, which starts nothing, so that a wrong argument ends this
-    script before the first epoch.
-
-    Raises:
-        ConfigError: a strategy or an argument does not exist or cannot work.
-    """
+    script before the first epoch."""
     for text in options.epochs:
         try:
             epoch.make_loader(options, **loader_arguments(text, options))

@@ -59,17 +59,7 @@ def store_bytes(nodes: int) -> int:
 
 
 def write_powerlaw(path: Path, nodes: int, progress: Progress | None = None) -> None:
-    """Make the store of a graph with so many nodes; an interruption leaves nothing behind.
-
-    Args:
-        path: path of the store; its folder must exist.
-        nodes: number of nodes, at least 1.
-        progress: called as progress(what, rows done, rows in all).
-
-    Raises:
-        ConfigError: `path` exists.
-        StoreError: the disk is too full.
-    """
+    """Make the store of a graph with so many nodes; an interruption leaves nothing behind."""
     edges = DEGREE * nodes
     node_of_rank = random(0).permutation(nodes).astype(index_dtype(nodes))
     streams = {

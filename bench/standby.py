@@ -78,10 +78,8 @@ def draw_keys(random: np.random.Generator, kind: str, tick: int, n: int) -> Int6
 
 
 def alone(c: CDLL, kind: str, slots: int, batch: int, rounds: int) -> float:
-    """Measure ns a row to take random slots out and put them back.
-
-    `kind` is a kind of keys, or "linked list".
-    """
+    """Measure ns a row to take random slots out and put them back; `kind` is one of keys, or
+    "linked list"."""
     random, times = np.random.default_rng(2), []
     links = (np.arange(slots + 1)[:, None] + [1, -1]) % (slots + 1)
     nodes, standby = links.astype(np.int32), c.gd_standby_new(slots)
