@@ -255,7 +255,7 @@ def measure(
 
 def table(found: dict[str, Any], own: argparse.Namespace, options: argparse.Namespace) -> str:
     fanout = ",".join(map(str, options.fanout))
-    by_mode = {mode: [r for r in found["results"] if r["loader"] == mode] for mode in own.modes}
+    by_mode = _script.grouped(found["results"], "loader")
     lines = [
         f"{options.batches} batches of {options.batch_size}, fanout {fanout}, {own.runs} runs; "
         f"engine {found['results'][0]['engine']}; {found['memory']}",

@@ -400,23 +400,28 @@ def import_raw(folder: Path, path: str) -> None:
     print(store)
 
 
+def add_loader(made: argparse.ArgumentParser, buffer: str | None) -> None:
+    """Add the options that `make_loader` passes on, except a gap and a sweep, and the limit."""
+    made.add_argument("--memory-limit", default="3GiB")
+    made.add_argument("--buffer", default=buffer)
+    made.add_argument("--topology", default="resident")
+    made.add_argument("--neighbour-cache", help="of --topology direct")
+    made.add_argument("--engine", default="auto")
+    made.add_argument("--io-depth", type=int, default=128)
+    made.add_argument("--samplers", type=int, default=2)
+    made.add_argument("--extracting-queue", type=int)
+    made.add_argument("--training-queue", type=int)
+
+
 def parse(given: list[str]) -> argparse.Namespace:
     parser = _script.parser(__doc__)
     parser.add_argument("store")
     _script.add_batches(parser, batches=20)
     parser.add_argument("--loaders", type=_script.names, default=[MAPPED, "gnndrive"])
     parser.add_argument("--rounds", type=int, default=1, help="of every loader but pyg+, in turn")
-    parser.add_argument("--memory-limit", default="3GiB")
-    parser.add_argument("--buffer", default="1GB")
-    parser.add_argument("--topology", default="resident")
-    parser.add_argument("--neighbour-cache", help="of --topology direct")
-    parser.add_argument("--engine", default="auto")
-    parser.add_argument("--io-depth", type=int, default=128)
+    add_loader(parser, buffer="1GB")
     parser.add_argument("--gap", type=int, help="bytes; default: by the disk's constants")
     parser.add_argument("--sweep", type=int, help="batches a pass; default: by the buffer")
-    parser.add_argument("--samplers", type=int, default=2)
-    parser.add_argument("--extracting-queue", type=int)
-    parser.add_argument("--training-queue", type=int)
     parser.add_argument("--import-raw", metavar="GRAPH_DIR")
     parser.add_argument("--worker", choices=sorted(RUNS), help=argparse.SUPPRESS)
     options = parser.parse_args(given)

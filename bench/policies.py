@@ -280,8 +280,7 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
         f"{found['request_us']:.2f} us a request, {found['byte_ns']:.3f} ns a byte, "
         f"gap {found['gap']:,}",
     ]
-    for buffer in dict.fromkeys(result["buffer"] for result in found["results"]):
-        results = [result for result in found["results"] if result["buffer"] == buffer]
+    for buffer, results in grouped(found["results"], "buffer").items():
         scaled = f" / {options.scale:g}" if options.scale != 1 else ""
         lines.append(f"\nbuffer {buffer}{scaled}, {results[0]['slots']:,} slots")
         lines.append(
@@ -405,14 +404,8 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--byte-ns", type=float)
     parser.add_argument("--epochs", type=names, metavar="STRATEGIES")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--memory-limit", default="3GiB")
-    parser.add_argument("--buffer", help="of --epochs")
-    parser.add_argument("--topology", default="resident")
-    parser.add_argument("--samplers", type=int, default=2)
-    parser.add_argument("--engine", default="auto")
+    epoch.add_loader(parser, buffer=None)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.set_defaults(neighbour_cache=None, io_depth=128, extracting_queue=None,
-                        training_queue=None)  # fmt: skip
     options = parser.parse_args(given)
     options.given = given
     if "--sweep" not in {word.split("=")[0] for word in given} and not options.epochs:

@@ -51,8 +51,7 @@ def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
         name: getattr(options, name) for name in ("memory", "buffer") if getattr(options, name)
     }
     return gnndrive.NeighborLoader(
-        store, [int(each) for each in options.fanout.split(",")], seeds[:count],
-        batch_size=options.batch_size, seed=0, ranks=True,
+        store, options.fanout, seeds[:count], batch_size=options.batch_size, seed=0, ranks=True,
         host_service=options.mode == "shared",
         tuning=gnndrive.Tuning(samplers=options.samplers or "auto"), **sizes,
     )  # fmt: skip
@@ -146,28 +145,23 @@ def main() -> None:
     parser = _script.parser(__doc__)
     parser.add_argument("store")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--modes", "--mode", default="one,own,shared")
-    parser.add_argument("--batches", type=int, default=40)
+    _script.add_batches(parser, 40, 1024)
+    parser.add_argument("--modes", "--mode", type=_script.names, default=list(MODES))
     parser.add_argument("--rounds", type=int, default=1)
-    for name in ("--memory", "--buffer", "--limit", "--json"):
+    for name in ("--memory", "--buffer", "--limit"):
         parser.add_argument(name)
-    parser.add_argument("--fanout", default="10,10,10")
-    parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--samplers", type=int)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--memory-steps", type=int, default=0)
-    for name in ("--as", "--meet"):
-        parser.add_argument(
-            name, dest={"--as": "mode", "--meet": "meet"}[name], help=argparse.SUPPRESS
-        )
+    parser.add_argument("--as", dest="mode", help=argparse.SUPPRESS)
+    parser.add_argument("--meet", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    _script.check_names(parser, "mode", options.modes, MODES)
     if options.mode:
         rank_main(options)
         return
-    modes = options.modes.split(",")
-    if unknown := set(modes) - set(MODES):
-        raise SystemExit(f"--mode {', '.join(unknown)}: give some of {', '.join(MODES)}")
+    modes = options.modes
     limit = None if options.limit is None else parse_size(options.limit, "--limit")
     runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
     with nullcontext((None, "no limit")) if limit is None else _limits.tried_limit(limit) as made:
