@@ -1,8 +1,7 @@
 """Pages of `make docs` that are not files of docs/: README.md, CONTRIBUTING.md and the API's.
 
-mkdocs calls the functions named on_…. Nothing of gnndrive is imported: which names are public is
-read from gnndrive/__init__.py, and mkdocstrings reads the docstrings from the sources. So a new
-public name, a new kind of plug-in and a new page of docs/ appear by themselves.
+mkdocs calls the functions named on_…. A new public name (read from gnndrive/__init__.py, which is
+not imported), a new kind of plug-in and a new page of docs/ appear by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ PAGES = {
 }
 TITLES = {
     "loader": "Loaders",
-    "inference": "Inference",
     "pyg": "Samplers",
     "store": "Stores and importers",
     "common": "Errors",
@@ -32,7 +30,6 @@ FURTHER = {
     "Strategies": ["gnndrive.strategies"],
     "Testing": ["gnndrive.testing.simulation", "gnndrive.testing.loop", "gnndrive.testing.faults"],
 }
-"""Titles of further pages, and what they describe."""
 
 
 def public_names() -> dict[str, list[str]]:
@@ -45,11 +42,10 @@ def public_names() -> dict[str, list[str]]:
             title = TITLES.get(folder, folder.capitalize())
             names = (alias.name for alias in node.names if alias.asname is None)
             found.setdefault(title, []).extend(f"{node.module}.{name}" for name in names)
-    return {title: sorted(names, key=_last_part) for title, names in sorted(found.items())}
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition(".")[2].lower()
+    return {
+        title: sorted(names, key=lambda name: name.rpartition(".")[2].lower())
+        for title, names in sorted(found.items())
+    }
 
 
 def plugin_kinds() -> list[str]:
@@ -74,21 +70,17 @@ def api_pages() -> dict[str, str]:
 def top_page(name: str) -> str:
     """The text of a page that lies beside docs/, with links as they are in docs/."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return re.sub(r"\]\((?:docs/)?([^):]+\.md)", lambda link: f"]({_moved(link[1])}", text)
-
-
-def _moved(target: str) -> str:
-    return PAGES.get(target, target)
+    link = r"\]\((?:docs/)?([^):]+\.md)"
+    return re.sub(link, lambda found: f"]({PAGES.get(found[1], found[1])}", text)
 
 
 def on_config(config: Any) -> Any:
     """Give mkdocs the navigation: all pages, each below its title."""
     docs = ROOT / "docs"
-    others = [path.name for path in sorted(docs.glob("*.md"))]
     config.nav = [
         {"gnndrive": "index.md"},
         {"Tasks": [f"tasks/{path.name}" for path in sorted((docs / "tasks").glob("*.md"))]},
-        *others,
+        *(path.name for path in sorted(docs.glob("*.md"))),
         {"API": list(api_pages())},
         {"Contributing": "contributing.md"},
         {"Changes": "changes.md"},
@@ -101,8 +93,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are not files of docs/."""
     from mkdocs.structure.files import File
 
-    for name, page in PAGES.items():
-        files.append(File.generated(config, page, content=top_page(name)))
-    for page, text in api_pages().items():
+    pages = {page: top_page(name) for name, page in PAGES.items()} | api_pages()
+    for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files

@@ -1,12 +1,9 @@
 """Make a folder that runs tests/gpu and the measurements on a machine without network or compiler.
 
-usage: gpu_bundle.py [--python 3.12] [OUT]
-
 OUT (build/gpu-bundle) holds gnndrive's wheel, the wheels that it and its tests need except those
-that such a machine has (`NOT_BUNDLED`), tests/, bench/, the page that `run.sh --all` fills in, a
-small graph, the commit's name, and run.sh. It is made in a temporary folder and renamed, so OUT is
-always a whole bundle. The wheels have the versions that are installed here, so the tests run with
-the same versions on both machines. `make gpu-bundle` runs this script.
+that such a machine has (`NOT_BUNDLED`), in the versions that are installed here, tests/, bench/,
+the page that `run.sh --all` fills in, a small graph, the commit's name, and run.sh. It is made in a
+temporary folder and renamed, so OUT is always a whole bundle. `make gpu-bundle` runs this script.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import cast
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
@@ -41,12 +38,6 @@ from gnndrive.store.generate import planted_communities
 planted_communities(sys.argv[1], num_nodes=50_000)
 """  # 25.6 MB of rows, 3 MB of edges
 
-Package: TypeAlias = tuple[str, list[str]]
-"""A version, and the requirements of the package."""
-
-
-# ---- which wheels
-
 
 def project_requirements() -> list[str]:
     """Requirements of the package and of its tests, from pyproject.toml."""
@@ -54,8 +45,8 @@ def project_requirements() -> list[str]:
     return [*project["dependencies"], *project["optional-dependencies"]["test"]]
 
 
-def installed(name: str) -> Package:
-    """Look up a package of this environment; exit if it is not installed."""
+def installed(name: str) -> tuple[str, list[str]]:
+    """The version of a package of this environment, and its requirements; exit without it."""
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -64,17 +55,10 @@ def installed(name: str) -> Package:
 
 
 def wheels_needed(
-    asked: Iterable[str], python: str, look_up: Callable[[str], Package] = installed
+    asked: Iterable[str], python: str, look_up: Callable[[str], tuple[str, list[str]]] = installed
 ) -> dict[str, str]:
-    """Versions by name of the packages that are required, directly or not.
-
-    Those of `NOT_BUNDLED` are left out, with what only they need.
-
-    Args:
-        asked: requirements.
-        python: the Python version on the other machine, such as "3.12", for the markers.
-        look_up: looks up a package by its canonical name.
-    """
+    """Versions by name of the packages that are required under a Python version, directly or not,
+    without those of `NOT_BUNDLED` and what only they need."""
     environment = cast("dict[str, str]", default_environment()) | {
         "python_version": python, "python_full_version": f"{python}.0", "extra": "",
     }  # fmt: skip
@@ -90,9 +74,6 @@ def wheels_needed(
         versions[name], requires = look_up(name)
         waiting += map(Requirement, requires)
     return dict(sorted(versions.items()))
-
-
-# ---- the content
 
 
 def download(versions: dict[str, str], python: str, folder: Path) -> None:
@@ -125,11 +106,8 @@ def build_wheel(folder: Path, scratch: Path) -> None:
 def check_plain(folder: Path) -> None:
     """Exit if unpacking a wheel does not install it, because run.sh only unpacks wheels."""
     for path in sorted(folder.glob("*.whl")):
-        with zipfile.ZipFile(path) as wheel:
-            if any(name.split("/")[0].endswith(".data") for name in wheel.namelist()):
-                sys.exit(
-                    f"{path.name} holds a .data folder, which run.sh cannot install by unpacking"
-                )
+        if any(name.split("/")[0].endswith(".data") for name in zipfile.ZipFile(path).namelist()):
+            sys.exit(f"{path.name} holds a .data folder, which run.sh cannot install by unpacking")
 
 
 def run(command: list[str], failure: str) -> None:
@@ -169,22 +147,18 @@ def commit() -> str:
 
 
 def check_size(folder: Path, most: int = BYTES_MAX) -> str:
-    """Describe the sizes of the bundle's parts; exit with that text if the sum is too large."""
+    """The sizes of the bundle's largest parts; exit with that text if all are too large."""
     parts = {
         path.name: sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
         for path in folder.iterdir()
     }
     total = sum(parts.values())
     largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
-    words = f"{total / 1e6:.1f} MB of {most / 1e6:.0f}: " + ", ".join(
-        f"{name} {size / 1e6:.1f}" for name, size in largest
-    )
+    named = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in largest)
+    words = f"{total / 1e6:.1f} MB of {most / 1e6:.0f}: {named}"
     if total > most:
         sys.exit(f"the bundle is too large: {words}")
     return words
-
-
-# ---- the bundle
 
 
 def make(out: Path, python: str) -> str:
