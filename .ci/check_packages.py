@@ -23,13 +23,6 @@ def missing(held: set[str], named: set[str], pattern: str) -> str:
     return ", ".join(sorted((named | found) - held))
 
 
-def shared_libraries(wheel: Path) -> str:
-    """The output of `ldd` for the wheel's core."""
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
-        core = archive.extract(CORE, folder)
-        return subprocess.run(["ldd", core], text=True, capture_output=True, check=True).stdout
-
-
 def main(sdist: Path, wheel: Path) -> None:
     """Check both files and print their sizes; exit with a message at the first fault."""
     with tarfile.open(sdist) as archive:
@@ -46,10 +39,13 @@ def main(sdist: Path, wheel: Path) -> None:
     stray = re.compile(r"\.[cho]$|^(tests|bench|native|build)")
     if strays := sorted(filter(stray.search, held)):
         sys.exit(f"{wheel.name} should not hold {', '.join(strays)}")
-    if "liburing" in shared_libraries(wheel):
+    with tempfile.TemporaryDirectory() as folder:
+        core = zipfile.ZipFile(wheel).extract(CORE, folder)
+        libraries = subprocess.run(["ldd", core], text=True, capture_output=True, check=True).stdout
+    if "liburing" in libraries:
         sys.exit(f"{wheel.name} needs a shared liburing: install liburing.a and build again")
-    print(f"{sdist.name}: {sdist.stat().st_size // 1024} KiB; {wheel.name}: ", end="")
-    print(f"{wheel.stat().st_size // 1024} KiB, abi3, liburing linked statically")
+    sizes = [f"{file.name}: {file.stat().st_size // 1024} KiB" for file in (sdist, wheel)]
+    print(f"{'; '.join(sizes)}, abi3, liburing linked statically")
 
 
 if __name__ == "__main__":

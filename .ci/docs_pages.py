@@ -1,15 +1,16 @@
 """Pages of `make docs` that are not files of docs/: README.md, CONTRIBUTING.md and the API's.
 
-mkdocs calls the functions named on_…. A new public name (read from gnndrive/__init__.py, which is
-not imported), a new kind of plug-in and a new page of docs/ appear by themselves.
+mkdocs calls the functions named on_…. A new public name, a new kind of plug-in and a new page of
+docs/ appear by themselves.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import Any
+
+import gnndrive
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
@@ -34,18 +35,13 @@ FURTHER = {
 
 def public_names() -> dict[str, list[str]]:
     """The public names of gnndrive by title of their page, as `module.name` of the definition."""
-    tree = ast.parse((ROOT / "gnndrive" / "__init__.py").read_text(encoding="utf-8"))
+    modules = {name: module for module, names in gnndrive._MODULES.items() for name in names}
     found: dict[str, list[str]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gnndrive."):
-            folder = str(node.module).split(".")[1]
-            title = TITLES.get(folder, folder.capitalize())
-            names = (alias.name for alias in node.names if alias.asname is None)
-            found.setdefault(title, []).extend(f"{node.module}.{name}" for name in names)
-    return {
-        title: sorted(names, key=lambda name: name.rpartition(".")[2].lower())
-        for title, names in sorted(found.items())
-    }
+    for name in sorted(gnndrive.__all__, key=str.lower):
+        folder = modules[name].partition(".")[0]
+        title = TITLES.get(folder, folder.capitalize())
+        found.setdefault(title, []).append(f"gnndrive.{modules[name]}.{name}")
+    return dict(sorted(found.items()))
 
 
 def plugin_kinds() -> list[str]:
@@ -58,7 +54,9 @@ def plugin_kinds() -> list[str]:
 
 def api_pages() -> dict[str, str]:
     """The API's pages: Markdown by the name of the page's file."""
-    described = {**public_names(), **FURTHER, "Plug-ins": plugin_kinds()}
+    described = public_names()
+    for title, names in (FURTHER | {"Plug-ins": plugin_kinds()}).items():
+        described.setdefault(title, []).extend(names)
     return {
         f"api/{re.sub('[^a-z]+', '-', title.lower())}.md": "\n\n".join(
             [f"# {title}", *(f"::: {name}" for name in names)]

@@ -185,6 +185,8 @@ def test_every_public_name_and_kind_of_plug_in_is_described(pages):
     for name in described:
         module, _, leaf = name.rpartition(".")
         assert getattr(importlib.import_module(module), leaf) is getattr(gnndrive, leaf)
+    shown = "\n".join(pages.api_pages().values())
+    assert all(f"::: {name}" in shown.splitlines() for name in described)
     assert pages.plugin_kinds() == sorted(f"gnndrive.{kind}.base" for kind in KINDS)
     assert all(plugins.names(kind.split(".")[1]) for kind in KINDS)
 

@@ -1,7 +1,4 @@
-"""Check that packages come from the bundle; with --epoch, load an epoch of its graph on the CPU.
-
-The bundle's run.sh calls this after it has unpacked the wheels and set PYTHONPATH.
-"""
+"""For run.sh: do packages come from the bundle? With --epoch, load an epoch of its graph."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def check_origin() -> None:
             sys.exit(f"{name} was imported from {origin}, not from the bundle: start run.sh")
 
 
-def load_epoch() -> str:
+def load_epoch() -> None:
     """Load one epoch with a small buffer, compare each row with the file; exit at a wrong row."""
     import numpy as np
 
@@ -41,13 +38,11 @@ def load_epoch() -> str:
             if not np.array_equal(batch.x.numpy(), rows[batch.n_id.numpy()]):
                 sys.exit(f"batch {number} holds rows of other nodes than its own")
         stats = loader.stats()
-    return (
-        f"checked: an epoch of {stats['batches']} batches, {stats['rows']} rows, "
-        f"{stats['rows_loaded']} of them read by {stats['engine']}, all as in the store"
-    )
+    print(f"checked: an epoch of {stats['batches']} batches, {stats['rows']} rows, ", end="")
+    print(f"{stats['rows_loaded']} of them read by {stats['engine']}, all as in the store")
 
 
 if __name__ == "__main__":
     check_origin()
     if sys.argv[1:] == ["--epoch"]:
-        print(load_epoch())
+        load_epoch()

@@ -1,14 +1,6 @@
 #!/usr/bin/env bash
-# Run tests/gpu and the measurements with this folder's packages and the machine's Python.
-#
-# usage: ./run.sh --all OUT [OPTIONS]             everything within ten minutes, results in OUT
-#        ./run.sh --all --rehearse OUT            the same in small on a fake GPU, on any machine
-#        ./run.sh [ARGUMENTS FOR bench/gpu.py]    tests/gpu, then bench/gpu.py store or ARGUMENTS
-#        ./run.sh --check                         on any machine: load an epoch on the CPU
-#
-# PYTEST_ADDOPTS holds options for pytest, and PYTHON names another interpreter. All parts run even
-# if one fails; the exit status is that of the first one that failed. bench/gpu_all.py has the
-# options of --all.
+# Run tests/gpu and the measurements with this folder's packages and the machine's Python: README.txt
+# says how to call it.
 set -uo pipefail
 GPU_ALL_BEGAN=$(date +%s)
 export GPU_ALL_BEGAN # the time of --all begins here
@@ -32,8 +24,7 @@ for wheel in sys.argv[1:]:
         echo "$sum" >site.new/.made && mv site.new site || exit 1
 fi
 export PYTHONPATH=$PWD/site${PYTHONPATH:+:$PYTHONPATH}
-# Torch makes more streams than CUDA has queues by default, and those of one queue wait for each
-# other.
+# Streams of one queue wait for each other, and torch makes more than CUDA has queues by default.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 [ "${1:-}" != --check ] || exec "$PYTHON" check.py --epoch
 "$PYTHON" check.py || exit
