@@ -1,8 +1,7 @@
 """Extension of griffe for `make docs`: "a, b: …" below "Args:" becomes a parameter "a" and one "b".
 
-Our docstrings describe several parameters in one line, also as a range in the signature's order
-("memory, …, seed: …"). griffe takes such a line for one parameter, of which it knows no type. With
-each name in a line of its own it also warns of names that are not parameters.
+So does a range in the signature's order ("memory, …, seed: …"). griffe takes such a line for one
+parameter; with each name in its own line it also warns of names that are not parameters.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def wheels_needed(
 def download(versions: dict[str, str], python: str, folder: Path) -> None:
     """Download binary wheels for a Python version; exit with pip's last lines if pip fails."""
     names = [f"manylinux_2_{minor}" for minor in GLIBC_MINORS]  # pip matches them one by one
-    names += ["manylinux2014", "manylinux2010", "manylinux1"]
+    names += ["manylinux2014"]  # for older ones too
     options = ["--python-version", python, "--implementation", "cp"]
     options += [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
     options += [f"--platform={name}_{platform.machine()}" for name in names]

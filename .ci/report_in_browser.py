@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gnndrive.cli.report.html import page, read_run
+from tests.cli.report.html.conftest import page_in
 from tests.cli.report.html.samples import RUNS
 
 LOOK = """<!DOCTYPE html><body style="margin:0"><pre id="said"></pre>
@@ -87,19 +87,11 @@ def look(pages: dict[str, str], folder: Path) -> dict[str, Any]:
     return seen
 
 
-def pages(folder: Path) -> dict[str, str]:
-    """The pages to look at, by name: one for each kind, and one of all."""
-    written = {kind: folder / f"{kind}.json" for kind in RUNS}
-    for kind, path in written.items():
-        path.write_text(json.dumps(RUNS[kind]()))
-    parts = {kind: read_run(path) for kind, path in written.items()}
-    found = {kind: page([written[kind]], [part]) for kind, part in parts.items()}
-    return found | {"all": page(list(written.values()), list(parts.values()))}
-
-
 if __name__ == "__main__":
+    runs = {kind: run() for kind, run in RUNS.items()}
     with tempfile.TemporaryDirectory() as name:
-        seen = look(pages(Path(name)), Path(name))
+        pages = {kind: page_in(Path(name), run) for kind, run in runs.items()}
+        seen = look(pages | {"all": page_in(Path(name), *runs.values())}, Path(name))
     for state, each in seen.items():
         print(f"{state}: {each['lines']} lines of text")
     if wrong := [f"{state}: {one}" for state, each in seen.items() for one in each["found"]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -51,14 +52,14 @@ class Shown(HTMLParser):
 PageOf = Callable[..., str]
 
 
+def page_in(folder: Path, *runs: dict[str, Any]) -> str:
+    paths = [folder / f"run{number}.json" for number in range(1, len(runs) + 1)]
+    for path, run in zip(paths, runs, strict=True):
+        path.write_text(json.dumps(run))
+    return page(paths, [read_run(path) for path in paths])
+
+
 @pytest.fixture
 def page_of(tmp_path: Path) -> PageOf:
     """page_of(run, …) is the page of runs."""
-
-    def made(*runs: dict[str, Any]) -> str:
-        paths = [tmp_path / f"run{number}.json" for number in range(1, len(runs) + 1)]
-        for path, run in zip(paths, runs, strict=True):
-            path.write_text(json.dumps(run))
-        return page(paths, [read_run(path) for path in paths])
-
-    return made
+    return partial(page_in, tmp_path)
