@@ -46,10 +46,8 @@ def public_names() -> dict[str, list[str]]:
 
 def plugin_kinds() -> list[str]:
     """The modules that define the interfaces of plug-ins."""
-    return [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in sorted((ROOT / "gnndrive").glob("*/*/base.py"))
-    ]
+    paths = sorted(ROOT.glob("gnndrive/*/*/base.py"))
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
 
 
 def api_pages() -> dict[str, str]:
@@ -73,7 +71,7 @@ def top_page(name: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Give mkdocs the navigation: all pages, each below its title."""
+    """Give mkdocs the navigation."""
     docs = ROOT / "docs"
     config.nav = [
         {"gnndrive": "index.md"},

@@ -48,10 +48,9 @@ def project_requirements() -> list[str]:
 def installed(name: str) -> tuple[str, list[str]]:
     """The version of a package of this environment, and its requirements; exit without it."""
     try:
-        found = metadata.distribution(name)
+        return metadata.version(name), metadata.requires(name) or []
     except metadata.PackageNotFoundError:
         sys.exit(f"the bundle needs {name}, which {sys.executable} lacks: run `make build` first")
-    return found.version, found.requires or []
 
 
 def wheels_needed(
@@ -78,8 +77,8 @@ def wheels_needed(
 
 def download(versions: dict[str, str], python: str, folder: Path) -> None:
     """Download binary wheels for a Python version; exit with pip's last lines if pip fails."""
-    names = [f"manylinux_2_{minor}" for minor in GLIBC_MINORS]  # pip matches them one by one
-    names += ["manylinux2014"]  # for older ones too
+    # pip matches these names one by one; only manylinux2014 stands for older ones, too.
+    names = [*(f"manylinux_2_{minor}" for minor in GLIBC_MINORS), "manylinux2014"]
     options = ["--python-version", python, "--implementation", "cp"]
     options += [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
     options += [f"--platform={name}_{platform.machine()}" for name in names]
@@ -93,14 +92,15 @@ def download(versions: dict[str, str], python: str, folder: Path) -> None:
     )
 
 
-def build_wheel(folder: Path, scratch: Path) -> None:
+def build_wheel(folder: Path) -> None:
     """Build gnndrive's wheel from an sdist into `folder`; check both as .ci/run does."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(scratch), str(ROOT)]
-    run(command, "the wheel could not be built:")
-    (sdist,), (wheel,) = scratch.glob("*.tar.gz"), scratch.glob("*.whl")
-    check = ROOT / ".ci" / "check_packages.py"
-    run([sys.executable, str(check), str(sdist), str(wheel)], "the wheel failed its check:")
-    shutil.copy(wheel, folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", scratch, str(ROOT)]
+        run(command, "the wheel could not be built:")
+        (sdist,), (wheel,) = Path(scratch).glob("*.tar.gz"), Path(scratch).glob("*.whl")
+        check = [sys.executable, ".ci/check_packages.py", str(sdist), str(wheel)]
+        run(check, "the wheel failed its check:")
+        shutil.copy(wheel, folder)
 
 
 def check_plain(folder: Path) -> None:
@@ -120,12 +120,12 @@ def run(command: list[str], failure: str) -> None:
         sys.exit("\n    ".join([failure, *lines[-20:]]))
 
 
-def fill(folder: Path, python: str, scratch: Path) -> None:
+def fill(folder: Path, python: str) -> None:
     """Make the bundle's parts in an empty folder; the quick ones that may fail come first."""
     wheels = folder / "wheels"
     wheels.mkdir()
     download(wheels_needed(project_requirements(), python), python, wheels)
-    build_wheel(wheels, scratch)
+    build_wheel(wheels)
     check_plain(wheels)
     run([sys.executable, "-c", MAKE_STORE, str(folder / "store")], "the graph could not be made:")
     ignored = shutil.ignore_patterns("__pycache__", ".*")
@@ -167,10 +167,9 @@ def make(out: Path, python: str) -> str:
         sys.exit(f"{out} exists and is no bundle: remove it, or give another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-        made, scratch = Path(folder) / "bundle", Path(folder) / "scratch"
+        made = Path(folder) / "bundle"
         made.mkdir()
-        scratch.mkdir()
-        fill(made, python, scratch)
+        fill(made, python)
         words = check_size(made)
         if out.exists():
             out.rename(Path(folder) / "old")
@@ -179,13 +178,12 @@ def make(out: Path, python: str) -> str:
 
 
 def main() -> None:
-    """Read the command line, make the bundle, print its sizes."""
+    """Make the bundle, and print its sizes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "gpu-bundle")
     parser.add_argument("--python", default="3.12", help="Python version there (3.12)")
     options = parser.parse_args()
-    # Not resolved, so that a link is refused instead of followed.
-    out = Path(os.path.abspath(options.out))
+    out = Path(os.path.abspath(options.out))  # not resolved: a link is refused, not followed
     words = make(out, options.python)
     print(f"{os.path.relpath(out)} for Python {options.python}: {words}")
     print("copy it to the machine with the GPU and start ./run.sh --all OUT there")

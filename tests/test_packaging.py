@@ -136,7 +136,7 @@ def test_an_older_bundle_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypa
     out.mkdir()
     (out / "run.sh").write_text("old")
 
-    def fill(folder: Path, python: str, scratch: Path) -> None:
+    def fill(folder: Path, python: str) -> None:
         (folder / "run.sh").write_text("new")
         if python == "2.7":
             sys.exit("no network")

@@ -13,7 +13,7 @@ NEEDED = ("numpy", "torch", "torch_geometric", "scipy", "psutil")
 
 
 def check_origin() -> None:
-    """Exit if the machine lacks a package, or if a package of the bundle comes from elsewhere."""
+    """Exit if a package is missing, or one of the bundle comes from elsewhere."""
     if missing := [name for name in NEEDED if not find_spec(name)]:
         sys.exit(f"{sys.executable} lacks {', '.join(missing)}: set PYTHON to a Python that has it")
     for name in ("gnndrive", "cffi", "pytest"):
