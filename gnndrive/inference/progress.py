@@ -21,7 +21,7 @@ from typing import Any
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.file_lock import has_no_locks, try_lock
 from gnndrive.common.io.small_files import replace_file
-from gnndrive.common.io.write_errors import write_failure
+from gnndrive.common.io.write_errors import FULL, write_failure
 from gnndrive.common.limits import refusal
 from gnndrive.common.records import NodeKey
 from gnndrive.store.format import ArrayInfo
@@ -100,7 +100,8 @@ def run_key(*parts: Any) -> str:
 @contextmanager
 def sole_use(folder: Path, other: str = "give another name= or out=") -> Iterator[None]:
     """Make a folder and keep other processes and threads out of it; the lock's file stays.
-    ConfigError: that cannot be done; `other` says what the user may do instead of waiting."""
+    ConfigError: that cannot be done; `other` says what the user may do instead of waiting.
+    StoreError: the disk is full."""
     try:
         fd = _lock(folder)
     except BlockingIOError as error:
@@ -110,6 +111,8 @@ def sole_use(folder: Path, other: str = "give another name= or out=") -> Iterato
     except OSError as error:
         if (refused := refusal(error.errno or 0)) is not None:
             raise refused from None
+        if error.errno in FULL:
+            raise write_failure(folder, error) from error
         if has_no_locks(error):
             raise ConfigError(
                 f"the file system of {folder} has no locks: use a local disk, or {other}"

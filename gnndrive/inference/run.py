@@ -84,7 +84,10 @@ class Run:
     def run(self) -> None:
         """Compute all layers that are not finished, and make the last one the result."""
         self._inputs(0)  # complains before anything is made
-        self._outcome.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._outcome.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_failure(self._outcome.folder, error) from error
         with ExitStack() as stack:
             stack.callback(return_free_memory)
             where = stack.enter_context(self._layers.evaluated(self._settings.device))
