@@ -242,6 +242,8 @@ def _refuse_old_words(words: list[str]) -> None:
         return
     for word in words:
         if (new := old.get(word.partition("=")[0])) is not None:
+            if command[1:2] == ["strategies"]:
+                new = new.replace("--strategy ", "--strategies ")
             raise ConfigError(f"{word} is no option any more: give {new}")
 
 

@@ -83,6 +83,8 @@ REFUSED = {
         (("--filename", "BLOCKS", "--bs", "4ki"), "write 512, 4k, 1m or 2g"),
         (("--filename", "gone"), "cannot be read"),
         (("--rows", "gone"), "is not a store"),
+        (("--rows", "STORE", "--numjobs", 2, "--against-fio"), "--numjobs is for --filename"),
+        (("--rows", "STORE", "--runtime", 3), "--runtime is for --filename"),
     ],
     ("bench", "headroom", "STORE"): [
         FANOUT,
@@ -100,6 +102,7 @@ REFUSED = {
         (("--strategies", "ginex:phase=apart"), "'phase=apart' is no argument"),
         (("--strategies", "ginex:phases"), "'phases' is no argument"),
         (("--engine", "uring"), "give --tuning engine=…"),
+        (("--packed", "a"), "give --strategies diskgnn:packed=…"),
         (("--tuning", "engines=2"), "'engines=2' is no argument of gnndrive.Tuning"),
         (("--split", "none"), "--split none is none of the splits"),
         (("--memory", "300MB"), "nothing is left for loading: give more"),

@@ -86,8 +86,6 @@ def io(
     """Read a file as fio does, or rows as the read planner does; never write anything."""
     if (filename is None) == (rows_of is None):
         raise ConfigError("give either --filename FILE, to read a file, or --rows STORE")
-    if rows_of is None and share is not None:
-        raise ConfigError("--share needs --rows STORE")
     options = raw.IoOptions(
         filename=filename or "", rw=rw, bs=parse_block_size(bs, "bs"), iodepth=iodepth,
         numjobs=numjobs, direct=bool(direct), runtime_s=runtime,
@@ -96,6 +94,8 @@ def io(
     )  # fmt: skip
     as_json, fio_runs = output_format == "json", runs if against_fio else 0
     if rows_of is None:
+        if share is not None:
+            raise ConfigError("--share needs --rows STORE")
         if fio_runs and options.runtime_s is None and options.size is None:
             options = replace(options, runtime_s=FIO_SECONDS)
         _show(
@@ -104,13 +104,18 @@ def io(
             "IOPS", options, fio_runs, as_json,
         )  # fmt: skip
         return
-    opened = open_homogeneous(rows_of, "gnndrive bench io rows=STORE")
+    of_files, default = ["rw", "bs", "numjobs", "direct", "size"], raw.IoOptions("")
+    for name in of_files + ([] if fio_runs else ["runtime_s"]):
+        if getattr(options, name) != getattr(default, name):
+            option = f"--{name.removesuffix('_s')}"
+            raise ConfigError(f"{option} is for --filename FILE: leave it out with --rows STORE")
+    opened = open_homogeneous(rows_of, "gnndrive bench io --rows")
     part, file = rows.SHARE if share is None else share, opened.table(rows.FEATURES)
     by_fio = replace(
         options,
         filename=file.path,
         bs=-(-file.row_bytes // SECTOR_BYTES) * SECTOR_BYTES,
-        runtime_s=options.runtime_s or FIO_SECONDS,
+        runtime_s=runtime or FIO_SECONDS,
     )
     _show(
         lambda: rows.run(opened, part, options.iodepth, options.ioengine),
