@@ -121,17 +121,22 @@ class LoaderOptions:
         return NeighborLoader(store, list(self.hops), seeds, shuffle=shuffle, **{**given, **more})
 
 
-def with_loader_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_loader_options(
+    *without: str, **helps: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that has a parameter `options: LoaderOptions`: the options stand
     in its place.
 
     Args:
         without: names of options that the command does not have.
+        helps: the help of options that mean something else in the command.
     """
 
     def made(function: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         types = get_type_hints(LoaderOptions, include_extras=True)
+        for name, help in helps.items():
+            types[name] = Annotated[types[name].__origin__, typer.Option(help=help)]
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters: list[inspect.Parameter] = []
         own = [each for each in fields(LoaderOptions) if each.name not in without]

@@ -19,9 +19,10 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,9 +34,7 @@ from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.cli.measure.page_cache import drop_file
 from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import ConfigError, GNNDriveError
-from gnndrive.common.records import Int64Array
 from gnndrive.loader.neighbor_loader import NeighborLoader
-from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
@@ -50,6 +49,7 @@ _SUMS = {
     "windows": ("windows",), "window_load_s": ("window_load_s",),
 }  # fmt: skip
 """Counters of a `Loaded`, and those of `NeighborLoader.stats` that each is the sum of."""
+FACTS = ("engine", "topology", "gathering")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,11 @@ class Loaded:
         checksums: CRC-32 of the node ids of all batches so far, after each batch, the warm-up
             included.
         peak_bytes: the peak memory of the process, mapped pages included.
-        counters: by the names of `_SUMS`; what the loader does not count is not there.
-        evictions_before: rows that had left the feature buffer when the timing began; None: there
-            is no buffer.
+        counters: by the names of `_SUMS`.
+        evictions_before: rows that had left the feature buffer when the timing began.
         holds_all: whether the feature buffer has room for all rows.
         levels: what the loader's plan says of its pack, windows or superbatches.
-        facts: texts that tell how it loads: "engine", "topology", and "gathering", if it is there.
+        facts: how it loads in words, by the names in `FACTS`.
     """
 
     seconds: float = 0.0
@@ -110,50 +109,18 @@ class Loaded:
     checksums: tuple[int, ...] = ()
     peak_bytes: int = 0
     counters: Mapping[str, float] = field(default_factory=dict)
-    evictions_before: int | None = None
+    evictions_before: int = 0
     holds_all: bool = False
     levels: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-class StrategySource:
-    """A strategy's `NeighborLoader`."""
-
-    def __init__(self, given: Loading, store: Store, seeds: torch.Tensor | None) -> None:
-        self._loader = NeighborLoader(
-            store, list(given.fanout), seeds, batch_size=given.batch_size, shuffle=True,
-            seed=given.seed, strategy=given.loader, **placed(given.arguments),
-        )  # fmt: skip
-
-    def predicted(self) -> StrategyCost | None:
-        """What a batch is predicted to cost; see `NeighborLoader.compare`."""
-        found = self._loader.compare(all=False)
-        return None if found is None else found.own
-
-    def batches(self) -> Iterator[tuple[Int64Array, int]]:
-        """Yield the node ids, int64 [nodes], and the number of edges of each batch, epoch after
-        epoch without end."""
-        while True:
-            for batch in self._loader:
-                yield batch.n_id.numpy(), batch.edge_index.shape[1]
-
-    def counters(self) -> dict[str, float]:
-        """Counters since the start, by the names of `Loaded.counters`."""
-        stats: dict[str, Any] = self._loader.stats()
-        return {
-            name: sum(stats[one] for one in names if one in stats) for name, names in _SUMS.items()
-        }
-
-    def described(self) -> dict[str, Any]:
-        """Attributes of `Loaded` that say how it loads; called at the end."""
-        stats, plan = self._loader.stats(), self._loader.plan()
-        names = ("engine", "topology", "gathering")
-        facts = {name: str(stats[name]) for name in names if name in stats}
-        return {"levels": plan.levels, "holds_all": plan.holds_everything, "facts": facts}
-
-    def close(self) -> None:
-        """Free everything; idempotent."""
-        self._loader.close()
+def loader_of(given: Loading, store: Store, seeds: torch.Tensor | None) -> NeighborLoader:
+    """The loader of what a process loads; `seeds`: those of `given.split`."""
+    return NeighborLoader(
+        store, list(given.fanout), seeds, batch_size=given.batch_size, shuffle=True,
+        seed=given.seed, strategy=given.loader, **placed(given.arguments),
+    )  # fmt: skip
 
 
 def load(given: Loading) -> Loaded:
@@ -165,43 +132,49 @@ def load(given: Loading) -> Loaded:
     if (store.num_nodes if seeds is None else len(seeds)) == 0:
         raise ConfigError(f"{store.path} has no nodes to begin with: give another --split")
     started = perf_counter()
-    with closing(StrategySource(given, store, seeds)) as source:
-        return _timed(given, source, started)
+    with loader_of(given, store, seeds) as loader:
+        return _timed(given, loader, started)
 
 
-def _timed(given: Loading, source: StrategySource, started: float) -> Loaded:
+def _timed(given: Loading, loader: NeighborLoader, started: float) -> Loaded:
     limit = float("inf") if given.seconds is None else given.seconds
     begun = None if given.warm_up else started
     before: dict[str, float] = {}
     first = now = started
     nodes = edges = warm_up = batches = checksum = 0
     checksums: list[int] = []
-    for node, count in source.batches():
+    for batch in chain.from_iterable(repeat(loader)):  # epoch after epoch
         now = perf_counter()
-        checksum = zlib.crc32(node.tobytes(), checksum)
+        checksum = zlib.crc32(batch.n_id.numpy().tobytes(), checksum)
         checksums.append(checksum)
         print(json.dumps({"done": len(checksums)}), flush=True)
         if len(checksums) == 1:
             first = now
         if begun is not None:
-            nodes, edges, batches = nodes + len(node), edges + count, batches + 1
+            nodes, edges = nodes + len(batch.n_id), edges + batch.edge_index.shape[1]
+            batches += 1
             if batches == given.batches or now - begun >= limit:
                 break
         elif len(checksums) == given.warm_up or now - started >= limit:
-            warm_up, before = len(checksums), source.counters()
+            warm_up, before = len(checksums), _counters(loader.stats())
             begun = perf_counter()
-    assert begun is not None, "sources have no end"
-    counted = {name: value - before.get(name, 0) for name, value in source.counters().items()}
-    evictions = int(before.get("evictions", 0)) if "evictions" in counted else None
+    assert begun is not None, "epochs have no end"
+    stats, plan = loader.stats(), loader.plan()
+    counted = {name: value - before.get(name, 0) for name, value in _counters(stats).items()}
+    evictions = int(before.get("evictions", 0))
+    facts = {name: str(stats[name]) for name in FACTS if name in stats}
     return Loaded(
         now - begun, batches, warm_up, first - started, nodes, edges, tuple(checksums),
-        peak_memory_bytes(), counted, evictions, **source.described(),
+        peak_memory_bytes(), counted, evictions, plan.holds_everything, plan.levels, facts,
     )  # fmt: skip
 
 
-# ---- the process
+def _counters(stats: dict[str, Any]) -> dict[str, float]:
+    """The counters of a loader's stats by the names of `Loaded.counters`."""
+    return {name: sum(stats.get(one, 0) for one in names) for name, names in _SUMS.items()}
 
-PROGRAM = "gnndrive.cli.commands.loading"
+
+# ---- the process
 
 
 class LoadingFailed(GNNDriveError):
@@ -209,7 +182,7 @@ class LoadingFailed(GNNDriveError):
 
 
 def drop_cached(folders: Iterable[Path]) -> None:
-    """Drop all arrays in these folders from the page cache; see `drop_file`."""
+    """Drop all arrays in these folders from the page cache."""
     for folder in folders:
         for path in sorted(folder.rglob("*.npy")):
             drop_file(path)
@@ -219,12 +192,9 @@ def run_loading(
     given: Loading, limit: Cgroup | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Loaded:  # fmt: skip
-    """Load batches in a process of its own; it ends when this call does, whatever happens.
-
-    Raises:
-        LoadingFailed: it failed, or was killed.
-    """
-    command = [sys.executable, "-m", PROGRAM, json.dumps(asdict(given))]
+    """Load batches in a process of its own, which ends when this call does, whatever happens;
+    LoadingFailed: it failed, or was killed."""
+    command = [sys.executable, "-m", "gnndrive.cli.commands.loading", json.dumps(asdict(given))]
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,8 +1,7 @@
 """`measure`: strategies side by side on one store; `Comparison`: what is compared, and how.
 
 Each strategy loads in a process of its own (`loading.py`), with cold files, and all take
-turns, round after round, so that a disk that changes its speed changes it for all. `bench
-strategies` (`bench_strategies.py`) is the command; `strategy_figures.py` makes figures of the runs.
+turns, round after round, so that a disk that changes its speed changes it for all.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from gnndrive.cli.commands.loading import (
     Loaded,
     Loading,
     LoadingFailed,
-    StrategySource,
     drop_cached,
+    loader_of,
     run_loading,
 )
 from gnndrive.cli.commands.options import SAMPLING
@@ -48,19 +47,13 @@ class Choice:
 
     Attributes:
         text: as the user wrote it: "ginex", or "ginex:phases=apart,superbatch=64".
-        name: the strategy's.
         strategy: the strategy, with those arguments behind the name that are its own.
         arguments: the others, which are the loader's.
     """
 
     text: str
-    name: str
     strategy: Strategy
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    def suited(self, store: Store) -> Choice:
-        """The choice with what suits its strategy best of what a store has."""
-        return replace(self, strategy=self.strategy.suited(store))
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +61,9 @@ class Comparison:
     """What is compared, and how.
 
     Attributes:
-        store: the store's path.
         choices: the strategies, in the order in which they take turns.
         options: what all loaders have in common; `memory` is that of a whole process.
         split, batches, warm_up, seconds: see `Loading`.
-        rounds: how often each strategy runs.
         limited: whether processes get a memory limit, where the machine allows it.
     """
 
@@ -88,7 +79,7 @@ class Comparison:
 
     @property
     def memory(self) -> int | None:
-        """Bytes for a whole process; None: it was not said."""
+        """Bytes for a whole process."""
         return given_size(self.options.memory, "--memory")
 
 
@@ -97,7 +88,6 @@ class StrategyRuns:
     """The runs of one strategy.
 
     Attributes:
-        choice: the strategy.
         rounds: what each round has measured.
         failed: why it cannot run, or has not ended; None: all went well.
         superbatch: the superbatch that was given in place of its own; None: none was.
@@ -114,7 +104,6 @@ class Measured:
     """A comparison's result.
 
     Attributes:
-        runs: of each strategy, in the order of the choices.
         process_bytes: what Python, torch and the opened store take of a process's memory.
         loading_bytes: what loaders got as memory=; None: nothing was said.
         limit: the memory limit, or why there is none, in words.
@@ -132,14 +121,9 @@ class Measured:
 
 
 def parse_choices(text: str | None) -> tuple[Choice, ...]:
-    """Parse the value of --strategies; None: all strategies, a baseline first.
-
-    Raises:
-        ConfigError: there is no such strategy or argument, or one is named twice.
-    """
-    known = _names()
+    """Parse the value of --strategies; None: all strategies, a baseline first."""
     # A comma stands between strategies, and between the arguments of one.
-    texts = known if text is None else re.split(r",(?![^,:=]+=)", text)
+    texts = _names() if text is None else re.split(r",(?![^,:=]+=)", text)
     choices = tuple(map(parse_choice, texts))
     for choice in choices:
         if [each.text for each in choices].count(choice.text) > 1:
@@ -154,33 +138,28 @@ def _names() -> list[str]:
 
 def parse_choice(text: str, option: str = "--strategies") -> Choice:
     """Parse a strategy with arguments of its own and of its loader, such as
-    "ginex:phases=apart:samplers=2". `option` is where it was given.
-
-    Raises:
-        ConfigError: there is no such strategy or argument.
-    """
+    "ginex:phases=apart:samplers=2". `option` is where it was given."""
     name, _, given = text.strip().partition(":")
     if name not in strategies():
         raise ConfigError(f"{option}: {name!r} is none of {', '.join(_names())}")
     own = strategies()[name].arguments()
     allowed = inspect.signature(NeighborLoader).parameters.keys() - _OF_THE_COMPARISON
-    allowed |= set(TUNING)
     of_strategy, arguments = [name], dict[str, Any]()
     for part in parts_of(given) if given else []:
         argument, equals, value = part.partition("=")
         if equals and argument in own:
             of_strategy.append(part)
+        elif equals and argument in TUNING:
+            arguments[argument] = value_of(Tuning(), argument, value)
         elif equals and argument in allowed:
-            of_tuning = argument in TUNING
-            arguments[argument] = value_of(Tuning(), argument, value) if of_tuning else value
+            arguments[argument] = value
         else:
             raise ConfigError(
                 f"{option} {text}: {part!r} is no argument of the strategy, and none of "
                 "NeighborLoader that may differ between strategies: write NAME or "
                 "NAME:ARGUMENT=VALUE, as ginex:phases=apart"
             )
-    strategy = find_strategy(":".join(of_strategy))
-    return Choice(text.strip(), name, strategy, arguments)
+    return Choice(text.strip(), find_strategy(":".join(of_strategy)), arguments)
 
 
 def aligned_warm_up(batches: int) -> int:
@@ -203,7 +182,7 @@ def missing(store: Store, asked: Comparison) -> dict[str, str]:
         elif not choice.strategy.whole_graph:
             given, _ = loading_of(asked, choice, asked.memory)
             try:
-                StrategySource(given, store, seeds).close()
+                loader_of(given, store, seeds).close()
             except GNNDriveError as error:  # it names the command that packs these batches
                 found[choice.text] = str(error)
     return found
@@ -237,9 +216,6 @@ def measure(
     Args:
         lacking: why a strategy cannot run, by `Choice.text`.
         limit, words: the limit of each process, and what it is, or why there is none.
-
-    Raises:
-        ConfigError: nothing of the memory is left for loading.
     """
     # What a process takes that has imported everything, opened the store, and loads nothing.
     own = run_loading(replace(_loading(asked), loader=NOTHING)).peak_bytes
