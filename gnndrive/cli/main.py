@@ -33,7 +33,7 @@ from gnndrive.cli.commands import (
     stores,
     train,
 )
-from gnndrive.cli.commands.options import IfExists, StoreOrPack
+from gnndrive.cli.commands.options import StoreOrPack
 from gnndrive.cli.report.run_file import typed
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 
@@ -71,70 +71,10 @@ def _options(
     _debug = debug
 
 
-@app.command("import")
-def import_(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="[DATASET] OUT",
-            help="Path of the new store; before it, instead of --edges, an OGB folder, or a "
-            "metadata.yaml of GraphBolt or its folder.",
-        ),
-    ],
-    edges: Annotated[
-        list[Path] | None,
-        typer.Option(help="CSV or Parquet: source and target of one edge per row."),
-    ] = None,
-    features: Annotated[Path | None, typer.Option(help=".npy, .npz or SciPy CSR .npz.")] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="CSV: one node id and its label per line.")
-    ] = None,
-    undirected: Annotated[bool, typer.Option(help="Add the reverse of each edge.")] = False,
-    split: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Shares of train,val,test, drawn at random (default: 0.6,0.2,0.2); or "
-            "NAME=FILE of node ids, once for each split; or none."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random split.")] = 0,
-    dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the features in the store; default: float32.")
-    ] = None,
-    if_exists: IfExists = "error",
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Memory for DuckDB to sort edges larger than memory, such as 1GB."),
-    ] = None,
-    num_nodes: Annotated[
-        int | None, typer.Option(min=0, help="Needed if no file gives it.")
-    ] = None,
-    source: Annotated[str | None, typer.Option(help="Column of sources; default: first.")] = None,
-    target: Annotated[str | None, typer.Option(help="Column of targets; default: second.")] = None,
-    header: Annotated[
-        bool | None, typer.Option(help="Whether CSV files begin with column names.")
-    ] = None,
-    edge_column: Annotated[
-        list[str] | None, typer.Option(help="Column of numbers to keep; repeat for each.")
-    ] = None,
-    map_ids: Annotated[
-        bool, typer.Option(help="Ids are text or sparse: number the nodes and keep the ids.")
-    ] = False,
-) -> None:
-    """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
-    imports.run(
-        paths, edges, split, seed, features=features, labels=labels, undirected=undirected,
-        dtype=dtype, if_exists=if_exists, memory=memory, num_nodes=num_nodes,
-        source=source, target=target, header=header, edge_column=edge_column, map_ids=map_ids,
-    )  # fmt: skip
-
-
-@app.command()
 def verify(
     store: StoreOrPack,
     of: Annotated[
-        Path | None,
-        typer.Option(help="The store of a pack or partitions outside of it."),
+        Path | None, typer.Option(help="The store of a pack or partitions outside of it.")
     ] = None,
 ) -> None:
     """Read a store with its packs and partitions, or one of these, and check everything; exit code
@@ -149,6 +89,8 @@ def verify(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "import": imports.import_,
+    "verify": verify,
     "split-links": stores.split_links,
     "info": stores.info,
     "clean": clean.run,
@@ -183,13 +125,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Without it, the interpreter's last collection looks at all of torch: 0.8 s of every Ctrl-C.
     atexit.register(_freeze)
     with streams.guarded():
-        return _run(None if arguments is None else list(arguments))
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run(words: list[str]) -> int:
     """Run a command and return its exit code; print what went wrong in one line."""
     try:
-        code = _call(arguments)
+        code = _call(words)
         streams.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
@@ -221,9 +163,6 @@ OLD_OPTIONS = {
     },
 }
 """Options that commands with loader options had, and what stands for them now."""
-BENCHES = (["bench", "headroom"], ["bench", "strategies"])
-
-
 OLD_COMMANDS = {
     "unpack": "a pack is a folder: rm -r removes it, the same gnndrive pack with --overwrite "
     "replaces it, and gnndrive clean removes what killed packers left",
@@ -232,26 +171,28 @@ OLD_COMMANDS = {
 
 def _refuse_old_words(words: list[str]) -> None:
     """Raise ConfigError for a command that there was once, or an option that a command had."""
-    command = [word for word in words if not word.startswith("-")]  # after options of `gnndrive`
-    if command and command[0] in OLD_COMMANDS:
-        raise ConfigError(f"{command[0]} is no command any more: {OLD_COMMANDS[command[0]]}")
     old = OLD_OPTIONS
-    if command[:1] == ["import"]:
-        old = {"--overwrite": "--if-exists replace"}
-    elif command[:1] not in (["train"], ["plan"]) and command[:2] not in BENCHES:
-        return
+    match [word for word in words if not word.startswith("-")]:  # after options of `gnndrive`
+        case [name, *_] if name in OLD_COMMANDS:
+            raise ConfigError(f"{name} is no command any more: {OLD_COMMANDS[name]}")
+        case ["import", *_]:
+            old = {"--overwrite": "--if-exists replace"}
+        case ["bench", "strategies", *_]:
+            old = {name: new.replace("--strategy ", "--strategies ") for name, new in old.items()}
+        case ["train" | "plan", *_] | ["bench", "headroom", *_]:
+            pass
+        case _:
+            return
     for word in words:
         if (new := old.get(word.partition("=")[0])) is not None:
-            if command[1:2] == ["strategies"]:
-                new = new.replace("--strategy ", "--strategies ")
             raise ConfigError(f"{word} is no option any more: give {new}")
 
 
-def _call(arguments: list[str] | None) -> int:
-    _refuse_old_words(sys.argv[1:] if arguments is None else arguments)
+def _call(words: list[str]) -> int:
+    _refuse_old_words(words)
     try:
-        with typed(arguments):
-            app(args=arguments, prog_name="gnndrive")
+        with typed(words):
+            app(args=words, prog_name="gnndrive")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

@@ -2,40 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from gnndrive.cli.commands.options import parse_splits
-from gnndrive.cli.commands.stores import import_graph
+import typer
+
+from gnndrive.cli.commands.options import IfExists, parse_splits
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.commands.stores import info_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges
 from gnndrive.store.importers.edge_list import is_parquet
+from gnndrive.store.reader import Store
 
 _OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "if_exists"}
 _OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "if_exists"}
 
 
-def run(
-    paths: list[Path], edges: list[Path] | None, split: list[str] | None, seed: int, **asked: Any
+def import_(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[DATASET] OUT",
+            help="Path of the new store; before it, instead of --edges, an OGB folder, or a "
+            "metadata.yaml of GraphBolt or its folder.",
+        ),
+    ],
+    edges: Annotated[
+        list[Path] | None,
+        typer.Option(help="CSV or Parquet: source and target of one edge per row."),
+    ] = None,
+    features: Annotated[Path | None, typer.Option(help=".npy, .npz or SciPy CSR .npz.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV: one node id and its label per line.")
+    ] = None,
+    undirected: Annotated[bool, typer.Option(help="Add the reverse of each edge.")] = False,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Shares of train,val,test, drawn at random (default: 0.6,0.2,0.2); or "
+            "NAME=FILE of node ids, once for each split; or none."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random split.")] = 0,
+    dtype: Annotated[
+        str | None, typer.Option(help="Dtype of the features in the store; default: float32.")
+    ] = None,
+    if_exists: IfExists = "error",
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for DuckDB to sort edges larger than memory, such as 1GB."),
+    ] = None,
+    num_nodes: Annotated[
+        int | None, typer.Option(min=0, help="Needed if no file gives it.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Column of sources; default: first.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of targets; default: second.")] = None,
+    header: Annotated[
+        bool | None, typer.Option(help="Whether CSV files begin with column names.")
+    ] = None,
+    edge_column: Annotated[
+        list[str] | None, typer.Option(help="Column of numbers to keep; repeat for each.")
+    ] = None,
+    map_ids: Annotated[
+        bool, typer.Option(help="Ids are text or sparse: number the nodes and keep the ids.")
+    ] = False,
 ) -> None:
-    """Make a store from files of edges or from a dataset's folder, and print what it holds.
-
-    Args:
-        paths: the path of the store to make; before it the path of a dataset, if one is given.
-        edges: files of edges; None: a dataset is given.
-        split: values of --split.
-        seed: seed of a random split.
-        asked: the importers' other arguments by name; None or False: not given.
-
-    Raises:
-        ConfigError: the arguments clash.
-        StoreError: as the importers.
-    """
-    given = {
-        name: value for name, value in asked.items() if value is not None and value is not False
-    }
-    if asked.get("header") is False:  # --no-header
-        given["header"] = False
+    """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
+    asked = {
+        "features": features, "labels": labels, "undirected": undirected or None, "dtype": dtype,
+        "if_exists": if_exists, "memory": memory, "num_nodes": num_nodes, "source": source,
+        "target": target, "header": header, "edge_column": edge_column, "map_ids": map_ids or None,
+    }  # fmt: skip
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if len(paths) == 2:
         refused = sorted({*given, *(["edges"] if edges else []), *(["split"] if split else [])})
         refused = [
@@ -46,7 +86,7 @@ def run(
                 f"{', '.join(refused)}: the files of the dataset {paths[0]} define that: leave it "
                 "out, or give --edges and no dataset"
             )
-        import_graph(from_dataset, source=paths[0], path=paths[1], **given)
+        _make(from_dataset, source=paths[0], path=paths[1], **given)
         return
     if len(paths) != 1 or not edges:
         raise ConfigError(
@@ -58,7 +98,13 @@ def run(
     given["columns"] = given.pop("edge_column", ())
     sorting = set(given) - _OPTIONS_OF_CSV - {"path", "splits", "columns"}
     if sorting or given["columns"] or len(edges) > 1 or is_parquet(edges[0]):
-        import_graph(from_edges, edges=edges, **given)
+        _make(from_edges, edges=edges, **given)
     else:
         given.pop("columns")
-        import_graph(from_csv, edges=edges[0], **given)
+        _make(from_csv, edges=edges[0], **given)
+
+
+def _make(importer: Callable[..., Store], **given: Any) -> None:
+    with Bars() as bars:
+        store = importer(**given, progress=bars)
+    print(info_text(store))

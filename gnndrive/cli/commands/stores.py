@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,13 +32,6 @@ from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import array_name
 from gnndrive.store.views import StoredNodes
-
-
-def import_graph(make: Callable[..., Store], **given: Any) -> None:
-    """Make a store with one of gnndrive's importers, show progress, print what the store holds."""
-    with Bars() as bars:
-        store = make(**given, progress=bars)
-    print(_info_text(store))
 
 
 def split_links(
@@ -96,7 +88,7 @@ def info(store: StoreOrPack, json_: Json = False) -> None:
         _show_layout(kind, store, json_)
         return
     opened = open_store(store)
-    print(json.dumps(_info_dict(opened), indent=2) if json_ else _info_text(opened))
+    print(json.dumps(_info_dict(opened), indent=2) if json_ else info_text(opened))
 
 
 def _info_dict(store: Store) -> dict[str, Any]:
@@ -147,7 +139,8 @@ def verify(path: Path, of: Path | None = None) -> None:
             _verify_layout(layouts, each.path, store)
 
 
-def _info_text(store: Store) -> str:
+def info_text(store: Store) -> str:
+    """What `gnndrive info` prints of a store."""
     info = store.info
     arrays = list(info.arrays.values())
     names = [array.name for array in arrays]
