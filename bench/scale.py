@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 import gnndrive
-from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.report import Bars
 from gnndrive.common.memory import format_size
 from gnndrive.store.format import DATA_OFFSET, Progress, index_dtype
 from gnndrive.store.writer import StoreWriter

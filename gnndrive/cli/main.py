@@ -34,7 +34,7 @@ from gnndrive.cli.commands import (
     train,
 )
 from gnndrive.cli.commands.options import StoreOrPack
-from gnndrive.cli.report.run_file import typed
+from gnndrive.cli.report.text import typed
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 
 app = typer.Typer(

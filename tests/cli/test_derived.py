@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gnndrive as gd
-from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.report import Bars
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store.packed.format import PACK_JSON
 from gnndrive.store.partitioned.partitioned import open_partitioned

@@ -18,9 +18,9 @@ from rich.console import Console
 import gnndrive as gd
 from gnndrive.cli.commands import demo
 from gnndrive.cli.commands.loading import load
-from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.main import main
 from gnndrive.cli.measure.verdict import FIRST_WORDS
+from gnndrive.cli.report import Bars
 from tests import forked
 from tests.cli.conftest import CLASSES, PROGRAM, QUICK, SMALL
 from tests.cli.report.html.conftest import Shown

@@ -18,7 +18,6 @@ from gnndrive.cli.commands import strategy_runs
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.loading import Loaded, loader_of
 from gnndrive.cli.commands.options import INPUT, Json, Rounds, StorePath, TimedBatches
-from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.strategy_runs import (
     Comparison,
     Measured,
@@ -27,7 +26,7 @@ from gnndrive.cli.commands.strategy_runs import (
     loading_of,
 )
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
-from gnndrive.cli.report import run_envelope
+from gnndrive.cli.report import Bars, run_envelope
 from gnndrive.cli.report.text import aligned, si
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size

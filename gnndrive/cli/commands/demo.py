@@ -23,11 +23,10 @@ from rich.console import Console
 
 from gnndrive.cli.commands.loader_options import SAMPLERS, LoaderOptions
 from gnndrive.cli.commands.loading import Loaded, Loading, LoadingFailed, drop_cached, run_loading
-from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.split_batches import SplitBatches
 from gnndrive.cli.commands.train import run_training
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
-from gnndrive.cli.report import final_report, say
+from gnndrive.cli.report import Bars, final_report, say
 from gnndrive.cli.report.text import si
 from gnndrive.cli.training import TrainSettings
 from gnndrive.common.errors import GNNDriveError, StoreError

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.report import Bars
 from gnndrive.cli.training import NO_LABEL, seed_labels
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.memory import available_memory

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from gnndrive.cli.commands.options import IfExists, parse_splits
-from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.stores import info_text
+from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges
 from gnndrive.store.importers.edge_list import is_parquet

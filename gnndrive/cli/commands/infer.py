@@ -27,8 +27,7 @@ from gnndrive.cli.commands.options import (
     StorePath,
     Threads,
 )
-from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.report import say
+from gnndrive.cli.report import Bars, say
 from gnndrive.cli.training import ModelSettings
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size

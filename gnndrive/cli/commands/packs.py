@@ -25,9 +25,8 @@ from gnndrive.cli.commands.options import (
     Split,
     StorePath,
 )
-from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.stores import layout_json, summary
-from gnndrive.cli.report import say
+from gnndrive.cli.report import Bars, say
 from gnndrive.common.memory import format_size
 from gnndrive.store.packed.format import PACKS, PackInfo, differences, pack_path
 from gnndrive.store.reader import Store, open_homogeneous

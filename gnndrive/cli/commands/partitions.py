@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 
 from gnndrive.cli.commands.options import Json, Overwrite, OwnMemory, Seed, StorePath
-from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.stores import layout_json, summary
-from gnndrive.cli.report import say
+from gnndrive.cli.report import Bars, say
 from gnndrive.common.memory import format_size
 from gnndrive.store.partitioned.format import STATIC_DEFAULT, partitioned_path
 from gnndrive.store.partitioned.partition import partition as partition_store

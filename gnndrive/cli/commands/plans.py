@@ -24,8 +24,7 @@ from gnndrive.cli.commands.loader_options import (
 from gnndrive.cli.commands.options import (
     Json,
 )
-from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.report import plan_section, run_envelope
+from gnndrive.cli.report import Bars, plan_section, run_envelope
 from gnndrive.cli.report.text import aligned, json_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, given_size, parse_size

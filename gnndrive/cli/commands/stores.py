@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from gnndrive.cli.commands.options import IfExists, Json, OwnMemory, Seed, StoreOrPack, StorePath
-from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.measure.text import costs
+from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES

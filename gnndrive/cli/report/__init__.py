@@ -1,14 +1,20 @@
-"""The output of a run: a live line while it runs, a text or JSON report at its end.
+"""The output of a run: its progress while it runs, a text or JSON report at its end.
 
-Both are made from the flat mapping that `loader.stats()` returns. `run_file.py` makes what all
-commands' JSON has, and alone reads the clock: the date. This folder imports no loader.
+`live.py` and `text.py` make both from what `loader.stats()` returns; `html/` makes the page of
+`gnndrive report`. This folder imports no loader.
 """
 
-from gnndrive.cli.report.live import LiveLine, say
-from gnndrive.cli.report.run_file import plan_section, run_envelope
-from gnndrive.cli.report.text import as_json, derived, final_report, peak_memory_bytes
+from gnndrive.cli.report.live import Bars, LiveLine, say
+from gnndrive.cli.report.text import (
+    as_json,
+    derived,
+    final_report,
+    peak_memory_bytes,
+    plan_section,
+    run_envelope,
+)
 
 __all__ = [
-    "LiveLine", "as_json", "derived", "final_report", "peak_memory_bytes", "plan_section",
+    "Bars", "LiveLine", "as_json", "derived", "final_report", "peak_memory_bytes", "plan_section",
     "run_envelope", "say",
 ]  # fmt: skip

@@ -1,17 +1,17 @@
-"""The live line: the progress of an epoch on one line of the terminal, drawn over itself.
+"""Progress on standard error: of an epoch in one line, of jobs that count steps in bars.
 
-It has neither a clock nor a thread: rates and the time left come from the stats' `elapsed_s`, and
-the line is drawn when the training loop calls `update`. If the output is no terminal, a plain line
-is printed every `every` batches, so that a log shows the progress too.
+If the output is no terminal, plain lines are printed now and then, so that a log shows the progress
+too. The live line has neither a clock nor a thread: rates and the time left come from the stats'
+`elapsed_s`, and the line is drawn when the training loop calls `update`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from gnndrive.cli.report.text import Stats, percent, ratio, si
@@ -75,12 +75,7 @@ class LiveLine:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._live is not None:
             self._live.refresh()
             self._live.stop()
@@ -127,3 +122,47 @@ class LiveLine:
         elapsed = newest[0] - self._start[0]
         parts.append(f"ETA {clock(ratio(elapsed, batch) * max(self._batches - batch, 0))}")
         return "  ".join(parts)
+
+
+class Bars:
+    """A bar for each kind of work, made at the first report of it; a context manager.
+
+    `Bars()` is accepted wherever gnndrive takes `progress=`, and called as bars(what, done, total).
+
+    Args:
+        console: where to draw; None: standard error.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._tasks: dict[str, TaskID] = {}
+        self._quarters: dict[str, int] = {}
+        self._bars: Progress | None = None
+
+    def __enter__(self) -> Bars:
+        if self._console.is_terminal:
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+            )
+            self._bars = Progress(*columns, TimeRemainingColumn(), console=self._console)
+            self._bars.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Report that `done` of `total` steps of `what` are done."""
+        if self._bars is not None:
+            if what not in self._tasks:
+                self._tasks[what] = self._bars.add_task(what, total=total)
+            self._bars.update(self._tasks[what], completed=done, total=total)
+            return
+        quarter = 4 * done // total if total else 4
+        if quarter > self._quarters.get(what, 0):
+            self._quarters[what] = quarter
+            say(self._console, f"{what}: {25 * quarter} %")

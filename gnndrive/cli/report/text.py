@@ -1,22 +1,42 @@
-"""The final report of a run, as aligned text in the style of fio, or as JSON.
+"""What a run prints: a report as aligned text in the style of fio, or a RUN.json.
 
-Both are made only from the flat mapping that `loader.stats()` returns, so that a report can be made
-again from the JSON of an earlier run. Rows are counted once per batch; bytes read are what was
-requested from the disk, bytes wanted are those of the rows.
+A RUN.json is what a command's `--json` prints, one object that `gnndrive report` makes a page of.
+`run_envelope` makes the keys that all kinds have; each command adds sections of its own, and a
+reader ignores what it does not know. Figures of training are made only from the flat mapping that
+`loader.stats()` returns, so that a report can be made again from the JSON of an earlier run. Rows
+are counted once per batch; bytes read are what was requested from the disk, bytes wanted are those
+of the rows.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import resource
-from collections.abc import Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from gnndrive.common.memory import format_size
+from gnndrive.plan.plan import Plan
 
 Stats = Mapping[str, Any]
+Kind = Literal["train", "strategies", "headroom", "plan"]
 LOOKED_UP = ("rows_hit", "rows_waited", "rows_loaded")
+
+_words: ContextVar[Sequence[str] | None] = ContextVar("words", default=None)
+
+
+# ---- numbers
 
 
 def ratio(part: float, whole: float) -> float:
@@ -33,6 +53,11 @@ def si(number: float) -> str:
     return f"{number:.0f}{prefix}" if number >= 999.5 else f"{number:.3g}{prefix}"
 
 
+def percent(part: float, whole: float) -> str:
+    """A share in per cent: 45.2 %."""
+    return f"{100 * ratio(part, whole):.1f} %"
+
+
 def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """The lines of a table: the first column to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -42,11 +67,6 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
         words += [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append("  ".join(words).rstrip())
     return lines
-
-
-def percent(part: float, whole: float) -> str:
-    """A share in per cent: 45.2 %."""
-    return f"{100 * ratio(part, whole):.1f} %"
 
 
 def peak_memory_bytes() -> int:
@@ -70,15 +90,10 @@ def looked_up(stats: Stats) -> float:
 
 
 def derived(stats: Stats) -> dict[str, float]:
-    """Derive rates over `elapsed_s`, shares and sizes from the counters.
+    """Rates over `elapsed_s`, shares and sizes, from counters; missing ones count as 0.
 
-    Args:
-        stats: what `loader.stats()` returned; missing counters count as 0.
-
-    Returns:
-        rows_per_s, requests_per_s, read_bytes_per_s, hit_rate, waited_rate (of the rows looked up,
-        those in the buffer and those that another batch was loading), wanted_rate (of the bytes
-        read), bytes_per_request, s_per_batch.
+    hit_rate and waited_rate are shares of the rows looked up: those in the buffer, and those that
+    another batch was loading; wanted_rate is of the bytes read.
     """
     elapsed, rows = stats.get("elapsed_s", 0), stats.get("rows", 0)
     requests, read = stats.get("requests", 0), stats.get("bytes_read", 0)
@@ -94,11 +109,13 @@ def derived(stats: Stats) -> dict[str, float]:
     }
 
 
+# ---- text
+
+
 def final_report(stats: Stats, *, title: str, results: Mapping[str, str]) -> str:
     """The report at the end of a run.
 
     Args:
-        stats: what `loader.stats()` returned.
         title: the beginning of the first line.
         results: more lines, such as accuracies, by name; they come last.
     """
@@ -132,12 +149,11 @@ def final_report(stats: Stats, *, title: str, results: Mapping[str, str]) -> str
     return "\n".join([head, *(f"  {name:<{width}} : {text}" for name, text in lines.items())])
 
 
-def as_json(stats: Stats, **more: Any) -> str:
-    """The same report as one JSON object: the counters, the derived figures, and `more`.
+# ---- JSON
 
-    Raises:
-        ValueError: a number is nan or infinite.
-    """
+
+def as_json(stats: Stats, **more: Any) -> str:
+    """The same report as one JSON object: the counters, the derived figures, and `more`."""
     peak = {"peak_memory_bytes": peak_memory_bytes()}
     return json_text({**stats, **derived(stats), **peak, **more})
 
@@ -145,3 +161,45 @@ def as_json(stats: Stats, **more: Any) -> str:
 def json_text(content: Mapping[str, Any]) -> str:
     """One JSON object, as the commands print it; a ValueError if a number is nan or infinite."""
     return json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
+
+
+@contextmanager
+def typed(words: Sequence[str]) -> Iterator[None]:
+    """A context in which `run_envelope` names the command of these words, which come after the
+    program's name."""
+    token = _words.set(words)
+    try:
+        yield
+    finally:
+        _words.reset(token)
+
+
+def run_envelope(kind: Kind) -> dict[str, Any]:
+    """The keys that every RUN.json has; `kind`: which sections a reader may expect."""
+    words = _words.get()
+    return {
+        "gnndrive": version("gnndrive"),
+        "kind": kind,
+        "command": shlex.join(["gnndrive", *(sys.argv[1:] if words is None else words)]),
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": {
+            "processors": os.cpu_count() or 1,
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        },
+    }
+
+
+def plan_section(plan: Plan) -> dict[str, Any]:
+    """The section "plan": what a plan says of each use of memory."""
+    uses = (("host", plan.lines), ("device", plan.device_lines))
+    return {
+        "memory": plan.memory,
+        "items": [
+            {"what": item.what, "bytes": item.nbytes, "why": item.why, "where": where}
+            for where, items in uses
+            for item in items
+        ],
+        "text": str(plan),
+    }

@@ -19,8 +19,7 @@ from gnndrive.cli.report import (
     run_envelope,
 )
 from gnndrive.cli.report.live import clock
-from gnndrive.cli.report.run_file import typed
-from gnndrive.cli.report.text import si
+from gnndrive.cli.report.text import si, typed
 
 STATS = {
     "batches": 196, "rows": 12_345_678, "rows_hit": 5_580_246, "rows_waited": 382_716,
