@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,11 +19,12 @@ from typing import Any
 import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
-from gnndrive.cli.checkpoints import check_target, read_checkpoint, write_checkpoint
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.small_files import replace_file
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
 NO_LABEL = -1
+VERSION = 1  # of checkpoints
 
 Batches = Callable[[str, int], Iterable[Any]]
 """batches(split, epoch): the PyG batches of a split in an epoch; epochs are numbered from 0."""
@@ -33,10 +35,9 @@ class ModelSettings:
     """The architecture of the model.
 
     Attributes:
-        in_features: columns of batch.x.
-        classes: classes of batch.y.
-        name: "sage", "gcn" or "gat".
-        layers: number of layers, one for each sampled hop.
+        in_features, classes: of batch.x and batch.y.
+        name: one of `MODELS`.
+        layers: one for each sampled hop.
         hidden: units of each hidden layer.
         dropout: share of hidden units that is dropped in training.
     """
@@ -49,11 +50,7 @@ class ModelSettings:
     dropout: float = 0.5
 
     def build(self) -> torch.nn.Module:
-        """Make the model, with weights drawn from torch's random numbers.
-
-        Raises:
-            ConfigError: there is no such model, or a number is out of range.
-        """
+        """Make the model, with weights drawn from torch's random numbers."""
         if self.name not in MODELS:
             raise ConfigError(f"model={self.name!r}: give one of {', '.join(MODELS)}")
         if self.classes < 2 or self.in_features < 1:
@@ -77,9 +74,9 @@ class TrainSettings:
     """How the model is trained.
 
     Attributes:
-        epochs: epochs in all, including those of a resumed checkpoint.
+        epochs: in all, including those of a resumed checkpoint.
         lr, weight_decay: Adam's.
-        seed: seed of the weights and of dropout.
+        seed: of the weights and of dropout.
         trim: compute in each layer only the rows that later layers need (PyG's `trim_to_layer`).
         evaluate: splits whose accuracy is measured after each epoch.
     """
@@ -109,7 +106,7 @@ class EpochResult:
 
     Attributes:
         epoch: its number, from 1.
-        losses: the loss of each batch that had a labelled seed, in order.
+        losses: of the batches that had a labelled seed, in order.
         accuracy: the share of labelled seeds that the model classifies correctly, by split.
         seconds: wall time, evaluation included.
     """
@@ -127,12 +124,7 @@ class EpochResult:
 
 @dataclass(slots=True)
 class History:
-    """The result of training.
-
-    Attributes:
-        epochs: the result of each epoch, including those of a resumed checkpoint.
-        model: the trained model.
-    """
+    """The trained model and its epochs, including those of a resumed checkpoint."""
 
     model: torch.nn.Module
     epochs: list[EpochResult] = field(default_factory=list)
@@ -160,18 +152,11 @@ def train(
         batches: gives the "train" batches of each epoch and those of `settings.evaluate`. A batch
             has x [nodes, in_features], edge_index, y (nan or a negative number: no label) and
             batch_size; the first batch_size nodes are its seeds. A split may be empty.
-        model_settings: the architecture of the model.
-        settings: how the model is trained; None: the defaults.
-        on_loss: called with the loss of each training batch.
-        on_epoch: called at the end of each epoch.
         checkpoint: a file that is replaced, whole or not at all, after each epoch.
         resume: a checkpoint to continue from.
         evaluate_all: measures the accuracy by split, in place of batches; None: batches do.
         device: where the batches are, and the model; None: the CPU. The first weights are the same
             on each device, and a checkpoint of one may be resumed on another.
-
-    Returns:
-        The losses, the accuracies and the model.
 
     Raises:
         ConfigError: the settings cannot work, labels are no classes, the loss of a batch is not
@@ -179,7 +164,7 @@ def train(
     """
     settings = settings or TrainSettings()
     if checkpoint is not None:
-        check_target(Path(checkpoint))
+        _check_target(Path(checkpoint))
     torch.manual_seed(settings.seed)
     where = torch.device("cpu") if device is None else device
     history = History(model_settings.build().to(where))
@@ -237,11 +222,7 @@ def evaluate(batches: Iterable[Any], model: torch.nn.Module, *, trim: bool = Tru
 
 
 def seed_labels(batch: Any) -> torch.Tensor:
-    """The classes of a batch's seeds, int64 [batch_size]; -1: no label.
-
-    Raises:
-        ConfigError: the batch has no y, or y has several columns.
-    """
+    """The classes of a batch's seeds, int64 [batch_size]; -1: no label."""
     y = getattr(batch, "y", None)
     if y is None:
         raise ConfigError("the batches have no labels y: import the store with labels")
@@ -325,7 +306,25 @@ def _forward(model: torch.nn.Module, batch: Any, trim: bool) -> torch.Tensor:
     return out[: batch.batch_size]
 
 
-# ---- checkpoints
+# ---- checkpoints: written whole or not at all; no code in them runs
+
+
+def _check_target(path: Path) -> None:
+    """Refuse a path where no checkpoint can be written, before an epoch is spent on it."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"the checkpoint {path} cannot be written, because the folder {folder} is not there: "
+            f"make it first (mkdir -p {folder}), or give another file"
+        )
+    # What is there is replaced, which must not happen to a device or a folder.
+    other = path.exists() and not path.is_file()
+    if other or not os.access(folder, os.W_OK | os.X_OK):
+        why = "it is no plain file" if other else f"the folder {folder} is not writable"
+        raise ConfigError(
+            f"the checkpoint {path} cannot be written, because {why}: give a file in a writable "
+            "folder"
+        )
 
 
 def _save(
@@ -337,14 +336,23 @@ def _save(
     where: torch.device,
 ) -> None:
     content = {
+        "version": VERSION,
         "model_settings": asdict(model_settings),
         "seed": settings.seed,
         "epochs": [asdict(result) for result in history.epochs],
         "model": history.model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        **_random_state(where),
+        "random": torch.get_rng_state(),
     }
-    write_checkpoint(path, content)
+    if where.type == "cuda":
+        content["random_of_gpu"] = torch.cuda.get_rng_state(where)
+    try:
+        replace_file(path, lambda file: torch.save(content, file))
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoint {path} cannot be written ({error.strerror}): give a file in a "
+            "writable folder, on a disk with free space"
+        ) from error
 
 
 def _load(
@@ -355,7 +363,13 @@ def _load(
     settings: TrainSettings,
     where: torch.device,
 ) -> None:
-    content = read_checkpoint(path)
+    content = read_tensors(path, "checkpoint of gnndrive: give a file that --checkpoint wrote")
+    keys = {"version", "model_settings", "epochs", "model", "optimizer", "random"}
+    if not isinstance(content, dict) or keys - content.keys() or content["version"] != VERSION:
+        raise ConfigError(
+            f"{path} is no checkpoint of this version of gnndrive: give a file that --checkpoint "
+            "wrote"
+        )
     wanted, found = asdict(model_settings), content["model_settings"]
     differing = [
         f"{name} is {found.get(name)!r} there and {value!r} here"
@@ -381,19 +395,19 @@ def _load(
     optimizer.load_state_dict(content["optimizer"])
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = settings.lr, settings.weight_decay
-    _set_random_state(content, where)
-
-
-def _random_state(where: torch.device) -> dict[str, torch.Tensor]:
-    """The states of torch's random numbers: the CPU's, and the GPU's if the model is on one."""
-    state = {"random": torch.get_rng_state()}
-    if where.type == "cuda":
-        state["random_of_gpu"] = torch.cuda.get_rng_state(where)
-    return state
-
-
-def _set_random_state(content: dict[str, Any], where: torch.device) -> None:
-    """Set what `_random_state` returned; a GPU whose state is not there keeps its own."""
     torch.set_rng_state(content["random"])
-    if where.type == "cuda" and "random_of_gpu" in content:
+    if where.type == "cuda" and "random_of_gpu" in content:  # else the GPU keeps its own
         torch.cuda.set_rng_state(content["random_of_gpu"], where)
+
+
+def read_tensors(path: Path, wanted: str) -> Any:
+    """Read a file of `torch.save`; no code in it is executed. Its tensors come to the CPU. `wanted`
+    is what it should be and what to give instead, for the error "PATH is no WANTED"."""
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"
+        ) from error
+    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise ConfigError(f"{path} is no {wanted}") from error

@@ -17,7 +17,6 @@ import torch
 import typer
 from rich.console import Console
 
-from gnndrive.cli.checkpoints import read_tensors
 from gnndrive.cli.commands.options import (
     Device,
     Engine,
@@ -28,7 +27,7 @@ from gnndrive.cli.commands.options import (
     Threads,
 )
 from gnndrive.cli.report import Bars, say
-from gnndrive.cli.training import ModelSettings
+from gnndrive.cli.training import ModelSettings, read_tensors
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from gnndrive.inference import infer
