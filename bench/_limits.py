@@ -19,8 +19,7 @@ from typing import Any
 
 import gnndrive
 from gnndrive.cli.measure.calibrate import calibrate, cost_of
-from gnndrive.cli.measure.control_groups import CannotLimit
-from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
+from gnndrive.cli.measure.memory_limit import CannotLimit, Cgroup, memory_limit
 from gnndrive.cli.measure.page_cache import drop_all, drop_file, may_drop_all
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import DiskCost

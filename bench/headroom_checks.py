@@ -31,8 +31,7 @@ from typing import Any
 import _script
 
 import gnndrive
-from gnndrive.cli.measure.control_groups import Kernel
-from gnndrive.cli.measure.memory_limit import Run
+from gnndrive.cli.measure.memory_limit import Kernel, Run
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 

@@ -38,7 +38,7 @@ from epoch import SEED, touch
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
-from gnndrive.cli.measure.control_groups import CannotLimit
+from gnndrive.cli.measure.memory_limit import CannotLimit
 from gnndrive.common.memory import format_size, parse_size
 
 BESIDE = 450_000_000  # for Python, torch and their libraries

@@ -24,8 +24,7 @@ import scale
 import standby
 
 import gnndrive
-from gnndrive.cli.measure.control_groups import V2
-from gnndrive.cli.measure.memory_limit import Cgroup
+from gnndrive.cli.measure.memory_limit import V2, Cgroup
 from gnndrive.cli.measure.verdict import FIRST_WORDS
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost

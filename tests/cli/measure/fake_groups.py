@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from gnndrive.cli.measure.control_groups import (
+from gnndrive.cli.measure.memory_limit import (
     CONTROLLERS,
     FOR_CHILDREN,
     PROCESSES,

@@ -6,17 +6,18 @@ import subprocess
 
 import pytest
 
-from gnndrive.cli.measure.control_groups import (
+from gnndrive.cli.measure.memory_limit import (
     CONTROLLERS,
     FOR_CHILDREN,
     PROCESSES,
     V1,
     V2,
     CannotLimit,
+    Cgroup,
     Kernel,
     memory_groups,
+    memory_limit,
 )
-from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from tests.cli.measure.fake_groups import GONE, FakeKernel, tables
 from tests.store.kills import tree
 
@@ -192,7 +193,7 @@ def test_a_group_that_is_still_busy_is_removed_a_moment_later(tmp_path, monkeypa
         if len(waits) == 2:
             (group / "process").unlink()
 
-    monkeypatch.setattr("gnndrive.cli.measure.control_groups.time.sleep", pass_time)
+    monkeypatch.setattr("gnndrive.cli.measure.memory_limit.time.sleep", pass_time)
     Kernel().remove(group)
     assert (group.exists(), len(waits)) == (False, 2)
     Kernel().remove(group)  # nothing is left to do
