@@ -23,9 +23,8 @@ from gnndrive.cli.commands.options import (
     StorePath,
     Threads,
     TimedBatches,
-    WarmUp,
 )
-from gnndrive.cli.measure.headroom import LINES, NAMES, Free, Measured, Sizes, Step, measure
+from gnndrive.cli.measure.headroom import LINES, NAMES, Bench, Free, Measured, Step
 from gnndrive.cli.measure.verdict import times, verdict
 from gnndrive.cli.report import run_envelope, say
 from gnndrive.cli.training import ModelSettings, check_loss, train_step
@@ -47,7 +46,9 @@ def headroom(
     ] = None,
     batches: TimedBatches = 16,
     rounds: Rounds = 3,
-    warm_up: WarmUp = None,
+    warm_up: Annotated[
+        int | None, typer.Option(min=0, help="Batches before these; default: as many as it takes.")
+    ] = None,
     hidden: Hidden = None,
     threads: Threads = None,
     json_: Json = False,
@@ -61,29 +62,23 @@ def headroom(
     if threads is not None:
         torch.set_num_threads(threads)
     opened = open_homogeneous(store, "gnndrive bench headroom")
-    step = (
-        model_step(opened, options, model or MODEL, hidden or HIDDEN)
-        if step_ms is None
-        else partial(_sleep, step_ms / 1000)
-    )
-    sizes = Sizes(batches, rounds, warm_up)
-    console = Console(stderr=True)
+    step: Step
+    if step_ms is None:
+        step = model_step(opened, options, model or MODEL, hidden or HIDDEN)
+    else:
+        step = partial(_sleep, step_ms / 1000)
     seeds = opened.split("train") if "train" in opened.split_names else None
     if seeds is not None and not len(seeds):
         raise ConfigError(f"the train split of {opened.path} has no nodes: give it some")
-    found = measure(
-        opened, partial(options.loader, opened, seeds, True), step, sizes,
-        lambda line: say(console, line),
-    )  # fmt: skip
+    found = Bench(
+        opened, partial(options.loader, opened, seeds, True), step, batches, rounds, warm_up,
+        partial(say, Console(stderr=True)),
+    ).measure()  # fmt: skip
     print(json.dumps(as_json(found, opened), indent=2) if json_ else as_text(found, opened))
 
 
 def model_step(store: Store, options: LoaderOptions, model: str, hidden: int) -> Step:
-    """A training step of a model on a store's classes.
-
-    Raises:
-        ConfigError: the store has no classes, or there is no such model or device.
-    """
+    """A training step of a model on a store's classes."""
     if "y" not in store.node_names or store.num_classes < 2:
         raise ConfigError(
             f"{store.path} has no classes to train on: say with --step-ms how many milliseconds "

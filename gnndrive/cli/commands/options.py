@@ -1,4 +1,4 @@
-"""Options that several commands have, as types; and the parsing of those that are lists."""
+"""Options that several commands have, as types; and the parsing of --split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothi
 Overwrite = Annotated[bool, typer.Option(help="Replace what is there.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write, instead of one in STORE.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads.")]
-Split = Annotated[str | None, typer.Option(help="Split whose nodes are the seeds; default: train.")]
 Fanout = Annotated[str, typer.Option(help="Neighbours to sample for a node in each hop; -1: all.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Seeds in a batch.")]
 Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, such as 256MB.")]
@@ -55,9 +54,6 @@ ModelName = Annotated[
 ]
 Hidden = Annotated[int | None, typer.Option(min=1, help="Units of a hidden layer; default: 128.")]
 TimedBatches = Annotated[int, typer.Option(min=1, help="Batches that are timed in a run.")]
-WarmUp = Annotated[
-    int | None, typer.Option(min=0, help="Batches before these; default: as many as it takes.")
-]
 Rounds = Annotated[int, typer.Option(min=1, help="Runs of each, in turn.")]
 IfExists = Annotated[
     Literal["error", "open", "replace"],
@@ -70,15 +66,8 @@ SAMPLING, MODEL, HIDDEN = "neighbor", "sage", 128
 
 
 def parse_splits(values: Sequence[str], seed: int) -> SplitSpec:
-    """Parse the values of `gnndrive import --split` to what importers take.
-
-    Args:
-        values: "none", or one "0.6,0.2,0.2", or any number of "NAME=FILE".
-        seed: seed of a random split.
-
-    Raises:
-        ConfigError: the values have another form.
-    """
+    """Parse the values of `gnndrive import --split` to what importers take: "none", or one
+    "0.6,0.2,0.2" to be drawn with `seed`, or any number of "NAME=FILE"."""
     if list(values) == ["none"]:
         return None
     if all("=" in value for value in values):

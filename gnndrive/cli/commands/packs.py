@@ -22,7 +22,6 @@ from gnndrive.cli.commands.options import (
     Json,
     Out,
     Overwrite,
-    Split,
     StorePath,
 )
 from gnndrive.cli.commands.stores import layout_json, summary
@@ -38,7 +37,7 @@ from gnndrive.strategies.packs.pack import pack as pack_batches
 def pack(
     options: LoaderOptions,
     store: StorePath,
-    input: Split = None,
+    input: Annotated[str, typer.Option(help="Split whose nodes are the seeds.")] = INPUT,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs to record.")] = 1,
     shuffle: Annotated[bool, typer.Option(help="Whether training shuffles its seeds.")] = True,
     disk: Annotated[str | None, typer.Option(help="The most that the pack may take.")] = None,
@@ -60,7 +59,7 @@ def pack(
     Give it the options that training will have; --memory and --device-memory are for training.
     """
     opened, console = open_homogeneous(store, "gnndrive pack"), Console(stderr=True)
-    hops, input = list(options.hops), input or INPUT
+    hops = list(options.hops)
     names = ("batch_size", "seed", "sampling", "memory", "device_memory")
     given = {name: getattr(options, name) for name in names}
     try:
@@ -104,8 +103,7 @@ def pack(
 
 
 def _options(call: dict[str, Any], fanout: str) -> str:
-    """The options of `gnndrive train` for a loader's arguments, without those that are its
-    defaults."""
+    """The options of `gnndrive train` for a loader's arguments that are not its defaults."""
     given = {"fanout": fanout} | {name.replace("_", "-"): each for name, each in call.items()}
     default = {"fanout": FANOUT, "batch-size": BATCH_SIZE, "shuffle": True}
     return " ".join(
@@ -116,8 +114,7 @@ def _options(call: dict[str, Any], fanout: str) -> str:
 
 
 def _name(store: Store, info: PackInfo, out: Path | None) -> str | None:
-    """What `packed=` must say to replay a pack; None: nothing, because no other of the store has
-    these batches."""
+    """What `packed=` must say to replay a pack; None: no other of the store has these batches."""
     if out is not None:
         return str(out)
     others = [each.info.settings for each in PACKS.of(store) if each.info is not None]

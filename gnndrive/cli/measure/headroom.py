@@ -1,6 +1,6 @@
 """What each part of training costs: the same batches, with one part after the other made free.
 
-`measure` makes a new loader for each line and each round, in turn, because others use the disk and
+`Bench` makes a new loader for each line and each round, in turn, because others use the disk and
 the processors too. In a run the first batches are not timed, so that queues and feature buffer are
 as full as they are in the middle of an epoch (twice as many where the buffer is twice as large);
 the run goes on into further epochs if one is short.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal
@@ -44,18 +45,6 @@ Free = Literal["nothing", "sampler", "disk", "loader", "step", "buffer"]
 LINES: tuple[Free, ...] = ("nothing", "sampler", "disk", "loader", "step")
 Step = Callable[[Any], object]
 MakeLoader = Callable[..., NeighborLoader]
-"""Makes a loader of the user's options; keyword arguments replace some of them."""
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is measured: batches that are timed in a run, runs of each line, and batches before
-    them; None: until rows leave the feature buffer, at most 32, and two more."""
-
-    batches: int = 16
-    rounds: int = 3
-    warm_up: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +64,7 @@ class Measured:
         batches, warm_up: batches a run, timed and before.
         plan: the loader's.
         notes: what a reader must know of these figures.
-        twice_s: seconds a batch with twice the buffer; None: unknown, or it holds all rows.
-        predicted: whether that was predicted.
-        calibrated_s: see `Headroom`.
+        twice_s, predicted, calibrated_s: see `Headroom`.
     """
 
     runs: dict[Free, list[Run]]
@@ -109,31 +96,25 @@ class Measured:
         )  # fmt: skip
 
 
-def measure(store: Store, make: MakeLoader, step: Step, sizes: Sizes, say: Say) -> Measured:
-    """Measure all lines.
+class Bench:
+    """Measures all lines.
 
     Args:
-        store: the store.
-        make: makes the loaders.
+        make: makes loaders of the user's options; keyword arguments replace some of them.
         step: trains on a batch; must take as long for any values of its rows.
-        sizes: how much is measured.
+        batches, rounds: batches that are timed in a run, and runs of each line.
+        warm_up: batches before them; None: until rows leave the feature buffer, at most 32, and two
+            more.
         say: told what goes on.
-
-    Raises:
-        ConfigError: the loader's options cannot work, or memory has no room for the samples.
-        StoreError, ReadError: as the loader.
     """
-    return _Bench(store, make, step, sizes, say).measure()
 
-
-class _Bench:
-    """See `measure`."""
-
-    def __init__(self, store: Store, make: MakeLoader, step: Step, sizes: Sizes, say: Say) -> None:
+    def __init__(
+        self, store: Store, make: MakeLoader, step: Step, batches: int, rounds: int,
+        warm_up: int | None, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._store, self._make, self._step, self._say = store, make, step, say
-        self._batches, self._rounds = sizes.batches, sizes.rounds
-        self._asked_warm_up = sizes.warm_up
-        self._warm_up = sizes.warm_up or WARM_UP_MIN
+        self._batches, self._rounds = batches, rounds
+        self._asked_warm_up, self._warm_up = warm_up, warm_up or WARM_UP_MIN
         available = available_memory()
         self._samples = KeptSamples(int(SAMPLES_SHARE * available))
         self._batch_bytes_most = int(BATCHES_SHARE * available)
@@ -141,23 +122,29 @@ class _Bench:
         self._notes: list[str] = []
 
     def measure(self) -> Measured:
-        """See the function."""
+        """Draw the batches, and time all lines in turn.
+
+        Raises:
+            ConfigError: the loader's options cannot work, or memory has no room for the samples.
+        """
         with self._make() as loader:
             planned = plan_for_ranks(loader, 1, False)
-        plan, ahead = planned.planner.plan(), _ahead(planned.planner.stages)
+        plan, stages = planned.planner.plan(), planned.planner.stages
+        # batches that are sampled behind the one that was delivered last
+        ahead = int(stages.extracting_queue + stages.training_queue + 1)
         self._replaying = with_replaying_sampler(planned.strategy, self._samples)
         self._make = _with(self._make, strategy=planned.strategy)
         if plan.memory is None:  # else the default would change while batches are kept
             self._make = _with(self._make, buffer=plan.buffer_bytes)
         self._draw(plan, ahead)
         twice = self._twice(plan)
-        more: tuple[Free, ...] = () if twice is None else ("buffer",)
-        order = (*LINES, *more)
-        runs: dict[Free, list[Run]] = {free: [] for free in order}
+        runs: dict[Free, list[Run]] = {free: [] for free in LINES}
+        if twice is not None:
+            runs["buffer"] = []
         for number in range(1, self._rounds + 1):
-            for free in order:
+            for free, done in runs.items():
                 run = self._run(free, plan, twice or {})
-                runs[free].append(run)
+                done.append(run)
                 self._say(f"round {number}/{self._rounds}: {NAMES[free]}: {run.seconds:.4g} s")
         found = Measured(runs, self._batches, self._warm_up, plan, self._notes)
         found.calibrated_s = self._calibrated(runs["nothing"])
@@ -174,7 +161,7 @@ class _Bench:
         done, asked = 0, self._asked_warm_up
         full = asked is not None
         with self._make(strategy=self._replaying, engine=FreeReads) as loader:
-            for batch in _batches_of(loader):
+            for batch in _epochs(loader):
                 done += 1
                 if not full:  # rows have left the buffer, or it was large enough for an epoch
                     full = float(loader.stats()["evictions"]) > 0 or done >= WARM_UP_MAX
@@ -229,11 +216,8 @@ class _Bench:
         """Arguments of a loader with twice the feature buffer; None: it holds all rows, it is not
         in host memory, or memory has no room for it."""
         more = plan.buffer_bytes + plan.slots * plan.slot_table_bytes
-        if (
-            plan.holds_everything
-            or plan.device_lines
-            or plan.total_bytes + more > (available_memory())
-        ):
+        least = plan.total_bytes + more
+        if plan.holds_everything or plan.device_lines or least > available_memory():
             return None
         instead: dict[str, Any] = {"buffer": 2 * plan.buffer_bytes}
         if plan.memory is not None:
@@ -256,9 +240,9 @@ class _Bench:
             "disk": self._without_disk(plan),
             "buffer": twice,
         }.get(free, {})
-        step = _nothing if free == "step" else self._step
+        step: Step = (lambda batch: None) if free == "step" else self._step
         with self._make(**instead) as loader:
-            batches = _batches_of(loader)
+            batches = _epochs(loader)
             for _ in range((1 + (free == "buffer")) * self._warm_up):
                 step(next(batches))
             before, started = loader.stats(), perf_counter()
@@ -317,19 +301,9 @@ def _with(make: MakeLoader, **always: Any) -> MakeLoader:
     return lambda **instead: make(**{**always, **instead})
 
 
-def _nothing(batch: Any) -> None:
-    """A training step that is free."""
-
-
-def _ahead(stages: Any) -> int:
-    """How many batches are sampled behind the one that was delivered last."""
-    return int(stages.extracting_queue + stages.training_queue + 1)
-
-
-def _batches_of(loader: NeighborLoader) -> Iterator[Any]:
+def _epochs(loader: NeighborLoader) -> Iterator[Any]:
     """Batches, epoch after epoch, without end."""
-    while True:
-        yield from loader
+    return chain.from_iterable(repeat(loader))
 
 
 def _predicted(found: Measured, plan: Plan, loading: Loading) -> float | None:
