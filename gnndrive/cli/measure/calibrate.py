@@ -19,7 +19,6 @@ from statistics import median
 
 import numpy as np
 
-from gnndrive.cli.measure.drive import Driven
 from gnndrive.cli.measure.raw import IoOptions, run
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import INFLIGHT_BYTES, DiskCost
@@ -43,22 +42,17 @@ def calibrate(
     ioengine: str = "uring",
     reads: int | None = None,
 ) -> DiskCost:
-    """Measure the disk that a store lies on and write disk.json into the store's folder.
+    """Measure the disk that a store lies on, by the file of its largest per-node array, and write
+    disk.json into the store's folder.
 
     Args:
-        store: the store, of which the file of the largest per-node array is read; its folder must
-            be writable.
         depth: reads in flight.
         ioengine: "uring" or "threads".
         reads: how many reads to make for one point; None: as many as end in `SECONDS_A_POINT`.
 
-    Returns:
-        The two constants, seconds per request and per byte, and the points behind them.
-
     Raises:
         ConfigError: the file is smaller than 64 KiB.
         StoreError: the store's folder cannot be written to.
-        ReadError: a read failed.
     """
     if not os.access(store.path, os.W_OK):
         raise not_writable(store, "no permission")
@@ -72,78 +66,45 @@ def cost_of(
     points: Sequence[tuple[int, float]], store: Store, depth: int, ioengine: str
 ) -> DiskCost:
     """Fit the cost of reading to points that were measured just now."""
-    request_s, byte_s = fit(points)
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return DiskCost(
-        request_s=request_s,
-        byte_s=byte_s,
-        depth=depth,
-        engine=ioengine,
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        disk=disk_identity(store.path),
-        points=tuple(points),
+        *fit(points), depth, ioengine, date, disk=disk_identity(store.path), points=tuple(points)
     )
-
-
-def _largest(store: Store) -> str:
-    """The name of the largest per-node array; a ConfigError if the store has none."""
-    of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
-    if not of_nodes:
-        raise ConfigError(f"{store.path} has no per-node array to read: import it with features")
-    return max(of_nodes, key=lambda array: array.nbytes).name
 
 
 def measure_points(
     store: Store, depth: int, ioengine: str, reads: int | None
 ) -> tuple[tuple[int, float], ...]:
-    """Points (bytes of a read, seconds per read), in rounds over the sizes that can be read."""
-    disk = Disk(store, _largest(store), depth, ioengine)
-    disk.read(FILE_BYTES_MIN, WARM_UP_POINTS * SECONDS_A_POINT, reads)
-    return tuple(disk.point(nbytes, SECONDS_A_POINT, reads) for nbytes in disk.sizes * ROUNDS)
-
-
-class Disk:
-    """The disk that holds a store's rows, for random reads of one file of at least 64 KiB.
-
-    Attributes:
-        sizes: the sizes of `READ_BYTES`, in bytes, that the disk and the file allow.
-    """
-
-    def __init__(self, store: Store, features: str, depth: int, ioengine: str) -> None:
-        file = store.table(features)
-        table = TableLayout(file)
-        sector = table.sector_bytes if table.direct else 1
-        table.close()
-        whole = os.path.getsize(file.path)
-        if whole < FILE_BYTES_MIN:
-            raise ConfigError(
-                f"{file.path} has {whole:,} bytes, less than one read to measure: a store this "
-                "small needs no calibration"
-            )
-        self.sizes = [s for s in sorted({max(size, sector) for size in READ_BYTES}) if s <= whole]
-        self._path, self._depth, self._ioengine = file.path, depth, ioengine
-        # A new seed for each point: caches of the drive or host may hold blocks read before.
-        self._seeds = count(secrets.randbits(32))
-
-    def read(self, nbytes: int, seconds: float, reads: int | None = None) -> Driven:
-        """Make random reads of `nbytes` each, for `seconds`, or `reads` of them."""
-        return run(
-            IoOptions(
-                self._path,
-                bs=nbytes,
-                iodepth=self._depth,
-                ioengine=self._ioengine,
-                runtime_s=seconds if reads is None else None,
-                reads=reads,
-                slat=False,
-                seed=next(self._seeds),
-                inflight_bytes=INFLIGHT_BYTES,
-            )
+    """Points (bytes of a read, seconds per read), in rounds over the sizes of `READ_BYTES` that the
+    disk and the file allow."""
+    of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
+    if not of_nodes:
+        raise ConfigError(f"{store.path} has no per-node array to read: import it with features")
+    file = store.table(max(of_nodes, key=lambda array: array.nbytes).name)
+    table = TableLayout(file)
+    sector = table.sector_bytes if table.direct else 1
+    table.close()
+    whole = os.path.getsize(file.path)
+    if whole < FILE_BYTES_MIN:
+        raise ConfigError(
+            f"{file.path} has {whole:,} bytes, less than one read to measure: a store this small "
+            "needs no calibration"
         )
+    # A new seed for each point: caches of the drive or host may hold blocks read before.
+    seeds = count(secrets.randbits(32))
 
-    def point(self, nbytes: int, seconds: float, reads: int | None = None) -> tuple[int, float]:
-        """Make the same reads and return a point: `nbytes`, and seconds per read."""
-        driven = self.read(nbytes, seconds, reads)
+    def point(nbytes: int, seconds: float) -> tuple[int, float]:
+        """Make random reads of `nbytes` each, for `seconds`, or as many as were asked for."""
+        runtime_s = seconds if reads is None else None
+        driven = run(IoOptions(
+            file.path, bs=nbytes, iodepth=depth, ioengine=ioengine, runtime_s=runtime_s,
+            reads=reads, slat=False, seed=next(seeds), inflight_bytes=INFLIGHT_BYTES,
+        ))  # fmt: skip
         return nbytes, driven.runtime_s / max(driven.rows, 1)
+
+    point(FILE_BYTES_MIN, WARM_UP_POINTS * SECONDS_A_POINT)
+    sizes = [size for size in sorted({max(each, sector) for each in READ_BYTES}) if size <= whole]
+    return tuple(point(nbytes, SECONDS_A_POINT) for nbytes in sizes * ROUNDS)
 
 
 def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -1,7 +1,7 @@
 """Drive an engine at full depth: two plans of reads wait behind the one under way.
 
-The benchmarks of this folder share this module. The engine is the loader's own, so they measure
-what the loader gets. Python wakes up once for thousands of reads, and plans thousands more.
+The engine is the loader's own, so its measurements are what the loader gets. Python wakes up once
+for thousands of reads, and plans thousands more.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from gnndrive.cli.measure.latency import Latency
-from gnndrive.common.errors import ConfigError, ReadError
-from gnndrive.common.records import EngineSettings, Stretch
+from gnndrive.common.errors import ReadError
+from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines.threads import Threads
 from gnndrive.disk.engines.uring import Uring
 from gnndrive.disk.read_job import ReadJob
@@ -33,11 +33,9 @@ class Driven:
         rows: rows that landed, or raw reads.
         requests, nbytes, retries: completions, bytes they brought, and requests sent again.
         runtime_s: from the first request to the last completion, seconds.
-        usr_s, sys_s: CPU seconds of all threads of this process in that time.
-        ctx: context switches of this process in that time.
-        majf, minf: page faults of this process in that time.
-        latency: latencies of the requests; if they were not measured, only `lat`, and only with
-            uring.
+        usr_s, sys_s, ctx, majf, minf: CPU seconds, context switches and page faults of all threads
+            of this process in that time.
+        latency: of the requests; if it was not measured, only `lat`, and only with uring.
     """
 
     rows: int
@@ -74,23 +72,19 @@ def drive(
     settings: EngineSettings,
     runtime_s: float | None = None,
 ) -> Driven:
-    """Carry out all reads of all sources, with a separate engine for each source.
-
-    Do not call it inside a running event loop, because it runs one.
+    """Carry out all reads of all sources, with a separate engine for each source; runs an event
+    loop.
 
     Args:
         sources: plans of reads; the next one is taken when fewer than `QUEUED + 1` are under way.
             The memory of a source must hold the rows of `QUEUED + 1` plans at once.
         engine: "uring" or "threads".
-        settings: settings of each engine.
         runtime_s: stop after so many seconds; None: at the end of the sources.
 
     Raises:
-        ConfigError: there is no such engine, or this machine does not allow it.
+        ConfigError: this machine does not allow the engine.
         ReadError: a read failed.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"ioengine={engine!r}: choose one of {', '.join(ENGINES)}")
     return asyncio.run(_drive(sources, engine, settings, runtime_s))
 
 
@@ -163,14 +157,9 @@ class _Job:
         job = self._live[0]
         async for stretch in job:
             self.rows += len(stretch.slots)
-            if len(stretch.failures):
-                self._note_failure(job, stretch)
+            failed = stretch.failures[stretch.failures["error"] != errno.ECANCELED]
+            if len(failed) and self.error is None:
+                first = failed[0]
+                self.error = ReadError(job.path, int(first["offset"]), int(first["error"]))
+                self.stop()
         self._live.popleft()
-
-    def _note_failure(self, job: ReadJob, stretch: Stretch) -> None:
-        failures = stretch.failures
-        broken = failures[failures["error"] != errno.ECANCELED]
-        if len(broken) and self.error is None:
-            first = broken[0]
-            self.error = ReadError(job.path, int(first["offset"]), int(first["error"]))
-            self.stop()

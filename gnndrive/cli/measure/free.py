@@ -38,8 +38,6 @@ from gnndrive.strategies.base import Strategy, batches_of
 
 # ---- reads
 
-ZEROS = "/dev/zero"
-
 
 class FreeReads(Threads):
     """Completes reads of rows without a disk, and those of the adjacency from the page cache.
@@ -54,10 +52,9 @@ class FreeReads(Threads):
         threads = min(settings.depth, os.cpu_count() or 1)
         super().__init__(replace(settings, depth=threads))
         self._opening, self._files = threading.Lock(), dict[tuple[int, int], int]()
+        self._zeros: int | None = None
         if settings.gives_way:
-            zeros = os.open(ZEROS, os.O_RDONLY | os.O_CLOEXEC)
-            self._files[0, 0] = zeros
-        self._zeros = self._files.get((0, 0))
+            self._zeros = self._files[0, 0] = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
         self._close_files = weakref.finalize(self, _close, self._files)
 
     def _descriptor(self, job: ReadJob) -> int:
@@ -163,8 +160,7 @@ def with_replaying_sampler(strategy: Strategy, kept: KeptSamples) -> Strategy:
 
         @classmethod
         def make(cls, context: SamplerContext) -> Sampler:
-            """See `Sampler.make`."""
-            # Samples that are kept must not hold blocks of a loader's pool.
+            """Samples that are kept must not hold blocks of a loader's pool."""
             return cls(plugin.make(replace(context, empty=np.empty) if kept.keeps else context))
 
         def sample(
@@ -173,8 +169,7 @@ def with_replaying_sampler(strategy: Strategy, kept: KeptSamples) -> Strategy:
             """See `Sampler.sample`."""
             if self._stopped:
                 raise ClosedError("the epoch was ended while this batch was to be sampled")
-            found = kept.find(key)
-            if found is None:
+            if (found := kept.find(key)) is None:
                 found = self._own.sample(seeds, key, topologies)
                 if kept.keeps:
                     kept.add(key, found)

@@ -23,7 +23,6 @@ from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.read_job import ReadJob
 
 READS_AT_ONCE = 4096  # in one plan: some 20 ms of a fast disk's work
-NOWHERE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,6 @@ class IoOptions:
     """What to read, in fio's words.
 
     Attributes:
-        filename: the file or block device.
         rw: "randread": blocks drawn with replacement; "read": one block after the other.
         bs: bytes of a read; whole sectors if `direct`.
         iodepth: reads in flight at once in each job.
@@ -43,7 +41,6 @@ class IoOptions:
         slat: whether to measure slat and clat apart, which takes one more system call; otherwise
             only lat is measured, as in the loader.
         reads: reads of each job; None: `runtime_s` or `size` decides.
-        seed: seed of the random blocks.
         inflight_bytes: uring starts no read while so many bytes are in flight; 0: no limit but
             `iodepth`, as in fio.
     """
@@ -64,28 +61,13 @@ class IoOptions:
 
     def words(self) -> dict[str, Any]:
         """The options under fio's names; None: not given."""
-        return {
-            "name": "gnndrive",
-            "filename": self.filename,
-            "rw": self.rw,
-            "bs": self.bs,
-            "iodepth": self.iodepth,
-            "numjobs": self.numjobs,
-            "direct": int(self.direct),
-            "ioengine": self.ioengine,
-            "size": self.size,
-            "runtime": self.runtime_s,
-        }
+        names = ("filename", "rw", "bs", "iodepth", "numjobs", "ioengine", "size")
+        given = {name: getattr(self, name) for name in names}
+        return {"name": "gnndrive", **given, "direct": int(self.direct), "runtime": self.runtime_s}
 
 
 def run(options: IoOptions) -> Driven:
-    """Read and measure.
-
-    Raises:
-        ConfigError: an option cannot work.
-        StoreError: the file cannot be opened.
-        ReadError: a read failed.
-    """
+    """Read and measure; a ConfigError if an option cannot work, a ReadError if a read failed."""
     blocks = block_count(options)
     file = TableFile(options.filename, 0, blocks, options.bs, "uint8", (options.bs,))
     table = TableLayout(file, options.bs, direct=options.direct, separate=True)
@@ -103,10 +85,7 @@ def run(options: IoOptions) -> Driven:
             for job in range(options.numjobs)
         ]
         settings = EngineSettings(
-            options.iodepth,
-            options.bs,
-            measure=options.slat,
-            inflight_bytes=options.inflight_bytes,
+            options.iodepth, options.bs, measure=options.slat, inflight_bytes=options.inflight_bytes
         )
         return drive(sources, options.ioengine, settings, options.runtime_s)
     finally:
@@ -115,7 +94,8 @@ def run(options: IoOptions) -> Driven:
 
 def block_count(options: IoOptions) -> int:
     """Count the whole blocks of `bs` bytes in the file, or in its first `size` bytes."""
-    _check(options)
+    if options.runtime_s is not None and options.runtime_s <= 0:
+        raise ConfigError("runtime must be more than 0")
     try:
         with open(options.filename, "rb") as file:
             if not stat.S_ISREG(mode := os.fstat(file.fileno()).st_mode) and not stat.S_ISBLK(mode):
@@ -137,15 +117,6 @@ def block_count(options: IoOptions) -> int:
     return blocks
 
 
-def _check(options: IoOptions) -> None:
-    if options.rw not in ("read", "randread"):
-        raise ConfigError(f"rw={options.rw!r}: choose read or randread; nothing is ever written")
-    if min(options.bs, options.iodepth, options.numjobs) < 1:
-        raise ConfigError("bs, iodepth and numjobs must be at least 1")
-    if options.runtime_s is not None and options.runtime_s <= 0:
-        raise ConfigError("runtime must be more than 0")
-
-
 def block_numbers(
     options: IoOptions, blocks: int, total: int | None, job: int
 ) -> Iterator[Int64Array]:
@@ -163,6 +134,6 @@ def block_numbers(
 
 
 def _planned(table: TableLayout, numbers: Iterator[Int64Array]) -> Iterator[ReadJob]:
-    nowhere = Landing(NOWHERE, table.file.row_bytes, direct=False)
+    nowhere = Landing(0, table.file.row_bytes, direct=False)
     for rows in numbers:
         yield table.locate(rows, np.zeros(len(rows), np.int32), nowhere)
