@@ -1,7 +1,7 @@
-"""Run fio with the options of a gnndrive run, and parse its JSON.
+"""Run fio with the options of a gnndrive run, in turn with it, and parse its JSON.
 
-Runs of gnndrive and of fio alternate, so that other load on the machine slows both. fio runs with
---readonly, so neither of them writes.
+They alternate so that other load on the machine slows both. fio runs with --readonly, so neither of
+them writes.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ def in_turn(
     for number in range(runs):
         if number % 2:
             fios.append(run_fio())
-            results.append(run_gnndrive())
-        else:
-            results.append(run_gnndrive())
+        results.append(run_gnndrive())
+        if not number % 2:
             fios.append(run_fio())
     return results, fios
 
@@ -123,15 +122,8 @@ def in_turn(
 def against(
     what: str, figures: Sequence[float], fios: Sequence[FioResult]
 ) -> tuple[dict[str, Any], str]:
-    """Compare the figure of each gnndrive run with the IOPS of the fio run beside it.
-
-    Args:
-        what: the figure's name, "IOPS" or "rows/s".
-        figures, fios: gnndrive's figures and fio's results, one of each per run.
-
-    Returns:
-        The comparison for JSON, and as text: a line for each run, then medians and ranges.
-    """
+    """Compare the figure `what` of each gnndrive run with the IOPS of the fio run beside it: for
+    JSON, and as text with a line for each run, then medians and ranges."""
     version, theirs = fios[0].version, [one.iops for one in fios]
     each = [mine / their for mine, their in zip(figures, theirs, strict=True)]
     ours, fio, ratio = _spread(figures), _spread(theirs), _spread(each)
@@ -148,11 +140,8 @@ def against(
         f"{ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['most']:.3f})"
     )
     runs = [{"ours": mine, "fio": asdict(their)} for mine, their in zip(figures, fios, strict=True)]
-    content = {
-        "what": what, "fio version": version, "ours": ours, "fio": fio, "ratio": ratio,
-        "runs": runs,
-    }  # fmt: skip
-    return content, "\n".join(lines)
+    content = {"what": what, "fio version": version, "ours": ours, "fio": fio, "ratio": ratio}
+    return content | {"runs": runs}, "\n".join(lines)
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -22,11 +22,9 @@ PERCENTILES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How long requests took.
+    """How long requests took; all times are 0 if none was counted.
 
     Attributes:
-        count: how many requests were counted.
-        sum_ns, min_ns, max_ns: of their times, in nanoseconds; 0 if none was counted.
         buckets: how many requests fell into each bucket, int64 [GD_LATENCY_BUCKETS].
     """
 
@@ -59,7 +57,7 @@ class Histogram:
 
     @property
     def mean_ns(self) -> float:
-        """The exact mean; 0 if no request was counted."""
+        """The exact mean."""
         return self.sum_ns / self.count if self.count else 0.0
 
     @property
@@ -71,7 +69,7 @@ class Histogram:
         return float(np.sqrt(squares / (self.count - 1)))
 
     def percentile_ns(self, percent: float) -> int:
-        """The time within which `percent` of the requests ended; 0 if none was counted."""
+        """The time within which `percent` of the requests ended."""
         if not self.count:
             return 0
         wanted = max(1, int(np.ceil(self.count * percent / 100)))
@@ -86,13 +84,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The three times of a request, as fio names them.
-
-    Attributes:
-        slat: from the preparation of the request until the kernel has taken it.
-        clat: from then to the completion.
-        lat: the sum of both.
-    """
+    """The three times of a request, as fio names them: `slat` from its preparation until the kernel
+    has taken it, `clat` from then to its completion, `lat` their sum."""
 
     slat: Histogram = field(default_factory=Histogram)
     clat: Histogram = field(default_factory=Histogram)

@@ -1,8 +1,7 @@
 """The reads of batches' rows: rows of a store at full depth, with no reuse between batches.
 
-It answers the question "how many rows per second does the read planner get out of this disk?",
-beside fio's IOPS at the row's size. A batch is a share of all rows, drawn at random. Rows land in
-memory as in the loader; feature buffer, gather and training are left out.
+A batch is a share of all rows, drawn at random. Rows land in memory as in the loader; feature
+buffer, gather and training are left out.
 """
 
 from __future__ import annotations
@@ -54,13 +53,7 @@ class RowsResult:
 def run(
     store: Store, share: float = SHARE, iodepth: int = 128, ioengine: str = "uring"
 ) -> RowsResult:
-    """Draw `BATCHES` batches of this share of the rows of x, then read and measure.
-
-    Raises:
-        ConfigError: an argument cannot work.
-        StoreError: the store is damaged.
-        ReadError: a read failed.
-    """
+    """Draw `BATCHES` batches of this share of the rows of x, then read and measure."""
     file = store.table(FEATURES)
     cost = load_calibration(store)
     block = block_bytes(file.row_bytes)
@@ -77,11 +70,7 @@ def run(
 
 
 def wanted_rows(count: int, share: float) -> Iterator[Int64Array]:
-    """Yield the distinct rows of each batch, of `count` rows in all, sorted, int64 [rows].
-
-    Raises:
-        ConfigError: there is no such share.
-    """
+    """Yield the distinct rows of each batch, of `count` rows in all, sorted, int64 [rows]."""
     if not 0 < share <= 1:
         raise ConfigError(f"share={share}: give a share of the rows above 0, at most 1")
     random = np.random.default_rng(SEED)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnndrive.cli.measure.calibrate import medians, misfit
 from gnndrive.cli.measure.drive import Driven
-from gnndrive.cli.measure.latency import PERCENTILES, Histogram
+from gnndrive.cli.measure.latency import PERCENTILES, Histogram, Latency
 from gnndrive.cli.measure.raw import IoOptions
 from gnndrive.cli.measure.rows import RowsResult
 from gnndrive.cli.report.text import si
@@ -89,9 +89,7 @@ def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
     """Report raw reads in the form of fio's JSON; figures that do not apply are 0."""
     now = time.time()
     words = {name: str(value) for name, value in options.words().items() if value is not None}
-    nothing: dict[str, Any] = _section(0, 0, 0.0, {name: Histogram() for name in _TIMES})
-    latency = driven.latency
-    times = {"slat_ns": latency.slat, "clat_ns": latency.clat, "lat_ns": latency.lat}
+    nothing = _section(0, 0, 0.0, Latency())
     job = {
         "jobname": "gnndrive",
         "groupid": 0,
@@ -99,7 +97,7 @@ def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
         "eta": 0,
         "elapsed": round(driven.runtime_s),
         "job options": words,
-        "read": _section(driven.requests, driven.nbytes, driven.runtime_s, times),
+        "read": _section(driven.requests, driven.nbytes, driven.runtime_s, driven.latency),
         "write": nothing,
         "trim": nothing,
         "job_runtime": round(driven.runtime_s * 1000),
@@ -108,7 +106,7 @@ def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
         "ctx": driven.ctx,
         "majf": driven.majf,
         "minf": driven.minf,
-        **_distribution(latency.lat),
+        **_distribution(driven.latency.lat),
         "latency_depth": options.iodepth,
     }
     return {
@@ -121,12 +119,7 @@ def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
     }
 
 
-_TIMES = ("slat_ns", "clat_ns", "lat_ns")
-
-
-def _section(
-    requests: int, nbytes: int, seconds: float, times: dict[str, Histogram]
-) -> dict[str, Any]:
+def _section(requests: int, nbytes: int, seconds: float, latency: Latency) -> dict[str, Any]:
     speed = nbytes / seconds if seconds else 0.0
     return {
         "io_bytes": nbytes,
@@ -138,11 +131,13 @@ def _section(
         "total_ios": requests,
         "short_ios": 0,
         "drop_ios": 0,
-        **{name: _times(counted, name == "clat_ns") for name, counted in times.items()},
+        "slat_ns": _times(latency.slat),
+        "clat_ns": _times(latency.clat, percentiles=True),
+        "lat_ns": _times(latency.lat),
     }
 
 
-def _times(times: Histogram, percentiles: bool) -> dict[str, Any]:
+def _times(times: Histogram, percentiles: bool = False) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "min": times.min_ns,
         "max": times.max_ns,

@@ -1,7 +1,7 @@
 """The verdict: what training waits for, in one sentence, from measured numbers.
 
-Pure functions: `verdict` judges the lines of `gnndrive bench headroom`, `verdict_of_run` what a
-training run counted of itself. Both begin with what to look at first, one of `FIRST_WORDS`.
+`verdict` judges the lines of `gnndrive bench headroom`, `verdict_of_run` what a training run
+counted of itself. Both begin with what to look at first, one of `FIRST_WORDS`.
 
 `verdict` decides in this order. A part's gain is how many times faster a batch is without it.
 
@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 MATTERS = 1.1
 TIED = 0.1
@@ -51,10 +51,12 @@ FIRST_WORDS = (
     TOO_SMALL, "you wait for the loader", "you wait for the gather", "the loader and the training",
 )  # fmt: skip
 WAIT_PARTS = {
-    "wait_disk_s": "the disk", "wait_sampling_s": "the sampler", "wait_gather_s": "the gather",
-    "wait_slots_s": "room in the feature buffer",
+    "wait_disk_s": ("the disk", "disk"), "wait_sampling_s": ("the sampler", "sampler"),
+    "wait_gather_s": ("the gather", "gather"),
+    "wait_slots_s": ("room in the feature buffer", "buffer"),
 }  # fmt: skip
-"""The parts of `wait_s` in `NeighborLoader.stats`, and how they are called."""
+"""The parts of `wait_s` in `NeighborLoader.stats`: how they are called, and the key of what helps
+in `REMEDIES`."""
 REMEDIES = {
     "disk": "give more memory=, or another strategy= (gnndrive bench strategies compares them)",
     "slower disk": "see who else reads from it, and run gnndrive bench disk if it stays so",
@@ -106,13 +108,12 @@ class Headroom:
         return None if self.twice_s is None else times(self.seconds["nothing"], self.twice_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Clauses:
-    """The sentence so far: what limits and the clauses behind it, and what helps."""
+class _Clauses(NamedTuple):
+    """The sentence so far: what limits, what helps, and clauses behind the first."""
 
     head: str
     helps: str
-    more: list[str] = field(default_factory=list)
+    more: Sequence[str] = ()
 
 
 def times(slow_s: float, fast_s: float) -> float:
@@ -239,7 +240,7 @@ def _buffer(found: Headroom) -> list[str]:
 
 def _next(found: Headroom, first: Sequence[str]) -> list[str]:
     """What limits when the first limit is gone."""
-    if not first or len(first) > 1:
+    if len(first) != 1:
         return []
     rest, gain = found.gain("loader"), found.gain(first[0])
     if gain is None or rest is None:
@@ -275,21 +276,15 @@ def verdict_of_run(stats: Mapping[str, Any]) -> str:
     ranked = sorted(known, key=lambda name: -known[name])
     near = [name for name in ranked if known[name] >= most / (1 + TIED)]
     parts = ", ".join(
-        f"{known[name] / elapsed_s:.0%} for {WAIT_PARTS[name]}"
+        f"{known[name] / elapsed_s:.0%} for {WAIT_PARTS[name][0]}"
         for name in ranked
         if known[name] >= 0.01 * elapsed_s
     )
-    others = [WAIT_PARTS[name] for name in near if name != "wait_slots_s"]
+    others = [WAIT_PARTS[name][0] for name in near if name != "wait_slots_s"]
     heads = [TOO_SMALL] if "wait_slots_s" in near else []
     heads += [f"you wait for {_and(others)}"] if others else []
-    helps = "; ".join(REMEDIES[_REMEDY_OF[name]] for name in near)
+    helps = "; ".join(REMEDIES[WAIT_PARTS[name][1]] for name in near)
     return (
         f"{' and '.join(heads)}: {share:.0%} of the time is waiting, {parts}; {ready}. "
         f"What helps: {helps}."
     )
-
-
-_REMEDY_OF = {
-    "wait_disk_s": "disk", "wait_sampling_s": "sampler", "wait_gather_s": "gather",
-    "wait_slots_s": "buffer",
-}  # fmt: skip
