@@ -59,7 +59,9 @@ def test_the_imported_store_matches_the_readme(store, rows):
     assert torch.equal(store.tensor("x"), rows)
 
 
-def test_training_with_64_mb_has_the_losses_of_the_same_batches_from_memory(store, rows):
+def test_training_with_64_mb_has_the_losses_of_the_same_batches_from_memory(
+    store, rows, monkeypatch
+):
     model, kept = ModelSettings(FEATURES, 4, "sage", 2, 64, 0.5), []
 
     def recorded(split, epoch):
@@ -73,8 +75,9 @@ def test_training_with_64_mb_has_the_losses_of_the_same_batches_from_memory(stor
             batch.x = rows[batch.n_id]
             yield batch
 
-    seeds = {"train": store.split("train")[:512]}
-    with SplitBatches(store, OPTIONS, epochs=1, seeds=seeds) as batches:
+    seeds = store.split("train")[:512]
+    monkeypatch.setattr(type(store), "split", lambda store, name: seeds)
+    with SplitBatches(store, OPTIONS, epochs=1) as batches:
         losses = train(recorded, model, SETTINGS).epochs[0].losses
     assert batches.stats["evictions"] > 0
     assert len(losses) == 8

@@ -1,12 +1,10 @@
 """`gnndrive demo`: generate a graph with communities, train a GraphSAGE on it with little memory,
 and load the same batches through a memory map.
 
-The memory-mapped loader is PyG+ (`strategies/pyg_plus.py`), which gives the same batches; a
-checksum of their node ids proves that. Each loads in a process of its own, with cold caches, and,
-where the machine allows it, under one memory limit that counts the page cache. The demo measures
-everything in one run on this machine, and prints beside the figures how it made the caches cold and
-which memory limit held. Do not use it to compare disks or papers: bench/ does that with graphs that
-are really larger than memory.
+The memory-mapped loader is PyG+ (`strategies/pyg_plus.py`); a checksum of the node ids proves that
+its batches are the same. Each loads in a process of its own, with cold caches, and, where the
+machine allows it, under one memory limit that counts the page cache. Do not use the demo to compare
+disks or papers: bench/ does that with graphs that are really larger than memory.
 """
 
 from __future__ import annotations
@@ -80,11 +78,8 @@ def _graph(path: Path, nodes: int, console: Console) -> Store:
         pass  # there is no store, or it is damaged
     say(console, f"[1/3] generating {nodes:,} nodes with {CLASSES} communities, {size} of features")
     path.parent.mkdir(parents=True, exist_ok=True)
-    seeds = OPTIONS.batch_size
-    fractions = {
-        "train": min(TRAIN_BATCHES * seeds / nodes, 0.8),
-        "test": min(TEST_BATCHES * seeds / nodes, 0.2),
-    }
+    batch = OPTIONS.batch_size / nodes
+    fractions = {"train": min(TRAIN_BATCHES * batch, 0.8), "test": min(TEST_BATCHES * batch, 0.2)}
     with Bars(console) as bars:
         planted_communities(
             path, nodes, DIM, CLASSES, fractions=fractions, overwrite=True, progress=bars
@@ -99,11 +94,8 @@ def _train(store: Store, console: Console) -> str:
     settings = TrainSettings(epochs=1, lr=LR, evaluate=("test",))
     history = run_training(batches, "sage", HIDDEN, DROPOUT, settings)
     accuracy = history.epochs[-1].accuracy["test"]
-    return final_report(
-        batches.stats,
-        title="training",
-        results={"test accuracy": f"{accuracy:.3f}; by chance {1 / store.num_classes:.3f}"},
-    )
+    results = {"test accuracy": f"{accuracy:.3f}; by chance {1 / store.num_classes:.3f}"}
+    return final_report(batches.stats, title="training", results=results)
 
 
 def _compare(path: Path) -> str:
@@ -132,20 +124,13 @@ def _compare(path: Path) -> str:
 
 
 def compare(store: Store, batches: int, limit: Cgroup | None, bars: Bars) -> dict[str, Loaded]:
-    """Time both loaders on the same batches, each with cold caches.
+    """Time each of `LOADERS` on the same batches, with cold caches.
 
     Args:
-        store: the store to load from; no process may map its files.
+        store: no process may map its files.
         batches: the most batches: the mapped loader stops after the batch in which `MAPPED_S_MAX`
             is over, and gnndrive loads as many.
         limit: a memory limit for each loader's process.
-        bars: where progress is shown.
-
-    Returns:
-        The result of each of `LOADERS`, by name.
-
-    Raises:
-        GNNDriveError: a loader failed, or the batches differ.
     """
     found = dict[str, Loaded]()
     for kind in LOADERS:

@@ -39,7 +39,6 @@ def is_cheaper(
     A row counts with the gap that a planned read bridges, because a request costs as much.
 
     Args:
-        nodes: how many nodes are evaluated.
         memory: bytes for rows; None: a quarter of the available memory.
         on_device: bytes for the rows of batches on a device; None: `memory` holds them.
     """
@@ -76,19 +75,14 @@ def can_write_beside(store: Store) -> bool:
 def accuracies(
     model: torch.nn.Module, store: Store, splits: Mapping[str, Any], memory: str | int | None
 ) -> dict[str, float]:
-    """The share of each split's labelled nodes that a model classifies correctly.
+    """The share, from 0 to 1, of each split's labelled nodes that a model classifies correctly; a
+    split without any is left out.
 
     The rows that are computed lie in a folder of this call's own, beside the store.
 
     Args:
         model: one that `gnndrive.infer` takes, with a column for each class.
         splits: node ids by split, int64 [n].
-
-    Returns:
-        Shares from 0 to 1; a split without labelled nodes is left out.
-
-    Raises:
-        ConfigError, StoreError, ReadError: see `gnndrive.infer`; or no folder can be made.
     """
     try:
         with TemporaryFolder(store.path, "sort") as out:

@@ -1,7 +1,4 @@
-"""`gnndrive infer`: a model's rows for all nodes of a store, from a checkpoint.
-
-The model is that of a checkpoint of `gnndrive train`, or what a function of the user's returns.
-"""
+"""`gnndrive infer`: a model's rows for all nodes of a store."""
 
 from __future__ import annotations
 
@@ -89,11 +86,7 @@ def infer_command(
 
 
 def load_model(model: str | None, checkpoint: Path | None) -> Any:
-    """The model that `--model` and `--checkpoint` name.
-
-    Raises:
-        ConfigError: there is none, or the checkpoint is of another model.
-    """
+    """The model that `--model` and `--checkpoint` name."""
     if model is None and checkpoint is None:
         raise ConfigError(
             "there is no model: give --checkpoint of gnndrive train, or --model MODULE:FUNCTION, "

@@ -8,7 +8,7 @@ buffer that starts cold in each epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +33,7 @@ class RunRecord:
 
     Attributes:
         compares: whether the first training loader compares strategies before it loads anything.
-        compared: its comparison; None: there is none.
-        plan, stages: sections of a RUN.json; None: there is none.
+        compared: its comparison.
         intervals: what happened one after the other, at most `INTERVALS_MAX` entries.
     """
 
@@ -45,19 +44,21 @@ class RunRecord:
     intervals: list[dict[str, float]] = field(default_factory=list)
 
     def arguments(self, earlier_s: float) -> dict[str, Any]:
-        """Arguments for a training loader, so that it tells its intervals.
+        """Arguments for a training loader, so that it tells its intervals; `earlier_s`: seconds
+        that earlier loaders trained."""
 
-        Args:
-            earlier_s: seconds that earlier loaders trained.
-        """
-        return {"on_stats": self._listener(earlier_s), "stats_interval": INTERVAL_S}
+        def listen(interval: Mapping[str, float]) -> None:
+            elapsed = earlier_s + interval["elapsed_s"]
+            self.intervals.append({**interval, "elapsed_s": elapsed})
+            if len(self.intervals) > INTERVALS_MAX:
+                pairs = zip(self.intervals[::2], self.intervals[1::2], strict=False)
+                odd = self.intervals[len(self.intervals) // 2 * 2 :]
+                self.intervals[:] = [*(_joined(*pair) for pair in pairs), *odd]
+
+        return {"on_stats": listen, "stats_interval": INTERVAL_S}
 
     def compare(self, loader: NeighborLoader) -> None:
-        """Have a training loader that has not begun compare strategies, unless one has.
-
-        Raises:
-            ConfigError, StoreError, ReadError: see `NeighborLoader.compare`.
-        """
+        """Have a training loader that has not begun compare strategies, unless one has."""
         if self.compares and loader.memory is not None:
             self.compared, self.compares = loader.compare(), False
 
@@ -71,17 +72,6 @@ class RunRecord:
         found = {"plan": self.plan, "stages": self.stages, "intervals": self.intervals}
         more = {} if self.compared is None else self.compared.to_json()
         return {name: section for name, section in found.items() if section} | more
-
-    def _listener(self, earlier_s: float) -> Callable[[Mapping[str, float]], None]:
-        def listen(interval: Mapping[str, float]) -> None:
-            elapsed = earlier_s + interval["elapsed_s"]
-            self.intervals.append({**interval, "elapsed_s": elapsed})
-            if len(self.intervals) > INTERVALS_MAX:
-                pairs = zip(self.intervals[::2], self.intervals[1::2], strict=False)
-                odd = self.intervals[len(self.intervals) // 2 * 2 :]
-                self.intervals[:] = [*(_joined(*pair) for pair in pairs), *odd]
-
-        return listen
 
 
 def _joined(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
@@ -113,13 +103,10 @@ class SplitBatches:
     """The batches of a store's splits, for `gnndrive.cli.training.train`; a context manager.
 
     Attributes:
-        store: the store to load from.
-        options: how batches are loaded.
         epochs: number of epochs that the live line shows.
         console: where the live line is drawn; None: standard error.
-        seeds: node ids by split, in place of the store's own splits.
         trace: the timeline of the training batches; None: none is written.
-        last_loss: the loss that the live line shows; `set_loss` changes it.
+        last_loss: the loss that the live line shows.
         stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
         record: what a RUN.json says of the training loaders beside their stats.
     """
@@ -128,7 +115,6 @@ class SplitBatches:
     options: LoaderOptions
     epochs: int
     console: Console | None = None
-    seeds: dict[str, Any] = field(default_factory=dict)
     trace: Timeline | None = None
     last_loss: float | None = None
     stats: dict[str, Any] = field(default_factory=dict)
@@ -152,21 +138,17 @@ class SplitBatches:
 
     def check_drawn(self, splits: Sequence[str]) -> None:
         """Plan the batches of evaluations that are drawn where those of training are replayed, so
-        that they are not refused after an epoch.
-
-        Raises:
-            ConfigError: they need more memory than there is.
-        """
+        that they are not refused after an epoch."""
         options = self.options.drawn()
         for split in splits if options is not self.options else ():
             try:
-                with options.loader(self.store, seeds_of(self, split), False) as loader:
+                with options.loader(self.store, self.store.split(split), False) as loader:
                     loader.plan()
             except ConfigError as error:
                 raise ConfigError(f"batches of the {split} split are drawn, and {error}") from None
 
     def set_loss(self, loss: float) -> None:
-        """Set the loss that the live line shows."""
+        """Set `last_loss`."""
         self.last_loss = loss
 
     def close(self) -> None:
@@ -186,7 +168,7 @@ class SplitBatches:
     def _open(self, split: str) -> NeighborLoader:
         if self._loader is None or self._split != split:
             self.close()
-            training, seeds = split == "train", seeds_of(self, split)
+            training, seeds = split == "train", self.store.split(split)
             options = self.options if training else self.options.drawn()
             more: dict[str, Any] = {}
             if training:
@@ -211,13 +193,8 @@ class SplitBatches:
                 line.update(number, _sum(earlier, loader.stats()), loss=self.last_loss)
 
 
-def seeds_of(batches: SplitBatches, split: str) -> Any:
-    """The node ids of a split."""
-    return batches.seeds[split] if split in batches.seeds else batches.store.split(split)
-
-
 def _sum(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Merge stats of several loaders: counts are added, other entries are the latest loader's."""
     if not now:
-        return dict(earlier)
+        return earlier
     return {**now, **{name: earlier.get(name, 0) + now[name] for name in _SUMMED if name in now}}

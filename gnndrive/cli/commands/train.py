@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -23,7 +22,7 @@ from gnndrive.cli.commands.options import (
     StorePath,
     Threads,
 )
-from gnndrive.cli.commands.split_batches import RunRecord, SplitBatches, seeds_of
+from gnndrive.cli.commands.split_batches import RunRecord, SplitBatches
 from gnndrive.cli.measure.verdict import verdict_of_run
 from gnndrive.cli.report import as_json as report_json
 from gnndrive.cli.report import final_report, run_envelope, say
@@ -73,6 +72,7 @@ def train_command(
         )  # fmt: skip
     last, verdict = history.epochs[-1], verdict_of_run(batches.stats)
     if json:
+        names = ("epoch", "loss", "accuracy", "seconds")
         details: dict[str, Any] = {
             **envelope,
             "store": str(opened.path),
@@ -80,8 +80,9 @@ def train_command(
             "seed": settings.seed,
             **batches.record.sections(),
             "verdict": verdict or None,
+            "epochs": [{name: getattr(each, name) for name in names} for each in history.epochs],
         }
-        print(report_json(batches.stats, **details, epochs=history_dict(history)))
+        print(report_json(batches.stats, **details))
         return
     results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}
     if verdict:
@@ -100,11 +101,7 @@ def run_training(
     resume: Path | None = None,
 ) -> History:
     """Train on a store's splits, and print each epoch's result on the console; `batches` are closed
-    at the end.
-
-    Raises:
-        ConfigError: the store has no labels or no train split, or the settings cannot work.
-    """
+    at the end."""
     store = batches.store
     if "y" not in store.node_names or store.num_classes < 2:
         raise ConfigError(
@@ -116,7 +113,6 @@ def run_training(
     )
     where = batches.options.where()
     console = batches.console or Console(stderr=True)
-
     evaluate_all = _evaluation(batches, settings, console)
     if evaluate_all is None:
         batches.check_drawn(settings.evaluate)
@@ -155,7 +151,8 @@ def _evaluation(
     store, options = batches.store, batches.options
     if options.buffer is not None:  # the user sets the parts by hand
         return None
-    count = sum(len(seeds_of(batches, split)) for split in settings.evaluate)
+    seeds = {split: store.split(split) for split in settings.evaluate}
+    count = sum(map(len, seeds.values()))
     memory = None if options.memory is None else parse_size(options.memory, "memory")
     on_device = options.device_bytes()
     if not is_cheaper(store, count, options.hops, options.batch_size, memory, on_device):
@@ -169,7 +166,6 @@ def _evaluation(
 
     def measured(model: torch.nn.Module) -> dict[str, float]:
         batches.close()  # so that the loader's memory is free
-        seeds = {split: seeds_of(batches, split) for split in settings.evaluate}
         return accuracies(model, store, seeds, options.memory)
 
     return measured
@@ -179,16 +175,3 @@ def _epoch_line(result: EpochResult) -> str:
     parts = [f"epoch {result.epoch}: loss {result.loss:.4f}"]
     parts += [f"{split} accuracy {share:.4f}" for split, share in result.accuracy.items()]
     return ", ".join([*parts, f"{result.seconds:.1f} s"])
-
-
-def history_dict(history: History) -> list[dict[str, Any]]:
-    """The epochs' results for JSON; null replaces a loss that is nan, because JSON has no nan."""
-    return [
-        {
-            "epoch": result.epoch,
-            "loss": result.loss if math.isfinite(result.loss) else None,
-            "accuracy": result.accuracy,
-            "seconds": result.seconds,
-        }
-        for result in history.epochs
-    ]
