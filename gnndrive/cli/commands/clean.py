@@ -19,11 +19,6 @@ from gnndrive.store.layout.folder import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.layout.kinds import KINDS
 from gnndrive.store.temporary_folders import LOCK, LOCKED, Leftover, leftovers
 
-INSIDE = (
-    DERIVED,
-    *(kind.inside for kind in KINDS),
-)  # folders of a store; removed if they are empty
-
 
 def run(
     folder: Annotated[
@@ -51,9 +46,8 @@ def run(
     removed = 0
     every: list[Leftover | Unfinished | UnfinishedLayout] = [*folders, *runs, *layouts]
     for each in every:
-        restored, text = False, f"remove {each.path}"
-        if each.remedy == "restore":
-            restored, text = True, f"restore {each.target} from {each.path}"
+        restored = each.remedy == "restore"
+        text = f"restore {each.target} from {each.path}" if restored else f"remove {each.path}"
         print(f"{format_size(each.nbytes):>8}  {text}")
         if not (dry_run or each.clean()):
             raise StoreError(
@@ -67,9 +61,10 @@ def run(
         if not dry_run:
             remove_if_free(file)
     if not dry_run:
-        for empty in (store / name for store in _stores(folder) for name in INSIDE):
-            with contextlib.suppress(OSError):
-                empty.rmdir()
+        inside = [DERIVED, *(kind.inside for kind in KINDS)]
+        for place in (store / name for store in _stores(folder) for name in inside):
+            with contextlib.suppress(OSError):  # it is not empty
+                place.rmdir()
     found = every or files
     would = " would be" if dry_run else ""
     print(f"{format_size(removed)}{would} freed" if found else f"nothing to clean in {folder}")
@@ -109,5 +104,4 @@ def _free_files(folder: Path) -> list[Path]:
 
 
 def _stores(folder: Path) -> list[Path]:
-    """The stores in a folder."""
     return [each.parent for each in sorted(folder.glob(f"*/{STORE_JSON}"))]

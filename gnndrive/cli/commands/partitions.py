@@ -11,6 +11,7 @@ from rich.console import Console
 from gnndrive.cli.commands.options import Json, Overwrite, OwnMemory, Seed, StorePath
 from gnndrive.cli.commands.stores import layout_json, summary
 from gnndrive.cli.report import Bars, say
+from gnndrive.cli.report.text import labelled
 from gnndrive.common.memory import format_size
 from gnndrive.store.partitioned.format import STATIC_DEFAULT, partitioned_path
 from gnndrive.store.partitioned.partition import partition as partition_store
@@ -57,6 +58,4 @@ def partition(
         print(layout_json(path, info, seconds=seconds))
         return
     lines = {**info.kept(), "time": f"{seconds:.0f} s", "size": format_size(info.nbytes)}
-    width = max(map(len, lines))
-    print(f"{path}: {summary(info)}")
-    print("\n".join(f"  {what:<{width}} : {text}" for what, text in lines.items()))
+    print("\n".join([f"{path}: {summary(info)}", *labelled(lines)]))

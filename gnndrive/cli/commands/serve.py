@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -37,7 +37,7 @@ from gnndrive.host.names import (
     name_for,
     shown,
 )
-from gnndrive.host.report import ClientReport, ServiceReport
+from gnndrive.host.report import ServiceReport
 from gnndrive.host.run import run_service
 from gnndrive.host.service import Service
 from gnndrive.host.start import Listener
@@ -78,11 +78,7 @@ def serve(
 
 
 def run(store: Store, memory: str | None, name: str | None) -> int:
-    """Serve a store until the service is ended; returns the exit code.
-
-    Raises:
-        ConfigError: the name is in use or is none, or there is less memory.
-    """
+    """Serve a store until the service is ended; returns the exit code."""
     name = name_for(store.path) if name is None else checked_name(name)
     available = available_memory()
     limit = int(DEFAULT_SHARE * available) if memory is None else parse_size(memory, "--memory")
@@ -91,8 +87,7 @@ def run(store: Store, memory: str | None, name: str | None) -> int:
             f"--memory {format_size(limit)}, and {format_size(available)} are available: give at "
             "most that"
         )
-    listener = _listen(name)
-    return asyncio.run(_serve(store, listener, name, limit))
+    return asyncio.run(_serve(store, _listen(name), name, limit))
 
 
 def _listen(name: str) -> socket.socket:
@@ -146,9 +141,6 @@ def show_status(name: str | None, seconds: float, as_json: bool) -> str:
         name: the service's, or the folder of its store, from whose name the service's is made;
             None: all of this user's services, those that ranks have started too.
         seconds: how long rates are measured; 0: since each client came.
-
-    Raises:
-        HostServiceError: there is no such service, or it does not answer.
     """
     if name is None:
         before = _all_reports()
@@ -200,16 +192,9 @@ Found: TypeAlias = tuple[str, ServiceReport, ServiceReport]
 HEAD = ("client", "share", "batches", "a second", "read", "a second")
 
 
-class Rates(NamedTuple):
-    """What a client does in a second."""
-
-    batches: float
-    nbytes: float
-
-
-def rates(before: ServiceReport, after: ServiceReport) -> list[Rates]:
-    """The rates of each client of `after`: since `before`, or since it came if that is later, or if
-    both are the same report."""
+def rates(before: ServiceReport, after: ServiceReport) -> list[tuple[float, float]]:
+    """Batches and bytes a second of each client of `after`: since `before`, or since it came if
+    that is later, or if both are the same report."""
     elapsed_s, found = after.time_s - before.time_s, []
     known = {(each.group, each.rank): each for each in before.clients} if elapsed_s else {}
     for client in after.clients:
@@ -218,17 +203,17 @@ def rates(before: ServiceReport, after: ServiceReport) -> list[Rates]:
         if first is not None:
             batches, nbytes = batches - first.batches, nbytes - first.nbytes
             seconds = elapsed_s
-        found.append(Rates(batches / max(seconds, 1e-9), nbytes / max(seconds, 1e-9)))
+        found.append((batches / max(seconds, 1e-9), nbytes / max(seconds, 1e-9)))
     return found
 
 
 def status_json(found: Sequence[Found]) -> str:
-    """A JSON object: the services and their clients."""
+    """The services and their clients."""
     services = []
     for address, before, after in found:
         clients = [
-            {**asdict(client), "batches_per_s": rate.batches, "bytes_per_s": rate.nbytes}
-            for client, rate in zip(after.clients, rates(before, after), strict=True)
+            {**asdict(client), "batches_per_s": batches, "bytes_per_s": nbytes}
+            for client, (batches, nbytes) in zip(after.clients, rates(before, after), strict=True)
         ]
         named = {"name": shown(address), "named": is_named(address), "left": after.left}
         services.append({**named, **asdict(after), "clients": clients})
@@ -255,16 +240,12 @@ def _service_text(address: str, before: ServiceReport, after: ServiceReport) -> 
         f"{shown(address)}{by} serves {after.path} (process {after.pid}{ending})",
         f"memory: {used}{graphs}",
     ]
-    rows = [
-        _row(client, rate) for client, rate in zip(after.clients, rates(before, after), strict=True)
-    ]
-    return "\n".join([*lines, *(aligned([HEAD, *rows]) if rows else ["no clients"])])
-
-
-def _row(client: ClientReport, rate: Rates) -> tuple[str, ...]:
-    rank = f", rank {client.rank} (of {client.ranks} here)" if client.ranks > 1 else ""
-    return (
-        f"{client.name}, process {client.pid}{rank}", format_size(client.share),
-        f"{client.batches:,}", f"{rate.batches:.1f}", format_size(client.nbytes),
-        format_size(rate.nbytes),
-    )  # fmt: skip
+    rows: list[tuple[str, ...]] = [HEAD]
+    for client, (batches, nbytes) in zip(after.clients, rates(before, after), strict=True):
+        rank = f", rank {client.rank} (of {client.ranks} here)" if client.ranks > 1 else ""
+        rows.append((
+            f"{client.name}, process {client.pid}{rank}", format_size(client.share),
+            f"{client.batches:,}", f"{batches:.1f}", format_size(client.nbytes),
+            format_size(nbytes),
+        ))  # fmt: skip
+    return "\n".join([*lines, *(aligned(rows) if after.clients else ["no clients"])])

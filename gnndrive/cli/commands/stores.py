@@ -15,6 +15,7 @@ import typer
 from gnndrive.cli.commands.options import IfExists, Json, OwnMemory, Seed, StoreOrPack, StorePath
 from gnndrive.cli.measure.text import costs
 from gnndrive.cli.report import Bars
+from gnndrive.cli.report.text import labelled
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
@@ -70,7 +71,6 @@ def split_links(
 
 
 def _share(given: float) -> int | float:
-    """A share, or a number of edges."""
     return int(given) if given > 1 else given
 
 
@@ -84,7 +84,7 @@ def remove(
 
 def info(store: StoreOrPack, json_: Json = False) -> None:
     """Print what a store, a pack or a partitioned folder holds: counts, arrays, how it was made."""
-    if (kind := kind_of(store)) is not None:
+    if (kind := _kind_of(store)) is not None:
         _show_layout(kind, store, json_)
         return
     opened = open_store(store)
@@ -112,21 +112,17 @@ def _info_dict(store: Store) -> dict[str, Any]:
         "bytes": store.info.nbytes,
         "disk": None if cost is None else asdict(cost),
         "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
-        "packs": layout_dicts(store, PACKS),
-        "partitioned": layout_dicts(store, PARTITIONS),
+        "packs": _layout_dicts(store, PACKS),
+        "partitioned": _layout_dicts(store, PARTITIONS),
     }
 
 
 def verify(path: Path, of: Path | None = None) -> None:
-    """Read and check a whole store with its packs and partitioned folders, or one of these; `of` is
-    the store of a pack or of partitions, None: the one in which it lies.
-
-    Raises:
-        ConfigError: the store of a pack or of partitions is not known.
-        StoreError: something is damaged; the message names the first damage found.
-    """
-    if (kind := kind_of(path)) is not None:
-        _verify_layout(kind, path, store_of(path, of))
+    """Read and check a whole store with its packs and partitioned folders, or one of these; a
+    StoreError names the first damage found. `of` is the store of a pack or of partitions; None: the
+    one in which it lies."""
+    if (kind := _kind_of(path)) is not None:
+        _verify_layout(kind, path, _store_of(path, of))
         return
     store = open_store(path)
     with Bars() as bars:
@@ -142,9 +138,7 @@ def verify(path: Path, of: Path | None = None) -> None:
 def info_text(store: Store) -> str:
     """What `gnndrive info` prints of a store."""
     info = store.info
-    arrays = list(info.arrays.values())
-    names = [array.name for array in arrays]
-    width = max(len(name) for name in names)
+    width = max(map(len, info.arrays))
     head = {
         "nodes": f"{store.num_nodes:,}",
         "edges": f"{store.num_edges:,}",
@@ -153,16 +147,13 @@ def info_text(store: Store) -> str:
         "size": format_size(info.nbytes),
         "disk": _disk(store),
     }
-    lines = [str(store.path)]
-    wide = max(map(len, head))
-    lines += [f"  {name:<{wide}} : {value}" for name, value in head.items()]
-    lines += [f"  {array.name:<{width}}  {_array(array)}" for array in arrays]
-    lines += [f"  {line}" for line in layout_lines(store)]
+    lines = [str(store.path), *labelled(head)]
+    lines += [f"  {name:<{width}}  {_array(array)}" for name, array in info.arrays.items()]
+    lines += [f"  {line}" for line in _layout_lines(store)]
     return "\n".join(lines)
 
 
 def _disk(store: Store) -> str:
-    """Describe the cost of reading from the disk, and the gap between rows that follows from it."""
     cost = load_calibration(store)
     text = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
     return f"{text}; gaps of up to {gap_bytes(cost, SWEEP_BLOCK_BYTES):,} bytes are read over"
@@ -196,7 +187,7 @@ def _array(array: ArrayInfo) -> str:
 # ---- derived layouts: those of a store, or one alone
 
 
-def kind_of(path: Path) -> LayoutKind[Any] | None:
+def _kind_of(path: Path) -> LayoutKind[Any] | None:
     """The kind of the layout in a folder; None: it is a store's, or of no layout."""
     if (path / STORE_JSON).is_file():
         return None
@@ -210,9 +201,8 @@ def _show_layout(kind: LayoutKind[Any], path: Path, as_json: bool) -> None:
         return
     head = info.lines()
     width = max(map(len, head))
-    lines = [str(path), *(f"  {name:<{width}} : {text}" for name, text in head.items())]
-    lines += [f"  {name:<{width}}   {format_size(size):>8}" for name, size in info.sizes().items()]
-    print("\n".join(lines))
+    sizes = [f"  {name:<{width}}   {format_size(size):>8}" for name, size in info.sizes().items()]
+    print("\n".join([str(path), *labelled(head), *sizes]))
 
 
 def layout_json(path: Path, info: LayoutInfo, **more: Any) -> str:
@@ -226,7 +216,7 @@ def summary(info: LayoutInfo) -> str:
     return ", ".join([*info.texts(), format_size(info.nbytes)])
 
 
-def layout_lines(store: Store) -> list[str]:
+def _layout_lines(store: Store) -> list[str]:
     """Describe the layouts of a store, damaged and unfinished ones included; a line for each."""
     lines = []
     for kind in KINDS:
@@ -252,9 +242,7 @@ def _state(layout: UnfinishedLayout) -> str:
     return f"unfinished ({kind.made_by} goes on with it, gnndrive clean removes it)"
 
 
-def layout_dicts(store: Store, kind: LayoutKind[Any]) -> list[dict[str, Any]]:
-    """The layouts of one kind for JSON; "state" is "whole", "damaged", "unfinished" or what a
-    process does that makes it, such as "packing"."""
+def _layout_dicts(store: Store, kind: LayoutKind[Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for each in kind.of(store):
         if each.info is None:
@@ -290,8 +278,7 @@ def _verify_layout(kind: LayoutKind[Any], path: Path, store: Store) -> None:
     print(f"{path}: sound, {format_size(info.nbytes)} read")
 
 
-def store_of(path: Path, of: Path | None) -> Store:
-    """The store of a layout: `of`, or the one in which the layout lies."""
+def _store_of(path: Path, of: Path | None) -> Store:
     if of is None:
         of = path.resolve().parent.parent
         if not (of / STORE_JSON).is_file():

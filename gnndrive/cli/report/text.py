@@ -69,6 +69,12 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return lines
 
 
+def labelled(lines: Mapping[str, str]) -> list[str]:
+    """Lines that begin with their names."""
+    width = max(map(len, lines))
+    return [f"  {name:<{width}} : {text}" for name, text in lines.items()]
+
+
 def peak_memory_bytes() -> int:
     """The peak memory of this process, in bytes, mapped files included.
 
@@ -141,12 +147,11 @@ def final_report(stats: Stats, *, title: str, results: Mapping[str, str]) -> str
         f"feature buffer {format_size(of('buffer_bytes'))} ({si(of('buffer_slots'))} slots)",
         **results,
     }
-    width = max(len(name) for name in lines)
     head = (
         f"{title}: {of('batches'):,} batches in {elapsed:.1f} s "
         f"({rates['s_per_batch']:.3f} s each), engine={stats.get('engine', 'none')}"
     )
-    return "\n".join([head, *(f"  {name:<{width}} : {text}" for name, text in lines.items())])
+    return "\n".join([head, *labelled(lines)])
 
 
 # ---- JSON
