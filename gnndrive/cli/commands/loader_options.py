@@ -78,11 +78,7 @@ class LoaderOptions:
     @property
     def tuned(self) -> Tuning:
         """`--tuning`; without samplers, as many as the strategy decides: 4 to draw from the whole
-        graph, else "auto".
-
-        Raises:
-            ConfigError: it names no argument of `Tuning`.
-        """
+        graph, else "auto"."""
         decides = not find_strategy(self.strategy).whole_graph
         given: dict[str, Any] = {} if decides else {"samplers": SAMPLERS}
         return Tuning(**given | parse_tuning(self.tuning))
@@ -94,11 +90,7 @@ class LoaderOptions:
         return replace(self, strategy="gnndrive")
 
     def where(self) -> torch.device:
-        """Where the batches are.
-
-        Raises:
-            ConfigError, NotImplementedError: there is no such device.
-        """
+        """Where the batches are."""
         device: torch.device | None = checked_device(self.device, self.device_memory)[1]
         return torch.device("cpu") if device is None else device
 
@@ -115,10 +107,13 @@ class LoaderOptions:
         these options, those of `Tuning` too. Batches have what training reads, whatever else the
         store has."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        given |= {"attrs": trained(store)}
         del given["fanout"], given["tuning"]
-        more = placed(vars(self.tuned) | more)
-        return NeighborLoader(store, list(self.hops), seeds, shuffle=shuffle, **{**given, **more})
+        views = (*store.all_nodes(), *store.all_edges())
+        given["attrs"] = [
+            name for name in ("x", "y") if any(name in view.row_names for view in views)
+        ]
+        given |= placed(vars(self.tuned) | more)
+        return NeighborLoader(store, list(self.hops), seeds, shuffle=shuffle, **given)
 
 
 def with_loader_options(
@@ -162,11 +157,7 @@ def with_loader_options(
 
 
 def parse_tuning(text: str | None) -> dict[str, Any]:
-    """The arguments of `Tuning` that a text such as "topology=direct,samplers=2" names.
-
-    Raises:
-        ConfigError: it names another one, or has another form.
-    """
+    """The arguments of `Tuning` that a text such as "topology=direct,samplers=2" names."""
     if text is None:
         return {}
     return values_in(
@@ -181,9 +172,3 @@ def placed(given: Mapping[str, Any]) -> dict[str, Any]:
     tuning = {name: value for name, value in given.items() if name in TUNING}
     rest = {name: value for name, value in given.items() if name not in TUNING}
     return rest | {"tuning": Tuning(**tuning)} if tuning else rest
-
-
-def trained(store: Store) -> list[str]:
-    """The names of the attributes that training reads, of those that the store has."""
-    there = {name for view in (*store.all_nodes(), *store.all_edges()) for name in view.row_names}
-    return [name for name in ("x", "y") if name in there]

@@ -21,9 +21,7 @@ from gnndrive.cli.commands.loader_options import (
     parse_tuning,
     with_loader_options,
 )
-from gnndrive.cli.commands.options import (
-    Json,
-)
+from gnndrive.cli.commands.options import Json
 from gnndrive.cli.report import Bars, plan_section, run_envelope
 from gnndrive.cli.report.text import aligned, json_text
 from gnndrive.common.errors import ConfigError
@@ -115,12 +113,11 @@ class _Planned(NamedTuple):
 
     @property
     def text(self) -> str:
-        more = [] if self.comparison is None else ["", *str(self.comparison).splitlines()]
+        more = [] if self.comparison is None else ["", str(self.comparison)]
         return "\n".join([*self.lines, *more])
 
 
 def _as_json(planned: _Planned, store: Path | None) -> str:
-    """What is printed as a RUN.json."""
     plan = plan_section(planned.plan) | {"text": planned.text}
     where = {} if store is None else {"store": str(store)}
     found = {} if planned.comparison is None else planned.comparison.to_json()
@@ -139,9 +136,8 @@ def _of_store(
     with options.loader(store, seeds, shuffle=True) as loader, Bars() as bars, reporting(bars):
         planner, loading, _ = plan_for_ranks(loader, ranks, shared)
         batches = len(loader)
-        found = None
-        if options.memory is not None and ranks == cluster.hosts == 1:
-            found = loader.compare()
+        compares = options.memory is not None and ranks == cluster.hosts == 1
+        found = loader.compare() if compares else None
     if loading is None:
         if cluster.hosts > 1 or cluster.compute_s is not None:
             raise ConfigError(
@@ -150,9 +146,9 @@ def _of_store(
             )
         plan = planner.plan()
         return _Planned(plan, plan_lines(plan), found)
-    notes: tuple[str, ...] = ()
+    notes = []
     if load_calibration(store) is None:
-        notes = (f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it",)
+        notes = [f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it"]
     drawn = len(loading.drawn.sizes)
     source = f"{drawn} {'batch' if drawn == 1 else 'batches'} drawn from the store"
     own = None if found is None else found.own
@@ -199,7 +195,7 @@ def _of_numbers(
     if sketch.batch_nodes is None:
         source += ", the most that the fanout allows; give fewer with --batch-nodes"
     known = replace(cluster, sampled=False)
-    run = Run(loading, known, sketch.batches, source, (f"{AT_RANDOM}; {DEFAULT_DISK}",))
+    run = Run(loading, known, sketch.batches, source, [f"{AT_RANDOM}; {DEFAULT_DISK}"])
     return _planned(planner, run, sketch.store_bytes)
 
 
@@ -256,8 +252,6 @@ class Run:
     """What is printed beside a plan.
 
     Attributes:
-        loading: what a step costs by.
-        cluster: the hosts.
         batches: batches of an epoch, over all ranks; None: not known.
         source: where the batches are known from, such as "8 batches that were drawn".
         notes: what to know of the figures.
@@ -269,7 +263,7 @@ class Run:
     cluster: Cluster
     batches: int | None
     source: str
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str]
     replayed: StrategyCost | None = None
 
 

@@ -32,7 +32,7 @@ class Bar:
         value: how long it is; None: there is no bar, but its texts.
         says: the value in words.
         below: more to know of it.
-        ends: the ends of a line over the bar's end; None: there is none.
+        ends: the ends of a line over the bar's end.
         mark: where a diamond stands.
         kind: the style's class of its colour.
     """
@@ -92,8 +92,7 @@ def plan_section(run: Part) -> str:
         return ""
     budget = plan.number_or_none("memory")
     bars, rows, says = [], [], []
-    for place in ("host", "device"):
-        name, on_device = f"{place} memory", place == "device"
+    for name, on_device in (("host memory", False), ("device memory", True)):
         here = [item for item in items if (item.text("where", "host") == "device") == on_device]
         total = sum(item.number("bytes") for item in here)
         if here:
@@ -228,9 +227,8 @@ def _bar(run: Part) -> Bar:
         about.append("other batches than the first strategy's")
     if run.text("bound_by"):
         about.append(f"bound by {run.text('bound_by')}")
-    if run.text("note"):
-        about.append(run.text("note"))
-    return Bar(_name(run), took, says, "; ".join(about), ends, predicted)
+    about.append(run.text("note"))
+    return Bar(_name(run), took, says, "; ".join(filter(None, about)), ends, predicted)
 
 
 def _row(run: Part) -> tuple[str, ...]:

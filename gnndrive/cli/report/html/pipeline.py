@@ -45,7 +45,6 @@ class Box:
     """A place in the figure.
 
     Attributes:
-        name: a word of the paper.
         lines: what was measured there; those that are not known are empty.
         kind: "stage", "queue" or "place".
         inside: the places that it consists of, from the top down.
@@ -138,20 +137,16 @@ def _rate(run: Part, name: str, what: str) -> str:
 def _boxes(run: Part) -> list[Box]:
     """The figure's places in the order of a batch."""
     elapsed, read = run.number("elapsed_s"), run.number_or_none("bytes_read")
+    a_request = over(read, run.number_or_none("requests"))
     disk = (
         known(over(read, elapsed), lambda rate: _kept(size(rate, "/s"))),
         _rate(run, "requests", "requests"),
-        known(
-            over(read, run.number_or_none("requests")),
-            lambda each: f"{_kept(size(each))} a request",
-        ),
+        known(a_request, lambda nbytes: f"{_kept(size(nbytes))} a request"),
     )
     row_bytes = over(run.number_or_none("bytes_wanted"), rows_looked_up(run))
     loaded = run.number_or_none("rows_loaded")
     useful = over(None if row_bytes is None or loaded is None else row_bytes * loaded, read)
-    staging = known(
-        useful, lambda useful: f"{_kept(share(min(useful, 1.0)))} of the bytes are rows"
-    )
+    staging = known(useful, lambda part: f"{_kept(share(min(part, 1.0)))} of the bytes are rows")
     buffer = (
         known(hit_share(run), lambda hits: _kept(f"{share(hits)} hits")),
         _rate(run, "rows", "rows"),
@@ -224,11 +219,8 @@ def _numbers(run: Part) -> str:
     ]  # fmt: skip
     waits = [
         (f"waited for {what}", seconds(run.number(name)), share(over(run.number(name), elapsed)))
-        for name, what in (
-            ("wait_s", "batches, in all"), *WAITS.items(),
-        ) if run.has(name)
-    ]  # fmt: skip
-    both = [*counters, *waits]
-    return (table(heads, rows) if rows else "") + table(
-        ("counter", "in all", "a second, or of the time"), both
-    )
+        for name, what in {"wait_s": "batches, in all", **WAITS}.items()
+        if run.has(name)
+    ]
+    of_counters = table(("counter", "in all", "a second, or of the time"), [*counters, *waits])
+    return (table(heads, rows) if rows else "") + of_counters

@@ -137,10 +137,9 @@ _SUMS = ("batches", "bytes_read", "requests", *WAITS)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One or several intervals of a run.
+    """One or several intervals of a run, in seconds since its start.
 
     Attributes:
-        start, end: seconds since the run's start.
         sums: what happened in it, by name; unknown values are left out.
         means: what the queues held on average.
     """
@@ -228,14 +227,10 @@ def _over_time(shown: Sequence[Interval]) -> str:
 
     queues = {what: steps([one.means.get(name) for one in shown]) for name, what in QUEUES.items()}
     known = {what: points for what, points in queues.items() if points}
-    plots = lines(
-        "Batches a second", [steps([one.rate("batches") for one in shown])],
-        lambda rate: count(rate, "/s"),
-    )  # fmt: skip
-    plots += lines(
-        "Bytes read a second", [steps([one.rate("bytes_read") for one in shown])],
-        lambda rate: size(rate, "/s"),
-    )  # fmt: skip
+    batches = [one.rate("batches") for one in shown]
+    plots = lines("Batches a second", [steps(batches)], lambda rate: count(rate, "/s"))
+    read = [one.rate("bytes_read") for one in shown]
+    plots += lines("Bytes read a second", [steps(read)], lambda rate: size(rate, "/s"))
     plots += lines("Batches in each queue", list(known.values()), count, list(known))
     if any(name in one.sums for one in shown for name in WAITS):
         plots += plot(
@@ -365,8 +360,9 @@ def _changes(points: Sequence[Point], now: float | None) -> list[str]:
         there = _at(points, factor * here.nbytes)
         if there is None:
             continue
-        line = f"{what} ({size(there.nbytes)}): {share(there.hit)} hits instead of "
-        line += share(here.hit)
+        line = (
+            f"{what} ({size(there.nbytes)}): {share(there.hit)} hits instead of {share(here.hit)}"
+        )
         if there.seconds is not None and here.seconds:
             change = there.seconds / here.seconds - 1
             more = "more" if change > 0 else "less"
