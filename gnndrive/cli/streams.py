@@ -20,11 +20,8 @@ from gnndrive.common.errors import GNNDriveError
 
 
 class OutputError(GNNDriveError):
-    """Standard output cannot be written to.
-
-    Attributes:
-        reader_ended: whether it is a pipe whose reader has ended, which is no fault.
-    """
+    """Standard output cannot be written to; `reader_ended`: because it is a pipe whose reader has
+    ended, which is no fault."""
 
     def __init__(self, error: OSError) -> None:
         self.reader_ended = error.errno == errno_names.EPIPE
@@ -63,11 +60,7 @@ def guarded() -> Iterator[None]:
 
 
 def flush() -> None:
-    """Write what standard output has buffered, so that a failure is known before the end.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write what standard output has buffered, so that a failure is known before the end."""
     if sys.stdout is not None:
         sys.stdout.flush()
 

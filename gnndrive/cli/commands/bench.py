@@ -128,15 +128,10 @@ def _show(
     read: Callable[[], Any], described: Callable[[Any], tuple[dict[str, Any], str, float]],
     what: str, by_fio: raw.IoOptions, runs: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Read and print the report.
+    """Read once, or `runs` times in turn with fio, and print the report of the last time.
 
-    Args:
-        read: reads once.
-        described: what it returned, for JSON and as text, and the figure that is compared.
-        what: the figure's name.
-        by_fio: what fio reads.
-        runs: how many times to run in turn with fio; 0: once, without fio.
-        as_json: print JSON.
+    `described` makes of what `read` returned: content for JSON, a text, and the figure `what`,
+    which is compared with fio's.
     """
     if runs:
         fio.require_fio()

@@ -187,7 +187,7 @@ def _run_dict(
     same = None if reference is None or not done else _same(done, reference.rounds)
     return {
         "strategy": runs.choice.text, "paper": runs.choice.strategy.published,
-        "command": command_of(asked, [runs.choice]),
+        "command": command_of(asked, runs.choice),
         "seconds_per_batch": median(seconds) if seconds else None, "rounds": seconds,
         "first_batch_s": _median(done, lambda each: each.first_s),
         "nodes_per_batch": _median(done, lambda each: each.nodes / each.batches),

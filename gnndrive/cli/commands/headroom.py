@@ -113,7 +113,15 @@ def as_json(found: Measured, store: Store) -> dict[str, Any]:
     content: dict[str, Any] = {
         "batches": found.batches,
         "warm_up": found.warm_up,
-        "lines": [_line(found, free, real) for free in LINES],
+        "lines": [
+            {
+                "free": free,
+                "seconds_per_batch": found.seconds(free),
+                "times": times(real, found.seconds(free)),
+                "rounds": [run.seconds for run in found.runs[free]],
+            }
+            for free in LINES
+        ],
         "hit_share": judged.hit_share,
         "calibrated_s": judged.calibrated_s,
         "notes": found.notes,
@@ -130,15 +138,6 @@ def as_json(found: Measured, store: Store) -> dict[str, Any]:
     return {**run_envelope("headroom"), "store": str(store.path), "headroom": content}
 
 
-def _line(found: Measured, free: Free, real: float) -> dict[str, Any]:
-    return {
-        "free": free,
-        "seconds_per_batch": found.seconds(free),
-        "times": times(real, found.seconds(free)),
-        "rounds": [run.seconds for run in found.runs[free]],
-    }
-
-
 def as_text(found: Measured, store: Store) -> str:
     """The same as a table, with the verdict below."""
     real, judged = found.seconds("nothing"), found.headroom()
@@ -150,8 +149,8 @@ def as_text(found: Measured, store: Store) -> str:
         f"{format_size(found.plan.buffer_bytes)}{hits}",
         f"  {'free':<30} {'s a batch':>10} {'(range)':>19} {'times faster':>13}",
     ]
-    for free in [free for free in (*LINES, "buffer") if free in found.runs]:
-        each = [run.seconds for run in found.runs[free]]
+    for free, done in found.runs.items():
+        each = [run.seconds for run in done]
         spread = f"({min(each):.4f} to {max(each):.4f})"
         lines.append(_row(free, found.seconds(free), spread, real))
     if found.predicted and found.twice_s is not None:

@@ -77,14 +77,12 @@ def import_(
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if len(paths) == 2:
-        refused = sorted({*given, *(["edges"] if edges else []), *(["split"] if split else [])})
-        refused = [
-            f"--{name.replace('_', '-')}" for name in refused if name not in _OPTIONS_OF_DATASETS
-        ]
-        if refused:
+        named = {*given, *(["edges"] if edges else []), *(["split"] if split else [])}
+        if refused := sorted(named - _OPTIONS_OF_DATASETS):
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in refused)
             raise ConfigError(
-                f"{', '.join(refused)}: the files of the dataset {paths[0]} define that: leave it "
-                "out, or give --edges and no dataset"
+                f"{options}: the files of the dataset {paths[0]} define that: leave it out, or "
+                "give --edges and no dataset"
             )
         _make(from_dataset, source=paths[0], path=paths[1], **given)
         return

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
 from gnndrive.cli.commands.options import (
     Device,
@@ -23,7 +22,7 @@ from gnndrive.cli.commands.options import (
     StorePath,
     Threads,
 )
-from gnndrive.cli.report import Bars, say
+from gnndrive.cli.report import Bars
 from gnndrive.cli.training import ModelSettings, read_tensors
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
@@ -64,17 +63,12 @@ def infer_command(
         torch.set_num_threads(threads)
     opened = open_store(store)
     made = load_model(model, checkpoint)
-    console = Console(stderr=True)
-    try:
-        with Bars(console) as bars:
-            infer(
-                made, opened, name=name, out=out, memory=memory, batch_size=batch_size,
-                device=device, features=features, edge_weight=edge_weight, edge_attr=edge_attr,
-                dtype=dtype, overwrite=overwrite, engine=engine or "auto", progress=bars,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        say(console, "what was computed is kept: the same command goes on where it stopped")
-        raise
+    with Bars(kept="computed") as bars:
+        infer(
+            made, opened, name=name, out=out, memory=memory, batch_size=batch_size,
+            device=device, features=features, edge_weight=edge_weight, edge_attr=edge_attr,
+            dtype=dtype, overwrite=overwrite, engine=engine or "auto", progress=bars,
+        )  # fmt: skip
     if out is not None:
         print(f"{out} holds the rows of all nodes")
         return

@@ -57,14 +57,12 @@ class Loading:
     """What one process loads.
 
     Attributes:
-        store: the store's path.
         loader: a strategy, as `strategy=` takes it, or `NOTHING`.
         fanout, batch_size, seed: as for `NeighborLoader`; batches are shuffled.
-        split: the split whose nodes are the seeds; None: all nodes.
-        batches: how many batches are timed.
-        warm_up: how many batches come before these.
+        batches, warm_up: how many batches are timed, and how many come before these.
         seconds: the warm-up ends with the batch in which it has taken so long, and so does the
             timed part; None: neither ends early.
+        split: the split whose nodes are the seeds; None: all nodes.
         arguments: further arguments of `NeighborLoader`.
     """
 
@@ -86,10 +84,8 @@ class Loaded:
 
     Attributes:
         seconds: wall time of the timed batches.
-        batches: how many were timed.
-        warm_up: how many came before.
+        batches, warm_up: how many were timed, and how many came before.
         first_s: seconds from making the loader to its first batch.
-        nodes, edges: of all timed batches.
         checksums: CRC-32 of the node ids of all batches so far, after each batch, the warm-up
             included.
         peak_bytes: the peak memory of the process, mapped pages included.

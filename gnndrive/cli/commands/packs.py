@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
@@ -25,7 +24,8 @@ from gnndrive.cli.commands.options import (
     StorePath,
 )
 from gnndrive.cli.commands.stores import layout_json, summary
-from gnndrive.cli.report import Bars, say
+from gnndrive.cli.report import Bars
+from gnndrive.cli.report.text import labelled
 from gnndrive.common.memory import format_size
 from gnndrive.store.packed.format import PACKS, PackInfo, differences, pack_path
 from gnndrive.store.reader import Store, open_homogeneous
@@ -58,33 +58,27 @@ def pack(
 
     Give it the options that training will have; --memory and --device-memory are for training.
     """
-    opened, console = open_homogeneous(store, "gnndrive pack"), Console(stderr=True)
-    hops = list(options.hops)
+    opened, hops = open_homogeneous(store, "gnndrive pack"), list(options.hops)
     names = ("batch_size", "seed", "sampling", "memory", "device_memory")
     given = {name: getattr(options, name) for name in names}
-    try:
-        with Bars(console) as bars:
-            info = pack_batches(
-                opened, hops, opened.split(input), epochs=epochs, shuffle=shuffle, disk=disk,
-                order=order, segment=segment, out=out, packing_memory=packing_memory,
-                overwrite=overwrite, progress=bars, **given,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        say(console, "what was packed is kept: the same command goes on where it stopped")
-        raise
+    with Bars(kept="packed") as bars:
+        info = pack_batches(
+            opened, hops, opened.split(input), epochs=epochs, shuffle=shuffle, disk=disk,
+            order=order, segment=segment, out=out, packing_memory=packing_memory,
+            overwrite=overwrite, progress=bars, **given,
+        )  # fmt: skip
     path = pack_path(opened, info.settings) if out is None else out
     if as_json:
         print(layout_json(path, info))
         return
-    lines = [f"{path}: {summary(info)}"]
-    lines += [f"  predicted : {format_size(info.predicted_bytes)} ({info.predicted_bytes:,} bytes)"]
-    lines += [f"  actual    : {format_size(info.actual_bytes)} ({info.actual_bytes:,} bytes)"]
-    named = _name(opened, info, out)
+    sizes = {"predicted": info.predicted_bytes, "actual": info.actual_bytes}
+    said = {name: f"{format_size(size)} ({size:,} bytes)" for name, size in sizes.items()}
+    lines = [f"{path}: {summary(info)}", *labelled(said)]
     call = {"batch_size": options.batch_size, "shuffle": shuffle, "memory": options.memory}
     call |= {"sampling": options.sampling} if options.sampling != SAMPLING else {}
     if options.device_memory:
         call |= {"device": "cuda", "device_memory": options.device_memory}
-    call["strategy"] = DiskGNN(packed=named).text
+    call["strategy"] = DiskGNN(packed=_name(opened, info, out)).text
     call = {name: each for name, each in call.items() if each is not None}
     if input == INPUT and shuffle:
         lines += [

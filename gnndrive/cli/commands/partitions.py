@@ -6,11 +6,10 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from gnndrive.cli.commands.options import Json, Overwrite, OwnMemory, Seed, StorePath
 from gnndrive.cli.commands.stores import layout_json, summary
-from gnndrive.cli.report import Bars, say
+from gnndrive.cli.report import Bars
 from gnndrive.cli.report.text import labelled
 from gnndrive.common.memory import format_size
 from gnndrive.store.partitioned.format import STATIC_DEFAULT, partitioned_path
@@ -43,16 +42,12 @@ def partition(
     as_json: Json = False,
 ) -> None:
     """Divide a store's nodes into partitions, for loading by windows; goes on if interrupted."""
-    opened, console = open_store(store), Console(stderr=True)
-    path, began = partitioned_path(opened, name), time.monotonic()
-    try:
-        with Bars(console) as bars:
-            info = partition_store(
-                opened, parts, method, memory, static, train_first, seed, name, overwrite, bars
-            )
-    except KeyboardInterrupt:
-        say(console, "what was done is kept: the same command goes on where it stopped")
-        raise
+    opened, began = open_store(store), time.monotonic()
+    path = partitioned_path(opened, name)
+    with Bars(kept="done") as bars:
+        info = partition_store(
+            opened, parts, method, memory, static, train_first, seed, name, overwrite, bars
+        )
     seconds = time.monotonic() - began
     if as_json:
         print(layout_json(path, info, seconds=seconds))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -188,10 +188,9 @@ def missing(store: Store, asked: Comparison) -> dict[str, str]:
     return found
 
 
-def command_of(asked: Comparison, choices: Sequence[Choice]) -> str:
-    """The command that compares these strategies in the same way."""
-    words = ["gnndrive", "bench", "strategies", str(asked.store), "--strategies"]
-    words.append(",".join(choice.text for choice in choices))
+def command_of(asked: Comparison, choice: Choice) -> str:
+    """The command that measures one strategy in the same way."""
+    words = ["gnndrive", "bench", "strategies", str(asked.store), "--strategies", choice.text]
     words += ["--memory", str(asked.memory)] if asked.memory is not None else []
     default = LoaderOptions()
     for name in ("fanout", "batch_size", "sampling", "seed", "tuning"):

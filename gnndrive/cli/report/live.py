@@ -131,10 +131,12 @@ class Bars:
 
     Args:
         console: where to draw; None: standard error.
+        kept: what the same command need not do again after Ctrl-C, such as "packed", to say so
+            then; empty: nothing.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console | None = None, *, kept: str = "") -> None:
+        self._console, self._kept = console or Console(stderr=True), kept
         self._tasks: dict[str, TaskID] = {}
         self._quarters: dict[str, int] = {}
         self._bars: Progress | None = None
@@ -150,10 +152,13 @@ class Bars:
             self._bars.start()
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+        if kind is KeyboardInterrupt and self._kept:
+            going_on = "the same command goes on where it stopped"
+            say(self._console, f"what was {self._kept} is kept: {going_on}")
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report that `done` of `total` steps of `what` are done."""
