@@ -18,13 +18,7 @@ from gnndrive.cli.commands import strategy_runs
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.loading import Loaded, loader_of
 from gnndrive.cli.commands.options import INPUT, Json, Rounds, StorePath, TimedBatches
-from gnndrive.cli.commands.strategy_runs import (
-    Comparison,
-    Measured,
-    StrategyRuns,
-    command_of,
-    loading_of,
-)
+from gnndrive.cli.commands.strategy_runs import Comparison, Measured, StrategyRuns, loading_of
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import Bars, run_envelope
 from gnndrive.cli.report.text import aligned, si
@@ -187,7 +181,7 @@ def _run_dict(
     same = None if reference is None or not done else _same(done, reference.rounds)
     return {
         "strategy": runs.choice.text, "paper": runs.choice.strategy.published,
-        "command": command_of(asked, runs.choice),
+        "command": strategy_runs.command_of(asked, runs.choice),
         "seconds_per_batch": median(seconds) if seconds else None, "rounds": seconds,
         "first_batch_s": _median(done, lambda each: each.first_s),
         "nodes_per_batch": _median(done, lambda each: each.nodes / each.batches),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gnndrive.cli.commands.options import IfExists, parse_splits
+from gnndrive.cli.commands.options import IfExists
 from gnndrive.cli.commands.stores import info_text
 from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges
 from gnndrive.store.importers.edge_list import is_parquet
+from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 from gnndrive.store.reader import Store
 
 _OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "if_exists"}
@@ -92,7 +93,7 @@ def import_(
             "dataset's folder, gnndrive import FOLDER STORE"
         )
     given = {"path": paths[0], "dtype": "float32", "features": None, "labels": None, **given}
-    given["splits"] = parse_splits(split or ["0.6,0.2,0.2"], seed)
+    given["splits"] = _parse_splits(split or ["0.6,0.2,0.2"], seed)
     given["columns"] = given.pop("edge_column", ())
     sorting = set(given) - _OPTIONS_OF_CSV - {"path", "splits", "columns"}
     if sorting or given["columns"] or len(edges) > 1 or is_parquet(edges[0]):
@@ -106,3 +107,21 @@ def _make(importer: Callable[..., Store], **given: Any) -> None:
     with Bars() as bars:
         store = importer(**given, progress=bars)
     print(info_text(store))
+
+
+def _parse_splits(values: Sequence[str], seed: int) -> SplitSpec:
+    """Parse the values of --split to what importers take: "none", or one
+    "0.6,0.2,0.2" to be drawn with `seed`, or any number of "NAME=FILE"."""
+    if list(values) == ["none"]:
+        return None
+    if all("=" in value for value in values):
+        return dict(value.split("=", 1) for value in values)
+    try:
+        (value,) = values
+        train, val, test = (float(part) for part in value.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--split {' '.join(values)}: give the shares of train, val and test as 0.6,0.2,0.2, "
+            "or NAME=FILE once for each split, or none"
+        ) from None
+    return RandomSplit(train, val, test, seed)

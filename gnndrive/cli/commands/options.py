@@ -1,15 +1,11 @@
-"""Options that several commands have, as types; and the parsing of --split."""
+"""Options that several commands have, as types."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-
-from gnndrive.common.errors import ConfigError
-from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")]
 StoreOrPack = Annotated[
@@ -63,21 +59,3 @@ IfExists = Annotated[
 FANOUT, BATCH_SIZE, INPUT = "10,10", 1024, "train"
 """The defaults of commands that train, and of those that pack for them."""
 SAMPLING, MODEL, HIDDEN = "neighbor", "sage", 128
-
-
-def parse_splits(values: Sequence[str], seed: int) -> SplitSpec:
-    """Parse the values of `gnndrive import --split` to what importers take: "none", or one
-    "0.6,0.2,0.2" to be drawn with `seed`, or any number of "NAME=FILE"."""
-    if list(values) == ["none"]:
-        return None
-    if all("=" in value for value in values):
-        return dict(value.split("=", 1) for value in values)
-    try:
-        (value,) = values
-        train, val, test = (float(part) for part in value.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--split {' '.join(values)}: give the shares of train, val and test as 0.6,0.2,0.2, "
-            "or NAME=FILE once for each split, or none"
-        ) from None
-    return RandomSplit(train, val, test, seed)

@@ -29,18 +29,7 @@ from gnndrive.common.memory import format_size, given_size, parse_size
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
 from gnndrive.loader.store_loader import plan_for_ranks
-from gnndrive.plan.costs import (
-    ADMISSION,
-    COMPUTE,
-    DISK,
-    GATHER,
-    HAND_OVER,
-    NET,
-    SAMPLING,
-    Loading,
-    counted,
-    processors,
-)
+from gnndrive.plan import costs
 from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
@@ -259,7 +248,7 @@ class Run:
             counted by a formula.
     """
 
-    loading: Loading
+    loading: costs.Loading
     cluster: Cluster
     batches: int | None
     source: str
@@ -285,20 +274,19 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     """What a step takes by its parts, what bounds it, and an epoch."""
     ranks, loading = run.cluster.hosts * plan.ranks, run.loading
     what = "a batch" if ranks == 1 else f"a step, in which each of {ranks} ranks gets a batch"
-    cores = processors(plan.ranks)
-    each = "" if plan.ranks == 1 else " a rank"
+    threads = f"{loading.stages.threads} threads{'' if plan.ranks == 1 else ' a rank'}"
     why = {
-        SAMPLING: f"{loading.stages.threads} threads{each}, {cores} processors as on this machine",
-        DISK: _reads(plan, run),
-        ADMISSION: "the event loop, which finds slots and plans reads",
-        GATHER: "copying rows into batches",
-        HAND_OVER: "from a batch's rows to the next one's",
-        COMPUTE: "as given",
+        costs.SAMPLING: f"{threads}, {costs.processors(plan.ranks)} processors as on this machine",
+        costs.DISK: _reads(plan, run),
+        costs.ADMISSION: "the event loop, which finds slots and plans reads",
+        costs.GATHER: "copying rows into batches",
+        costs.HAND_OVER: "from a batch's rows to the next one's",
+        costs.COMPUTE: "as given",
     }
     missing = {
-        SAMPLING: "not known: there is no graph to draw batches from",
-        GATHER: "not known on a device",
-        COMPUTE: "not known: give the seconds of training on a batch with --compute-s",
+        costs.SAMPLING: "not known: there is no graph to draw batches from",
+        costs.GATHER: "not known on a device",
+        costs.COMPUTE: "not known: give the seconds of training on a batch with --compute-s",
     }
     if run.replayed is not None:
         layout = replace(layout, seconds={**layout.seconds, **run.replayed.seconds})
@@ -336,8 +324,8 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
         rows.append(
             (
                 each.name, format_size(each.memory_bytes), format_size(each.disk_bytes),
-                format_size(each.received_bytes), duration(each.known[DISK]),
-                duration(each.known[NET]), duration(each.expected_s), each.bound_by, epoch,
+                format_size(each.received_bytes), duration(each.known[costs.DISK]),
+                duration(each.known[costs.NET]), duration(each.expected_s), each.bound_by, epoch,
             )
         )  # fmt: skip
     return [*lines, *aligned(rows), *refused, *_whether_it_pays(layouts), NOT_BUILT]
@@ -348,7 +336,7 @@ def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
     full, exchange = layouts[0], layouts[-1]
     if exchange.name != EXCHANGE or exchange.refused:
         return []
-    saved, net = full.known[DISK] - exchange.known[DISK], exchange.known[NET]
+    saved, net = full.known[costs.DISK] - exchange.known[costs.DISK], exchange.known[costs.NET]
     pays = "pays" if net < saved else "does not pay"
     return [
         f"exchange {pays}: it takes {duration(net)} of the net a step and saves "
@@ -361,7 +349,7 @@ def _reads(plan: Plan, run: Run) -> str:
     adjacency = ", and adjacency" if topology.has_ring else ""
     if plan.holds_everything:
         return f"no rows after the first epoch{adjacency}, because all of them stay in memory"
-    loaded = sum(each.loads for each in counted(plan, run.loading).values())
+    loaded = sum(each.loads for each in costs.counted(plan, run.loading).values())
     rows = sum(run.loading.counts(table)[0] for table in plan.tables)
     if run.replayed is not None and run.replayed.hit_share is not None:
         loaded = rows * (1 - run.replayed.hit_share)

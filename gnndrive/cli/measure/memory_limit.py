@@ -393,7 +393,5 @@ def memory_limit(limit_bytes: int, proc: Path = PROC) -> Iterator[tuple[Cgroup |
     except CannotLimit as error:
         yield None, f"no memory limit: {error}"
         return
-    try:
+    with contextlib.closing(group):
         yield group, group.words
-    finally:
-        group.close()

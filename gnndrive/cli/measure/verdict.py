@@ -3,26 +3,8 @@
 `verdict` judges the lines of `gnndrive bench headroom`, `verdict_of_run` what a training run
 counted of itself. Both begin with what to look at first, one of `FIRST_WORDS`.
 
-`verdict` decides in this order. A part's gain is how many times faster a batch is without it.
-
-1. The first limits are the parts with the largest gain, if it is at least `MATTERS`; parts whose
-   gains lie within `TIED` of the largest are named with it.
-2. If no part has such a gain, the loader as a whole may have it: its parts take turns, or it is
-   their processors that are busy. If the loader has no such gain either, loader and training step
-   take equally long.
-3. If twice the buffer was measured and gains at least `BUFFER_HELPS`, and no less than any free
-   part, the feature buffer is too small: batches wait for each other's slots.
-4. If the disk is a first limit: it is slower than it was when it was calibrated if a free disk
-   saves at least `SLOWER_DISK` times the seconds that the calibration says, and these are at least
-   `READS_SHARE` of a batch's. Else the feature buffer is too small if less than `FEW_HITS` of the
-   rows are found in it and twice the buffer gains at least `BUFFER_HELPS`. Else the disk is what
-   one waits for.
-5. If the training step is not a first limit, and waits for slots of the feature buffer are at least
-   `SLOTS_SHARE` of the time, the buffer is too small as well.
-6. The next limit follows from what is left without the first one.
-
-If the slowest round without the limit is not faster than the fastest with it, the verdict says that
-rounds differ by more than the gain.
+docs/tasks/limits.md, "How the sentence is made", has the order in which `verdict` decides. A part's
+gain is how many times faster a batch is without it.
 """
 
 from __future__ import annotations
@@ -32,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-MATTERS = 1.1
-TIED = 0.1
-BUFFER_HELPS = 1.2
-FEW_HITS = 0.5
-SLOTS_SHARE = 0.2
-SLOWER_DISK = 2.0
-READS_SHARE = 0.05
+MATTERS = 1.1  # the least gain of a first limit
+TIED = 0.1  # parts whose gains lie so near the largest are named with it
+BUFFER_HELPS = 1.2  # the least gain of twice the buffer, for a buffer that is too small
+FEW_HITS = 0.5  # of the rows: if the buffer has fewer, it may be named instead of the disk
+SLOTS_SHARE = 0.2  # of the time: if waits for slots take so much, the buffer is named
+SLOWER_DISK = 2.0  # times what its calibration says, for a disk that others may be reading from
+READS_SHARE = 0.05  # of a batch: shorter reads do not tell whether the disk has become slower
 TIMES_MOST = 100  # larger ratios are of seconds too short to be measured
 WAITS = 0.1  # a run whose waiting is a smaller share of its time waits for the training step
 
@@ -147,7 +129,7 @@ def _spread(found: Headroom, first: Sequence[str]) -> list[str]:
 
 
 def _judged(found: Headroom, first: Sequence[str]) -> _Clauses:
-    """What limits first, by steps 2 to 5 of the module's order."""
+    """What limits first, by steps 2 to 4 of that page."""
     twice, most = found.twice_gain or 0.0, max(found.gain(part) or 0.0 for part in PARTS)
     if twice >= BUFFER_HELPS and twice >= most and not found.predicted:
         crowded = "batches wait for each other's places in it"

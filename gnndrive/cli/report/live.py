@@ -60,9 +60,7 @@ class LiveLine:
         since: Stats | None = None,
         console: Console | None = None,
     ) -> None:
-        self._batches = batches
-        self._label = label
-        self._every = max(every, 1)
+        self._batches, self._label, self._every = batches, label, max(every, 1)
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
         self._start = _counters(since or {})
