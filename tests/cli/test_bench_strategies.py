@@ -233,6 +233,12 @@ def test_arguments_of_one_strategy_follow_its_name(gnndrive, planted, fake):
     ]
 
 
+def test_the_help_is_that_of_this_command(gnndrive):
+    said = gnndrive(*COMMAND, "--help").out
+    for words in ("Memory of each process", "train, or all nodes", "default: 10"):
+        assert words in " ".join(said.replace("│", " ").split())
+
+
 def test_the_timed_batches_are_a_superbatch():
     assert [strategy_runs.aligned_warm_up(n) for n in (1, 8, 32, 33, 200)] == [10, 10, 10, 42, 170]
 

@@ -29,11 +29,8 @@ from gnndrive.common.memory import format_size
 
 PROC = Path("/proc")
 ENTER = 'echo $$ >"$0"'  # a shell's command; $0 is the file of a group's processes
-PROCESSES, CONTROLLERS, FOR_CHILDREN = (
-    "cgroup.procs",
-    "cgroup.controllers",
-    "cgroup.subtree_control",
-)
+PROCESSES, CONTROLLERS = "cgroup.procs", "cgroup.controllers"
+FOR_CHILDREN = "cgroup.subtree_control"
 BUSY_WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4)  # a group may be busy for a moment after its last exit
 MOVES = 10  # passes over a group's processes, which may fork meanwhile
 

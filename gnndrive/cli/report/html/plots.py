@@ -7,9 +7,10 @@ upright scale has three numbers, and where a narrow page has no room the level o
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from gnndrive.cli.report.html.reading import Part
 from gnndrive.cli.report.html.values import (
@@ -341,13 +342,11 @@ def _at(points: Sequence[Point], nbytes: float | None) -> Point | None:
     """The curve at a size; None: there is none, or the curve does not reach so far."""
     if nbytes is None or not points[0].nbytes <= nbytes <= points[-1].nbytes:
         return None
-    after = bisect_left([point.nbytes for point in points], nbytes)
-    high, low = points[after], points[max(after - 1, 0)]
-    between = high.nbytes - low.nbytes
-    part = (nbytes - low.nbytes) / between if between else 0.0
-    known = low.seconds is not None and high.seconds is not None
-    took = (low.seconds or 0) + part * ((high.seconds or 0) - (low.seconds or 0))
-    return Point(nbytes, low.hit + part * (high.hit - low.hit), took if known else None)
+    sizes = [point.nbytes for point in points]
+    known = [math.nan if point.seconds is None else point.seconds for point in points]
+    took = float(np.interp(nbytes, sizes, known))
+    hit = float(np.interp(nbytes, sizes, [point.hit for point in points]))
+    return Point(nbytes, hit, None if math.isnan(took) else took)
 
 
 def _changes(points: Sequence[Point], now: float | None) -> list[str]:
