@@ -10,9 +10,8 @@ import torch
 from torch_geometric.nn import GraphSAGE
 
 import gnndrive as gd
-from gnndrive.cli.commands import evaluate as evaluate_module
 from gnndrive.cli.commands import train as train_module
-from gnndrive.cli.commands.evaluate import accuracies, is_cheaper
+from gnndrive.cli.commands.train import accuracies, is_cheaper
 from gnndrive.cli.training import ModelSettings
 from tests.cli.conftest import CLASSES, DIM, NODES, QUICK, SMALL
 
@@ -168,7 +167,7 @@ def test_train_uses_it_where_it_is_cheaper(gnndrive, store, monkeypatch):
     def refused(*given):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(evaluate_module, "TemporaryFolder", refused)
+    monkeypatch.setattr(train_module, "TemporaryFolder", refused)
     done = gnndrive(*words, "--memory", "150MB")
     assert done.code == 0, done.err
     assert "evaluated with batches" in done.err

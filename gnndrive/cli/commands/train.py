@@ -1,17 +1,25 @@
-"""`gnndrive train`: train a model on a store; `SplitBatches` (`split_batches.py`) loads it."""
+"""`gnndrive train`: train a model on a store; `SplitBatches` (`split_batches.py`) loads it.
+
+Sampling the neighbourhoods of many nodes reads most rows again and again. `gnndrive.infer` reads
+each layer's rows in a few passes, whatever the number of nodes. So a split is evaluated by
+inference over all nodes where that reads less than sampled batches. The accuracies differ a little,
+because inference takes all neighbours and not a sample.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
+from torch_geometric.data import Data
 
-from gnndrive.cli.commands.evaluate import accuracies, can_write_beside, is_cheaper
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
     HIDDEN,
@@ -24,16 +32,30 @@ from gnndrive.cli.commands.options import (
 )
 from gnndrive.cli.commands.split_batches import RunRecord, SplitBatches
 from gnndrive.cli.measure.verdict import verdict_of_run
+from gnndrive.cli.report import Bars, final_report, run_envelope, say
 from gnndrive.cli.report import as_json as report_json
-from gnndrive.cli.report import final_report, run_envelope, say
-from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
-from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import parse_size
+from gnndrive.cli.training import (
+    NO_LABEL,
+    EpochResult,
+    History,
+    ModelSettings,
+    TrainSettings,
+    seed_labels,
+    train,
+)
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
+from gnndrive.common.memory import available_memory, parse_size
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
+from gnndrive.inference import infer
 from gnndrive.loader.tracing import check_trace
 from gnndrive.pipeline.timeline import Timeline
-from gnndrive.store.reader import open_homogeneous
+from gnndrive.plan.plan import DEFAULT_SHARE
+from gnndrive.store.calibration import gap_bytes, load_calibration
+from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.store.temporary_folders import TemporaryFolder
 
 EVALUATED = ("val", "valid", "test")
+AT_ONCE = 1 << 16  # nodes whose classes are compared at once
 
 
 @with_loader_options()
@@ -144,6 +166,15 @@ def _used(where: torch.device) -> Iterator[None]:
         ) from error
 
 
+def _epoch_line(result: EpochResult) -> str:
+    parts = [f"epoch {result.epoch}: loss {result.loss:.4f}"]
+    parts += [f"{split} accuracy {share:.4f}" for split, share in result.accuracy.items()]
+    return ", ".join([*parts, f"{result.seconds:.1f} s"])
+
+
+# ---- evaluation
+
+
 def _evaluation(
     batches: SplitBatches, settings: TrainSettings, console: Console
 ) -> Callable[[torch.nn.Module], dict[str, float]] | None:
@@ -158,7 +189,9 @@ def _evaluation(
     if not is_cheaper(store, count, options.hops, options.batch_size, memory, on_device):
         return None
     splits = " and ".join(settings.evaluate)
-    if not can_write_beside(store):
+    try:
+        TemporaryFolder(store.path, "sort").remove()  # it writes beside the store
+    except OSError:
         say(console, f"{splits}: evaluated with batches; inference over all nodes reads less, but "
             f"needs to write to {store.path.parent}")  # fmt: skip
         return None
@@ -171,7 +204,78 @@ def _evaluation(
     return measured
 
 
-def _epoch_line(result: EpochResult) -> str:
-    parts = [f"epoch {result.epoch}: loss {result.loss:.4f}"]
-    parts += [f"{split} accuracy {share:.4f}" for split, share in result.accuracy.items()]
-    return ", ".join([*parts, f"{result.seconds:.1f} s"])
+def is_cheaper(
+    store: Store, nodes: int, fanout: tuple[int, ...], batch_size: int, memory: int | None,
+    on_device: int | None = None,
+) -> bool:  # fmt: skip
+    """Whether inference over all nodes reads less than sampled batches of `nodes` nodes.
+
+    Both are estimated for nodes that are drawn evenly, so a skewed graph needs less in both cases.
+    A row counts with the gap that a planned read bridges, because a request costs as much.
+
+    Args:
+        memory: bytes for rows; None: a quarter of the available memory.
+        on_device: bytes for the rows of batches on a device; None: `memory` holds them.
+    """
+    count, file = store.num_nodes, store.table("x")
+    room = int(DEFAULT_SHARE * available_memory()) if memory is None else memory
+    kept, kept_by_batches = (
+        min(each / max(count * file.row_bytes, 1), 1.0)
+        for each in (room, room if on_device is None else on_device)
+    )
+    if kept_by_batches >= 1:  # all rows stay in memory, and batches read each once
+        return False
+    passes = 1.0 if kept >= 1 else (count + store.num_edges) / max(-count * math.log1p(-kept), 1)
+    whole = len(fanout) * max(passes, 1) * count * file.row_bytes
+    reached, frontier = 1.0, 1.0
+    for taken in fanout:
+        frontier *= taken if taken >= 0 else store.num_edges / max(count, 1)
+        reached += frontier
+    batches = math.ceil(nodes / batch_size)
+    rows = -count * math.expm1(-min(batch_size, nodes) * reached / count)
+    gap = gap_bytes(load_calibration(store), SWEEP_BLOCK_BYTES)
+    sampled = min(rows * (file.row_bytes + gap), count * file.row_bytes)
+    return whole < batches * (1 - kept_by_batches) * sampled
+
+
+def accuracies(
+    model: torch.nn.Module, store: Store, splits: Mapping[str, Any], memory: str | int | None
+) -> dict[str, float]:
+    """The share, from 0 to 1, of each split's labelled nodes that a model classifies correctly; a
+    split without any is left out.
+
+    The rows that are computed lie in a folder of this call's own, beside the store.
+
+    Args:
+        model: one that `gnndrive.infer` takes, with a column for each class.
+        splits: node ids by split, int64 [n].
+    """
+    try:
+        with TemporaryFolder(store.path, "sort") as out:
+            with Bars() as bars:
+                infer(model, store, out=out, memory=memory, progress=bars)
+            return _shares(np.load(out / "h.npy", mmap_mode="r"), store, splits)
+    except ReadError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"the model cannot be evaluated beside {store.path} ({error.strerror or error}): make "
+            "that folder writable and free some space, or give --buffer to evaluate with batches"
+        ) from error
+
+
+def _shares(rows: Any, store: Store, splits: Mapping[str, Any]) -> dict[str, float]:
+    """See `accuracies`; `rows` is [nodes, classes]."""
+    y, found = store.tensor("y"), {}
+    for split, ids in splits.items():
+        right = labelled = 0
+        for start in range(0, len(ids), AT_ONCE):
+            part = torch.as_tensor(ids[start : start + AT_ONCE])
+            labels = seed_labels(Data(y=y[part], batch_size=len(part)))
+            known = labels != NO_LABEL
+            answer = torch.from_numpy(rows[part[known].numpy()]).argmax(dim=-1)
+            right += int((answer == labels[known]).sum())
+            labelled += int(known.sum())
+        if labelled:
+            found[split] = right / labelled
+    return found
