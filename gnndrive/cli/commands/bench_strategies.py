@@ -130,13 +130,12 @@ def predictions_of(asked: Comparison, measured: Measured) -> dict[str, StrategyC
     It draws batches, so it comes after the measurement.
     """
     store, found = open_store(asked.store), dict[str, StrategyCost]()
-    seeds = None if asked.split is None else store.split(asked.split)
     for run in measured.runs:
         if run.failed is not None:
             continue
         given, _ = loading_of(asked, run.choice, measured.loading_bytes)
         try:
-            with loader_of(given, store, seeds) as loader:
+            with loader_of(given, store) as loader:
                 compared = loader.compare(all=False)
         except GNNDriveError:
             continue

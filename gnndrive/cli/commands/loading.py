@@ -27,8 +27,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from gnndrive.cli.commands.loader_options import placed
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.cli.measure.page_cache import drop_file
@@ -111,8 +109,11 @@ class Loaded:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def loader_of(given: Loading, store: Store, seeds: torch.Tensor | None) -> NeighborLoader:
-    """The loader of what a process loads; `seeds`: those of `given.split`."""
+def loader_of(given: Loading, store: Store) -> NeighborLoader:
+    """The loader of what a process loads."""
+    seeds = None if given.split is None else store.split(given.split)
+    if (store.num_nodes if seeds is None else len(seeds)) == 0:
+        raise ConfigError(f"{store.path} has no nodes to begin with: give another --split")
     return NeighborLoader(
         store, list(given.fanout), seeds, batch_size=given.batch_size, shuffle=True,
         seed=given.seed, strategy=given.loader, **placed(given.arguments),
@@ -124,11 +125,8 @@ def load(given: Loading) -> Loaded:
     store = open_store(given.store)
     if given.loader == NOTHING:
         return Loaded(peak_bytes=peak_memory_bytes())
-    seeds = None if given.split is None else store.split(given.split)
-    if (store.num_nodes if seeds is None else len(seeds)) == 0:
-        raise ConfigError(f"{store.path} has no nodes to begin with: give another --split")
     started = perf_counter()
-    with loader_of(given, store, seeds) as loader:
+    with loader_of(given, store) as loader:
         return _timed(given, loader, started)
 
 

@@ -175,14 +175,13 @@ def missing(store: Store, asked: Comparison) -> dict[str, str]:
     """Why strategies cannot run on a store yet, as far as is known before they run, with the
     command that changes that, by `Choice.text`."""
     found = dict[str, str]()
-    seeds = None if asked.split is None else store.split(asked.split)
     for choice in asked.choices:
         if (lacks := choice.strategy.lacks(store)) is not None:
             found[choice.text] = lacks
         elif not choice.strategy.whole_graph:
             given, _ = loading_of(asked, choice, asked.memory)
             try:
-                loader_of(given, store, seeds).close()
+                loader_of(given, store).close()
             except GNNDriveError as error:  # it names the command that packs these batches
                 found[choice.text] = str(error)
     return found
