@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, repeat
 from statistics import median
 from time import perf_counter
@@ -133,9 +134,9 @@ class Bench:
         # batches that are sampled behind the one that was delivered last
         ahead = int(stages.extracting_queue + stages.training_queue + 1)
         self._replaying = with_replaying_sampler(planned.strategy, self._samples)
-        self._make = _with(self._make, strategy=planned.strategy)
+        self._make = partial(self._make, strategy=planned.strategy)
         if plan.memory is None:  # else the default would change while batches are kept
-            self._make = _with(self._make, buffer=plan.buffer_bytes)
+            self._make = partial(self._make, buffer=plan.buffer_bytes)
         self._draw(plan, ahead)
         twice = self._twice(plan)
         runs: dict[Free, list[Run]] = {free: [] for free in LINES}
@@ -295,10 +296,6 @@ NAMES: dict[Free, str] = {
     "step": "the training step", "buffer": "nothing, but twice the buffer",
 }  # fmt: skip
 """How a line is called."""
-
-
-def _with(make: MakeLoader, **always: Any) -> MakeLoader:
-    return lambda **instead: make(**{**always, **instead})
 
 
 def _epochs(loader: NeighborLoader) -> Iterator[Any]:
