@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -199,11 +200,10 @@ class LayoutKind(ABC, Generic[Info]):
     def opened(self, path: Path, info: Info, changed: str) -> OpenedFolder:
         """The folder of a layout whose json said `info` when it was read; a folder that was
         replaced since then is noticed at the first check. `changed` is the error's message."""
+        return OpenedFolder(path / self.json, partial(self._says, path, info), changed)
 
-        def is_same() -> bool:
-            return self.read(path) == info  # it has the checksums of all files
-
-        return OpenedFolder(path / self.json, is_same, changed)
+    def _says(self, path: Path, info: Info) -> bool:
+        return self.read(path) == info  # it has the checksums of all files
 
     def of(self, store: Store) -> list[FoundLayout[Info]]:
         """The layouts in a store's folder, by name; unfinished ones are left out."""
