@@ -16,13 +16,13 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ProcessGuard, keep_until_exit
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.limits import named_limit, require_files
+from gnndrive.common.threads import Outcome
 
 Result = TypeVar("Result")
 Begun = TypeVar("Begun")
@@ -100,33 +100,29 @@ class LoopThread:
         raise ClosedError(CLOSED)
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in the loop, as `start`, and wait for its result. It runs to its end also
-        if the calling thread is interrupted (Ctrl-C) meanwhile. ConfigError in the loop thread,
-        which would wait for itself."""
+        """Run a coroutine in the loop, as `begin`, and wait for its result. ConfigError in the loop
+        thread, which would wait for itself."""
         if self.inside:
             coroutine.close()
             raise ConfigError(INSIDE)
-        # A Future has a condition in Python, which an interrupt at its beginning leaves locked; the
-        # loop would wait for it for ever. A queue's `get` is interrupted whole or not at all.
-        # And the task is freed in the loop thread, because what a signal raises is lost while a
+        return self.begin(coroutine).result()
+
+    def begin(self, coroutine: Coroutine[Any, Any, Result]) -> Outcome[Result]:
+        """Run a coroutine in the loop, for a thread that may be interrupted (Ctrl-C) while it waits
+        for the result; it runs to its end also then. For the errors see `start`."""
+        # The task is freed in the loop thread, because what a signal raises is lost while a
         # weak reference to it is removed.
-        ended: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        ended: Outcome[Result] = Outcome()
 
         def deliver(task: asyncio.Task[Result]) -> None:
             error = ClosedError(CLOSED) if task.cancelled() else task.exception()
-            ended.put((None if error else task.result(), error))
+            ended.put(None if error else task.result(), error)
 
         def run() -> None:
             self._loop.create_task(coroutine).add_done_callback(deliver)
 
         self._begin(coroutine, partial(self._loop.call_soon_threadsafe, run))
-        result, error = ended.get()
-        try:
-            if error is not None:
-                raise error
-            return cast(Result, result)
-        finally:
-            del error  # whose traceback refers to this frame
+        return ended
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Have the loop, unless it is closed, call a function soon. Takes no lock and never waits,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile
+from gnndrive.common.threads import submit
 from gnndrive.inference.blocks import BlockPlanner
 from gnndrive.inference.memory import RowPlan
 from gnndrive.inference.row_cache import RowCache, RowReads
@@ -52,14 +53,14 @@ def run_pass(
         for cache in caches.values():
             cache.drain()
         reads.close_files()
-        thread.submit(planner.close).result()  # after what it still plans
+        submit(thread, planner.close).result()  # after what it still plans
 
 
 def _run_blocks(
     planner: BlockPlanner, caches: Mapping[NodeKey, RowCache], maker: SubgraphMaker,
     thread: ThreadPoolExecutor, compute: Compute, deliver: Deliver,
 ) -> None:  # fmt: skip
-    block, ahead = planner.next_block(), thread.submit(planner.next_block)
+    block, ahead = planner.next_block(), submit(thread, planner.next_block)
     if block is None:
         return
     for type, cache in caches.items():
@@ -73,7 +74,7 @@ def _run_blocks(
                 cache.expect(following.changes[type])
         for number, (batch, indices) in enumerate(block.batches):
             if following is not None and number == len(block.batches) * PLANNED_AT // 4:
-                ahead = thread.submit(planner.next_block)
+                ahead = submit(thread, planner.next_block)
             made = compute(maker.make(batch, indices))
             if made is None:
                 return

@@ -11,7 +11,6 @@ so there is nothing to admit and nothing to evict.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import torch
 from gnndrive.common.errors import ReadError
 from gnndrive.common.loop_thread import in_loop_thread
 from gnndrive.common.records import EngineSettings, Int32Array, Landing, TableFile
+from gnndrive.common.threads import Outcome
 from gnndrive.disk.engines import choose
 from gnndrive.disk.layouts import open_array
 from gnndrive.disk.layouts.base import Layout, LayoutContext, block_bytes
@@ -52,10 +52,10 @@ class RowReads:
 
     def start(
         self, layout: Layout, rows: Rows, slots: Int32Array, into: torch.Tensor
-    ) -> Future[None]:
+    ) -> Outcome[None]:
         """Begin to read rows, each at most once [n], into the `slots` [n] of `into` [slots, *row],
         on the host; the result says when all have landed."""
-        return self._loop_thread.start(self._read(layout, rows, slots, into))
+        return self._loop_thread.begin(self._read(layout, rows, slots, into))
 
     async def _read(
         self, layout: Layout, rows: Rows, slots: Int32Array, into: torch.Tensor
@@ -101,7 +101,7 @@ class RowCache:
         self._free_count = slots
         self._coming: Rows = np.empty(0, np.int32)
         self._part, self._done = 1, 0
-        self._pending = deque[Future[None]]()
+        self._pending = deque[Outcome[None]]()
 
     def expect(self, change: TableChange) -> None:
         """Begin to read what the next block needs, into the slots that are free."""
@@ -127,7 +127,7 @@ class RowCache:
     def drain(self) -> None:
         """Wait until no row is being read, whether or not reads succeeded."""
         while self._pending:
-            self._pending[0].exception()
+            self._pending[0].wait()
             self._pending.popleft()
 
     def _load(self) -> None:

@@ -19,6 +19,7 @@ from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import NodeKey, TableFile, ends_of
+from gnndrive.common.threads import thread_pool
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
 from gnndrive.disk.row_reader import RowReader
 from gnndrive.inference import degrees
@@ -101,7 +102,7 @@ class Run:
             normaliser = Normaliser(self._convs, self._store.all_edges(), values.get("edge_weight"))
             stack.enter_context(normaliser.in_place())
             stack.callback(self._close_reads)
-            self._thread = stack.enter_context(ThreadPoolExecutor(1, "gnndrive-blocks"))
+            self._thread = stack.enter_context(thread_pool(1, "gnndrive-blocks"))
             call = BatchCall(self._store, self._layers, values, normaliser, where)
             self._edge_bytes = call.edge_bytes
             for layer in range(len(self._layers)):

@@ -146,14 +146,14 @@ def test_the_memory_of_counting_degrees(tmp_path: Path):
 
 
 class Waited:
-    """A future that records whether its result or exception was taken."""
+    """An outcome that records whether it was waited for."""
 
-    def __init__(self, future: Any) -> None:
-        self._future, self.waited = future, False
+    def __init__(self, outcome: Any) -> None:
+        self._outcome, self.waited = outcome, False
 
     def __getattr__(self, name: str) -> Any:
-        self.waited = self.waited or name in ("result", "exception")
-        return getattr(self._future, name)
+        self.waited = self.waited or name in ("result", "wait")
+        return getattr(self._outcome, name)
 
 
 @pytest.mark.parametrize("raises", [False, True])

@@ -12,7 +12,6 @@ import csv
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.limits import named_limit
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
+from gnndrive.common.threads import submit, thread_pool
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.text import NUMBER, read_lines
 from gnndrive.store.temporary_folders import TemporaryFolder
@@ -389,10 +388,10 @@ class EdgeList:
         An exception here, such as KeyboardInterrupt, interrupts DuckDB, which in the main thread
         would turn Ctrl-C into an error of its own.
         """
-        with named_limit(), ThreadPoolExecutor(1) as thread:
-            doing = thread.submit(work)
+        with thread_pool(1, "gnndrive-duckdb") as thread:
+            doing = submit(thread, work)
             try:
-                while wait([doing], POLL_S).not_done:
+                while not doing.wait(POLL_S):
                     # Sorting is the first half of the query, reading the second; -1: not known yet.
                     tell(min(max(int(2 * self._db.query_progress()), 0), 99))
             except BaseException:

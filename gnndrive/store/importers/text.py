@@ -18,7 +18,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int64Array
+from gnndrive.common.threads import submit, thread_pool
 from gnndrive.store.format import Progress, index_dtype
 
 BLOCK_BYTES = 1 << 19
@@ -375,10 +374,10 @@ def _reads(path: Path) -> Iterator[bytes]:
             while block := _read(file, path):
                 yield block
             return
-        with named_limit(), ThreadPoolExecutor(1) as thread:  # unpacks the next block meanwhile
-            coming = thread.submit(_read, file, path)
+        with thread_pool(1, "gnndrive-unpack") as thread:  # unpacks the next block meanwhile
+            coming = submit(thread, _read, file, path)
             while block := coming.result():
-                coming = thread.submit(_read, file, path)
+                coming = submit(thread, _read, file, path)
                 yield block
 
 

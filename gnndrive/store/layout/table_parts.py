@@ -7,7 +7,6 @@ it: for a few rows of a table, which an engine reads on demand.
 from __future__ import annotations
 
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,8 @@ import numpy.typing as npt
 
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectReader, page_buffer
-from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.common.threads import submit, thread_pool
 
 SUM_MODULUS = 1 << 64
 Ids = npt.NDArray[np.integer[Any]]
@@ -49,22 +48,19 @@ class TableParts:
         is valid until the next one is asked for."""
         if first >= last:
             return
-        with DirectReader(self.table.path) as reader:
-            thread = ThreadPoolExecutor(1, thread_name_prefix="gnndrive-read")
+        with DirectReader(self.table.path) as reader, thread_pool(1, "gnndrive-read") as thread:
             try:
-                with named_limit():
-                    ahead = thread.submit(self._read, reader, first, last, 0)
+                ahead = submit(thread, self._read, reader, first, last, 0)
                 number = 0
                 while first < last:
                     part = ahead.result()
                     first += part.count
                     number += 1
                     if first < last:
-                        ahead = thread.submit(self._read, reader, first, last, number % 2)
+                        ahead = submit(thread, self._read, reader, first, last, number % 2)
                     yield part
             finally:
                 reader.stop()
-                thread.shutdown()
 
     def _read(self, reader: DirectReader, first: int, last: int, number: int) -> Part:
         count = min(self.part_rows, last - first)
