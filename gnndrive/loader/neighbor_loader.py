@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch_geometric.loader import LinkNeighborLoader as PyGLinkNeighborLoader
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
-from torch_geometric.transforms import Compose
 from torch_geometric.typing import EdgeType
 
 from gnndrive.common.errors import ConfigError
@@ -33,7 +32,7 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.seeds import checked_input_edges, checked_input_nodes, checked_negatives
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
-from gnndrive.pyg.seed_edges import excluded_edges, types_in_memory
+from gnndrive.pyg.seed_edges import excluded_edges, excluded_in_memory
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.labor import Labor
 from gnndrive.store.reader import Store
@@ -187,11 +186,9 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
         time_attr, …, directed: as for `NeighborLoader`.
         exclude_seed_edges: whether edges that join the ends of one of a batch's seed edges are left
-            out of that batch's messages, so that the model does not read there what it is to
-            predict; nodes stay. True: from source to target, parallel edges too. "reverse": also
-            from target to source; in a heterogeneous graph edges of the type "rev_" + name, as
-            PyG's ToUndirected calls it. A dict {type: reverse type} names reverse types itself. Not
-            PyG's; data in memory have it too.
+            out of its messages, in memory too; nodes stay. True: from source to target, parallel
+            edges too. "reverse": also from target to source; in a heterogeneous graph edges of the
+            type "rev_" + name, as PyG's ToUndirected calls it, or a dict {type: reverse type}.
         memory, …, tuning: as for `NeighborLoader`; they need a store. `sampling` can only
             be "neighbor".
         **kwargs: arguments of torch's DataLoader.
@@ -224,10 +221,9 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         seed_edges = edge_label_index, edge_label, edge_label_time
         self.exclude_seed_edges = exclude_seed_edges
         if not isinstance(data, Store):
-            excluded = excluded_edges(exclude_seed_edges, *types_in_memory(data, edge_label_index))
-            if excluded is not None:
-                given = [] if transform_sampler_output is None else [transform_sampler_output]
-                transform_sampler_output = Compose([excluded, *given])
+            transform_sampler_output = excluded_in_memory(
+                exclude_seed_edges, data, edge_label_index, transform_sampler_output
+            )
             PyGLinkNeighborLoader.__init__(
                 self, data, num_neighbors, *seed_edges,
                 neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import get_edge_label_index
+from torch_geometric.transforms import Compose
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, ends_of
@@ -87,15 +88,20 @@ def excluded_edges(given: Any, type: EdgeKey, edge_types: Collection[EdgeKey]) -
     return SeedEdges(type, found[0])
 
 
-def types_in_memory(data: Any, edge_label_index: Any) -> tuple[EdgeKey, list[EdgeKey]]:
-    """The type of the seed edges of a loader over data in memory, and all edge types of these."""
+def excluded_in_memory(given: Any, data: Any, edge_label_index: Any, transform: Any) -> Any:
+    """The `transform_sampler_output=` of a loader over data in memory: `transform`, or None, behind
+    what drops seed edges; for `given` and the errors see `excluded_edges`."""
     if isinstance(data, Data):
-        return None, [None]
-    if isinstance(data, HeteroData):
+        types: list[EdgeKey] = [None]
+    elif isinstance(data, HeteroData):
         types = data.edge_types
     else:
         types = [each.edge_type for each in data[1].get_all_edge_attrs()]
-    return get_edge_label_index(data, edge_label_index)[0], types
+    type = get_edge_label_index(data, edge_label_index)[0] if given else None
+    excluded = excluded_edges(given, type, types)
+    if excluded is None:
+        return transform
+    return Compose([excluded, *([] if transform is None else [transform])])
 
 
 def _drop(out: Any, type: EdgeKey, ends: torch.Tensor) -> None:
