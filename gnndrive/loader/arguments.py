@@ -249,7 +249,8 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     """Check `tuning=`; torch's `num_workers`, if positive, replaces `samplers`."""
     if not isinstance(tuning, Tuning | None):
         raise ConfigError(f"tuning={tuning!r}: give gnndrive.Tuning(…)")
-    given = vars(tuning or Tuning()) | ({"samplers": num_workers} if num_workers else {})
+    workers = {"samplers": positive(num_workers=num_workers)} if num_workers else {}
+    given = vars(tuning or Tuning()) | workers
     counts = ["io_depth", "extractors"]
     counts += [name for name in STAGE_COUNTS if given[name] != "auto"]
     checked = {name: positive(**{name: given[name]}) for name in counts}
