@@ -57,9 +57,8 @@ class Assembly:
     be read.
 
     Attributes:
-        subgraphs: how to sample in PyG's own form, for loader arguments that need more than plain
-            neighbour sampling; a sampler class for plain sampling only then returns the subgraph
-            sampler from `make`. None: the arguments need no more.
+        subgraphs: how to sample in PyG's own form, which a sampler class for plain sampling only
+            then makes in place of its own; None: the arguments need plain samples.
         batch_sampler: the user's, or the one that torch made from the user's sampler; None: the
             strategy's schedule draws the seeds.
         device: the device plug-in, and the torch.device, or None for the host.

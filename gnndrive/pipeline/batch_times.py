@@ -211,9 +211,8 @@ class BatchTimes:
 
     Attributes:
         marks: when each mark was made; those up to `reached`, the newest, are set.
-        disk: intervals in which the batch waited for the disk outside of the stage "read": for its
-            window, its record, a sample that is read, or in an admission that had enough slots, so
-            that its first reads were under way.
+        disk: intervals of waiting for the disk outside of the stage "read": for a window, record or
+            sample, or in an admission that had enough slots, so that first reads were under way.
         worker: the name of the thread that sampled it.
     """
 

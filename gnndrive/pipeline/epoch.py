@@ -259,9 +259,8 @@ class Counters:
         gather_s: in which worker threads made batches.
         windows, window_load_s: that were loaded, if windows need something in memory.
         window_wait_s: in which no window was open.
-        window_seconds: of each of the last windows whose batches were all released, the seconds
-            that loading it took, and those from then on, or from the end of the window before, to
-            its last release.
+        window_seconds: of each of the last windows that have ended: the seconds of loading it, and
+            those from then, or from the end of the window before, to its last release.
         lock: held to change `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
             worker threads of several epochs count these. All others are counted in the loop thread.
     """

@@ -67,12 +67,10 @@ class Budget:
     Attributes:
         memory: for everything on this host, of all its ranks.
         buffer: for the slots of all feature buffers on this host.
-        device_memory: of a rank's device, for the feature buffer and live batches; None: both are
-            in host memory.
+        device_memory: of a rank's device, for its buffer and live batches; None: on the host.
         device_given: whether the user gave `device_memory`; if not, it is free memory.
         device_why: the reason for the feature buffer's size on the device, as `plan()` prints it.
-        served: what a service that a user has started has left. It has the graph once for several
-            loaders, so that it is no part of a loader's memory.
+        served: what a user's service has left; the graph is no part of a loader's memory then.
     """
 
     memory: int | None
@@ -128,11 +126,9 @@ class Plan:
     Attributes:
         lines: the uses of host memory, the feature buffer first.
         tables: the feature buffer's share of each table.
-        memory, device_memory: the budgets `memory=` and `device_memory=` in bytes; None: the user
-            gave none.
+        memory, device_memory: the user's budgets in bytes; None: there is none.
         device_lines: the uses of the device's memory; empty: the buffer is in host memory.
-        fetched: names of the arrays whose rows are read when batches need them, because memory has
-            no room for their files.
+        fetched: names of the arrays that are read as batches need them, for want of memory.
         levels: texts that say where a batch's rows come from, or what the loader takes of a disk.
         disk_bytes: the most bytes of disk that a live iterator takes.
         sampling_bytes: bytes of this host's memory while batches are sampled apart from
@@ -141,8 +137,7 @@ class Plan:
         ranks: ranks on this host. `memory`, `host_bytes` and the messages are of all of them; a
             line's `nbytes` and the device's lines are of one.
         shared: whether the ranks share the feature buffer; `tables` are those of the shared one.
-        served: whether a service that a user has started has the graph, and if `shared` the
-            feature buffer.
+        served: whether a user's service has the graph, and if `shared` the feature buffer.
     """
 
     lines: tuple[Item, ...]

@@ -87,8 +87,7 @@ class PlanRequest:
         samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
         sweep: the most batches that are read together; None: as many as fit.
         warms_up: whether a small buffer can serve the first batches on a GPU. It cannot if batches
-            come in any order, because the second part of the epoch begins after those that were
-            delivered, and their number does not tell which ones these are.
+            come in any order: their number does not tell where the second part of the epoch begins.
         ranks: those on this host, for all of which `memory` and `buffer` are.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
             ignored if the feature buffer is on a device. `shared_graph`: at least the adjacency.
