@@ -123,9 +123,9 @@ class ArrayWriter:
         values = to_storage(chunk, self.info.dtype, self._where)
         if self._classes is not None:
             self._classes.feed(chunk)
-        if self.finite_rows is not None:
-            self.finite_rows.feed(values.reshape(-1))
         self._put(values.reshape(-1).view(np.uint8).data)
+        if self.finite_rows is not None:  # after the write, which maps a mapped file's pages faster
+            self.finite_rows.feed(values.reshape(-1))
         self.rows_written += len(chunk)
         if self.rows_written == self.info.shape[0]:
             self._finish()
