@@ -133,7 +133,8 @@ class DirectWriter:
 
     def close(self) -> None:
         """Wait for a write under way and close the file. Idempotent."""
-        self._thread.shutdown()
+        with deferred_interrupts():
+            self._thread.shutdown()
         self._file.close()
 
     def _recall(self, end: int) -> None:

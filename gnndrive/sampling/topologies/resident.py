@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,8 +18,8 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
-from gnndrive.common.limits import named_limit
 from gnndrive.common.records import TableFile, TopologyChoice
+from gnndrive.common.threads import submit, thread_pool
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import (
@@ -104,8 +103,9 @@ def _read_packed(
     packed = allocate(size.packed_bytes)
     cut = size.edges // 2 if size.edges >= HALVED_EDGES else 0
     halves = [(0, cut - _OVERLAP_INDICES), (cut, size.edges)] if cut else [(0, size.edges)]
-    with named_limit(), ThreadPoolExecutor(len(halves)) as threads:
-        good = all(threads.map(lambda half: _pack(file, size, packed, *half), halves))
+    with thread_pool(len(halves), "gnndrive-resident") as threads:
+        packing = [submit(threads, _pack, file, size, packed, *half) for half in halves]
+        good = all(each.result() for each in packing)
     if cut:  # after the second half is done, because C writes eight bytes at a time into it
         good = good and _pack(file, size, packed, cut - _OVERLAP_INDICES, cut)
     return packed if good else None

@@ -389,8 +389,8 @@ class EdgeList:
         would turn Ctrl-C into an error of its own.
         """
         with thread_pool(1, "gnndrive-duckdb") as thread:
-            doing = submit(thread, work)
             try:
+                doing = submit(thread, work)
                 while not doing.wait(POLL_S):
                     # Sorting is the first half of the query, reading the second; -1: not known yet.
                     tell(min(max(int(2 * self._db.query_progress()), 0), 99))

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, page_buffer, whole_pages
 from gnndrive.common.io.small_files import make_durable
 from gnndrive.common.io.write_errors import write_failure
@@ -99,7 +100,8 @@ class RowWriter:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._threads.shutdown()
+        with deferred_interrupts():  # one may leave a lock of the pool held
+            self._threads.shutdown()
         self._close_files(drop=False)
 
     def write(self, part: Part, path: Path, offset: int, ids: Ids, position: int) -> int:
@@ -172,7 +174,7 @@ class RowWriter:
         return buffer
 
     def _submit(self, file: _File, buffer: Bytes, base: int, start: int, end: int) -> None:
-        with named_limit():
+        with named_limit(), deferred_interrupts():
             self._threads.submit(self._write, file, buffer, base, start, end)
 
     def _write(self, file: _File, buffer: Bytes, base: int, start: int, end: int) -> None:

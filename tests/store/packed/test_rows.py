@@ -6,7 +6,10 @@ import math
 import os
 import random
 import re
+import threading
 from collections.abc import Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +27,7 @@ from gnndrive.store.layout import row_writer, rows
 from gnndrive.store.layout import rows as rows_module
 from gnndrive.store.layout.rows import Output, RowPacking, budget_for, divide, reserve
 from gnndrive.store.layout.table_parts import Part, gather, sum_of_rows
+from tests.interrupted import interrupted
 from tests.soak import product
 from tests.store.kills import counting, refuse_direct
 from tests.store.packed.packs import files_of
@@ -31,6 +35,7 @@ from tests.store.packed.packs import files_of
 MEMORY = 64 << 20
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
+WIDE = 1 << 15
 Rows = np.ndarray[Any, Any]
 
 
@@ -515,3 +520,24 @@ def test_rows_of_a_spool_that_is_gone_are_written_again(work):
             work.resume()
             return
     pytest.fail("it was never interrupted behind a part")
+
+
+def test_an_interrupt_at_any_point_of_writing_leaves_threads_that_end(tmp_path):
+    (tmp_path / "rows").write_bytes(bytes(WIDE))
+
+    def write(writer: row_writer.RowWriter) -> None:
+        with writer:
+            writer.fill(tmp_path / "rows", 0, 8, lambda done, count, out: out.fill(1))
+
+    for number in count():
+        writer = row_writer.RowWriter(tmp_path, WIDE // 8, MEMORY)
+        there_is_one = interrupted(
+            partial(write, writer), number, "/row_writer.py", "/futures/thread.py", "/threading.py"
+        )
+        ending = threading.Thread(target=writer._threads.shutdown, daemon=True)
+        ending.start()
+        ending.join(60)
+        assert not ending.is_alive(), "a thread of the writer waits for ever"
+        if not there_is_one:
+            break
+    assert number > 30
