@@ -91,6 +91,10 @@ class StoreDataModule:
         gnndrive's sampler where PyG would need pyg-lib."""
         own = {name: kwargs.pop(name, default) for name, default in OWN_ARGUMENTS.items()}
         refuse_own(data, own)
+        if kwargs.pop("exclude_seed_edges", False):
+            raise ConfigError(
+                "exclude_seed_edges= of a datamodule needs a store: gnndrive.from_data"
+            )
         loader, names = arguments["loader"], inspect.signature(NeighborSampler).parameters
         if arguments[self._role] is not None or loader not in ("neighbor", "link_neighbor"):
             super().__init__(data, **arguments, **kwargs)  # type: ignore[call-arg]

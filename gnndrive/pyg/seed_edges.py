@@ -46,6 +46,11 @@ class SeedEdges:
     def _seed_ends(self, out: Any) -> torch.Tensor:
         """The nodes of the seed edges without negative ones, int64 [2, edges]."""
         input_id, first, second, *rest = out.metadata
+        if input_id is None:
+            raise ConfigError(
+                "exclude_seed_edges= needs a neighbor_sampler= that keeps input_id in its output's "
+                "metadata, because it tells which edges are negative: keep it, or leave one out"
+            )
         source, target = (first, second) if len(rest) == 2 else first  # triplets have 5 fields
         count = len(source) if len(rest) == 2 else len(input_id)
         places = (torch.as_tensor(each)[:count] for each in (source, target))
@@ -64,10 +69,11 @@ def excluded_edges(given: Any, type: EdgeKey, edge_types: Collection[EdgeKey]) -
         return SeedEdges(type) if given else None
     if isinstance(given, Mapping):
         pairs = {**{reverse: each for each, reverse in given.items()}, **given}
-        if type not in pairs or pairs[type] not in edge_types:
+        there = [each for each in edge_types if ends_of(each) == ends_of(type)[::-1]]
+        if pairs.get(type) not in there or type is None:
             raise ConfigError(
-                f"exclude_seed_edges={given!r} does not pair the seeds' type {type} with one of "
-                f"{', '.join(map(str, edge_types))}: give {{type: reverse type}}"
+                f"exclude_seed_edges={given!r} does not pair the seeds' type {type} with a type of "
+                f"the other direction ({', '.join(map(str, there)) or 'none'}): give such a pair"
             )
         return SeedEdges(type, pairs[type])
     if given != "reverse":
@@ -91,16 +97,15 @@ def excluded_edges(given: Any, type: EdgeKey, edge_types: Collection[EdgeKey]) -
 def excluded_in_memory(given: Any, data: Any, edge_label_index: Any, transform: Any) -> Any:
     """The `transform_sampler_output=` of a loader over data in memory: `transform`, or None, behind
     what drops seed edges; for `given` and the errors see `excluded_edges`."""
+    if given is None or given is False:
+        return transform
     if isinstance(data, Data):
         types: list[EdgeKey] = [None]
     elif isinstance(data, HeteroData):
         types = data.edge_types
     else:
         types = [each.edge_type for each in data[1].get_all_edge_attrs()]
-    type = get_edge_label_index(data, edge_label_index)[0] if given else None
-    excluded = excluded_edges(given, type, types)
-    if excluded is None:
-        return transform
+    excluded = excluded_edges(given, get_edge_label_index(data, edge_label_index)[0], types)
     return Compose([excluded, *([] if transform is None else [transform])])
 
 

@@ -299,6 +299,8 @@ def test_what_needs_the_graph_in_memory_is_refused(store, data, monkeypatch):
     assert len(list(own.train_dataloader())) == 3
     with pytest.raises(ConfigError, match=r"memory='1GB' is for a store"):
         LightningNodeData(data, num_neighbors=[3], memory="1GB")
+    with pytest.raises(ConfigError, match=r"exclude_seed_edges= .* needs a store"):
+        LightningLinkData(data, num_neighbors=[3], exclude_seed_edges=True)
     monkeypatch.setattr(pyg, "_pl_is_available", False)
     with pytest.raises(ModuleNotFoundError, match="pip install pytorch_lightning"):
         LightningNodeData(store, num_neighbors=[3])

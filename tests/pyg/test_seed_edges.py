@@ -135,6 +135,7 @@ def test_data_in_memory(data: Data | HeteroData) -> None:
 
 
 @pytest.mark.parametrize(("given", "words"), [("both", "reverse"), ({REVERSE: BOUGHT_BY}, "pair"),
+                                                ({BUYS: BUYS}, "other direction.*bought_by"),
                                           (3, "reverse"), ("reverse", "rev_buys")])  # fmt: skip
 def test_what_it_cannot_be(tmp_path: Path, given: Any, words: str) -> None:
     data = heterogeneous(reverse=BOUGHT_BY)
