@@ -124,6 +124,12 @@ def test_several_partitions_need_a_choice(make: Make, own: Store, tmp_path: Path
         make(data=own, partitioned="default")
 
 
+def test_dots_are_no_name(make: Make, own: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own.path / "partitioned" / "default")
+    for named in (".", "../default"):
+        assert f"of {PARTS}" in str(make(data=own, partitioned=named, megabatch=1).plan())
+
+
 def test_what_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
     store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
     with pytest.raises(ConfigError, match=r"has none: make them with gnndrive\.partition\(store\)"):
