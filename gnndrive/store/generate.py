@@ -63,6 +63,8 @@ class Computed:
 
     def __getitem__(self, rows: slice) -> Array:
         """The rows of a slice of step 1, as a new array."""
+        if not isinstance(rows, slice):
+            raise TypeError("a computed array gives slices of rows, not single rows")
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("a computed array gives slices of step 1")
@@ -178,10 +180,15 @@ def planted(
     """Make the graph; its indices and features are computed when they are sliced.
 
     Args:
+        num_nodes: number of nodes.
         dim: elements of a row of features.
         classes: number of communities, which are about equal in size.
         degree: mean in-degree.
         fractions: the share of the nodes in each split; None: train 0.1, val 0.05, test 0.05.
+        seed: the same seed gives the same graph.
+
+    Raises:
+        ConfigError: a number is out of range.
     """
     fractions = {"train": 0.1, "val": 0.05, "test": 0.05} if fractions is None else fractions
     if min(num_nodes, dim, classes) < 1 or classes > num_nodes:

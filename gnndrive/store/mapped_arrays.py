@@ -158,7 +158,7 @@ class MappedArrays:
 
     def in_memory(self, name: str) -> npt.NDArray[Any]:
         """Read a split, by its full name, "splits/train", into memory and check it; errors as for
-        `array`."""
+        `array`, and a StoreError for a value that is not allowed or cannot be read."""
         with self.unchanged():
             return load_checked(self.path, self._find(name), self.info.types)
 

@@ -81,6 +81,8 @@ def test_numbers_out_of_range_are_refused():
     ):
         with pytest.raises(ConfigError, match=message):
             planted(**{"num_nodes": 100, **given})
+    with pytest.raises(TypeError, match="slices of rows, not single rows"):
+        planted(100).x[0]
 
 
 def test_the_store_holds_exactly_the_graph(tmp_path, monkeypatch):
