@@ -115,6 +115,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
             if failure := _run(item, following, rng.randrange(SEED_MAX), said):
                 write(failure)
                 functions.pop(_function(item), None)
+                marked = [each for each in marked if _function(each) in functions]
                 session.testsfailed += 1
                 session._setupstate.teardown_exact(None)
                 if os.environ.get(DROPPED):
