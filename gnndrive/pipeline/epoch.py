@@ -138,8 +138,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How many tasks each stage has, and how far it may be ahead (GNNDrive §4.1: 4 samplers, 4
-    extractors, queues of 6 and 4).
+    """How many tasks each stage has, and how far it may be ahead; the defaults are GNNDrive §4.1's.
 
     Attributes:
         extracting_queue: the most batches that are being sampled or wait to be extracted.

@@ -207,10 +207,10 @@ class Known:
     """What all predictions for a loader share.
 
     Attributes:
-        traces: by the tables' names; those that are missing are not simulated.
-        types: table name → its node type, without tables of edges.
+        traces: by table; those that are missing are not simulated.
+        types: node types by table, without tables of edges.
         drawn: what is known of the batches.
-        pace: how slow this machine computes, see `replay.measure_pace`.
+        pace: see `replay.measure_pace`.
         batches: of an epoch; None: not known.
         classes: of rows, by score and table, as far as they were asked for.
     """

@@ -31,10 +31,8 @@ class Topologies:
     Attributes:
         plugins: by name or as classes, in the order of preference.
         asked: whether the user named the topology, which is the only one then.
-        neighbour_cache: memory for adjacency that a topology on disk keeps, in bytes or as text; 0:
-            none; None: the topology decides.
-        needs_indices: the reason why the indices must be in memory or memory-mapped; None: they
-            need not be.
+        neighbour_cache: of a topology on disk, in bytes or as text; None: the topology decides.
+        needs_indices: why the indices must be in memory or memory-mapped; None: they need not be.
     """
 
     plugins: tuple[Any, ...]

@@ -228,8 +228,7 @@ class PlannedWindows(Slots):
     Attributes:
         sizes: how many partitions windows have, as their schedule says.
         static: the number of static rows that are held for the whole epoch.
-        drawn, drawn_in: what is known of batches that were drawn inside a window, and the number of
-            its partitions.
+        drawn, drawn_in: batches that were drawn inside a window, and the number of its partitions.
         kept: the share of the edges to that window's nodes that begin in it.
         chosen: whether they fitted into the memory that was free when a loader chose them. A plan
             does not ask how much is free again, because that changes all the time.
