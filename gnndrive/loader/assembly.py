@@ -52,9 +52,8 @@ from gnndrive.strategies.base import PLAIN, Scheme, Strategy, batches_of
 
 @dataclass(frozen=True)
 class Assembly:
-    """A loader's checked arguments, and what is made from them. What plans or draws raises
-    ConfigError if arguments cannot work, StoreError or ReadError if the graph is damaged or cannot
-    be read.
+    """A loader's checked arguments, and what is made from them. Planning and drawing raise
+    ConfigError, or StoreError and ReadError if the graph is damaged or cannot be read.
 
     Attributes:
         subgraphs: how to sample in PyG's own form, which a sampler class for plain sampling only
