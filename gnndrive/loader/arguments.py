@@ -82,7 +82,7 @@ def named_folder(argument: str, named: Any, within: Path, remedy: str) -> Path:
         text = ""
     if not text or "\0" in text:
         raise ConfigError(f"{argument}={named!r} is no name or path of a folder; {remedy}")
-    inside = [within / text] if Path(text).name == text != ".." else []
+    inside = [] if {".", ".."}.intersection(text.split("/")) else [within / text]
     places = [*inside, Path(os.path.abspath(text))]
     for path in places:
         if os.path.isdir(path):

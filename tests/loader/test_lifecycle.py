@@ -26,7 +26,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader, Store, StoreError
 from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
-from gnndrive.common import array_pool, loop_thread
+from gnndrive.common import array_pool
 from gnndrive.common.ffi import ffi
 from gnndrive.common.loop_thread import LoopThread
 from gnndrive.common.memory import parse_size
@@ -206,12 +206,12 @@ def test_closing_in_the_middle_raises_and_again_after_an_interrupt(
             self._queue = SimpleQueue[Any]()
             self.put = self._queue.put
 
-        def get(self) -> Any:
+        def get(self, timeout: None) -> Any:
             for interrupt in interrupts:
                 raise interrupt
             return self._queue.get()
 
-    monkeypatch.setattr(loop_thread, "SimpleQueue", Interrupted)
+    monkeypatch.setattr("gnndrive.common.threads.SimpleQueue", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         loader.close()
     loader.close()
@@ -225,7 +225,7 @@ def test_closing_in_the_middle_raises_and_again_after_an_interrupt(
 def test_an_interrupt_at_any_point_leaves_nothing(store, nothing_is_left, phase, seeds):
     """The loader may be used again, closed or dropped. Here some of the points; and a graph that is
     mapped, because Python's pools of threads are not safe."""
-    places = "/threading.py", "/_base.py", "/contextlib.py", "gnndrive/common/forks.py"
+    places = "/threading.py", "/_base.py", "/contextlib.py", "common/forks.py", "common/threads.py"
     own = "runtime.py", "store_loader.py", "iterator.py", "loop_thread.py", "workers.py"
     places += tuple(f"/{name}" for name in own)
     given = {"batch_size": 16, "buffer": "40KB", "io_depth": 16, "topology": "mmap"}
