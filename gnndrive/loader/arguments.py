@@ -250,7 +250,7 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     """Check `tuning=`; torch's `num_workers`, if positive, replaces `samplers`."""
     if not isinstance(tuning, Tuning | None):
         raise ConfigError(f"tuning={tuning!r}: give gnndrive.Tuning(…)")
-    workers = {"samplers": positive(num_workers=num_workers)} if num_workers else {}
+    workers = {"samplers": num_workers} if whole(num_workers=num_workers or 0) > 0 else {}
     given = vars(tuning or Tuning()) | workers
     counts = ["io_depth", "extractors"]
     counts += [name for name in STAGE_COUNTS if given[name] != "auto"]

@@ -120,7 +120,7 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
 @pytest.mark.parametrize(
     ("error", "words", "arguments"),
     [
-        (ValueError, None, {"num_workers": -1}),  # torch's own words
+        (ValueError, "num_workers .* non-negative", {"num_workers": -1}),  # torch's own words
         (ValueError, None, {"sampler": [1], "shuffle": True}),
         (ValueError, None, BATCH_SAMPLER | {"batch_size": 4}),
         (ValueError, None, {"batch_size": 0}),
