@@ -124,7 +124,7 @@ class ArrayWriter:
         if self._classes is not None:
             self._classes.feed(chunk)
         self._put(values.reshape(-1).view(np.uint8).data)
-        if self.finite_rows is not None:  # after the write, which maps a mapped file's pages faster
+        if self.finite_rows is not None:  # last: a write reads a memory-mapped source fastest
             self.finite_rows.feed(values.reshape(-1))
         self.rows_written += len(chunk)
         if self.rows_written == self.info.shape[0]:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from gnndrive.common.io.direct_file import (
 )
 from gnndrive.common.io.small_files import PART, fsync_folder
 from gnndrive.common.io.write_errors import write_failure
-from gnndrive.common.limits import named_limit
+from gnndrive.common.threads import submit
 
 PIECE_BYTES = STRETCH_BYTES
 WRITER_BYTES = 2 * PIECE_BYTES
@@ -99,7 +97,7 @@ class DirectWriter:
             piece[fill : fill + step] = array[done : done + step]
             if fill + step == PIECE_BYTES:
                 self._wait()
-                self._submit(self._write_full, piece, at)
+                submit(self._thread, self._write_full, piece, at)
             self._end += step
             done += step
 
@@ -161,16 +159,9 @@ class DirectWriter:
 
     def _wait(self) -> None:
         """Wait for the piece that is being written, if any."""
-        # An interrupt may leave the locks of an executor, and of its futures, held.
-        done: SimpleQueue[None] = SimpleQueue()
-        self._submit(done.put, None)  # the thread does one thing after the other
-        done.get()
+        submit(self._thread, int).wait()  # the thread does one thing after the other
         if self._failed is not None:
             raise self._failure(self._failed) from self._failed
-
-    def _submit(self, function: Callable[..., object], *arguments: object) -> None:
-        with named_limit(), deferred_interrupts():
-            self._thread.submit(function, *arguments)
 
     def _write_full(self, piece: npt.NDArray[np.uint8], at: int) -> None:
         try:

@@ -21,7 +21,7 @@ from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, page_buffer, whole_pages
 from gnndrive.common.io.small_files import make_durable
 from gnndrive.common.io.write_errors import write_failure
-from gnndrive.common.limits import named_limit
+from gnndrive.common.threads import submit
 from gnndrive.store.layout.table_parts import SUM_MODULUS, Ids, Part, gather
 
 BUFFERS = 4
@@ -138,9 +138,9 @@ class RowWriter:
             cut = end // PAGE_BYTES * PAGE_BYTES
             following = self._take()
             following[: end - cut] = buffer[cut:end]
-            self._submit(file, buffer, base, start, cut)
+            submit(self._threads, self._write, file, buffer, base, start, cut)
             buffer, base, start, end = following, base + cut, 0, end - cut
-        self._submit(file, buffer, base, start, end)
+        submit(self._threads, self._write, file, buffer, base, start, end)
 
     def sync(self) -> None:
         """Wait for all writes, and make them durable."""
@@ -172,10 +172,6 @@ class RowWriter:
         buffer = self._free.get()
         self._check()
         return buffer
-
-    def _submit(self, file: _File, buffer: Bytes, base: int, start: int, end: int) -> None:
-        with named_limit(), deferred_interrupts():
-            self._threads.submit(self._write, file, buffer, base, start, end)
 
     def _write(self, file: _File, buffer: Bytes, base: int, start: int, end: int) -> None:
         try:
