@@ -88,9 +88,6 @@ class Pointers(Check):
         )
 
 
-_FINITE_BLOCK = 1 << 16  # values are tested in the cache; a test of many takes memory that is new
-
-
 class FiniteRows:
     """Counts the rows of an array that hold nan or infinity, which are allowed."""
 
@@ -101,10 +98,6 @@ class FiniteRows:
 
     def feed(self, values: npt.NDArray[Any]) -> None:
         """Count in the next elements, one-dimensional and as they are stored."""
-        for start in range(0, len(values), _FINITE_BLOCK):
-            self._feed(values[start : start + _FINITE_BLOCK])
-
-    def _feed(self, values: npt.NDArray[Any]) -> None:
         exponent = 0x7F80  # of bfloat16; not all of its bits are set
         is_short = self._info.dtype == "bfloat16"
         finite = values & exponent != exponent if is_short else np.isfinite(values)

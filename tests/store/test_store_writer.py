@@ -161,7 +161,6 @@ def test_num_classes(tmp_path):
 def test_rows_of_features_that_are_not_finite_are_counted(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr("gnndrive.store.writer.CHUNK_BYTES", 32)  # chunks of two rows
     monkeypatch.setattr("gnndrive.store.loading._STEP", 5)  # ends within rows
-    monkeypatch.setattr("gnndrive.store.checks._FINITE_BLOCK", 3)
     x = torch.zeros(8, 2, 2).to(dtype)
     x[0], x[3:6, 1, 0], x[7] = torch.finfo(dtype).max, float("nan"), -float("inf")
     given = {"indptr": [0] * 9, "indices": []}
