@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -18,7 +19,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import Store, StoreError
-from gnndrive.store.importers import edge_list
+from gnndrive.store.importers import database, table_files
 from gnndrive.store.importers import text as text_module
 from tests.store.conftest import edges_of, left, poke, refused
 
@@ -57,7 +58,7 @@ def test_lines_may_end_as_on_an_old_mac(tmp_path):
 
 
 def test_parquet_with_features_labels_and_splits(parquet, ends, tmp_path, monkeypatch):
-    monkeypatch.setattr(edge_list, "BATCH", 1000)
+    monkeypatch.setattr(database, "BATCH", 1000)
     x = np.random.default_rng(1).random((NODES, 5), np.float32)
     np.save(tmp_path / "x.npy", x)
     (tmp_path / "y.csv").write_text("".join(f"{n},{n % 3}\n" for n in range(NODES)))
@@ -169,6 +170,9 @@ def test_kinds_of_text(tmp_path):
         ("anna,bert\nbert,c#\n", {"map_ids": True, "header": False}, [(0, 1), (1, 2)]),
         ("user,item\n1,anna\n2,bert\n", {"map_ids": True, "header": True}, [(0, 2), (1, 3)]),
         ("10, 9\n9 ,10\n", {"map_ids": True}, [(1, 0), (0, 1)]),
+        ("from,to,w\nanna,bert,2\n", {"map_ids": True}, [(0, 1)]),
+        ("from,to\nanna,bert\n", {"map_ids": True, "source": "to", "target": "from"}, [(1, 0)]),
+        ("anna,bert,2\n", {"map_ids": True}, [(0, 1)]),
         ("s,t\n'a,b','c'\n", {"map_ids": True, "header": True}, [(0, 1)]),
         ("a,b\n", {"num_nodes": 3, "header": True}, []),
         ("", {"num_nodes": 3}, []),
@@ -196,12 +200,15 @@ def whole(*values: Any, dtype: Any = None) -> dict[str, Any]:
         ([whole(Decimal("1.0"), Decimal("2.0"), Decimal("3.0"))], ""),
         ([whole(1, 2), whole(2.0, 3.0)], ""),
         ([whole(1, 2, dtype=pa.int8()), whole(2, 3, dtype=pa.uint64())], ""),
-        ([whole(1.0, 2.0, 2.5)], "'to' .* edge 2 has 2.5"),
-        ([whole(Decimal("1.0"), Decimal("2.0"), Decimal("2.5"))], "'to' .* edge 2 has 2.5"),
-        ([whole(1, 2), whole(1.5, 3.0)], "'from' .* edge 2 has 1.5"),
-        ([whole(1.0, float("nan"))], "'to' .* edge 1 has nan"),
-        ([whole(1.0, 2.0**53)], "'to' .* up to 9007199254740991"),
-        ([whole(1, 2, dtype=pa.float32()), whole(2, 2**24, dtype=pa.float32())], "edge 2 has 1677"),
+        ([whole(1.0, 2.0, 2.5)], "edge 2 has 2.5 in column 'to'"),
+        ([whole(Decimal("1.0"), Decimal("2.0"), Decimal("2.5"))], "edge 2 has 2.5 in column 'to'"),
+        ([whole(1, 2), whole(1.5, 3.0)], "1.parquet, edge 1 has 1.5 in column 'from'"),
+        ([whole(1.0, float("nan"))], "edge 1 has nan in column 'to'"),
+        ([whole(1.0, 2.0**53)], "in column 'to', .* up to 9007199254740991"),
+        (
+            [whole(1, 2, dtype=pa.float32()), whole(2, 2**24, dtype=pa.float32())],
+            "1.parquet, edge 1 has 1677",
+        ),
     ],
 )
 def test_numbers_of_any_kind_are_ids_if_they_are_whole(tmp_path, files, refusal, mapped):
@@ -218,6 +225,22 @@ def test_numbers_of_any_kind_are_ids_if_they_are_whole(tmp_path, files, refusal,
     store = gnndrive.from_edges(paths, tmp_path / "g.gnn", **given)
     assert edges(store) == [(1 - mapped, 2 - mapped), (2 - mapped, 3 - mapped)]
     assert np.asarray(store.split("train")).tolist() == [3 - mapped, 2 - mapped]
+
+
+def test_arrow_files_with_a_column_that_one_of_them_lacks(ends, tmp_path):
+    for name, part in zip("ab", np.array_split(ends, 2, axis=1), strict=True):
+        table = pa.table({"s": part[0], "t": part[1], name: np.zeros(len(part[0]), np.float16)})
+        feather.write_feather(table, tmp_path / f"{name}.arrow", chunksize=100)
+    files = [tmp_path / "a.arrow", tmp_path / "b.arrow"]
+    same_graph(gnndrive.from_edges(files, tmp_path / "g.gnn"), ends, tmp_path)
+    with refused(tmp_path, "b.arrow, edge 1 has no value in column 'a'"):
+        gnndrive.from_edges(files, tmp_path / "h.gnn", columns=["a"])
+    (tmp_path / "b.arrow").write_bytes(b"ARROW1 no")
+    with refused(tmp_path, "cannot be read as Arrow files"):
+        gnndrive.from_edges(files, tmp_path / "h.gnn")
+    (tmp_path / "c.csv").touch()
+    with refused(tmp_path, "several kinds, Arrow and text"):
+        gnndrive.from_edges([files[0], tmp_path / "c.csv"], tmp_path / "h.gnn")
 
 
 def test_text_in_one_of_several_parquet_files_is_text(tmp_path):
@@ -261,10 +284,10 @@ def test_a_late_row_decides_the_type_of_a_column(tmp_path):
     weight = gnndrive.from_edges(file, tmp_path / "g.gnn", **given).array("edges/w")
     assert weight.tolist() == [3.0] * 21_000 + [0.5]
     for row, match in (
-        ("0,1,x", "'w' is VARCHAR, and edge 21001 has 'x': .*or correct it"),
-        ("0,1, ", "'w' lacks 1 values"),
+        ("0,1,x", "'w' is VARCHAR, and .*e.csv, edge 21001 has 'x': .*or correct it"),
+        ("0,1, ", "edge 21001 has no value in column 'w'"),
         ("0.5,1,2", "edge 21001 has '0.5'"),
-        ('"x",1,2', "edge 21001 has 'x'; .*map_ids=True"),
+        ('"x",1,2', "edge 21001 has 'x' .*map_ids=True"),
     ):
         file.write_text(f"{many}{row}\n")
         with pytest.raises(Exception, match=match):
@@ -281,15 +304,15 @@ def test_invalid_edges_and_arguments_are_refused(tmp_path):
         ({"s": [0, None], "t": [1, 2]}, "edge 2, None to 2, has an end that is missing", {}),
         ({"s": [0, 9], "t": [1, 2]}, r"edge 2, 9 to 2, names a node, .*num_nodes=10 \(--",
          {"num_nodes": 5}),
-        ({"s": ["a"], "t": ["b"]}, "'s' .* is VARCHAR.*edge 1 has 'a'; .*map_ids=True", {}),
-        ({"s": ["1", "b"], "t": ["2", "3"]}, "'s' .* is VARCHAR.*edge 2 has 'b'", {}),
-        ({"s": ["1"], "t": ["2"]}, "'s' .* is VARCHAR.*edge 1 has '1'", {}),
+        ({"s": ["a"], "t": ["b"]}, "edge 1 has 'a' in column 's', which is VARCHAR: .*map_ids=True", {}),
+        ({"s": ["1", "b"], "t": ["2", "3"]}, "edge 2 has 'b' in column 's'", {}),
+        ({"s": ["1"], "t": ["2"]}, "edge 1 has '1' in column 's', which is VARCHAR", {}),
         ({"s": [1.5], "t": [2.0]}, "is DOUBLE", {}),
         ({"s": [1]}, "has 1 column", {}),
         ({"s": [1], "t": [2]}, "there is no column 'u'; there are 's', 't'", {"source": "u"}),
         ({"s": [1], "t": [2]}, "there is no column 'w'", {"columns": ["w"]}),
         ({"s": [1], "t": [2], "w": ["x"]}, "only columns of numbers", {"columns": ["w"]}),
-        ({"s": [1, 1], "t": [2, 2], "w": [1, None]}, "lacks 1 values", {"columns": ["w"]}),
+        ({"s": [1, 1], "t": [2, 2], "w": [1, None]}, "edges.parquet, edge 2 has no value in column 'w'", {"columns": ["w"]}),
         ({"s": [1], "t": [10**12]}, "go up to 1000000000000.*map_ids", {}),
         ({"s": [1], "t": np.array([2**63 + 1], np.uint64)}, "go up to 92233.*map_ids", {}),
         ({"s": [1], "t": [2]}, "one direction", {"columns": ["s"], "undirected": True}),
@@ -332,7 +355,7 @@ def test_wrong_text_and_files_that_cannot_be_read(tmp_path, monkeypatch):
     for content in ("0" * 101, "0,1\n\n" + "0" * 101):
         text.write_text(content)
         with pytest.raises(StoreError, match="has a line of more than"):
-            edge_list._first_row(text)
+            table_files._first_rows(text)
 
 
 def test_a_damaged_row_group_is_named(parquet, tmp_path):
@@ -345,7 +368,7 @@ def test_a_damaged_row_group_is_named(parquet, tmp_path):
 def test_what_the_system_lacks_is_named(parquet, tmp_path, monkeypatch):
     read_only = OSError(30, "Read-only file system")
     for module, name, error, match in (
-        (edge_list, "TemporaryFolder", read_only, r"written to \(Read-only file system\)"),
+        (database, "TemporaryFolder", read_only, r"written to \(Read-only file system\)"),
         (threading.Thread, "start", RuntimeError("can't start new thread"), "ulimit -u"),
     ):
         with monkeypatch.context() as patch, refused(tmp_path, match):
@@ -376,11 +399,11 @@ def sorting(*shares: float) -> Mock:
 
 
 def test_a_sort_reports_its_progress_and_can_be_interrupted(monkeypatch):
-    monkeypatch.setattr(edge_list, "POLL_S", 0)
+    monkeypatch.setattr(database, "POLL_S", 0)
     told: list[int] = []
-    made = edge_list.EdgeList.__new__(edge_list.EdgeList)
+    made = database.Database.__new__(database.Database)
     made._db = sorting(-1.0, 0.0, 12.5, 40.0, 50.0)
-    made._open_reader("", told.append)
+    made._open_reader("", told.append, 1)
     assert told[:5] == [0, 0, 25, 80, 99]
     assert told[-1] == 100
     made._db = sorting(1.0, 2.0, 3.0, 4.0)
@@ -390,5 +413,5 @@ def test_a_sort_reports_its_progress_and_can_be_interrupted(monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made._open_reader("", tell)
+        made._open_reader("", tell, 1)
     made._db.interrupt.assert_called_once()

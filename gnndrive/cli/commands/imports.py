@@ -13,7 +13,7 @@ from gnndrive.cli.commands.stores import info_text
 from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges
-from gnndrive.store.importers.edge_list import is_parquet
+from gnndrive.store.importers.table_files import is_parquet
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 from gnndrive.store.reader import Store
 

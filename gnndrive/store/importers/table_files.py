@@ -1,0 +1,352 @@
+"""Tables in files, as DuckDB reads them: Parquet, Arrow, or text in columns, one file or several.
+
+Columns of text files are text until something asks for their type, which then follows from all of
+their values, because the one that is not a number may come after any sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.store.importers.database import Database, identifier, quoted
+from gnndrive.store.importers.text import NUMBER, read_lines, real_number
+
+WHOLE = {
+    "TINYINT": "int8", "SMALLINT": "int16", "INTEGER": "int32", "BIGINT": "int64",
+    "UTINYINT": "uint8", "USMALLINT": "uint16", "UINTEGER": "uint32", "UBIGINT": "uint64",
+}  # fmt: skip
+NUMBERS = {**WHOLE, "FLOAT": "float32", "DOUBLE": "float64", "BOOLEAN": "bool"}
+INEXACT = "DECIMAL", "HUGEINT", "UHUGEINT"  # what numpy has no type for
+TYPES = {
+    # A whole number as DuckDB writes it, so not 007, +7 or 7e0.
+    "PLAIN": "TRY_CAST({0} AS BIGINT)::VARCHAR IS NOT DISTINCT FROM trim({0})",
+    # DuckDB casts 0.5 to 1, and equality is several times as fast as the pattern.
+    "BIGINT": "CASE WHEN TRY_CAST({0} AS BIGINT)::VARCHAR = {0} THEN true ELSE TRY_CAST({0} AS "
+    "BIGINT) IS NOT NULL AND regexp_full_match(trim({0}), '[+-]?[0-9]+') END",
+    "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL",
+    "BOOLEAN": "TRY_CAST({0} AS BOOLEAN) IS NOT NULL",
+    "TIMESTAMP": "TRY_CAST({0} AS TIMESTAMP) IS NOT NULL",
+}
+"""SQL that says whether a text is of a type."""
+_QUOTED = re.compile(r"""\s*(['"])(?:(?!\1).|\1\1)*\1\s*""")
+"""A field in quotes; quotes within it are doubled."""
+_KINDS = {
+    **dict.fromkeys((".parquet", ".pq"), "Parquet"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "Arrow"),
+}
+_SAMPLE = 100  # rows that show whether the first one is a header
+_NO_NAMES = "source", "target"  # of a table of edges without files that have any
+
+
+class TableFiles:
+    """A table in files of one kind.
+
+    Args:
+        database: what reads them.
+        files: Parquet; Arrow's file format; or text with a comma, semicolon, tab or space between
+            columns, comments ("#") before the first row only.
+        header: whether each text file begins with the columns' names; None: it does if its first
+            row has the name of one of `named`, or if no field of it is a number.
+        named: names of columns that the table must have.
+        free: the columns may all be text, which makes a first row without numbers a ConfigError if
+            no column of numbers shows whether it is a header.
+        row: what a row is, for errors.
+        name: the files' name in errors; None: their paths.
+
+    Attributes:
+        name: the files' name in errors.
+        text: whether they are text.
+        sql: the table in SQL.
+        columns: the columns' types in SQL, by name.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        files: Sequence[Path],
+        header: bool | None = None,
+        named: Sequence[str] = (),
+        free: bool = False,
+        row: str = "row",
+        name: str | None = None,
+    ) -> None:
+        self.files, self.name = files, name or ", ".join(map(str, files))
+        self._named = name
+        self._database, self._row = database, row
+        self._table = f"files_{id(self)}"
+        kinds = {_kind(file) for file in files}
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"{self.name} are files of several kinds, {' and '.join(sorted(kinds))}: give one "
+                "kind for each table"
+            )
+        self.text = kinds == {"text"}
+        database.blame = self.blame
+        if self.text:
+            self.sql = self._of_text(header, named, free)
+        else:
+            self.sql = self._of_arrow() if kinds == {"Arrow"} else self._of_parquet()
+        described = database.run(f"DESCRIBE SELECT * FROM {self.sql}").fetchall()
+        self.columns = {str(row[0]): str(row[1]) for row in described}
+        for name in named:
+            if name not in self.columns:
+                there = ", ".join(map(repr, self.columns))
+                raise ConfigError(f"{self.name}: there is no column {name!r}; there are {there}")
+
+    def column(self, name: str, kind: str) -> str:
+        """SQL for a column with values of the type `kind`; a blank field of text is NULL."""
+        column = identifier(name)
+        if self.text and kind == "VARCHAR":
+            return f"nullif(trim({column}), '')"
+        return f"TRY_CAST({column} AS {kind})" if self.text else f"{column}::{kind}"
+
+    def all_are(self, tests: Iterable[tuple[str, str]]) -> list[bool]:
+        """Whether all values of a column of text pass a test, for pairs of a column and SQL."""
+        asked = ", ".join(
+            f"bool_and({test.format(identifier(name))}) FILTER (trim({identifier(name)}) <> '')"
+            for name, test in tests
+        )
+        if not asked:
+            return []
+        row = self._database.row(f"SELECT {asked} FROM {self.sql}")
+        return [found is not False for found in row]  # None: the column is empty
+
+    def find_types(self, types: Mapping[str, Sequence[str]]) -> None:
+        """Find the types of columns of a text file, each the first of those given for it that all
+        values have; VARCHAR if there is none. PLAIN is BIGINT if DuckDB would write it so."""
+        if not self.text:
+            return
+        asked = [(name, type) for name, each in types.items() for type in each]
+        holds = self.all_are((name, TYPES[type]) for name, type in asked)
+        for name in types:
+            self.columns[name] = "VARCHAR"
+        for (name, type), all_are in reversed(list(zip(asked, holds, strict=True))):
+            if all_are:
+                self.columns[name] = "BIGINT" if type == "PLAIN" else type
+
+    def id_type(self, name: str) -> str:
+        """The type of a column of ids: BIGINT if its numbers could have fractions, or be too large,
+        and have none and are not; StoreError: they have or are."""
+        kind, column = self.columns[name], identifier(name)
+        if not kind.startswith((*INEXACT, "FLOAT", "DOUBLE")) or kind.endswith("]"):
+            return kind
+        most = (1 << {"FLOAT": 24, "DOUBLE": 53}.get(kind, 63)) - 1  # neighbours are told apart
+        found = self._database.row(
+            f"SELECT row, value::VARCHAR FROM (SELECT row_number() OVER () - 1 AS row, {column} AS "
+            f"value FROM {self.sql}) WHERE value IS NOT NULL AND (TRY_CAST(value AS BIGINT) IS "
+            f"NULL OR value <> trunc(value) OR abs(value) > {most}) ORDER BY row LIMIT 1"
+        )
+        if found:
+            raise StoreError(
+                f"{self.place(found[0])} has {found[1]} in column {name!r}, which is {kind}, in "
+                f"which ids are whole numbers up to {most}: correct it, or make the column text "
+                "and give map_ids=True (--map-ids)"
+            )
+        return "BIGINT"
+
+    def first_without(self, name: str, test: str) -> tuple[int, str] | None:
+        """The first value in a column that does not pass a test of texts, else the first one, with
+        the number of its row, from 0; None if the column is empty."""
+        found = self._database.row(
+            f"SELECT row, text FROM (SELECT row_number() OVER () - 1 AS row, "
+            f"{self.column(name, 'VARCHAR')} AS text FROM {self.sql}) WHERE text IS NOT NULL "
+            f"ORDER BY {test.format('text')}, row LIMIT 1"
+        )
+        return (int(found[0]), str(found[1])) if found else None
+
+    def refuse_comments(self) -> None:
+        """Check that no line that is a comment is taken for a row."""
+        first = identifier(next(iter(self.columns)))
+        test = f"SELECT bool_or(starts_with(trim({first}), '#')) FROM {self.sql}"
+        if self.text and self._database.row(test)[0] and (comment := self._late_comment()):
+            raise StoreError(comment)
+
+    def blame(self, text: str) -> StoreError:
+        """The error for files that DuckDB cannot read, given what it says."""
+        if self.text and (comment := self._late_comment()):
+            return StoreError(comment)
+        where = _bad_row_group(self.files)
+        return StoreError(f"{where}{self.name} cannot be read: {text}; correct the file")
+
+    def place(self, row: int) -> str:
+        """Where a row lies, which is counted from 0 over all files: "orders.csv, row 7"; rows of a
+        file are counted from 1."""
+        if self._named is not None:
+            return f"{self._named}, {self._row} {row + 1}"
+        for file, sql in self._parts[:-1]:
+            (count,) = self._database.row(f"SELECT count(*) FROM {sql}")
+            if row < count:
+                return f"{file}, {self._row} {row + 1}"
+            row -= count
+        last = self._parts[-1][0] if self._parts else self.name
+        return f"{last}, {self._row} {row + 1}"
+
+    # ---- as SQL
+
+    def _of_parquet(self) -> str:
+        files = [_file_name(file) for file in self.files]
+        self._parts = [
+            (file, f"read_parquet({name})") for file, name in zip(self.files, files, strict=True)
+        ]
+        # By name, because else DuckDB casts later files' columns to the first one's types.
+        return f"read_parquet([{', '.join(files)}], union_by_name = true)"
+
+    def _of_arrow(self) -> str:
+        import pyarrow as pa
+        from pyarrow import dataset
+
+        try:
+            schemas = [dataset.dataset(file, format="ipc").schema for file in self.files]
+            both = pa.unify_schemas(schemas, promote_options="permissive")
+            half = {field.name for field in both if field.type == pa.float16()}  # not in DuckDB
+            fields = [
+                field.with_type(pa.float32()) if field.name in half else field for field in both
+            ]
+            for number, files in enumerate([self.files, *([file] for file in self.files)]):
+                of_files = dataset.dataset(
+                    [str(file) for file in files], format="ipc", schema=pa.schema(fields)
+                )
+                self._database.register(f"{self._table}_{number}", of_files)
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(
+                f"{self.name} cannot be read as Arrow files ({error}): write them with "
+                "pyarrow.feather.write_feather, or as Parquet"
+            ) from None
+        names = [f"{self._table}_{number}" for number in range(1 + len(self.files))]
+        self._parts = list(zip(self.files, names[1:], strict=True))
+        return names[0]
+
+    def _of_text(self, header: bool | None, named: Sequence[str], free: bool) -> str:
+        self._parts, names = [], None
+        for file in self.files:
+            skip, rows, delimiter, quote, alone = _first_rows(file)
+            if not rows:
+                continue
+            has_names = rows[0] == names or _has_names(file, rows, header, named, free)
+            if names is None:
+                names = rows[0] if has_names else [f"column{n}" for n in range(len(rows[0]))]
+            if has_names and alone:
+                continue
+            columns = ", ".join(map(quoted, names))
+            self._parts.append(
+                (
+                    file,
+                    f"read_csv({_file_name(file)}, delim = {quoted(delimiter)}, header = false, "
+                    f"skip = {skip + has_names}, names = [{columns}], comment = '', "
+                    f"quote = {quoted(quote)}, escape = {quoted(quote)}, all_varchar = true)",
+                )
+            )
+        if not self._parts:
+            none = ", ".join(f"NULL::VARCHAR AS {identifier(name)}" for name in names or _NO_NAMES)
+            return f"(SELECT {none} WHERE false)"
+        return f"({' UNION ALL '.join(f'SELECT * FROM {sql}' for _, sql in self._parts)})"
+
+    def _late_comment(self) -> str:
+        """What is wrong about the first comment behind a row in text files; "" if there is none."""
+        for file in self.files:
+            begun = False
+            for number, line in _lines(file):
+                text = line.strip()
+                if begun and text.startswith("#"):
+                    return (
+                        f"{file}, line {number}: {text[:80]!r} is a comment behind the first "
+                        f"{self._row}: remove it, or put it in quotes if it is an id"
+                    )
+                begun = begun or (bool(text) and not text.startswith("#"))
+        return ""
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name has the ending of a Parquet file."""
+    return _kind(Path(path)) == "Parquet"
+
+
+def _kind(file: Path) -> str:
+    return _KINDS.get(file.suffix.lower(), "text")
+
+
+def _bad_row_group(files: Sequence[Path]) -> str:
+    """A text that names the first row group that cannot be read in Parquet files; "" if all can."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for file in filter(is_parquet, files):
+        try:
+            groups = pq.ParquetFile(file)
+        except (OSError, pa.ArrowException):
+            return f"{file}: "
+        for group in range(groups.num_row_groups):
+            try:
+                groups.read_row_group(group)
+            except (OSError, pa.ArrowException):
+                return f"{file}, row group {group} of {groups.num_row_groups}: "
+    return ""
+
+
+def _first_rows(file: Path) -> tuple[int, list[list[str]], str, str, bool]:
+    """Find a text file's first rows.
+
+    Returns:
+        (number of lines before them, which are blank or comments; the fields of each, [] if the
+        file is empty; its separator; the file's quotes, single ones if a field of the first two
+        rows has them and none has double ones; whether there is one row only).
+    """
+    lines = ((number, line) for number, line in _lines(file) if line.strip())
+    for number, text in lines:
+        if not text.lstrip().startswith("#"):
+            delimiter = next((sign for sign in ",;\t " if sign in text), ",")
+            below = [line for _, line in islice(lines, _SAMPLE)]
+            fields = [*text.split(delimiter), *"".join(below[:1]).split(delimiter)]
+            marks = {field.strip()[:1] for field in fields if _QUOTED.fullmatch(field)}
+            quote = "'" if marks == {"'"} else '"'
+            try:
+                (first,) = csv.reader([text], delimiter=delimiter, quotechar=quote)
+            except csv.Error as error:
+                raise StoreError(f"{file}, line {number}: {error}; correct it") from None
+            rows = [first]
+            with contextlib.suppress(csv.Error):  # DuckDB will say so
+                rows += csv.reader(below, delimiter=delimiter, quotechar=quote)
+            return number - 1, rows, delimiter, quote, not below
+    return 0, [], ",", '"', True
+
+
+def _has_names(
+    file: Path, rows: list[list[str]], header: bool | None, named: Sequence[str], free: bool
+) -> bool:
+    """Whether the first of a text file's rows has the columns' names; see `TableFiles`."""
+    first, *others = rows
+    if header is not None or set(named) & set(first):
+        return header is not False
+    if any(NUMBER.match(field.strip(" '")) for field in first):
+        return False
+    for place in range(len(first)):
+        below = [row[place].strip(" '") for row in others if len(row) > place]
+        if below and all(real_number(value) is not None for value in below):
+            return True
+    if free:
+        raise ConfigError(
+            f"{file}: is {first} the first edge, or the columns' names? Say header=True or False "
+            "(--header, --no-header)"
+        )
+    return True
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, text) of each line; "\\r" alone ends one, too, as DuckDB takes it."""
+    number = 0
+    for _, text in read_lines(file):
+        for line in text.removesuffix("\r").split("\r"):
+            number += 1
+            yield number, line
+
+
+def _file_name(path: Path) -> str:
+    """A file's name as a literal in SQL, with DuckDB's wildcards escaped."""
+    return quoted(re.sub(r"[*?\[]", r"[\g<0>]", str(path)))
