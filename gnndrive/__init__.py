@@ -75,6 +75,7 @@ __all__ = [
     "from_edges",
     "from_graphbolt",
     "from_ogb",
+    "from_tables",
     "infer",
     "open",
     "open_links",
@@ -100,7 +101,8 @@ _MODULES = {
     "pyg.sampler": ("NeighborSampler",),
     "sampling.labor": ("Labor",),
     "store.importers": (
-        "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "open_or_make",
+        "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "from_tables",
+        "open_or_make",
     ),
     "store.link_split": ("open_links", "split_links"),
     "store.partitioned.partition": ("partition",),

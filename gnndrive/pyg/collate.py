@@ -248,8 +248,8 @@ class Collate:
                 given = attributes.pick(full, number, empty)
             storage[name] = given
         self._set_here.join(storage, view, number)
-        if view.ids not in storage:
-            storage[view.ids] = torch.from_numpy(number)
+        if view.id_name not in storage:
+            storage[view.id_name] = torch.from_numpy(number)
 
     def _edge_numbers(
         self, sample: Sample | Subgraph, type: EdgeKey, attributes: Attributes, empty: Allocate

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import share_one_heap
-from gnndrive.common.records import IndexPointers, NodeKey
+from gnndrive.common.records import IndexPointers, Int64Array, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus
@@ -30,6 +31,7 @@ from gnndrive.store.store_view import StoreView
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 _SERVICE = "gnndrive:"  # begins the name of a service, from which `Path` takes a slash
+_IDS_STEP = 1 << 22  # ids that are compared at once
 _OPENINGS = 5  # times that a store may be overwritten while it is opened
 
 
@@ -118,6 +120,65 @@ class Store(StoreView):
                 f"{self._known()}"
             )
         return super().__getitem__(name)
+
+    # ---- ids of the source ----
+
+    def ids(self, type: NodeKey = None, n_id: Any = None) -> npt.NDArray[Any]:
+        """The ids that nodes have in the source of an import, such as the keys of a table.
+
+        Args:
+            type: the nodes' type; None in a homogeneous store.
+            n_id: indices of nodes [n], such as `batch.n_id`; None: all nodes, in their order.
+
+        Returns:
+            Whole numbers or texts (str) [n]; the indices themselves if the import kept no ids.
+        """
+        there = self._ids(type)
+        rows = slice(None) if n_id is None else np.asarray(n_id)
+        if there.dtype.kind != "S":
+            return np.asarray(there[rows])
+        return np.char.decode(np.asarray(there[rows]), "utf-8")
+
+    def index_of(self, ids: Any, type: NodeKey = None) -> Int64Array:
+        """The indices of the nodes with these ids, int64 [n]: the reverse of `ids`. Reads the ids
+        of all nodes once.
+
+        Raises:
+            ConfigError: an id is that of no node; the message names the first one.
+        """
+        there, given = self._ids(type), np.asarray(ids).reshape(-1)
+        if there.dtype.kind == "S":
+            asked = np.array([str(each).encode() for each in given.tolist()], "S")
+            known = np.ones(len(given), np.bool_)
+        elif given.dtype.kind in "iu":
+            asked = given.astype(there.dtype)
+            known = asked == given  # a negative number becomes a large one
+        else:
+            asked, known = np.zeros(len(given), there.dtype), np.zeros(len(given), np.bool_)
+        wanted, which = np.unique(asked, return_inverse=True)
+        found = np.full(len(wanted), -1, np.int64)
+        for start in range(0, len(there) if len(wanted) else 0, _IDS_STEP):
+            part = np.asarray(there[start : start + _IDS_STEP])
+            place = np.minimum(np.searchsorted(wanted, part), len(wanted) - 1)
+            hit = np.flatnonzero(wanted[place] == part)
+            found[place[hit]] = start + hit
+        nodes: Int64Array = np.where(known, found[which], -1)
+        if len(unknown := np.flatnonzero(nodes < 0)):
+            raise ConfigError(
+                f"no node of {self.path} has the id {given[unknown[0]].item()!r}: give ids as "
+                "ids() returns them"
+            )
+        return nodes
+
+    def _ids(self, type: NodeKey) -> npt.NDArray[Any]:
+        """The ids of a type's nodes, mapped: whole numbers or UTF-8 bytes, [n]."""
+        nodes = self.nodes(type)
+        if (name := nodes.name_of("id")) not in self.info.arrays:
+            return np.arange(nodes.num_nodes)
+        there = self.array(name)
+        if there.ndim == 1:
+            return there
+        return there.view(f"S{there.shape[1]}")[:, 0]
 
     # ---- of a homogeneous store ----
 

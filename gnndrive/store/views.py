@@ -42,7 +42,7 @@ class _View(DataView):
     """The arrays of one type of nodes or edges."""
 
     group: str  # of their attributes, "nodes" or "edges"
-    ids: str  # the name of their ids in a batch, "n_id" or "e_id"
+    id_name: str  # the name of their ids in a batch, "n_id" or "e_id"
 
     def __init__(self, arrays: MappedArrays, type: NodeKey | EdgeKey) -> None:
         self._arrays, self._type = arrays, type
@@ -123,7 +123,7 @@ class StoredNodes(_View):
         type: the nodes' type; None in a homogeneous store.
     """
 
-    group, ids = "nodes", "n_id"
+    group, id_name = "nodes", "n_id"
     _type: NodeKey
 
     @property
@@ -237,7 +237,7 @@ class StoredEdges(_View):
         type: (source, relation, target); None in a homogeneous store.
     """
 
-    group, ids = "edges", "e_id"
+    group, id_name = "edges", "e_id"
     _type: EdgeKey
 
     @property

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import Store, StoreError
-from gnndrive.store.importers import database, table_files
+from gnndrive.store.importers import database, plain_files, table_files
 from gnndrive.store.importers import text as text_module
 from tests.store.conftest import edges_of, left, poke, refused
 
@@ -243,6 +243,65 @@ def test_arrow_files_with_a_column_that_one_of_them_lacks(ends, tmp_path):
         gnndrive.from_edges([files[0], tmp_path / "c.csv"], tmp_path / "h.gnn")
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".csv"])
+@pytest.mark.parametrize("named", [[0, 1, 2], ["b", "c", "ä"]])
+def test_features_in_a_table(tmp_path, named, suffix):
+    """Rows in the nodes' order, or by the nodes' ids."""
+    file, mapped = tmp_path / "e.csv", named[0] == "b"
+    file.write_text(f"s,t\n{named[0]},{named[1]}\n{named[2]},{named[0]}\n")
+    write = {".csv": pacsv.write_csv, ".parquet": pq.write_table, ".feather": feather.write_feather}
+    ordered = {"f0": [0.0, 1.5, 2.0], "f1": [5, 6, 7], "g": [True, False, True]}
+    by_id = {"id": named[::-1], **{name: column[::-1] for name, column in ordered.items()}}
+    for name, columns in (("x", ordered), ("by_id", by_id)):
+        write[suffix](pa.table(columns), tmp_path / f"{name}{suffix}")
+    given: dict[str, Any] = {"map_ids": mapped, "header": True, "if_exists": "replace"}
+    for features, x, expected in (
+        (f"x{suffix}", (), [[0, 5, 1], [1.5, 6, 0], [2, 7, 1]]),
+        (f"x{suffix}", ["g", "f*"], [[1, 0, 5], [0, 1.5, 6], [1, 2, 7]]),
+        (f"by_id{suffix}:id", "f*", [[0, 5], [1.5, 6], [2, 7]]),
+    ):
+        features = str(tmp_path / features)
+        store = gnndrive.from_edges(file, tmp_path / "g.gnn", features=features, x=x, **given)
+        assert store.x.tolist() == expected
+        assert store.x.dtype == torch.float32
+    assert store.num_nodes == 3
+    with refused(tmp_path, r"name those of the features, x=\"f\*\".*by_id.*:id"):
+        gnndrive.from_edges(file, tmp_path / "h", features=tmp_path / f"by_id{suffix}", **given)
+
+
+def test_features_in_lists_and_rows_that_are_wrong(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain_files, "rows_per_chunk", lambda shape, itemsize: 2)
+    file, at = tmp_path / "e.csv", tmp_path / "x.parquet"
+    file.write_text("0,1\n2,3\n")
+    rows = [[0.0, 1], [2, 3], [4, 5], [6, 7]]
+    for type in (pa.list_(pa.float32()), pa.list_(pa.float64(), 2)):
+        pq.write_table(pa.table({"id": [3, 1, 0, 2], "emb": pa.array(rows, type)}), at)
+        store = gnndrive.from_csv(file, f"{at}:id", None, tmp_path / "g.gnn", if_exists="replace")
+        assert store.x.tolist() == [rows[2], rows[1], rows[3], rows[0]]
+    for column, match in (
+        ({"id": [3, 1, 0, 4]}, "row 4 has the id '4' in column 'id': there are 4 nodes, 0 to 3"),
+        ({"id": [3, 1, 0, None]}, "row 4 has the id None"),
+        ({"id": [3, 1, 0, 1]}, "row 4 has an id in column 'id' that an earlier row has"),
+        ({"id": [3, 1, 0, 2.5]}, "row 4 has 2.5 in column 'id'"),
+        ({"emb": [[1.0], [1.0], [1.0], None]}, "row 4 has no value in column 'emb'"),
+        ({"emb": [[1.0], [1.0], [1.0], [1.0, 2.0]]}, "row 4 has 2 values in column 'emb', and row"),
+        ({"emb": ["a", "b", "c", "d"]}, "is VARCHAR, and .*row 1 has 'a'"),
+    ):
+        pq.write_table(pa.table({"id": [3, 1, 0, 2], "emb": rows, **column}), at)
+        with refused(tmp_path, f"x.parquet.*{match}"):
+            gnndrive.from_edges(file, tmp_path / "h", features=f"{at}:id", x="emb")
+    pq.write_table(pa.table({"id": [3, 1, 0], "emb": rows[:3]}), at)
+    with refused(tmp_path, "num_nodes say 4, features say 3"):
+        gnndrive.from_edges(file, tmp_path / "h", features=f"{at}:id", num_nodes=4)
+    file.write_text("3,1\n1,9\n")
+    with refused(
+        tmp_path, "row 3 has the id '0' in column 'id': no edge has it; .*nodes=.*--nodes"
+    ):
+        gnndrive.from_edges(file, tmp_path / "h", features=f"{at}:id", map_ids=True)
+    with refused(tmp_path, "x= .*names columns of a table"):
+        gnndrive.from_edges(file, tmp_path / "h", x="f*")
+
+
 def test_text_in_one_of_several_parquet_files_is_text(tmp_path):
     for name, columns in (("a", whole(1, 7)), ("b", whole("007", "1"))):
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
@@ -304,7 +363,7 @@ def test_invalid_edges_and_arguments_are_refused(tmp_path):
         ({"s": [0, None], "t": [1, 2]}, "edge 2, None to 2, has an end that is missing", {}),
         ({"s": [0, 9], "t": [1, 2]}, r"edge 2, 9 to 2, names a node, .*num_nodes=10 \(--",
          {"num_nodes": 5}),
-        ({"s": ["a"], "t": ["b"]}, "edge 1 has 'a' in column 's', which is VARCHAR: .*map_ids=True", {}),
+        ({"s": ["a"], "t": ["b"]}, "edge 1 has 'a' in column 's', .* VARCHAR: .*map_ids=True", {}),
         ({"s": ["1", "b"], "t": ["2", "3"]}, "edge 2 has 'b' in column 's'", {}),
         ({"s": ["1"], "t": ["2"]}, "edge 1 has '1' in column 's', which is VARCHAR", {}),
         ({"s": [1.5], "t": [2.0]}, "is DOUBLE", {}),
@@ -312,7 +371,8 @@ def test_invalid_edges_and_arguments_are_refused(tmp_path):
         ({"s": [1], "t": [2]}, "there is no column 'u'; there are 's', 't'", {"source": "u"}),
         ({"s": [1], "t": [2]}, "there is no column 'w'", {"columns": ["w"]}),
         ({"s": [1], "t": [2], "w": ["x"]}, "only columns of numbers", {"columns": ["w"]}),
-        ({"s": [1, 1], "t": [2, 2], "w": [1, None]}, "edges.parquet, edge 2 has no value in column 'w'", {"columns": ["w"]}),
+        ({"s": [1, 1], "t": [2, 2], "w": [1, None]}, "edges.parquet, edge 2 has no value in col",
+         {"columns": ["w"]}),
         ({"s": [1], "t": [10**12]}, "go up to 1000000000000.*map_ids", {}),
         ({"s": [1], "t": np.array([2**63 + 1], np.uint64)}, "go up to 92233.*map_ids", {}),
         ({"s": [1], "t": [2]}, "one direction", {"columns": ["s"], "undirected": True}),

@@ -12,12 +12,15 @@ from gnndrive.cli.commands.options import IfExists
 from gnndrive.cli.commands.stores import info_text
 from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
-from gnndrive.store.importers import from_csv, from_dataset, from_edges
-from gnndrive.store.importers.table_files import is_parquet
+from gnndrive.store.importers import from_csv, from_dataset, from_edges, from_tables
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec
+from gnndrive.store.importers.table_files import is_parquet
 from gnndrive.store.reader import Store
 
 _OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "if_exists"}
+_OPTIONS_OF_TABLES = {
+    "nodes", "x", "labels", "time", "edge_column", "undirected", "memory", "dtype", "if_exists",
+}  # fmt: skip
 _OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "if_exists"}
 
 
@@ -31,19 +34,47 @@ def import_(
         ),
     ],
     edges: Annotated[
-        list[Path] | None,
-        typer.Option(help="CSV or Parquet: source and target of one edge per row."),
+        list[str] | None,
+        typer.Option(
+            help="CSV, Parquet or Arrow: source and target of one edge per row. Beside --nodes: "
+            "[SOURCE,RELATION,TARGET=]FILE:COLUMN,COLUMN, files or folders."
+        ),
     ] = None,
-    features: Annotated[Path | None, typer.Option(help=".npy, .npz or SciPy CSR .npz.")] = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="[TYPE=]FILE:COLUMN: a table of nodes, or a folder of them, and the column of "
+            "the key; repeat for each."
+        ),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help=".npy, .npz or SciPy CSR .npz; or a table, FILE in the nodes' order or "
+            "FILE:COLUMN with their ids."
+        ),
+    ] = None,
+    x: Annotated[
+        list[str] | None,
+        typer.Option(help='Columns of features in tables, such as "f*"; repeat for each.'),
+    ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="CSV: one node id and its label per line.")
+        str | None,
+        typer.Option(
+            help="CSV: one node id and its label per line. Beside --nodes: a column of theirs."
+        ),
+    ] = None,
+    time: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of times in --nodes or --edges; repeat for each."),
     ] = None,
     undirected: Annotated[bool, typer.Option(help="Add the reverse of each edge.")] = False,
     split: Annotated[
         list[str] | None,
         typer.Option(
             help="Shares of train,val,test, drawn at random (default: 0.6,0.2,0.2); or "
-            "NAME=FILE of node ids, once for each split; or none."
+            "NAME=FILE of node ids, once for each split; or none. Beside --nodes: a column of "
+            "names of splits, or COLUMN:TIME,TIME, when val and test begin."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random split.")] = 0,
@@ -64,7 +95,7 @@ def import_(
         bool | None, typer.Option(help="Whether CSV files begin with column names.")
     ] = None,
     edge_column: Annotated[
-        list[str] | None, typer.Option(help="Column of numbers to keep; repeat for each.")
+        list[str] | None, typer.Option(help="Column to keep, of numbers; beside --nodes of any.")
     ] = None,
     map_ids: Annotated[
         bool, typer.Option(help="Ids are text or sparse: number the nodes and keep the ids.")
@@ -75,6 +106,7 @@ def import_(
         "features": features, "labels": labels, "undirected": undirected or None, "dtype": dtype,
         "if_exists": if_exists, "memory": memory, "num_nodes": num_nodes, "source": source,
         "target": target, "header": header, "edge_column": edge_column, "map_ids": map_ids or None,
+        "x": x, "nodes": nodes, "time": time,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if len(paths) == 2:
@@ -92,11 +124,16 @@ def import_(
             "what is to be imported? Give files, gnndrive import STORE --edges FILE, or a "
             "dataset's folder, gnndrive import FOLDER STORE"
         )
+    if nodes or "=" in edges[0]:
+        _make(from_tables, path=paths[0], **_of_tables(given, edges, split or [], seed))
+        return
+    if time:
+        raise ConfigError("--time names a column of tables: give --nodes FILE:COLUMN too")
     given = {"path": paths[0], "dtype": "float32", "features": None, "labels": None, **given}
     given["splits"] = _parse_splits(split or ["0.6,0.2,0.2"], seed)
     given["columns"] = given.pop("edge_column", ())
     sorting = set(given) - _OPTIONS_OF_CSV - {"path", "splits", "columns"}
-    if sorting or given["columns"] or len(edges) > 1 or is_parquet(edges[0]):
+    if sorting or given["columns"] or len(edges) > 1 or is_parquet(Path(edges[0])):
         _make(from_edges, edges=edges, **given)
     else:
         given.pop("columns")
@@ -107,6 +144,39 @@ def _make(importer: Callable[..., Store], **given: Any) -> None:
     with Bars() as bars:
         store = importer(**given, progress=bars)
     print(info_text(store))
+
+
+def _of_tables(
+    given: dict[str, Any], edges: Sequence[str], split: Sequence[str], seed: int
+) -> dict[str, Any]:
+    """The arguments of `from_tables`."""
+    found = {**given, "columns": given.get("edge_column", ())}
+    if refused := sorted(set(given) - _OPTIONS_OF_TABLES):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in refused)
+        raise ConfigError(f"{options}: leave it out beside --nodes, whose tables define that")
+    found.pop("edge_column", None)
+    found["nodes"], found["edges"] = _by_type(given.get("nodes", [])), _by_type(edges)
+    column, sign, times = split[0].partition(":") if len(split) == 1 else ("", "", "")
+    if split == ["none"] or (not split and "labels" not in given):
+        found["splits"] = None
+    elif sign:
+        found["splits"] = (column, *times.split(","))
+    elif column and "," not in column:
+        found["splits"] = column
+    else:
+        found["splits"] = _parse_splits(split or ["0.6,0.2,0.2"], seed)
+    return found
+
+
+def _by_type(values: Sequence[str]) -> Any:
+    """Tables given as TYPE=FILE, by type, or as FILE."""
+    if not any("=" in value for value in values):
+        return list(values) or None
+    found: dict[str, list[str]] = {}
+    for value in values:
+        type, _, file = value.partition("=")
+        found.setdefault(type, []).append(file)
+    return found
 
 
 def _parse_splits(values: Sequence[str], seed: int) -> SplitSpec:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,20 +30,21 @@ class Database:
         name: what is read, for errors.
 
     Attributes:
-        blame: returns the error for a failure of DuckDB, given its text, that is neither a lack of
-            memory nor of disk.
+        tables: what is read (`TableFiles`); one of them explains a failure of DuckDB that is
+            neither a lack of memory nor of disk.
     """
 
     def __init__(self, memory: int, beside: Path, name: str) -> None:
         duckdb = _duckdb()
         self._errors, self._name = duckdb.Error, name
-        self.blame: Callable[[str], StoreError] = self._cannot_be_read
+        self.tables: list[Any] = []
         self._spill: TemporaryFolder | None = None
         self._db = duckdb.connect(":memory:")
         try:
             self._spill = _temporary(beside)
             self.run(f"SET memory_limit = '{max(int(DUCKDB_SHARE * memory) >> 20, 1)}MiB'")
             self.run(f"SET temp_directory = {quoted(str(self._spill.path))}")
+            self.run("SET TimeZone = 'UTC'")  # of times that do not say theirs
             self.run("SET enable_progress_bar = true")  # DuckDB measures no progress without it
             self.run("SET enable_progress_bar_print = false")
         except BaseException:
@@ -70,20 +72,21 @@ class Database:
         """The first row of a query's result; None if there is none."""
         return next(iter(self.run(sql).fetchall()), None)
 
-    def batches(self, sql: str, tell: Tell = lambda percent: None, rows: int = 0) -> Iterator[Any]:
+    def batches(self, sql: str, tell: Tell = lambda percent: None, rows: int = 0) -> Generator[Any]:
         """Yield the result of a query in pyarrow's RecordBatches of `rows` (0: BATCH)."""
         try:
             reader = self._open_reader(sql, tell, rows or BATCH)
         except self._errors as error:
             raise self._failure(error) from None
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                return
-            except (OSError, ValueError, self._errors) as error:  # Arrow's, for DuckDB's errors
-                raise self._failure(error) from None
-            yield batch
+        with closing(reader):  # no query can be run before
+            while True:
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return
+                except (OSError, ValueError, self._errors) as error:  # Arrow's, of DuckDB's errors
+                    raise self._failure(error) from None
+                yield batch
 
     def arrays(
         self, sql: str, tell: Tell = lambda percent: None
@@ -131,7 +134,7 @@ class Database:
 
     def _failure(self, error: BaseException) -> StoreError:
         text = " ".join(line.strip() for line in str(error).strip().splitlines()[:4])
-        text = text.partition(" Possible fixes")[0]  # with options of DuckDB's
+        text = text.partition(" Possible fixes")[0].partition(" LINE 1: ")[0]  # what DuckDB ran
         if "No space left" in text or "max_temp_directory_size" in text:
             return StoreError(
                 f"the disk is too full to sort {self._name}: some 30 bytes an edge are needed "
@@ -139,9 +142,9 @@ class Database:
             )
         if "Out of Memory" in text:
             return StoreError(f"{self._name}: sorting needs more memory: raise memory= (--memory)")
-        return self.blame(text)
-
-    def _cannot_be_read(self, text: str) -> StoreError:
+        tables = [each for each in self.tables if any(str(at) in str(error) for at in each.files)]
+        for table in tables or self.tables:
+            return table.blame(text)  # type: ignore[no-any-return]
         return StoreError(f"{self._name} cannot be read: {text}; correct the file")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
-from gnndrive.store.importers.ends import Ends, write_edges
+from gnndrive.store.importers.ends import Ends
 from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.plain_files import write_features
 from gnndrive.store.importers.text import wrong_count
@@ -24,13 +24,15 @@ from gnndrive.store.writer import StoreWriter
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """The sources of a store's arrays; `rows` and `dtypes` are by the arrays' names in it, `splits`
-    by node type and name."""
+    by node type and name, `classes` and `values` as a `StoreWriter` has them."""
 
     num_nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, Ends]
     rows: dict[str, Features] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     splits: dict[tuple[NodeKey, str], Int64Array] = field(default_factory=dict)
+    classes: dict[NodeKey, tuple[str, ...]] = field(default_factory=dict)
+    values: dict[NodeKey | EdgeKey, dict[str, Any]] = field(default_factory=dict)
 
     def add(
         self,
@@ -77,9 +79,12 @@ def write_dataset(
         )
         writer.reserve(writer.types.graph_bytes + sum(array.nbytes for array in arrays))
         for type, ends in dataset.edges.items():
-            write_edges(writer, type, ends, memory, progress)
+            ends.write(writer, type, memory, progress)
         for (node_type, name), ids in dataset.splits.items():
             writer.split(name, ids, node_type)
+        for node_type, classes in dataset.classes.items():
+            writer.classes(classes, node_type)
+        writer.values = dataset.values
         for name, rows in dataset.rows.items():
             write_features(writer, rows, dataset.dtypes[name], progress, name)
     return open_store(writer.path)

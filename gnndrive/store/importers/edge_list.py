@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from gnndrive.common.records import EdgeKey, Int64Array, ends_of
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.database import Database
 from gnndrive.store.importers.table_files import INEXACT, NUMBERS, TYPES, WHOLE, TableFiles
+from gnndrive.store.importers.table_rows import NodeIds
 from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.writer import StoreWriter
 
@@ -101,9 +102,9 @@ class EdgeList:
         """The dtype of a kept column."""
         return NUMBERS[self._table.columns[name]]
 
-    def ids(self) -> Iterator[npt.NDArray[Any]]:
-        """Read the mapped nodes' ids; see `ids_in_order`."""
-        return ids_in_order(self.database, "ids")
+    def ids(self) -> NodeIds:
+        """The mapped nodes' ids."""
+        return NodeIds(self.database, "ids")
 
     def numbers(self, ids: Sequence[str] | npt.NDArray[Any]) -> Int64Array:
         """The numbers of mapped nodes, int64 [n]; -1 for an id that no edge has."""
@@ -126,6 +127,41 @@ class EdgeList:
                 f"num_nodes={self.last + 1} (--num-nodes), and features for all of them if you "
                 "give any, or",
             )
+
+    def places_of(self, table: TableFiles, key: str, count: int) -> str | None:
+        """Find the nodes that the `count` rows of a table belong to, one row for each node; `key`
+        is the column of their ids. Returns a table (row, node), or None if the rows are in the
+        nodes' order."""
+        database, first = self.database, self._first
+        ids = (
+            f"SELECT row_number() OVER () - 1 AS row, {table.column(key, table.id_type(key))} AS id"
+        )
+        rows = f"{ids} FROM {table.sql}"
+        node = f"SELECT row, TRY_CAST(id AS BIGINT) - {first} AS node FROM ({rows})"
+        if self._mapped:
+            node = (
+                f"SELECT row, node FROM ({rows}) r LEFT JOIN ids ON ids.id::VARCHAR = r.id::VARCHAR"
+            )
+        database.run(f"CREATE TABLE places AS {node}")
+        outside = f"node IS NULL OR node < 0 OR node >= {count}"
+        if bad := database.row(f"SELECT row FROM places WHERE {outside} ORDER BY row LIMIT 1"):
+            (id,) = database.row(f"SELECT id::VARCHAR FROM ({rows}) WHERE row = {bad[0]}")
+            why = f"there are {count} nodes, {first} to {first + count - 1}; correct it"
+            if self._mapped:
+                why = (
+                    "no edge has it; correct it, or give the table as nodes= (--nodes) of "
+                    "gnndrive.from_tables, where each of its rows is a node"
+                )
+            raise StoreError(f"{table.place(bad[0])} has the id {id!r} in column {key!r}: {why}")
+        if bad := database.row(
+            "SELECT max(row) FROM places GROUP BY node HAVING count(*) > 1 ORDER BY 1 LIMIT 1"
+        ):
+            raise StoreError(
+                f"{table.place(bad[0])} has an id in column {key!r} that an earlier row has: leave "
+                "one of them out"
+            )
+        (ordered,) = database.row("SELECT bool_and(node = row) FROM places")
+        return "places" if ordered is False else None
 
     def close(self) -> None:
         """Close DuckDB and remove the spilled edges. Idempotent."""
@@ -241,25 +277,20 @@ class EdgeList:
         raise StoreError(f"{where}, {source} to {target}, {how} correct it")
 
 
-def ids_in_order(database: Database, table: str) -> Iterator[npt.NDArray[Any]]:
-    """Read the ids in a table (id, node) in batches, in the order of the nodes' numbers: whole
-    numbers [n], or text as UTF-8 bytes padded with zeros, uint8 [n, longest]."""
-    (kind,) = database.row(f"SELECT any_value(typeof(id)) FROM {table}")
-    if kind in WHOLE:
-        sql = f"SELECT id FROM {table} ORDER BY node"
-        yield from (values for (values,) in database.arrays(sql))
-        return
-    (width,) = database.row(f"SELECT max(strlen(id::VARCHAR)) FROM {table}")
-    for (values,) in database.arrays(f"SELECT id::VARCHAR FROM {table} ORDER BY node"):
-        text = np.array([value.encode() for value in values], f"S{max(width, 1)}")
-        yield text.view(np.uint8).reshape(len(text), -1)
-
-
 # ---- writing
 
 
+class Sorted(Protocol):
+    """Edges that DuckDB sorts."""
+
+    def by_target(
+        self, undirected: bool, tell: Callable[[int], None]
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        """See `EdgeList.by_target`."""
+
+
 def write_graph(
-    edges: EdgeList,
+    edges: Sorted,
     writer: StoreWriter,
     undirected: bool,
     progress: Progress | None = None,

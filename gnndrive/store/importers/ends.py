@@ -40,6 +40,29 @@ class Ends:
         """Yield sources and targets, whole numbers [n] each, in the file's order."""
         raise NotImplementedError
 
+    def write(
+        self, writer: StoreWriter, type: EdgeKey, memory: int, progress: Progress | None
+    ) -> None:
+        """Sort the edges and write them as those of a type; if sorting needs more than `memory`
+        bytes, DuckDB sorts and spills beside the store. `progress` is called with edges."""
+        name = "edges" if type is None else " ".join(type)
+        chunks = _checked(writer, type, self, f"reading {name}", progress)
+        if self.count * SORTING_BYTES > memory:
+            with (
+                _as_parquet(writer, chunks) as file,
+                closing(EdgeList([file], memory, file, name=self.where)) as edges,
+            ):
+                write_graph(edges, writer, False, progress, type)
+            return
+        dtypes = (index_dtype(writer.types.nodes[end].num_nodes) for end in ends_of(type))
+        src, dst = (np.empty(self.count, dtype) for dtype in dtypes)
+        done = 0
+        for sources, targets in chunks:
+            src[done : done + len(sources)] = sources
+            dst[done : done + len(sources)] = targets
+            done += len(sources)
+        write_csc(writer, type, src, dst)
+
     def place(self, edge: int) -> str:
         """The place of an edge in the file, for errors."""
         return f"{self.where}, edge {edge} (from 0)"
@@ -149,30 +172,6 @@ class BothWays(Ends):
     def place(self, edge: int) -> str:
         """See `Ends.place`."""
         return self._ends.place(edge // 2)
-
-
-def write_edges(
-    writer: StoreWriter, type: EdgeKey, ends: Ends, memory: int, progress: Progress | None
-) -> None:
-    """Sort the edges of a type and write them; if sorting needs more than `memory` bytes, DuckDB
-    sorts and spills beside the store. `progress` is called with edges."""
-    name = "edges" if type is None else " ".join(type)
-    chunks = _checked(writer, type, ends, f"reading {name}", progress)
-    if ends.count * SORTING_BYTES > memory:
-        with (
-            _as_parquet(writer, chunks) as file,
-            closing(EdgeList([file], memory, file, name=ends.where)) as edges,
-        ):
-            write_graph(edges, writer, False, progress, type)
-        return
-    dtypes = (index_dtype(writer.types.nodes[end].num_nodes) for end in ends_of(type))
-    src, dst = (np.empty(ends.count, dtype) for dtype in dtypes)
-    done = 0
-    for sources, targets in chunks:
-        src[done : done + len(sources)] = sources
-        dst[done : done + len(sources)] = targets
-        done += len(sources)
-    write_csc(writer, type, src, dst)
 
 
 def _checked(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,16 @@ from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.csc import to_undirected, write_csc
 from gnndrive.store.importers.edge_list import EdgeList, write_columns, write_graph
-from gnndrive.store.importers.features import Features, open_features, rows_per_chunk
+from gnndrive.store.importers.features import (
+    Features,
+    open_features,
+    rows_per_chunk,
+    two_dimensional,
+)
 from gnndrive.store.importers.label_file import Labels, read_labels
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec, resolve
+from gnndrive.store.importers.table_files import TableFiles, files_in, is_table, table_of
+from gnndrive.store.importers.table_rows import FEATURES, TableRows, feature_columns
 from gnndrive.store.importers.text import read_edges
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -50,8 +57,8 @@ def from_csv(
     Args:
         edges: text with a source id and a target id a line, separated by a comma, semicolon, tab or
             spaces, with or without a header.
-        features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. None:
-            no x.
+        features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. Or a
+            table, as for `from_edges`, which then makes the store. None: no x.
         labels: text with a node id and a label a line, or with one label a line in the nodes'
             order; becomes y. Whole numbers become int64, other numbers float32. Other labels become
             class ids, int64, in the labels' sorted order, and the names of the classes. A node
@@ -74,6 +81,11 @@ def from_csv(
         ConfigError: arguments do not fit together, or `path` exists.
         StoreError: a file is damaged; the message names the line.
     """
+    if features is not None and is_table(features):
+        return from_edges(
+            edges, path, features=features, labels=labels, undirected=undirected, splits=splits,
+            dtype=dtype, if_exists=if_exists, progress=progress,
+        )  # fmt: skip
     if features is None and labels is None:
         raise ConfigError(
             "nothing says how many nodes there are: give features (--features), labels "
@@ -117,6 +129,7 @@ def from_edges(
     map_ids: bool = False,
     num_nodes: int | None = None,
     features: File | None = None,
+    x: str | Sequence[str] = (),
     labels: File | None = None,
     undirected: bool = False,
     header: bool | None = None,
@@ -141,7 +154,12 @@ def from_edges(
             two nodes, unless all of them are whole numbers written plainly. The ids are kept as the
             node attribute "id" (text as UTF-8 bytes, uint8 [nodes, longest]).
         num_nodes: number of nodes; None: that of features or mapped ids, or the largest id + 1.
-        features, labels, splits, dtype, if_exists, progress: as for `from_csv`.
+        features: as for `from_csv`; or a table in Parquet, Arrow or CSV, whose columns of numbers
+            or lists of numbers become x: FILE with the rows in the nodes' order, or FILE:COLUMN
+            with the column of the nodes' ids, one row for each node.
+        x: columns of that table, side by side; names may be patterns such as "f*". Empty: the only
+            column of lists, or all columns, which then are numbers.
+        labels, splits, dtype, if_exists, progress: as for `from_csv`.
         undirected: add the other direction of every edge and drop repetitions.
         header: whether each text file begins with the columns' names; None: it does if no field of
             its first row is a number.
@@ -156,10 +174,10 @@ def from_edges(
     files = _files(edges)
     if undirected and columns:
         raise ConfigError("columns= are of one direction: leave out columns= or undirected=")
-    budget, store = parse_size(memory, "memory"), _checked_target(path, if_exists)
+    budget, store = parse_size(memory, "memory"), checked_target(path, if_exists)
     edge_list = EdgeList(files, budget, store, source, target, map_ids, columns, header)
     with closing(edge_list) as found:
-        table = None if features is None else open_features(Path(features))
+        table, place_rows = _open_features(found, features, x)
         nodes = _count_nodes(found, num_nodes, table, map_ids)
         if 8 * nodes > budget:
             ids_go = "" if map_ids else f"ids go up to {found.last}: "
@@ -171,6 +189,7 @@ def from_edges(
         numbers = found.numbers if map_ids else None
         y = None if labels is None else read_labels(Path(labels), nodes, numbers)
         found.refuse_above(nodes)
+        place_rows(nodes)
         chosen = resolve(splits, y, nodes, numbers)
         count = found.count_undirected() if undirected else found.count
         names = ", ".join(map(str, files))
@@ -190,6 +209,33 @@ def from_edges(
     return open_store(writer.path)
 
 
+def _open_features(
+    edges: EdgeList, features: File | None, x: str | Sequence[str]
+) -> tuple[Features | None, Callable[[int], None]]:
+    """Open the features of `from_edges`; the function returned, called with the number of nodes,
+    finds the nodes of the rows of a table with ids."""
+    if features is None or not is_table(features):
+        if x:
+            raise ConfigError("x= (--x) names columns of a table: give features= (--features)")
+        return None if features is None else open_features(Path(features)), lambda nodes: None
+    path, keys = table_of(features)
+    if len(keys) > 1:
+        raise ConfigError(f"features={os.fspath(features)!r}: give one column of ids, FILE:COLUMN")
+    names = [x] if isinstance(x, str) else list(x)
+    key = keys[0] if keys else None
+    table = TableFiles(edges.database, files_in(path), None, keys)
+    table.load(keys)
+    (count,) = edges.database.row(f"SELECT count(*) FROM {table.sql}")
+    chosen = feature_columns(table, key, names)
+    rows = TableRows(edges.database, table, chosen, count=count, kinds=FEATURES)
+
+    def place_rows(nodes: int) -> None:
+        if key is not None:
+            rows.order = edges.places_of(table, key, nodes)
+
+    return two_dimensional(rows), place_rows
+
+
 def _files(edges: File | Sequence[File]) -> list[Path]:
     files = [Path(each) for each in ([edges] if isinstance(edges, str | os.PathLike) else edges)]
     if not files:
@@ -200,7 +246,7 @@ def _files(edges: File | Sequence[File]) -> list[Path]:
     return files
 
 
-def _checked_target(path: File, if_exists: IfExists) -> Path:
+def checked_target(path: File, if_exists: IfExists) -> Path:
     """Check the store's path now, because the writer checks it only after the sort, and remove what
     processes that were killed have left beside it; returns it without links."""
     target = Path(os.path.realpath(path))
@@ -232,12 +278,9 @@ def _write_nodes(
     writer: StoreWriter, edges: EdgeList | None, y: Labels | None, splits: Mapping[str, Any]
 ) -> None:
     """Write the ids of mapped nodes, the labels and the splits."""
-    array = None
-    for values in () if edges is None else edges.ids():
-        if array is None:
-            shape = (writer.num_nodes, *values.shape[1:])
-            array = writer.array("nodes/id", dtype_name(values.dtype), shape)
-        array.write(values)
+    if edges is not None:
+        ids = edges.ids()
+        write_features(writer, ids, ids.stored, None, "nodes/id")
     if y is not None:
         writer.write("nodes/y", y.values)
         if y.classes is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.importers.database import Database, identifier, quoted
-from gnndrive.store.importers.text import NUMBER, read_lines, real_number
+from gnndrive.store.importers.text import MISSING, NUMBER, read_lines, real_number
 
 WHOLE = {
     "TINYINT": "int8", "SMALLINT": "int16", "INTEGER": "int32", "BIGINT": "int64",
@@ -30,17 +30,20 @@ TYPES = {
     # DuckDB casts 0.5 to 1, and equality is several times as fast as the pattern.
     "BIGINT": "CASE WHEN TRY_CAST({0} AS BIGINT)::VARCHAR = {0} THEN true ELSE TRY_CAST({0} AS "
     "BIGINT) IS NOT NULL AND regexp_full_match(trim({0}), '[+-]?[0-9]+') END",
-    "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL",
-    "BOOLEAN": "TRY_CAST({0} AS BOOLEAN) IS NOT NULL",
-    "TIMESTAMP": "TRY_CAST({0} AS TIMESTAMP) IS NOT NULL",
+    # DuckDB casts 1_000 to 1000, and yes to true.
+    "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL AND NOT contains({0}, '_')",
+    "BOOLEAN": "lower(trim({0})) IN ('true', 'false')",
+    "TIMESTAMP": "TRY_CAST({0} AS TIMESTAMPTZ) IS NOT NULL",
 }
 """SQL that says whether a text is of a type."""
+_MISSING = ", ".join(map(quoted, sorted(MISSING)))
 _QUOTED = re.compile(r"""\s*(['"])(?:(?!\1).|\1\1)*\1\s*""")
 """A field in quotes; quotes within it are doubled."""
 _KINDS = {
     **dict.fromkeys((".parquet", ".pq"), "Parquet"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "Arrow"),
 }
+_TEXT = {".csv", ".tsv", ".txt"}
 _SAMPLE = 100  # rows that show whether the first one is a header
 _NO_NAMES = "source", "target"  # of a table of edges without files that have any
 
@@ -81,6 +84,7 @@ class TableFiles:
         self._named = name
         self._database, self._row = database, row
         self._table = f"files_{id(self)}"
+        self._missing: set[str] | None = None
         kinds = {_kind(file) for file in files}
         if len(kinds) > 1:
             raise ConfigError(
@@ -88,7 +92,7 @@ class TableFiles:
                 "kind for each table"
             )
         self.text = kinds == {"text"}
-        database.blame = self.blame
+        database.tables.append(self)
         if self.text:
             self.sql = self._of_text(header, named, free)
         else:
@@ -105,12 +109,15 @@ class TableFiles:
         column = identifier(name)
         if self.text and kind == "VARCHAR":
             return f"nullif(trim({column}), '')"
+        if self.text and kind == "TIMESTAMP":  # with or without a time zone
+            return f"TRY_CAST({column} AS TIMESTAMPTZ)::TIMESTAMP"
         return f"TRY_CAST({column} AS {kind})" if self.text else f"{column}::{kind}"
 
     def all_are(self, tests: Iterable[tuple[str, str]]) -> list[bool]:
         """Whether all values of a column of text pass a test, for pairs of a column and SQL."""
         asked = ", ".join(
-            f"bool_and({test.format(identifier(name))}) FILTER (trim({identifier(name)}) <> '')"
+            f"bool_and({test.format(identifier(name))}) FILTER (trim({identifier(name)}) <> '' AND "
+            f"({test == TYPES['PLAIN']} OR lower(trim({identifier(name)})) NOT IN ({_MISSING})))"
             for name, test in tests
         )
         if not asked:
@@ -130,6 +137,33 @@ class TableFiles:
         for (name, type), all_are in reversed(list(zip(asked, holds, strict=True))):
             if all_are:
                 self.columns[name] = "BIGINT" if type == "PLAIN" else type
+
+    def load(self, ids: Sequence[str]) -> None:
+        """Read a text file's columns into the database, each with the type that its values have;
+        those of `ids` are numbers only if all of them are written plainly."""
+        if not self.text:
+            return
+        types = ("BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP")
+        self.find_types({name: ("PLAIN",) if name in ids else types for name in self.columns})
+        columns = (
+            f"{self.column(name, type)} AS {identifier(name)}"
+            for name, type in self.columns.items()
+        )
+        self._database.run(
+            f"CREATE TABLE {self._table} AS SELECT {', '.join(columns)} FROM {self.sql}"
+        )
+        self.sql, self.text = self._table, False
+
+    def missing(self) -> set[str]:
+        """The columns in which a value is missing."""
+        if self._missing is None:
+            names = list(self.columns)
+            counts = ", ".join(f"count({identifier(name)})" for name in names)
+            total, *found = self._database.row(f"SELECT count(*), {counts} FROM {self.sql}")
+            self._missing = {
+                name for name, count in zip(names, found, strict=True) if count < total
+            }
+        return self._missing
 
     def id_type(self, name: str) -> str:
         """The type of a column of ids: BIGINT if its numbers could have fractions, or be too large,
@@ -231,16 +265,20 @@ class TableFiles:
                 continue
             has_names = rows[0] == names or _has_names(file, rows, header, named, free)
             if names is None:
-                names = rows[0] if has_names else [f"column{n}" for n in range(len(rows[0]))]
+                plain = [f"column{n}" for n in range(len(rows[0]))]
+                names = [each or other for each, other in zip(rows[0], plain, strict=True)]
+                names = [name.strip() for name in names] if has_names else plain
+                if twice := {name for name in names if names.count(name) > 1}:
+                    raise StoreError(f"{file}: several columns are called {twice}: rename them")
             if has_names and alone:
                 continue
-            columns = ", ".join(map(quoted, names))
+            columns = ", ".join(f"{quoted(name)}: 'VARCHAR'" for name in names)
             self._parts.append(
                 (
                     file,
-                    f"read_csv({_file_name(file)}, delim = {quoted(delimiter)}, header = false, "
-                    f"skip = {skip + has_names}, names = [{columns}], comment = '', "
-                    f"quote = {quoted(quote)}, escape = {quoted(quote)}, all_varchar = true)",
+                    f"read_csv({_file_name(file)}, auto_detect = false, columns = {{{columns}}}, "
+                    f"header = false, skip = {skip + has_names}, delim = {quoted(delimiter)}, "
+                    f"quote = {quoted(quote)}, escape = {quoted(quote)}, comment = '')",
                 )
             )
         if not self._parts:
@@ -261,6 +299,36 @@ class TableFiles:
                     )
                 begun = begun or (bool(text) and not text.startswith("#"))
         return ""
+
+
+def table_of(given: str | os.PathLike[str]) -> tuple[Path, tuple[str, ...]]:
+    """Parse FILE, FILE:COLUMN or FILE:COLUMN,COLUMN: the file, which is there, and the columns."""
+    whole = os.fspath(given)
+    name, sign, columns = whole.rpartition(":")
+    path = Path(whole)
+    if sign and not path.exists():
+        path = Path(name)
+    if not path.exists():
+        raise StoreError(f"{path} is missing: give a file that is there")
+    return path, tuple(columns.split(",")) if path != Path(whole) else ()
+
+
+def files_in(path: Path) -> list[Path]:
+    """The file itself, or the files of a table in a folder, by name."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] not in "._")
+    if not found:
+        raise StoreError(f"the folder {path} holds no file: give one that does")
+    return found
+
+
+def is_table(given: str | os.PathLike[str]) -> bool:
+    """Whether FILE or FILE:COLUMN is a table, by its name, and no array."""
+    name = os.fspath(given)
+    whole = Path(name) if Path(name).exists() else Path(name.rpartition(":")[0] or name)
+    ends = [each.lower() for each in whole.suffixes[-2:]]
+    return (bool(ends) and (ends[-1] in _KINDS or bool(_TEXT & set(ends)))) or whole.is_dir()
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:

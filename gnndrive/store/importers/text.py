@@ -45,7 +45,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _DIGITS = b"0123456789"
 _BLANKED = bytes(byte if byte in _DIGITS + b"+-" else ord(" ") for byte in range(256))
 _LEAST, _MOST = -(2**63), 2**63 - 1  # of int64
-_MISSING = {"", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"}  # missing numbers to pyarrow
+MISSING = {"", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"}  # missing numbers to pyarrow
 _COUNTS = (
     ", or give features and labels for all nodes, or num_nodes= of gnndrive.from_edges "
     "(--num-nodes)"
@@ -278,7 +278,7 @@ def _int64(text: str) -> int | None:
 
 
 def _float64(text: str) -> float | None:
-    return np.nan if text.lower() in _MISSING else real_number(text)
+    return np.nan if text.lower() in MISSING else real_number(text)
 
 
 # ---- lines

@@ -1,0 +1,245 @@
+"""from_tables: nodes by key, edges by foreign key, from Parquet, Arrow and CSV."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+import gnndrive
+from gnndrive import ConfigError, NeighborLoader
+from tests.store.conftest import edges_of, refused
+
+DAY = 86_400_000_000_000  # ns
+USERS: dict[str, Any] = {
+    "id": ["u7", "ü", "7", "u3"],
+    "age": [30, None, 50, 20],
+    "f1": pa.array([0.5, 1.5, 2.5, 3.5], pa.float32()),
+    "f2": [True, False, True, True],
+    "city": ["Ulm", None, "Bern", "Ulm"],
+    "signup": pa.array([1, 2, 3, 4], pa.date32()),
+    "churned": ["no", "yes", None, "no"],
+    "fold": ["train", "val", "train", None],
+}
+ITEMS: dict[str, Any] = {"sku": [30, 10, 20], "price €": [3.5, 1.0, 2.25]}
+ORDERS: dict[str, Any] = {
+    "user": ["7", "u7", "ü", "7", "u3"],
+    "sku": [10, 30, 20, 10, 30],
+    "ts": pa.array([5, 4, 3, 2, 1], pa.timestamp("s")),
+    "stars": pa.array([5, 4, 3, 2, 1], pa.int8()),
+}
+ENDS = [[2, 0, 1, 2, 3], [1, 0, 2, 1, 0]]
+SHOP = ("user", "buys", "item")
+
+
+def put(folder: Path, suffix: str = ".parquet", **tables: dict[str, Any]) -> dict[str, str]:
+    """Write tables; return their paths by name."""
+    write = {".parquet": pq.write_table, ".arrow": feather.write_feather, ".csv": pacsv.write_csv}
+    paths = {name: str(folder / f"{name}{suffix}") for name in tables}
+    for name, columns in tables.items():
+        write[suffix](pa.table(columns), paths[name])
+    return paths
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".csv"])
+def test_a_shop(tmp_path, suffix):
+    at = put(tmp_path, suffix, users=USERS, items=ITEMS, orders=ORDERS)
+    store = gnndrive.from_tables(
+        tmp_path / "shop.gnn",
+        nodes={"user": f"{at['users']}:id", "item": f"{at['items']}:sku"},
+        edges={SHOP: f"{at['orders']}:user,sku"},
+        x=["f1", "user.f2", "price*"], labels="churned", time="ts", splits="fold",
+    )  # fmt: skip
+    user, item, buys = store["user"], store["item"], store[SHOP]
+    assert edges_of(buys).tolist() == ENDS
+    assert user.x.tolist() == [[0.5, 1], [1.5, 0], [2.5, 1], [3.5, 1]]
+    assert item.x.tolist() == [[3.5], [1], [2.25]]
+    np.testing.assert_array_equal(user.age, [30, np.nan, 50, 20])
+    assert (user.city.tolist(), user.city_categories) == ([1, -1, 0, 1], ["Bern", "Ulm"])
+    assert user.signup.tolist() == [DAY, 2 * DAY, 3 * DAY, 4 * DAY]
+    assert (user.y.tolist(), user.classes) == ([0, 1, -1, 0], ("no", "yes"))
+    assert [user.split(name).tolist() for name in ("train", "val")] == [[0, 2], [1]]
+    assert user.split_names == ("train", "val")
+    assert buys.time.tolist() == [n * 10**9 for n in (5, 4, 3, 2, 1)]
+    assert buys.stars.tolist() == [5, 4, 3, 2, 1]
+    assert set(user.names) == {"id", "x", "y", "age", "city", "signup"}
+    store.verify()
+
+
+def test_ids_and_indices(tmp_path):
+    at = put(tmp_path, users=USERS, items=ITEMS, orders=ORDERS)
+    store = gnndrive.from_tables(
+        tmp_path / "shop.gnn",
+        nodes={"user": f"{at['users']}:id", "item": f"{at['items']}:sku"},
+        edges={"user,buys,item": f"{at['orders']}:user,sku"},
+    )  # fmt: skip
+    assert store.ids("user").tolist() == USERS["id"]
+    assert store.ids("item", np.array([2, 0])).tolist() == [20, 30]
+    assert store.index_of(["7", "ü", "7"], "user").tolist() == [2, 1, 2]
+    assert store.index_of(np.array([10, 30]), "item").tolist() == [1, 0]
+    assert store.index_of([], "item").tolist() == []
+    for ids, type in ((["u"], "user"), ([-1], "item"), (["10"], "item"), ([10.0], "item")):
+        with pytest.raises(ConfigError, match=f"has the id {ids[0]!r}"):
+            store.index_of(ids, type)
+    (tmp_path / "none.csv").write_text("0,1\n1,0\n")
+    plain = gnndrive.from_edges(tmp_path / "none.csv", tmp_path / "plain.gnn")
+    assert plain.ids(n_id=[1, 0]).tolist() == plain.index_of([1, 0]).tolist() == [1, 0]
+    with pytest.raises(ConfigError, match="has the id 2"):
+        plain.index_of([1, 2])
+
+
+def test_one_type_whose_rows_are_numbered_or_that_has_no_table(tmp_path):
+    at = put(
+        tmp_path, n={"emb": [[1, 2], [3, 4], [5, 6]], "w": [1, 2, 3]}, e={"s": [2, 0], "t": [1, 2]}
+    )
+    store = gnndrive.from_tables(tmp_path / "rows", nodes=at["n"], edges=at["e"], undirected=True)
+    assert edges_of(store).tolist() == [[2, 1, 0, 2], [1, 2, 2, 0]]
+    assert store.x.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert store.node_names == ("w", "x")
+    at = put(tmp_path, e={"s": ["c", "a"], "t": ["b", "c"], "w": [1, 2]})
+    store = gnndrive.from_tables(tmp_path / "none", edges=at["e"])
+    assert edges_of(store).tolist() == [[2, 0], [1, 2]]
+    assert store.ids().tolist() == ["a", "b", "c"]
+    assert store.w.tolist() == [1, 2]
+
+
+def test_reverse_edges_and_a_table_of_nodes_and_edges(tmp_path):
+    orders = {"order": [5, 6, 7], "user": [2, 1, 2], "w": [0.5, 1.5, 2.5]}
+    at = put(tmp_path, orders=orders)["orders"]
+    store = gnndrive.from_tables(
+        tmp_path / "g.gnn", nodes={"order": f"{at}:order"}, undirected=True, columns="w",
+        edges={"user,places,order": f"{at}:user,order"},
+    )  # fmt: skip
+    assert edges_of(store["places"]).tolist() == [[1, 0, 1], [0, 1, 2]]
+    assert edges_of(store["order", "rev_places", "user"]).tolist() == [[0, 1, 2], [1, 0, 1]]
+    assert store["rev_places"].w.tolist() == store["order"].w.tolist() == orders["w"]
+    assert store.ids("user").tolist() == [1, 2]
+
+
+def test_several_files_and_folders(tmp_path):
+    for name, part in (("a", slice(0, 2)), ("b", slice(2, 4))):
+        (tmp_path / "users").mkdir(exist_ok=True)
+        columns = {key: pa.array(values)[part] for key, values in USERS.items()}
+        put(tmp_path / "users", **{name: columns})
+    (tmp_path / "users" / "_SUCCESS").touch()
+    at = put(tmp_path, e={"s": ["u3"], "t": ["7"]})
+    files = [f"{tmp_path}/users/a.parquet:id", f"{tmp_path}/users/b.parquet"]
+    for number, nodes in enumerate((f"{tmp_path}/users:id", files)):
+        store = gnndrive.from_tables(tmp_path / str(number), nodes=nodes, edges=at["e"])
+        assert edges_of(store).tolist() == [[3], [2]]
+        assert store.ids().tolist() == USERS["id"]
+
+
+def test_keys_of_any_type_are_compared_as_what_they_mean(tmp_path):
+    whole: Any
+    for number, (key, end, expected) in enumerate(
+        (
+            (pa.array([3, 1], pa.int8()), [1.0, 3.0], [1, 0]),
+            (["3", "1"], pa.array([1, 3], pa.uint64()), [1, 0]),
+            (*[pa.array(each, pa.uint64()) for each in ([3, 2**63 + 1], [2**63 + 1, 3])], [1, 0]),
+            (pa.array([1, 2], pa.timestamp("s")), ["1970-01-01 00:00:02"] * 2, [1, 1]),
+            ([True, False], ["false", "true"], [1, 0]),
+        )
+    ):
+        at = put(tmp_path, n={"k": key}, e={"s": end, "t": end})
+        store = gnndrive.from_tables(tmp_path / f"{number}", nodes=f"{at['n']}:k", edges=at["e"])
+        assert edges_of(store)[0].tolist() == expected
+    (tmp_path / "n.csv").write_text("k\n007\n7\n")
+    whole = put(tmp_path, e={"s": [7], "t": [7]})["e"]
+    store = gnndrive.from_tables(tmp_path / "t", nodes=f"{tmp_path}/n.csv:k", edges=whole)
+    assert edges_of(store).tolist() == [[1], [1]]
+
+
+def test_splits_by_time_and_at_random(tmp_path):
+    at = put(tmp_path, users=USERS, e={"s": ["u7"], "t": ["u3"]})
+    given: dict[str, Any] = {"nodes": f"{at['users']}:id", "edges": at["e"], "if_exists": "replace"}
+    path = tmp_path / "g.gnn"
+    store = gnndrive.from_tables(path, splits=("signup", "1970-01-03", "1970-01-05"), **given)
+    parts = {name: store.split(name).tolist() for name in store.split_names}
+    assert parts == {"train": [0], "val": [1, 2], "test": [3]}
+    store = gnndrive.from_tables(path, splits=("age", "30"), **given)
+    parts = {name: store.split(name).tolist() for name in store.split_names}
+    assert parts == {"train": [3], "test": [0, 2]}
+    split = gnndrive.store.importers.RandomSplit(1, 0, 0)
+    store = gnndrive.from_tables(path, splits=split, labels="churned", **given)
+    assert store.split("train").tolist() == [0, 1, 3]
+
+
+def test_a_temporal_loader_gives_what_was_there_at_the_seeds_time(tmp_path):
+    at = put(tmp_path, users=USERS, items=ITEMS, orders=ORDERS)
+    store = gnndrive.from_tables(
+        tmp_path / "shop.gnn",
+        nodes={"user": f"{at['users']}:id", "item": f"{at['items']}:sku"},
+        edges={SHOP: f"{at['orders']}:user,sku"}, time="ts", undirected=True,
+    )  # fmt: skip
+    loader = NeighborLoader(
+        store, [-1, -1], ("item", None), input_time=np.full(3, 3 * 10**9), batch_size=3,
+        time_attr="time", memory="100MB",
+    )  # fmt: skip
+    (batch,) = loader
+    assert batch[SHOP].time.max() == 3 * 10**9
+    assert sorted(store.ids("user", batch["user"].n_id).tolist()) == ["7", "u3", "ü"]
+
+
+def test_tables_that_are_wrong(tmp_path):
+    nodes = {"k": [1, 2], "x": [[1.0], [2.0]]}
+    edges = {"s": [1, 2], "t": [2, 1]}
+    for change, given, match in (
+        ({"k": [1, 1]}, {}, r"n.parquet, row 2 has the key '1' of .*n.parquet, row 1, in column"),
+        ({"k": [1, None]}, {}, "n.parquet, row 2 has no value in the key 'k'"),
+        ({"k": [1, 1.5]}, {}, "n.parquet, row 2 has 1.5 in column 'k', which is DOUBLE"),
+        ({"k": [[1], [2]]}, {}, r"'k' of .*n.parquet is BIGINT\[\]: a key is a number or a text"),
+        ({"x": [[1.0], [2.0, 3.0]]}, {}, "row 2 has 2 values in column 'x', and row 1 has 1"),
+        ({"x": [[1.0], None]}, {}, "n.parquet, row 2 has no value in column 'x'"),
+        ({"x": [[1.0], [None]]}, {}, "n.parquet, row 2 has no value in column 'x'"),
+        ({"f": [1, None]}, {"x": ["x", "f"]}, "n.parquet, row 2 has no value in column 'f'"),
+        ({"f": ["1", "a"]}, {"x": ["x", "f"]}, "'f' of .* is VARCHAR, and .*row 2 has 'a'"),
+        ({"t": [1.5, 2]}, {"time": "t"}, "'t' of .* holds float64: give whole numbers, dates"),
+        ({"t": [1, None]}, {"time": "t"}, "n.parquet, row 2 has no value in column 't'"),
+        ({}, {"x": "f*"}, r"x= 'f\*' is no column: .*n.parquet has 'k', 'x'"),
+        ({}, {"labels": "item.y"}, "labels= 'item.y' is no column"),
+        ({"a": [1, 2]}, {"labels": ["a", "k"]}, "labels= names several columns"),
+        ({"f": [1, 2]}, {"splits": "f"}, "which is BIGINT, has no names of splits"),
+        ({"f": [1, 2]}, {"splits": ("f", "b")}, "give one or two times of that type"),
+        ({"f": [1, 2]}, {"splits": ("f", "2", "1")}, "two times of that type, in order"),
+        ({}, {"splits": gnndrive.store.importers.RandomSplit()}, "there are none: give labels="),
+        ({"a b": [1, 2], "a,b": [1, 2]}, {}, "left out: 'a,b' of"),
+    ):  # fmt: skip
+        at = put(tmp_path, n={**nodes, **change}, e=edges)
+        error: Any = UserWarning if "left out" in match else None
+        with refused(tmp_path, match, *([error] if error else [])):
+            gnndrive.from_tables(
+                tmp_path / "g", nodes=f"{at['n']}:k", edges=f"{at['e']}:s,t", **given
+            )
+
+
+def test_edges_and_files_that_are_wrong(tmp_path):
+    at = put(
+        tmp_path, n={"k": [1, 2]}, m={"f": [1.0, 2.0]}, e={"s": [1, 2], "t": [2, 3]}, o={"s": [1]}
+    )
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "e.csv").write_text("s,t\n1,2\n2,1\n2\n")
+    n, e = f"{at['n']}:k", at["e"]
+    typed = {"nodes": {"a": n}, "edges": {"a,r,a": e}}
+    for given, match in (
+        ({"nodes": n, "edges": e}, "e.parquet, row 2 has '3' in column 't': no row of .*n.parquet"),
+        ({"nodes": at["m"], "edges": e}, "has '2' in column 't': .*m.parquet has the rows 0 to 1"),
+        ({"nodes": n, "edges": at["o"]}, "o.parquet has one column: edges need two"),
+        ({"nodes": n, "edges": f"{e}:s"}, "names 1 columns: give the columns of the source and"),
+        ({"nodes": n, "edges": f"{e}:s,u"}, "there is no column 'u'; there are 's', 't'"),
+        ({"nodes": f"{n},k", "edges": e}, "names 2 columns: give one column"),
+        ({"nodes": [n, f"{at['o']}:s"], "edges": e}, "another file of this table has the key k"),
+        ({"nodes": n, "edges": []}, "has no files"),
+        ({"nodes": f"{tmp_path}/no:k", "edges": e}, "no is missing: give a file that is there"),
+        ({"nodes": f"{tmp_path}/empty:k", "edges": e}, "empty holds no file"),
+        ({"nodes": n, "edges": {"a,r,a": e}}, "give both by type, or both without"),
+        ({**typed, "edges": {"a,r": e}}, r"the edge type 'a,r': give \(source, relation, target"),
+        ({**typed, "edges": {"a/,r,a": e}}, "a type is called 'a/'"),
+        ({"nodes": n, "edges": f"{tmp_path}/e.csv"}, "e.csv cannot be read: .*Line: 4"),
+    ):  # fmt: skip
+        with refused(tmp_path, match):
+            gnndrive.from_tables(tmp_path / "g.gnn", **given)  # type: ignore[arg-type]
