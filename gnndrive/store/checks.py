@@ -7,6 +7,7 @@ reads, by the same rules. The C samplers check each index again when they use it
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,27 @@ class Pointers(Check):
         return StoreError(
             f"{self.where} {problem}; index pointers must run from 0 to the number of edges"
         )
+
+
+_SEEN_MAX = 1 << 28  # edge ids that are looked for at once, a byte each
+
+
+def check_permutation(
+    read: Callable[[], Iterator[npt.NDArray[Any]]], count: int, where: str, mend: str
+) -> None:
+    """Check that each of the numbers from 0 to `count` - 1 occurs among the `count` edge ids that
+    `read()` yields; it is called once for every `_SEEN_MAX` edges. StoreError: one is missing.
+    `where` is what holds the ids and `mend` says what to do, for the error."""
+    for first in range(0, count, _SEEN_MAX):
+        seen = np.zeros(min(_SEEN_MAX, count - first), np.bool_)
+        for values in read():
+            ids = values.astype(np.int64) - first
+            seen[ids[(ids >= 0) & (ids < len(seen))]] = True
+        if not seen.all():
+            missing = first + int(np.flatnonzero(~seen)[0])
+            raise StoreError(
+                f"{where}: edge {missing} does not occur, so another occurs twice; {mend}"
+            )
 
 
 class FiniteRows:

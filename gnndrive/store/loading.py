@@ -12,6 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
-from gnndrive.store.checks import check_for, finite_rows_of
+from gnndrive.store.checks import check_for, check_permutation, finite_rows_of
 from gnndrive.store.files import FileStatus, file_status, open_plain, read_at_most, read_plain
 from gnndrive.store.format import (
     DATA_OFFSET,
@@ -35,7 +36,6 @@ from gnndrive.store.parsing import parse
 from gnndrive.store.types import Types
 
 _STEP = 1 << 20  # values read and checked at once
-_SEEN_MAX = 1 << 28
 
 
 def info_status(folder: Path) -> FileStatus:
@@ -197,20 +197,6 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
     for array in info.arrays.values():
         place = info.types.place(array.name)
         if (place.group, place.leaf) == ("graph", "edge_id"):
-            _check_permutation(folder, array)
-
-
-def _check_permutation(folder: Path, array: ArrayInfo) -> None:
-    """Check that each edge id occurs; all are known to be in range."""
-    edges = array.shape[0]
-    for first in range(0, edges, _SEEN_MAX):
-        seen = np.zeros(min(_SEEN_MAX, edges - first), np.bool_)
-        for values in _values(folder, array):
-            ids = values.astype(np.int64) - first
-            seen[ids[(ids >= 0) & (ids < len(seen))]] = True
-        if not seen.all():
-            missing = first + int(np.flatnonzero(~seen)[0])
-            raise StoreError(
-                f"{folder / array.file}: edge {missing} does not occur, so another occurs twice; "
-                "import the store again"
-            )
+            values_of = partial(_values, folder, array)
+            path = str(folder / array.file)
+            check_permutation(values_of, array.shape[0], path, "import the store again")

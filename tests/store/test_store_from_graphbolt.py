@@ -1,8 +1,14 @@
 """from_graphbolt: the store holds every row and edge of the dataset; what is wrong is refused."""
 
+import base64
 import copy
+import io
 import os
+import shutil
 import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +18,8 @@ import torch
 import yaml
 
 import gnndrive
-from gnndrive import ConfigError, Store
-from gnndrive.store.importers import ends, from_dataset
+from gnndrive import ConfigError, Store, StoreError
+from gnndrive.store.importers import ends, from_dataset, fused_graph
 from tests.store.conftest import edges_of, refused, same_array
 
 NODES, EDGES = 60, 400
@@ -77,6 +83,64 @@ class Source:
         (self.folder / "metadata.yaml").write_text(text, encoding="utf-8")
         return self.folder
 
+    def preprocess(self, ids: bool = True) -> Path:
+        """Do to the dataset what GraphBolt does; return the folder that it makes."""
+        self.write()
+        made = self.folder / "preprocessed"
+        shutil.copytree(self.folder / "data", made / "data", dirs_exist_ok=True)
+        said = copy.deepcopy(self.said)
+        for entry in said["feature_data"]:
+            path = self.folder / entry["path"]
+            rows = torch.load(path).numpy() if entry["format"] == "torch" else np.load(path)
+            entry |= {"format": "numpy", "path": entry["path"].replace(".pt", ".npy")}
+            np.save(made / entry["path"], rows.reshape(-1, 1) if rows.ndim == 1 else rows)
+        for entry in (*said["feature_data"], *sets_data(said)):
+            entry["path"] = f"preprocessed/{entry['path']}"
+        said["include_original_edge_id"] = ids
+        path = "preprocessed/fused_csc_sampling_graph.pt"
+        said["graph_topology"] = {"type": "FusedCSCSamplingGraph", "path": path}
+        put_graph(self.folder / path, self._fused(ids))
+        del said["graph"]
+        (made / "metadata.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")
+        return made
+
+    def _fused(self, ids: bool) -> dict[str, dict[str, Any]]:
+        nodes = sorted(self.graph["nodes"], key=lambda each: each.get("type", ""))
+        edges = sorted(self.graph["edges"], key=lambda each: each.get("type", ""))
+        first = dict(
+            zip(
+                (each.get("type") for each in nodes),
+                np.cumsum([0, *(each["num"] for each in nodes)]).tolist(),
+                strict=False,
+            )
+        )
+        lists = []
+        for place, each in enumerate(edges):
+            path = self.folder / each["path"]
+            read = np.load if each["format"] == "numpy" else np.loadtxt
+            given = {} if read is np.load else {"delimiter": ",", "dtype": int, "unpack": True}
+            source, _, target = each.get("type", "::").split(":")
+            src, dst = read(path, **given)
+            ends_there = src + first.get(source, 0), dst + first.get(target, 0)
+            lists.append((*ends_there, np.full(len(src), place), np.arange(len(src))))
+        src, dst, kinds, numbers = np.concatenate(lists, 1)
+        order = np.argsort(dst, kind="stable")
+        total = sum(each["num"] for each in nodes)
+        tensors = {
+            "version_number": torch.tensor([6199]),
+            "indptr": torch.from_numpy(np.searchsorted(dst[order], np.arange(total + 1))).int(),
+            "indices": torch.from_numpy(src[order]).int(),
+        }
+        groups: dict[str, dict[str, Any]] = {"independent_tensors": tensors, "edge_attributes": {}}
+        if ids:
+            groups["edge_attributes"]["_ORIGINAL_EDGE_ID"] = torch.from_numpy(numbers[order]).int()
+        if None not in first:
+            tensors["type_per_edge"] = torch.from_numpy(kinds[order]).byte()
+            tensors["node_type_offset"] = torch.tensor([*first.values(), total]).int()
+            for group, types in (("node_type_to_id", nodes), ("edge_type_to_id", edges)):
+                groups[group] = {each["type"]: torch.tensor(n) for n, each in enumerate(types)}
+        return groups
+
     def store(self, **arguments: Any) -> Store:
         return gnndrive.from_graphbolt(self.write(), self.folder.parent / "g.gnn", **arguments)
 
@@ -84,6 +148,47 @@ class Source:
         self.write()
         with refused(self.folder.parent, match):
             self.store(**arguments)
+
+
+def sets_data(said: Any) -> Iterable[dict[str, Any]]:
+    """The data of all sets of all tasks in metadata."""
+    for task in said["tasks"]:
+        for name in SETS.values():
+            for entry in task.get(name, ()):
+                yield from entry["data"]
+
+
+class Script:
+    """Pickles as torch's ScriptObject."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def __getstate__(self) -> Any:
+        return self.state, "__torch__.torch.classes.graphbolt.FusedCSCSamplingGraph"
+
+
+class Graph:
+    """Pickles as DGL's FusedCSCSamplingGraph."""
+
+    def __init__(self, state: Any) -> None:
+        self._c_csc_graph = Script(state)
+
+
+def put_graph(path: Path, groups: Any) -> None:
+    """Save a graph as GraphBolt does, without DGL: under the names of its classes."""
+    torch.save(Graph(groups), path)
+    names = {
+        b"Graph\n": b"dgl.graphbolt.impl.fused_csc_sampling_graph\nFusedCSCSamplingGraph\n",
+        b"Script\n": b"torch\nScriptObject\n",
+    }
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as whole, zipfile.ZipFile(path, "w") as new:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if name.endswith("data.pkl"):
+                for own, given in names.items():
+                    content = content.replace(b"c" + __name__.encode() + b"\n" + own, b"c" + given)
+            new.writestr(name, content)
 
 
 @pytest.fixture
@@ -238,6 +343,214 @@ def test_from_dataset_chooses_this_importer(source, tmp_path):
         from_dataset(source.folder, tmp_path / "h.gnn", undirected=True)
 
 
+# ---- a preprocessed dataset
+
+# What DGL 2.1 made of the dataset below, with include_original_edge_id=True.
+DGL_GRAPH = (
+    "c-qC6OK{sn7{_J1aUAE_^g&7=c{H?6+c<vP2?SC%ahkd`sZ6O_3aTtCwp!KlC#_q`jA!5whBCvEnR4L-hu%93CuZQn"
+    "fdd0q4n1(;0#}Bf*wrejq}16YbOudiDe`{5|9`(-eY;*M2KI1VD8y|#M!B=xYSUCIqHM~dDcxykYP~8}4XII^sz^wR"
+    "Hg0Q${496<zZ@U><w{kHTGX<xp{R;=qV06U1@gtY(z%lTc+q+a+{8!VYk^<r!Nx_|inIbCAS2z7YvGb?s13ASzNN@0"
+    "40~|<jur$X!af|J)+<Uw!5?)bBBgHXh6$Z52t|ZG{Ow)EFjc)S)|+?AiUC~|7!{jH)y%MHDCMTARqR0VZXyifNJQww"
+    "ktS{_RTb#AJzUi5)e?Och91F(o5Y}32;i&SXhL7nhoJv*kt_PvV1Rt=eIU!areVw2fEivkDvF_0=2g;#!3iGrA=uBu"
+    "0U<~`(Le?qtYP)qy5dqDZ3w<(3C3Zl)>jN6I7Ea(Yw$7=I{ctUct;Q%<>8oR9`jULF=3bjYcxCoBRISZ!6*suT7xkX"
+    "ew>DnBY1^}6T$#)Sl26xi0(HOQD0p(6$B?;oFqgrCxBprZ~|*^if~R-&KU%gJVb?F+|WWa6hl-hIFnPZ-sSHjWutpB"
+    "i<^Qt^_Q^yB?&i0xoHF$9<oiL-(?W#qFRAm3#KDhCZ#5-=?2W$hUq}1;nkWoK(Ar&!~_M-B6yvLH-rw{pdn$GFy{)&"
+    "z*!oUcLbe7FwesRbwPUNbWv!*BAt}f#mqfJMT$8?>E~VaEG$v_1qZ!|;35xi3VYWr&BzYGB^MwE%M`HU09;1E^H6dm"
+    "NkYg_%S}vyw_0$;3Ptd?YbfURW?6eS7+0-E(;#4eCxUBaFgn-ZIvI?2sLl-p@AB}T`78|%9kB&BBUT^8WqxUK>C)MY"
+    ";==smg19sf(#AyclldHjG97W*9`OnhQK-l&f+`O+%gsGdU6xBYz0cl`Ta*@u+mxo+v^#`Wr!*Zwg9m6fg)DI<S{zY~"
+    "(t;psl4&ZYqm(_jSb^~|m}RpZT`6{kA{TzBKgIQzoGWcB@feqBUx~~3CD2J>DC85nD8-tJkfsnXYqP%}BGaFo?Y#_h"
+    "lUuI}Q?WvRV*5t2LzGJ#e0BBkcSJJ8aB!O8AYRCy+^z#JeUF_1QUbedU)P@gbY%qJk8J5{gd1e}!l~)=81vbh<RJF}"
+    "`}Et-{I&<_o0*@-@%=c%Lm$fnPEOe2A;9hDdbtBQHq0HvY6mQ}+23wG8pO{A86z>uP)ii@N4FjczbEhH{|-9`>p3Bg"
+    "KL7eY&+h*)*Uxa2Eaba6&-e%I@g_Rye?F^`O+*hv=OjZXRmdObwl)8JKJsUY|M~rmMAyc|YcGC^A)YSePjEY%|3qGW"
+    "GN!zU_b;=9_s{3h|NF@&k6wg+b{Fsei|l{yfA0VE?(5$iy$sB4{d{PS_${q|`(uvmBN#PlroCT#b6v=1cKI_R875AC"
+    "`LcS&zfmpQIhoq3UPZ0cnTnxGn)-o6cHDSF#;jlQR4krK$1|zqbUK-i$8zaZHWo|f(y??Vlg*^E>C|*4n@ACt-RfWU"
+    "2=)=NT>7lix9-!q6Bym(ocTM<i*qjKV=mOE9o#lH6JDNkX&!d*4hA{ahQJGRuBUF;LnbWlg*g|-5f?1h$%JjP=3MyP"
+    "w8w1PCU4F~%iYnj5Q~=Z!kjCU8}^t9OL}3>mBtM_(#3+MyfA0obi=-2!qQ%tvk1CjLtz#yvwdd|nXv2*oOQEcIWNpv"
+    "J3Y>ruxT&MS^nI!_IwY=EWTcvvrJ97Xuobndwv03DF%aQ?C@iO$qm$i=lX}e34XtKeLW14Eg5%n(76xn2-27Vt37S|"
+    "FNU&sR{"
+)
+DGL_EDGES = {
+    ("author", "writes", "paper"): [[0, 2, 1, 2, 0], [3, 0, 3, 1, 0]],
+    ("paper", "cites", "paper"): [[1, 3, 0, 2], [0, 0, 2, 1]],
+}
+
+
+def test_a_graph_that_graphbolt_wrote(tmp_path):
+    """The edge attribute w of (u, v) is 10 u + v, the node attribute t of u is 2 u."""
+    folder = tmp_path / "preprocessed"
+    folder.mkdir()
+    graph = folder / "fused_csc_sampling_graph.pt"
+    graph.write_bytes(zlib.decompress(base64.b85decode(DGL_GRAPH)))
+    said = {
+        "graph_topology": {"path": f"preprocessed/{graph.name}", "type": "FusedCSCSamplingGraph"},
+        "include_original_edge_id": True,
+    }
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")
+    for number, given in enumerate((tmp_path, folder, folder / "metadata.yaml")):
+        store = from_dataset(given, tmp_path / f"{number}.gnn")
+        assert {name: store[name].num_nodes for name in store.node_types} == {
+            "author": 3, "paper": 4,
+        }  # fmt: skip
+        for type, edges in DGL_EDGES.items():
+            assert edges_of(store[type]).tolist() == edges
+            w = [10 * source + target for source, target in zip(*edges, strict=True)]
+            same_array(store, f"edges/{'__'.join(type)}/w", "int16", w)
+        same_array(store, "nodes/paper/t", "float64", [0, 2, 4, 6])
+        store.verify()
+
+
+@pytest.fixture
+def whole(typed) -> Source:
+    """A dataset with everything that preprocessing changes. An edge's features tell which it is."""
+    for kind, (type, counts) in zip(("csv", "numpy"), TYPES.items(), strict=True):
+        source, target = typed.edges(kind, type)
+        typed.feature("edge", "feat", np.stack([source, target], 1), type=type)
+        assert max(source.max(), target.max()) < max(counts)
+    typed.feature("node", "feat", np.ones((NODES, 2), np.float32), type="paper")
+    typed.feature("node", "year", np.arange(50, dtype=np.int16), type="author", kind="torch")
+    typed.task("paper")
+    return typed
+
+
+def test_preprocessed_as_before(whole, monkeypatch):
+    """The store is the same."""
+    before = whole.store()
+    monkeypatch.setattr(fused_graph, "CHUNK", 37)
+    store = gnndrive.from_graphbolt(whole.preprocess(), whole.folder / "after.gnn")
+    assert store.info.types == before.info.types
+    assert store.info.arrays.keys() == before.info.arrays.keys()
+    for name, array in before.info.arrays.items():
+        rows = before.array(name)
+        column = (-1, 1) if name == "nodes/author/year" else rows.shape
+        same_array(store, name, array.dtype, rows.reshape(column))
+    store.verify()
+
+
+def test_one_type_preprocessed(source, monkeypatch):
+    edges = source.edges()
+    source.feature("edge", "feat", edges.T.astype(np.int16))
+    monkeypatch.setattr(fused_graph, "CHUNK", 37)
+    seen = []
+    store = gnndrive.from_graphbolt(
+        source.preprocess(), source.folder / "a.gnn", progress=lambda *each: seen.append(each)
+    )
+    assert np.array_equal(edges_of(store), edges)
+    same_array(store, "edges/edge_attr", "int16", edges.T)
+    assert ("reading edges", EDGES, EDGES) in seen
+
+
+def test_edge_features_without_edge_ids_are_left_out(whole):
+    made = whole.preprocess(ids=False)
+    with pytest.warns(UserWarning, match=r"row of feat belongs .* include_original_edge_id=True"):
+        store = gnndrive.from_graphbolt(made, whole.folder / "after.gnn")
+    expected = {type: edges_of(store[type]) for type in store.edge_types}
+    again = whole.store()
+    for type, edges in expected.items():
+        assert not store[type].names
+        assert np.array_equal(np.unique(edges, axis=1), np.unique(edges_of(again[type]), axis=1))
+        assert store[type].edge_id is None
+
+
+def test_edge_attributes_that_preprocessing_did_not_write_are_left_out(source):
+    """GraphBolt reads those in the order of the CSC."""
+    source.edges()
+    made = source.preprocess()
+    groups = source._fused(True)
+    groups["edge_attributes"]["weight"] = torch.zeros(EDGES)
+    groups["node_attributes"] = {"time": torch.arange(NODES)}
+    put_graph(made / "fused_csc_sampling_graph.pt", groups)
+    said = yaml.safe_load((made / "metadata.yaml").read_text())
+    del said["include_original_edge_id"]
+    (made / "metadata.yaml").write_text(yaml.safe_dump(said))
+    with pytest.warns(UserWarning, match="row of weight belongs to"):
+        store = gnndrive.from_graphbolt(made, source.folder / "a.gnn")
+    assert (store.edge_names, store.node_names) == ((), ("time",))
+
+
+def test_which_of_both_is_read(source):
+    source.edges()
+    source.task()
+    source.preprocess()
+    (source.folder / "metadata.yaml").write_text(yaml.safe_dump({**source.said, "tasks": []}))
+    path = source.folder / "a.gnn"
+    assert not gnndrive.from_graphbolt(source.folder, path).split_names
+    (source.folder / "data/edges.npy").unlink()
+    for given in (source.folder, source.folder / "metadata.yaml"):
+        assert gnndrive.from_graphbolt(given, path, if_exists="replace").split_names
+    (source.folder / "metadata.yaml").write_text("a: &a [*a]\ngraph_topology: {path: x}\n")
+    with pytest.raises(StoreError, match=r"graph_topology.type is missing"):
+        gnndrive.from_graphbolt(source.folder, path, if_exists="replace")
+
+
+def test_a_damaged_graph(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = whole.preprocess()
+    file = made / "fused_csc_sampling_graph.pt"
+    good = whole._fused(True)
+
+    def refuse(match: str) -> None:
+        with refused(tmp_path, f"fused_csc_sampling_graph.pt.*{match}"):
+            gnndrive.from_graphbolt(made, tmp_path / "g.gnn")
+
+    tensors, ids = "independent_tensors", "_ORIGINAL_EDGE_ID"
+    cases: list[tuple[str, str, Callable[[Any], Any], str]] = [
+        (tensors, "version_number", lambda each: each + 1, r"the version \[6200\]"),
+        (tensors, "indptr", lambda each: None, "has no indptr"),
+        (tensors, "indptr", lambda each: each[:0], "has an empty indptr"),
+        (tensors, "indptr", lambda each: each + 1, "starts with 1 instead of 0"),
+        (tensors, "indptr", lambda each: each.flip(0), "starts with 800"),
+        (tensors, "indptr", lambda each: torch.cat([each[:-2], each[-1:]]), "not divide 109 no"),
+        (tensors, "indices", lambda each: each[1:], "ends with 800, but there are 799 edges"),
+        (tensors, "indices", lambda each: each.double(), "indices of torch.float64"),
+        (tensors, "indices", lambda each: each.reshape(2, -1), r"indices of .*\[2, 400\]"),
+        (tensors, "indices", lambda each: each.to_sparse(), r"indices of .*\[800\]"),
+        (tensors, "indices", lambda each: each + 50, "comes from node .* 'author' are 0 to 49"),
+        (tensors, "indices", lambda each: each - 50, "comes from node -.* are 0 to 49"),
+        (tensors, "type_per_edge", lambda each: None, "has no type_per_edge"),
+        (tensors, "type_per_edge", lambda each: each[1:], "799 values of type_per_edge"),
+        (tensors, "type_per_edge", lambda each: each + 1, "type 2; the types are 0 .*, 1 "),
+        (tensors, "node_type_offset", lambda each: each - 1, r"has node_type_offset \[-1, 49"),
+        (tensors, "node_type_offset", lambda each: each[[0, 2, 1]], "which does not divide"),
+        (tensors, "node_type_offset", lambda each: each[[0, 2, 2]], "'author', is of type"),
+        ("edge_attributes", ids, lambda each: each[1:], "799 values of _ORIG.* but 800 edges"),
+        ("edge_attributes", ids, lambda each: each - 1, "'author', 'writes', .* edge 399 does no"),
+        ("edge_attributes", ids, torch.zeros_like, "edge 1 does not occur, so another occurs tw"),
+        ("edge_attributes", "w", lambda _: torch.zeros(3), "attribute 'w' .* 3 rows, .* are 800"),
+        ("node_attributes", "t", lambda _: torch.tensor(3), "attribute 't' that cannot be read"),
+        ("node_type_to_id", "author", lambda each: each + 1, "node_type_to_id that does not num"),
+        ("node_type_to_id", "author", lambda _: torch.zeros(9), "node_type_to_id that does no"),
+        ("edge_type_to_id", "paper:cites:paper", lambda _: None, "is of type 1; the types are 0"),
+        ("edge_type_to_id", "a:b", lambda _: torch.tensor(2), "types that are not valid .*'a'"),
+        ("node_type_to_id", "a/b", lambda _: torch.tensor(2), "does not divide 110 nodes into 3"),
+    ]  # fmt: skip
+    for group, name, change_of, match in cases:
+        groups = {key: dict(value) for key, value in good.items()}
+        changed = change_of(groups.setdefault(group, {}).get(name))
+        groups[group][name] = changed
+        if changed is None:
+            del groups[group][name]
+        put_graph(file, groups)
+        refuse(match)
+    for groups in ([], {"independent_tensors": 3}, {"independent_tensors": {"indptr": 3}}):
+        put_graph(file, groups)
+        refuse("does not hold GraphBolt's")
+    put_graph(file, {"independent_tensors": {"indptr": _Code()}})
+    refuse(r"\(it names (posix|os).mkdir\)")
+    torch.save(good, file)
+    refuse("does not hold GraphBolt's")
+    file.write_bytes(file.read_bytes()[:-30])
+    refuse("cannot be read as GraphBolt's graph")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_preprocessed_dataset_needs_a_newer_torch(source, monkeypatch):
+    source.edges()
+    made = source.preprocess()
+    monkeypatch.delattr(torch.serialization, "safe_globals")
+    with pytest.raises(ConfigError, match=r"needs torch 2\.5"):
+        gnndrive.from_graphbolt(made, source.folder / "a.gnn")
+
+
 # ---- what is refused
 
 
@@ -319,7 +632,7 @@ def test_wrong_metadata(typed):
         ("graph.edges.0.type", "paper:cites:paper", r"edges\[1\] has no 'type' of its"),
         ("graph.edges.0.format", "torch", "format is 'torch', .*one of csv, numpy"),
         ("graph.edges.0.path", "no.csv", r"names .*dataset/no.csv, which is not there"),
-        ("graph.edges.0.path", "a/../../b.npy", "which is not in the folder of the metadata"),
+        ("graph.edges.0.path", "a/../../b.npy", "which is not in the folder of the dataset"),
         ("feature_data.0.domain", "x", r"feature_data\[0\].domain is 'x'"),
         ("feature_data.0.type", "venue", "has the node type 'venue', but the types are pa"),
         ("feature_data.0.format", "csv", "format is 'csv', .*one of numpy, torch"),
@@ -352,7 +665,7 @@ def test_no_metadata(tmp_path):
         ("graph:\n  nodes: [1\n", "metadata.yaml, line 3: "),
         ("a: !!python/object/apply:os.mkdir [ran]\n", "line 1: could not determine a const"),
         ("7", "metadata.yaml is not an object"),
-        ("graph_topology: {path: x}\n", "a preprocessed dataset, whose graph is a pickle: give"),
+        ("graph_topology: {path: x}\n", "graph_topology.type is missing, and has to be"),
         ("a: \ud800", "cannot be read .*UTF-8"),
         ("num: 2020-13-45", "metadata.yaml"),
         ("[" * 500, "cannot be read .*recursion"),

@@ -104,7 +104,7 @@ def test_values_that_opening_checks(store):
 @pytest.mark.parametrize("together", [EDGES, 100, 7])
 def test_an_edge_id_that_occurs_twice(store, monkeypatch, together):
     """Also with more edges than one pass checks, as in a graph of hundreds of millions of edges."""
-    monkeypatch.setattr("gnndrive.store.loading._SEEN_MAX", together)
+    monkeypatch.setattr("gnndrive.store.checks._SEEN_MAX", together)
     store.verify()
     file = store.path / "graph/edge_id.npy"
     ids = store.array("graph/edge_id").copy()

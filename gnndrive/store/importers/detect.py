@@ -8,7 +8,7 @@ from pathlib import Path
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
-from gnndrive.store.importers.graphbolt import METADATA, from_graphbolt
+from gnndrive.store.importers.graphbolt import METADATA, PREPROCESSED, from_graphbolt
 from gnndrive.store.importers.ogb import from_ogb
 from gnndrive.store.reader import Store
 
@@ -24,11 +24,11 @@ def from_dataset(
     if_exists: IfExists = "error",
     progress: Progress | None = None,
 ) -> Store:
-    """Write a store from an OGB folder with `from_ogb`, or from a metadata.yaml of GraphBolt with
+    """Write a store from an OGB folder with `from_ogb`, or from a dataset of GraphBolt with
     `from_graphbolt`.
 
     Args:
-        source: a folder with raw/ in it; or metadata.yaml, or a folder that holds one.
+        source: a folder with raw/ in it; or what `from_graphbolt` takes.
         path, memory, undirected, if_exists, progress: as for these functions.
         dtype: dtype of x in the store; None: float32 for OGB, the dtype in the file for GraphBolt.
 
@@ -40,7 +40,8 @@ def from_dataset(
         StoreError: as for these functions.
     """
     folder = Path(source)
-    if folder.suffix in (".yaml", ".yml") or (folder / METADATA).is_file():
+    places = folder / METADATA, folder / PREPROCESSED / METADATA
+    if folder.suffix in (".yaml", ".yml") or any(place.is_file() for place in places):
         if undirected:
             raise ConfigError(
                 "undirected (--undirected) is for an OGB folder: add the reverse edges to what "

@@ -99,7 +99,7 @@ def open_features(path: Path) -> Features:
 def open_tensor(path: Path) -> Features:
     """Open a file of one dense tensor that `torch.save` wrote; the tensor is mapped."""
     try:
-        return _Tensor(path)
+        return TensorRows(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
     except Exception as error:  # because a damaged pickle can raise anything
         text = " ".join(str(error).split())[:120]
         raise StoreError(
@@ -205,9 +205,10 @@ class _DenseNpz(Features):
             raise _bad(self._path, error) from None
 
 
-class _Tensor(Features):
-    def __init__(self, path: Path) -> None:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+class TensorRows(Features):
+    """Rows of a tensor, mapped or in memory; ValueError: `found` is no dense tensor of rows."""
+
+    def __init__(self, found: Any) -> None:
         if not isinstance(found, torch.Tensor) or found.layout != torch.strided:
             raise ValueError(f"it holds a {type(found).__name__} that is not one dense tensor")
         if not found.dim() or found.is_complex() or found.is_quantized:
@@ -224,9 +225,11 @@ class _Tensor(Features):
 
     @property
     def stored(self) -> str:
+        """See `Features.stored`."""
         return dtype_name(self._tensor.dtype)
 
     def chunks(self, rows: int) -> Iterator[Rows]:
+        """See `Features.chunks`."""
         for start in range(0, self.shape[0], rows):
             chunk = self._tensor[start : start + rows]
             yield chunk if chunk.dtype == torch.bfloat16 else chunk.numpy()

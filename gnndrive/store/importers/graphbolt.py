@@ -1,8 +1,8 @@
-"""Import a dataset of DGL's GraphBolt, which a metadata.yaml describes, before preprocessing.
+"""Import a dataset of DGL's GraphBolt, which a metadata.yaml describes.
 
 The files are those of GraphBolt's OnDiskDataset: edges in CSV or .npy, features and sets of seeds
-in .npy or as tensors. When not to use it: for the preprocessed folder that GraphBolt makes of these
-files, because its graph is a pickle.
+in .npy or as tensors; or those that its preprocessing made of them, with the edges as one CSC
+(fused_graph.py).
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from gnndrive.store.importers.features import (
     rows_per_chunk,
     two_dimensional,
 )
+from gnndrive.store.importers.fused_graph import FusedGraph
 from gnndrive.store.importers.text import count_rows
 from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
 
-METADATA = "metadata.yaml"
+METADATA, PREPROCESSED = "metadata.yaml", "preprocessed"
 _SETS = {"train_set": "train", "validation_set": "val", "test_set": "test"}
 _SEEDS = ("seeds", "seed_nodes")
 _LABELS = ("labels", "label")
@@ -58,15 +59,23 @@ def from_graphbolt(
     if_exists: IfExists = "error",
     progress: Progress | None = None,
 ) -> Store:
-    """Write a store from a dataset of GraphBolt's OnDiskDataset, before preprocessing.
+    """Write a store from a dataset of GraphBolt's OnDiskDataset, before preprocessing or after it.
 
     The node feature "feat" becomes x [nodes, columns] and the edge feature "feat" becomes edge_attr
     [edges, columns]; other features keep their names and shapes. The first task of nodes gives the
     splits train, val and test, and the labels y of the nodes in its sets. If it has no labels, a
     node feature "label" or "labels" becomes y. Edge ids are positions in the list of edges.
 
+    Of a preprocessed dataset, edge ids are positions in the list of edges if it was preprocessed
+    with include_original_edge_id=True; otherwise they are positions in GraphBolt's CSC, and
+    features of edges are left out, because nothing says which edge a row belongs to. A feature of
+    one number a node is [nodes, 1], as GraphBolt writes it. No code that its graph, a pickle, names
+    is run.
+
     Args:
-        source: metadata.yaml, or the folder that holds it.
+        source: the dataset's folder, the folder "preprocessed" in it, or a metadata.yaml of either.
+            For the dataset's folder, the preprocessed dataset is read only if a file is missing
+            that the other metadata.yaml names.
         path: the folder to make.
         memory: bytes, or a text such as "4GB". Sorting takes 40 bytes an edge; if the edges of a
             type need more than `memory`, DuckDB sorts them and spills beside the store.
@@ -82,32 +91,70 @@ def from_graphbolt(
 
     Raises:
         ConfigError: arguments do not fit together, `path` exists, or a package is needed and is not
-            installed: PyYAML, pyarrow, DuckDB.
+            installed: PyYAML, pyarrow, DuckDB, torch 2.5 for a preprocessed dataset.
         StoreError: the metadata is invalid, a file is missing or damaged (the message names the
             file and the line), an edge, seed or feature does not fit, or the disk is full; nothing
             is left behind.
 
     Warns:
         UserWarning: something is left out: tasks of links, further tasks of nodes, data of a set
-            of seeds other than labels, features of the whole graph.
+            of seeds other than labels, features of the whole graph, and features of edges of a
+            preprocessed dataset without edge ids.
     """
     budget = parse_size(memory, "memory")
     top = read_metadata(Path(source))
-    if not top.has("graph") and top.has("graph_topology"):
-        raise StoreError(
-            f"{top.where} belongs to a preprocessed dataset, whose graph is a pickle: give the "
-            "metadata.yaml in the folder above it"
-        )
+    add = _add_preprocessed if isinstance(top, Preprocessed) else _add_raw
+    dataset = add(top, budget, dtype)
+    return write_dataset(
+        dataset, path, memory=budget, overwrite=if_exists == "replace", progress=progress,
+        made_by=made_by or f"gnndrive.from_graphbolt({os.fspath(source)})",
+    )  # fmt: skip
+
+
+def _add_raw(top: Entry, budget: int, dtype: AnyDType | None) -> Dataset:
+    """The dataset as it is before preprocessing."""
     graph = top.inner("graph")
     num_nodes = _nodes(graph)
     dataset = Dataset(num_nodes, dict(_edges(graph, num_nodes)))
     labels = _add_task(dataset, top, budget)
     for entry in [*graph.entries("feature_data"), *top.entries("feature_data")]:
         _add_feature(dataset, entry, labels, dtype)
-    return write_dataset(
-        dataset, path, memory=budget, overwrite=if_exists == "replace", progress=progress,
-        made_by=made_by or f"gnndrive.from_graphbolt({os.fspath(source)})",
-    )  # fmt: skip
+    return dataset
+
+
+def _add_preprocessed(top: Entry, budget: int, dtype: AnyDType | None) -> Dataset:
+    """The dataset as GraphBolt's preprocessing leaves it, which keeps features of edges in the
+    order of the dataset's own lists of edges."""
+    topology = top.inner("graph_topology")
+    topology.text("type", "FusedCSCSamplingGraph")
+    graph = FusedGraph(topology.path())
+    dataset = Dataset(graph.num_nodes, graph.edges)
+    labels = _add_task(dataset, top, budget)
+    left_out = []
+    for entry in top.entries("feature_data"):
+        if entry.text("domain") == "edge" and not graph.has_ids:
+            left_out.append(entry.text("name"))
+        else:
+            _add_feature(dataset, entry, labels, dtype)
+    for node_type, name, rows in graph.node_attributes():
+        _add_rows(dataset, "node", node_type, name, rows, labels, dtype)
+    # GraphBolt's samplers read attributes of a graph in the order of its CSC. Its preprocessing
+    # does not write them so, and says by this field that it wrote the file.
+    known = graph.has_ids and top.fields.get("include_original_edge_id") is True
+    for edge_type, name, rows in graph.edge_attributes():
+        if known:
+            _add_rows(dataset, "edge", edge_type, name, rows, labels, dtype)
+        else:
+            left_out.append(name)
+    if left_out:
+        names = ", ".join(dict.fromkeys(left_out))
+        warnings.warn(
+            f"{graph.path} does not say which edge each row of {names} belongs to, so these "
+            "features of edges are left out; to have them, preprocess the dataset again with "
+            "include_original_edge_id=True, or import it as it is before",
+            stacklevel=3,
+        )
+    return dataset
 
 
 # ---- the graph
@@ -165,7 +212,7 @@ def _add_feature(
     if domain == "graph":
         warnings.warn(
             f"a store holds features of nodes and edges; left out: {name}, of the whole graph",
-            stacklevel=3,
+            stacklevel=4,
         )
         return
     counts: dict[Any, int] = dict(dataset.num_nodes)
@@ -181,6 +228,13 @@ def _add_feature(
     rows = checked_rows(
         _open(entry), counts[key], str(entry.path()), f"{os.path.basename(entry.where)}'s graph"
     )
+    _add_rows(dataset, domain, key, name, rows, labels, dtype)
+
+
+def _add_rows(
+    dataset: Dataset, domain: str, key: Any, name: str, rows: Features, labels: set[NodeKey],
+    dtype: AnyDType | None,
+) -> None:  # fmt: skip
     if name == "feat":
         leaf, wanted = ("x", dtype) if domain == "node" else ("edge_attr", None)
         dataset.add(f"{domain}s", key, leaf, two_dimensional(rows), wanted)
@@ -202,13 +256,13 @@ def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
         warnings.warn(
             f"{task.where}: {_title(task)} is left out, because a store's splits are of nodes and "
             "this task is of links; give its seed edges to a LinkNeighborLoader yourself",
-            stacklevel=3,
+            stacklevel=4,
         )
     for task in of_nodes[1:]:
         warnings.warn(
             f"{task.where}: {_title(task)} is left out, because a store has one set of splits; it "
             f"is that of {_title(of_nodes[0])}",
-            stacklevel=3,
+            stacklevel=4,
         )
     labelled: dict[NodeKey, list[tuple[Int64Array, Features, Entry]]] = {}
     for set_name, split in _SETS.items() if of_nodes else ():
@@ -251,7 +305,7 @@ def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Feature
         warnings.warn(
             f"{entry.where}: {entry.place} has data other than seeds and labels; left out: "
             f"{', '.join(left_out)}",
-            stacklevel=4,
+            stacklevel=5,
         )
     given = next((data[name] for name in _SEEDS if name in data), None)
     if given is None:
@@ -333,30 +387,78 @@ class Entry(Record):
             raise self.wrong("type", "source:relation:target")
         return parts[0], parts[1], parts[2]
 
+    @property
+    def folder(self) -> Path:
+        """The dataset's folder, in which paths begin."""
+        return Path(self.where).parent
+
     def path(self) -> Path:
-        """The file that "path" names, in the folder of the metadata or below; it is there."""
+        """The file that "path" names, in the dataset's folder or below; it is there."""
         given = os.path.normpath(self.text("path"))
-        path = Path(self.where).parent / given
+        path = self.folder / given
         if os.path.isabs(given) or given.startswith(".."):
             raise self.error(
-                f"names {given!r}, which is not in the folder of the metadata: move it there"
+                f"names {given!r}, which is not in the folder of the dataset: move it there"
             )
-        try:
-            there = path.is_file()
-        except OSError:  # the name is too long for a file
-            there = False
-        if not there:
+        if not _is_there(path):
             raise self.error(f"names {path}, which is not there")
         return path
 
 
+class Preprocessed(Entry):
+    """An object in the metadata of a preprocessed dataset."""
+
+    @property
+    def folder(self) -> Path:
+        """See `Entry.folder`; the metadata lies in a folder in it."""
+        return Path(self.where).absolute().parent.parent
+
+
 def read_metadata(source: Path) -> Entry:
-    """Read a metadata.yaml; `source` is the file, or the folder that holds it."""
+    """Read the metadata of a dataset: that of the dataset as it is before preprocessing if all
+    files are there that it names, else that of the preprocessed dataset, if there is one.
+
+    Args:
+        source: the dataset's folder, the folder "preprocessed" in it, or a metadata.yaml of either.
+    """
+    file = source / METADATA if source.is_dir() else source
+    preprocessed = file.parent / PREPROCESSED / METADATA
+    if not preprocessed.is_file():
+        return _read(file)
+    if file.is_file():
+        top = _read(file)
+        if isinstance(top, Preprocessed) or all(
+            _is_there(top.folder / path) for path in _paths(top.fields)
+        ):
+            return top
+    return _read(preprocessed)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long for a file
+        return False
+
+
+def _paths(found: Any) -> Iterator[str]:
+    """The paths that metadata names. It may hold anything, lists that hold themselves too."""
+    seen: set[int] = set()
+    left = [found]
+    while left:
+        each = left.pop()
+        if isinstance(each, list | dict) and id(each) not in seen:
+            seen.add(id(each))
+            left += each.values() if isinstance(each, dict) else each
+            if isinstance(each, dict) and isinstance(each.get("path"), str):
+                yield each["path"]
+
+
+def _read(file: Path) -> Entry:
     try:
         import yaml
     except ImportError:
         raise ConfigError("metadata.yaml needs PyYAML: pip install 'gnndrive[import]'") from None
-    file = source / METADATA if source.is_dir() else source
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -372,4 +474,7 @@ def read_metadata(source: Path) -> Entry:
         raise StoreError(f"{file}{line}: {problem}; correct the file") from None
     except Exception as error:  # PyYAML passes on what its constructors of numbers and dates raise
         raise StoreError(f"{file}: {error}; correct the file") from None
-    return Entry(content, str(file), "correct the file")
+    top = Entry(content, str(file), "correct the file")
+    if top.has("graph") or not top.has("graph_topology"):
+        return top
+    return Preprocessed(content, str(file), "correct the file")
