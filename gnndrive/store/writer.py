@@ -214,6 +214,13 @@ class StoreWriter:
         """Number of edges, of all types."""
         return self.types.num_edges
 
+    @property
+    def folder(self) -> Path:
+        """The folder that becomes the store; what else is put into it goes along."""
+        if self._temporary is None:
+            raise ConfigError(_OUTSIDE)
+        return self._temporary.path
+
     def __enter__(self) -> Self:
         clear(self.path)
         self._check_target()
@@ -260,7 +267,7 @@ class StoreWriter:
             ConfigError: the name, dtype or shape is not allowed.
             StoreError: the disk has no room for the array.
         """
-        folder = self._assert_open()
+        folder = self.folder
         place = self.types.place(name)
         if name in self._writers:
             raise ConfigError(f"{name} was begun already: write each array once")
@@ -339,11 +346,6 @@ class StoreWriter:
         self.types.place(array_name("nodes", node_type, "y"))
         self._classes[node_type] = tuple(names)
 
-    def _assert_open(self) -> Path:
-        if self._temporary is None:
-            raise ConfigError(_OUTSIDE)
-        return self._temporary.path
-
     def _check_target(self) -> None:
         if not self.path.parent.is_dir():
             raise ConfigError(
@@ -365,7 +367,7 @@ class StoreWriter:
 
     def _commit(self) -> None:
         """Check that the store is complete, write store.json, sync and rename."""
-        folder = self._assert_open()
+        folder = self.folder
         arrays: dict[str, ArrayInfo] = {}
         for name, writer in self._writers.items():
             if writer.finished is None:

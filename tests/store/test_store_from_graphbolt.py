@@ -4,6 +4,7 @@ import base64
 import copy
 import io
 import os
+import pickle
 import shutil
 import sys
 import zipfile
@@ -18,8 +19,8 @@ import torch
 import yaml
 
 import gnndrive
-from gnndrive import ConfigError, Store, StoreError
-from gnndrive.store.importers import ends, from_dataset, fused_graph
+from gnndrive import ConfigError, LinkNeighborLoader, Store, StoreError
+from gnndrive.store.importers import ends, from_dataset, fused_graph, link_task
 from tests.store.conftest import edges_of, refused, same_array
 
 NODES, EDGES = 60, 400
@@ -70,13 +71,25 @@ class Source:
         given = {}
         task: dict[str, Any] = {"name": "classify", "num_classes": 5, **more}
         for name, seeds in zip(SETS, np.split(order, 3), strict=True):
-            data = [{"name": "seeds", **self.put(f"{name}-seeds", seeds)}]
+            file = f"{len(self.said['tasks'])}-{name}"
+            data = [{"name": "seeds", **self.put(f"{file}-seeds", seeds)}]
             given[name] = seeds, seeds % 5
             if labels:
-                data.append({"name": "labels", **self.put(f"{name}-labels", seeds % 5, labels)})
+                data.append({"name": "labels", **self.put(f"{file}-labels", seeds % 5, labels)})
             task[SETS[name]] = [{**({"type": type} if type else {}), "data": data}]
         self.said["tasks"].append(task)
         return given
+
+    def links(self, task: str, types: Iterable[str | None] = (None,), **sets: Any) -> None:
+        """Add a task of links; each set is its data by name, the same for all types."""
+        said: dict[str, Any] = {"name": task}
+        for name, given in sets.items():
+            data = [
+                {"name": each, **self.put(f"{task}-{name}-{each}", array)}
+                for each, array in given.items()
+            ]
+            said[name] = [{**({"type": type} if type else {}), "data": data} for type in types]
+        self.said["tasks"].append(said)
 
     def write(self) -> Path:
         text = yaml.safe_dump(self.said, sort_keys=False)
@@ -305,13 +318,9 @@ def test_labels_of_several_sets(source):
 
 def test_warnings_name_all_that_is_left_out(source):
     source.edges()
-    pairs = source.put("pairs", np.zeros((4, 2), np.int64))
-    for name in ("seeds", "node_pairs"):
-        task = {"name": f"of {name}", "train_set": [{"data": [{"name": name, **pairs}]}]}
-        source.said["tasks"].append(task)
+    source.links("wide", train_set={"seeds": np.zeros((4, 3), np.int64)})
     given = source.task()
-    source.task(name="another")
-    data = source.said["tasks"][2]["train_set"][0]["data"]
+    data = source.said["tasks"][1]["train_set"][0]["data"]
     data.append({"name": "weight", **source.put("weight", np.zeros(30))})
     source.feature("graph", "colour", np.zeros(1))
     with pytest.warns(UserWarning) as warned:  # noqa: PT030 - each is looked at below
@@ -319,13 +328,156 @@ def test_warnings_name_all_that_is_left_out(source):
     said = sorted(str(each.message) for each in warned)
     for message, words in zip(
         said,
-        ("tasks[0] (of seeds) is left out", "tasks[1] (of node_pairs) is left out",
-         "tasks[2].train_set[0] has data other than seeds and labels; left out: weight",
-         "tasks[3] (another) is left out", "left out: colour, of the whole graph"),
+        ("tasks[0].train_set[0] has seeds of 3 nodes each; the task is left out",
+         "tasks[1].train_set[0] has data other than seeds and labels; left out: weight",
+         "left out: colour, of the whole graph"),
         strict=True,
     ):  # fmt: skip
         assert words in message
     assert set(store.split_names) == set(given)
+    with pytest.raises(StoreError, match=r"is not a split of links: .* a task of links"):
+        gnndrive.open_links(store.path)
+
+
+def test_further_tasks_of_nodes(source):
+    source.edges()
+    given = source.task()
+    second = source.task(name="by year")
+    unnamed = source.task(name=None)
+    store = source.store()
+    same_task(store.nodes(), store.array("nodes/y"), given)
+    for prefix, of_task in (("by_year", second), ("task2", unnamed)):
+        for name, (seeds, labels) in of_task.items():
+            assert store.split(f"{prefix}_{name}").tolist() == seeds.tolist()
+            assert store.array(f"nodes/{prefix}_y")[seeds].tolist() == labels.tolist()
+    source.task(name="by/year")
+    source.refused(r"tasks\[3\] would make the split 'by_year_test', as another task does: rename")
+
+
+# ---- tasks of links
+
+
+def drawn(source: Source, *shape: int) -> np.ndarray:
+    return source.random.integers(0, 50, shape)
+
+
+def same_links(part: Any, edges: Any, label: Any, query: Any) -> None:
+    assert part.edge_label_index.t().tolist() == np.asarray(edges).tolist()
+    assert part.edge_label.tolist() == np.asarray(label).tolist()
+    found = part.edge_label_query
+    assert (None if found is None else found.tolist()) == query
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_a_task_of_links(source, made, monkeypatch):
+    """Queries, labels and negatives of all forms, before preprocessing and after it."""
+    monkeypatch.setattr(link_task, "CHUNK", 7)
+    source.edges()
+    source.task()
+    pairs = {name: drawn(source, 20, 2) for name in SETS}
+    labels, indexes = np.arange(20) % 2 == 0, np.arange(20) // 2
+    negative = drawn(source, 20, 3)
+    source.links(
+        "predict links",
+        train_set={"seeds": pairs["train"]},
+        validation_set={"seeds": pairs["val"], "labels": labels, "indexes": indexes},
+        test_set={"node_pairs": pairs["test"], "negative_dsts": negative},
+    )
+    given = source.preprocess() if made == "after" else source.write()
+    store = gnndrive.from_graphbolt(given, source.folder / "a.gnn")
+    assert store.split_names == ("train", "val", "test")
+    train, val, test = gnndrive.open_links(store.path)
+    same_links(train, pairs["train"], np.ones(20), None)
+    same_links(val, pairs["val"], labels, indexes.tolist())
+    below = np.stack([np.repeat(pairs["test"][:, 0], 3), negative.reshape(-1)], 1)
+    query = [*range(20), *np.repeat(range(20), 3)]
+    same_links(test, [*pairs["test"], *below], [1] * 20 + [0] * 60, query)
+    assert {part.edge_label.dtype for part in (train, val, test)} == {torch.float32}
+    with LinkNeighborLoader(
+        val, [2], val.edge_label_index, val.edge_label, batch_size=8, memory="50MB"
+    ) as loader:
+        for batch in loader:
+            ends = batch.n_id[batch.edge_label_index].t()
+            assert ends.tolist() == pairs["val"][batch.input_id].tolist()
+            assert batch.edge_label.tolist() == labels[batch.input_id].tolist()
+
+
+def test_several_tasks_of_links(typed):
+    for type in TYPES:
+        typed.edges(type=type)
+    writes, cites = (tuple(type.split(":")) for type in TYPES)
+    one, two = drawn(typed, 4, 2), drawn(typed, 5, 2)
+    typed.links("first", TYPES, train_set={"seeds": one})
+    source, negative = drawn(typed, 5, 2), drawn(typed, 5, 2)
+    data = {"seeds": two, "labels": np.arange(5)}
+    typed.links(
+        "second", ["paper:cites:paper"], train_set=data,
+        test_set={"seeds": two, "negative_srcs": source, "negative_dsts": negative},
+        validation_set={"seeds": two, "negative_srcs": source, "indexes": np.arange(5) + 7},
+    )  # fmt: skip
+    path = typed.store().path
+    for task in (None, "first"):
+        parts = gnndrive.open_links(path, task)
+        for type in (writes, cites):
+            same_links(parts.train[type], one, np.ones(4), None)
+            same_links(parts.test[type], np.empty((0, 2)), [], None)
+    second = gnndrive.open_links(path, "second")
+    assert second.train.labelled_types == [cites]
+    same_links(second.train, two, np.arange(5), None)
+    assert second.train.edge_label.dtype == torch.int64
+    below = np.stack([source, negative], 2).reshape(-1, 2)
+    label = [1] * 5 + [0] * 10
+    same_links(second.test, [*two, *below], label, [*range(5), *np.repeat(range(5), 2)])
+    below = np.stack([source.reshape(-1), np.repeat(two[:, 1], 2)], 1)
+    query = [*range(7, 12), *np.repeat(range(7, 12), 2)]
+    part = pickle.loads(pickle.dumps(second.val))
+    same_links(part[cites], [*two, *below], label, query)
+    assert "edge_label_query" in part[cites].keys()  # noqa: SIM118 - no dict
+    with pytest.raises(
+        ConfigError, match="has no task 'third' of links; it has: 'first', 'second'"
+    ):
+        gnndrive.open_links(path, "third")
+    queries = path / "links/tasks/second/val/paper__cites__paper/queries.npy"
+    queries.write_bytes((path / "links/train/paper__cites__paper/labels.npy").read_bytes())
+    with pytest.raises(StoreError, match=r"does not hold labelled edges: .*import the dataset ag"):
+        gnndrive.open_links(path, "second")
+    queries.write_bytes(b"")
+    with pytest.raises(StoreError, match=r"queries.npy cannot be read .*import the dataset again"):
+        gnndrive.open_links(path, "second")
+
+
+def test_wrong_links(typed):
+    typed.edges(type="author:writes:paper")
+    pairs = np.stack([np.arange(6), np.arange(6)], 1)
+
+    def refuse(match: str, *types: str, **data: Any) -> None:
+        typed.said["tasks"].clear()
+        typed.links("links", types or ["author:writes:paper"], test_set={"seeds": pairs, **data})
+        typed.refused(match)
+
+    refuse(r"test_set-seeds.npy: row 5 names 50, but there are 50 nodes", seeds=pairs * 10)
+    refuse(r"test_set-seeds.npy: row 0 names -1", seeds=pairs - 1)
+    refuse(r"test_set-seeds.npy: row 4 names 60, but there are 60 nodes", seeds=pairs * [1, 15])
+    refuse(r"seeds.npy, which holds float64 \[6, 2\] and not whole numbers \[n, k", seeds=pairs / 2)
+    refuse(r"has seeds of shape \[6, 1\]", seeds=pairs[:, :1])
+    refuse(
+        r"negative_dsts.npy: entry 25 names 60, but", negative_dsts=pairs.repeat(3, 1)[:, 1:] * 12
+    )
+    refuse(r"holds int64 \[6\] and not whole numbers \[n, k\]", negative_dsts=np.arange(6))
+    refuse(
+        r"negatives of shapes \[6, 2\] and \[6, 4\]",
+        negative_srcs=pairs, negative_dsts=pairs.repeat(2, 1),
+    )  # fmt: skip
+    refuse("labels.npy has 5 rows, but .*seeds.npy says 6", labels=np.ones(5))
+    refuse(r"has labels of shape \[6, 2\], not one for each", labels=np.ones((6, 2)))
+    refuse(r"indexes.npy, which holds float64", indexes=np.ones(6))
+    refuse("is a second set of its type", "author:writes:paper", "author:writes:paper")
+    refuse("an edge type that is not there; the types are .*'writes'", "paper:cites:paper")
+    refuse("'paper', and has to be source:relation:target", "paper")
+    typed.said["tasks"].clear()
+    for _ in range(2):
+        typed.links("links", ["author:writes:paper"], test_set={"seeds": pairs})
+    typed.refused(r"tasks\[1\] has the name 'links' of another task: rename one")
 
 
 def test_no_edges_and_no_tasks(source):
@@ -451,16 +603,17 @@ def test_edge_features_without_edge_ids_are_left_out(whole):
         assert store[type].edge_id is None
 
 
-def test_edge_attributes_that_preprocessing_did_not_write_are_left_out(source):
+@pytest.mark.parametrize(("ids", "said_ids"), [(True, None), (False, True)])
+def test_edge_attributes_that_preprocessing_did_not_write_are_left_out(source, ids, said_ids):
     """GraphBolt reads those in the order of the CSC."""
     source.edges()
     made = source.preprocess()
-    groups = source._fused(True)
+    groups = source._fused(ids)
     groups["edge_attributes"]["weight"] = torch.zeros(EDGES)
     groups["node_attributes"] = {"time": torch.arange(NODES)}
     put_graph(made / "fused_csc_sampling_graph.pt", groups)
     said = yaml.safe_load((made / "metadata.yaml").read_text())
-    del said["include_original_edge_id"]
+    said["include_original_edge_id"] = said_ids
     (made / "metadata.yaml").write_text(yaml.safe_dump(said))
     with pytest.warns(UserWarning, match="row of weight belongs to"):
         store = gnndrive.from_graphbolt(made, source.folder / "a.gnn")

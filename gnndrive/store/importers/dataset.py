@@ -13,8 +13,10 @@ from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.importers.ends import Ends
 from gnndrive.store.importers.features import Features
+from gnndrive.store.importers.link_task import LinkTask, write_task
 from gnndrive.store.importers.plain_files import write_features
 from gnndrive.store.importers.text import wrong_count
+from gnndrive.store.link_split.opened import LINKS, TASKS
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import array_name
@@ -24,7 +26,8 @@ from gnndrive.store.writer import StoreWriter
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """The sources of a store's arrays; `rows` and `dtypes` are by the arrays' names in it, `splits`
-    by node type and name, `classes` and `values` as a `StoreWriter` has them."""
+    by node type and name, `classes` and `values` as a `StoreWriter` has them, `links` by the name
+    of a task, in the order of the tasks."""
 
     num_nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, Ends]
@@ -33,6 +36,7 @@ class Dataset:
     splits: dict[tuple[NodeKey, str], Int64Array] = field(default_factory=dict)
     classes: dict[NodeKey, tuple[str, ...]] = field(default_factory=dict)
     values: dict[NodeKey | EdgeKey, dict[str, Any]] = field(default_factory=dict)
+    links: dict[str, LinkTask] = field(default_factory=dict)
 
     def add(
         self,
@@ -87,6 +91,8 @@ def write_dataset(
         writer.values = dataset.values
         for name, rows in dataset.rows.items():
             write_features(writer, rows, dataset.dtypes[name], progress, name)
+        for place, (name, task) in enumerate(dataset.links.items()):
+            write_task(writer.folder / (f"{TASKS}/{name}" if place else LINKS), name, task)
     return open_store(writer.path)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
-from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, NodeKey
+from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, NodeKey, ends_of
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.dataset import Dataset, checked_rows, write_dataset
@@ -37,6 +38,7 @@ from gnndrive.store.importers.features import (
     two_dimensional,
 )
 from gnndrive.store.importers.fused_graph import FusedGraph
+from gnndrive.store.importers.link_task import LinkSet
 from gnndrive.store.importers.text import count_rows
 from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
@@ -45,6 +47,7 @@ METADATA, PREPROCESSED = "metadata.yaml", "preprocessed"
 _SETS = {"train_set": "train", "validation_set": "val", "test_set": "test"}
 _SEEDS = ("seeds", "seed_nodes")
 _LABELS = ("labels", "label")
+_PAIRS = (*_SEEDS, "node_pairs")
 _LINK_DATA = ("node_pairs", "negative_srcs", "negative_dsts", "indexes")
 
 
@@ -64,7 +67,14 @@ def from_graphbolt(
     The node feature "feat" becomes x [nodes, columns] and the edge feature "feat" becomes edge_attr
     [edges, columns]; other features keep their names and shapes. The first task of nodes gives the
     splits train, val and test, and the labels y of the nodes in its sets. If it has no labels, a
-    node feature "label" or "labels" becomes y. Edge ids are positions in the list of edges.
+    node feature "label" or "labels" becomes y. Further tasks of nodes give the splits TASK_train
+    and so on, and labels TASK_y. Edge ids are positions in the list of edges.
+
+    Tasks of links are written beside the arrays: `gnndrive.open_links(path)` opens the first one,
+    `gnndrive.open_links(path, TASK)` any. Their sets have edge_label_index, with negatives behind
+    the pairs that are given; edge_label, int64 if labels are whole numbers, else float32, 1 for a
+    pair without a label and 0 for a negative; and edge_label_query if there are indexes or
+    negatives: those of a pair have the query of the pair.
 
     Of a preprocessed dataset, edge ids are positions in the list of edges if it was preprocessed
     with include_original_edge_id=True; otherwise they are positions in GraphBolt's CSC, and
@@ -97,8 +107,8 @@ def from_graphbolt(
             is left behind.
 
     Warns:
-        UserWarning: something is left out: tasks of links, further tasks of nodes, data of a set
-            of seeds other than labels, features of the whole graph, and features of edges of a
+        UserWarning: something is left out: tasks whose seeds are three or more nodes, data of a set
+            other than GraphBolt's, features of the whole graph, and features of edges of a
             preprocessed dataset without edge ids.
     """
     budget = parse_size(memory, "memory")
@@ -116,7 +126,7 @@ def _add_raw(top: Entry, budget: int, dtype: AnyDType | None) -> Dataset:
     graph = top.inner("graph")
     num_nodes = _nodes(graph)
     dataset = Dataset(num_nodes, dict(_edges(graph, num_nodes)))
-    labels = _add_task(dataset, top, budget)
+    labels = _add_tasks(dataset, top, budget)
     for entry in [*graph.entries("feature_data"), *top.entries("feature_data")]:
         _add_feature(dataset, entry, labels, dtype)
     return dataset
@@ -129,7 +139,7 @@ def _add_preprocessed(top: Entry, budget: int, dtype: AnyDType | None) -> Datase
     topology.text("type", "FusedCSCSamplingGraph")
     graph = FusedGraph(topology.path())
     dataset = Dataset(graph.num_nodes, graph.edges)
-    labels = _add_task(dataset, top, budget)
+    labels = _add_tasks(dataset, top, budget)
     left_out = []
     for entry in top.entries("feature_data"):
         if entry.text("domain") == "edge" and not graph.has_ids:
@@ -247,43 +257,46 @@ def _add_rows(
 # ---- tasks
 
 
-def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
-    """Add the splits and labels of the first task of nodes; return the node types with labels."""
-    tasks = top.entries("tasks")
-    links = [task for task in tasks if _is_link_task(task)]
-    of_nodes = [task for task in tasks if task not in links]
-    for task in links:
-        warnings.warn(
-            f"{task.where}: {_title(task)} is left out, because a store's splits are of nodes and "
-            "this task is of links; give its seed edges to a LinkNeighborLoader yourself",
-            stacklevel=4,
-        )
-    for task in of_nodes[1:]:
-        warnings.warn(
-            f"{task.where}: {_title(task)} is left out, because a store has one set of splits; it "
-            f"is that of {_title(of_nodes[0])}",
-            stacklevel=4,
-        )
+def _add_tasks(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
+    """Add all tasks; return the node types with labels of the first task of nodes."""
+    labelled: set[NodeKey] | None = None
+    for place, task in enumerate(top.entries("tasks")):
+        # The name is one of files and arrays.
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", task.text_or_none("name") or f"task{place}")[:64]
+        if _is_link_task(task):
+            if name in dataset.links:
+                raise task.error(f"has the name {name!r} of another task: rename one")
+            if found := _link_task(dataset, task):
+                dataset.links[name] = found
+        elif labelled is None:
+            labelled = _add_node_task(dataset, task, "", budget)
+        else:
+            _add_node_task(dataset, task, f"{name}_", budget)
+    return labelled or set()
+
+
+def _add_node_task(dataset: Dataset, task: Entry, prefix: str, budget: int) -> set[NodeKey]:
+    """Add the splits and labels of a task of nodes; return the node types with labels."""
+    splits: dict[tuple[NodeKey, str], Int64Array] = {}
     labelled: dict[NodeKey, list[tuple[Int64Array, Features, Entry]]] = {}
-    for set_name, split in _SETS.items() if of_nodes else ():
-        for entry in of_nodes[0].entries(set_name):
+    for set_name, part in _SETS.items():
+        for entry in task.entries(set_name):
             key = entry.text_or_none("type")
             if key not in dataset.num_nodes:
                 known = ", ".join(map(str, dataset.num_nodes))
                 raise entry.error(f"has the node type {key!r}, but the types are {known}")
             seeds, labels = _seeds_and_labels(entry, dataset.num_nodes[key])
-            earlier = dataset.splits.get((key, split), seeds[:0])
-            dataset.splits[key, split] = np.concatenate([earlier, seeds])
+            place = key, f"{prefix}{part}"
+            splits[place] = np.concatenate([splits.get(place, seeds[:0]), seeds])
             if labels is not None:
                 labelled.setdefault(key, []).append((seeds, labels, entry))
+    if both := sorted(name for _, name in splits.keys() & dataset.splits.keys()):
+        raise task.error(f"would make the split {both[0]!r}, as another task does: rename one")
+    dataset.splits.update(splits)
     for key, parts in labelled.items():
-        dataset.add("nodes", key, "y", Array(_labels_of_all(dataset.num_nodes[key], parts, budget)))
+        y = _labels_of_all(dataset.num_nodes[key], parts, budget)
+        dataset.add("nodes", key, f"{prefix}y", Array(y))
     return set(labelled)
-
-
-def _title(task: Entry) -> str:
-    name = task.text_or_none("name")
-    return f"{task.place} ({name})" if name else task.place
 
 
 def _is_link_task(task: Entry) -> bool:
@@ -298,18 +311,93 @@ def _is_link_task(task: Entry) -> bool:
     return False
 
 
-def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Features | None]:
-    """Read and check the node ids of a set, and open their labels."""
+def _link_task(dataset: Dataset, task: Entry) -> dict[EdgeKey, dict[str, LinkSet]] | None:
+    """Open the sets of a task of links; None, with a warning: its seeds are no pairs."""
+    found: dict[EdgeKey, dict[str, LinkSet]] = {}
+    for set_name, part in _SETS.items():
+        for entry in task.entries(set_name):
+            key = None if None in dataset.num_nodes else entry.edge_type()
+            if key not in dataset.edges or (key is None and entry.has("type")):
+                known = ", ".join(map(str, dataset.edges))
+                raise entry.error(f"is of an edge type that is not there; the types are {known}")
+            sets = found.setdefault(key, {})
+            if part in sets:
+                raise entry.error("is a second set of its type")
+            links = _link_set(dataset, key, entry)
+            if links is None:
+                return None
+            sets[part] = links
+    return found
+
+
+def _link_set(dataset: Dataset, key: EdgeKey, entry: Entry) -> LinkSet | None:
+    data, given = _data_of(entry, (*_PAIRS, *_LABELS, *_LINK_DATA))
+    pairs = _open(given)
+    if len(pairs.shape) == 2 and pairs.shape[1] > 2:
+        warnings.warn(
+            f"{entry.where}: {entry.place} has seeds of {pairs.shape[1]} nodes each; the task is "
+            "left out, because a task of links has pairs of nodes",
+            stacklevel=6,
+        )
+        return None
+    source, target = (dataset.num_nodes[end] for end in ends_of(key))
+    labels = next((data[name] for name in _LABELS if name in data), None)
+    negatives = [data.get(name) for name in ("negative_srcs", "negative_dsts")]
+    found = LinkSet(
+        _whole_numbers(given, pairs, 2),
+        (source, target),
+        tuple(str((each or given).path()) for each in (given, *negatives)),
+        None if labels is None else _open(labels),
+        _opened(data.get("indexes"), 1),
+        *(_opened(each, 2) for each in negatives),
+    )
+    for each in (labels, data.get("indexes"), *negatives):
+        if each is not None:
+            checked_rows(_open(each), pairs.shape[0], str(each.path()), str(given.path()))
+    if found.labels is not None and len(flat(found.labels).shape) != 1:
+        raise entry.error(f"has labels of shape {list(found.labels.shape)}, not one for each pair")
+    if pairs.shape[1] != 2:
+        raise entry.error(f"has seeds of shape {list(pairs.shape)}, not pairs [n, 2]")
+    shapes = {each.shape for each in (found.sources, found.targets) if each is not None}
+    if len(shapes) > 1:
+        both = " and ".join(str(list(shape)) for shape in sorted(shapes))
+        raise entry.error(f"has negatives of shapes {both}")
+    return found
+
+
+def _opened(entry: Entry | None, dimensions: int) -> Features | None:
+    return None if entry is None else _whole_numbers(entry, _open(entry), dimensions)
+
+
+def _whole_numbers(entry: Entry, rows: Features, dimensions: int) -> Features:
+    """The rows of a file; StoreError: they are not whole numbers of so many dimensions."""
+    if rows.dtype.kind not in "iu" or len(rows.shape) != dimensions:
+        shape = ", ".join("nk"[:dimensions])
+        raise entry.error(
+            f"names {entry.path()}, which holds {rows.dtype} {list(rows.shape)} and not whole "
+            f"numbers [{shape}]"
+        )
+    return rows
+
+
+def _data_of(entry: Entry, known: Collection[str]) -> tuple[dict[str, Entry], Entry]:
+    """The data of a set by name, and that of its seeds; warns of data that is left out."""
     data = {each.text("name"): each for each in entry.entries("data")}
-    if left_out := [name for name in data if name not in (*_SEEDS, *_LABELS)]:
+    if left_out := [name for name in data if name not in known]:
         warnings.warn(
             f"{entry.where}: {entry.place} has data other than seeds and labels; left out: "
             f"{', '.join(left_out)}",
-            stacklevel=5,
+            stacklevel=7,
         )
-    given = next((data[name] for name in _SEEDS if name in data), None)
+    given = next((data[name] for name in _PAIRS if name in data), None)
     if given is None:
         raise entry.error("has no data named 'seeds'")
+    return data, given
+
+
+def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Features | None]:
+    """Read and check the node ids of a set, and open their labels."""
+    data, given = _data_of(entry, (*_SEEDS, *_LABELS))
     seeds = _open(given).all_rows()
     if seeds.dtype.kind not in "iu":
         raise given.error(f"names {given.path()}, which holds {seeds.dtype} and not node ids")

@@ -2,7 +2,8 @@
 
 A split is the store of the training graph, with folders beside its arrays: `test` and, if some
 training edges pass no messages, `val` are stores with more edges; `links` holds `links.json` and
-the labelled edges of each part.
+the labelled edges of each part. A dataset that is imported with a task of links becomes such a
+folder too; all parts have the whole graph. Further tasks of links are in `links/tasks/NAME`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,19 @@ from gnndrive.store.types import Types, folder
 from gnndrive.store.views import StoredEdges
 
 EDGES, LABELS = "edges.npy", "labels.npy"  # the labelled edges of a part, [n, 2] and [n]
+QUERIES = "queries.npy"  # their queries [n], if there are any
 LINKS, LINKS_JSON, PARTS = "links", "links.json", ("train", "val", "test")
-_LABELLED = ("edge_label_index", "edge_label")
-Labels = tuple[torch.Tensor, torch.Tensor]
+TASKS = f"{LINKS}/tasks"
+_AGAIN = 'split the links again, or import the dataset again, with if_exists="replace"'
+_LABELLED = ("edge_label_index", "edge_label", "edge_label_query")
+
+
+class Labels(NamedTuple):
+    """The labelled edges of a type of a part, mapped: ends [2, n], labels [n], queries [n]."""
+
+    ends: torch.Tensor
+    label: torch.Tensor
+    query: torch.Tensor | None
 
 
 class LabelledEdges(StoredEdges):
@@ -41,16 +52,26 @@ class LabelledEdges(StoredEdges):
     @property
     def edge_label_index(self) -> torch.Tensor:
         """Ends of the labelled edges, int64 [2, n], mapped."""
-        return self._labels[0]
+        return self._labels.ends
 
     @property
     def edge_label(self) -> torch.Tensor:
         """Their labels [n], mapped: 1 for an edge, 0 for a pair of nodes without one."""
-        return self._labels[1]
+        return self._labels.label
+
+    @property
+    def edge_label_query(self) -> torch.Tensor | None:
+        """See `PartStore.edge_label_query`."""
+        return self._labels.query
 
     def _makers(self) -> Mapping[str, Callable[[], Any]]:
-        index, labels = self._labels
-        more = {"edge_label_index": lambda: index, "edge_label": lambda: labels}
+        labels = self._labels
+        more: dict[str, Callable[[], Any]] = {
+            "edge_label_index": lambda: labels.ends,
+            "edge_label": lambda: labels.label,
+        }
+        if labels.query is not None:
+            more["edge_label_query"] = lambda: labels.query
         return {**super()._makers(), **more}
 
     def _stored_group(self, name: str) -> str:
@@ -58,7 +79,8 @@ class LabelledEdges(StoredEdges):
 
 
 class PartStore(Store):
-    """A part of a split: a store whose edges pass messages, and labelled edges to supervise with.
+    """A part of a split, or a set of a task of links: a store whose edges pass messages, and
+    labelled edges to supervise with.
 
     `part.edge_label_index` and `part.edge_label` stand where PyG's RandomLinkSplit puts them; in a
     heterogeneous part `part["user", "rates", "movie"]` has them.
@@ -67,6 +89,7 @@ class PartStore(Store):
     _labels: Mapping[EdgeKey, Labels]
     _root: Path
     _part: str
+    _task: str | None
 
     def edges(self, type: Any = None) -> StoredEdges:
         """See `Store.edges`; the edges of a type that was split have labels too."""
@@ -94,13 +117,19 @@ class PartStore(Store):
         Raises:
             ConfigError: several edge types have labels.
         """
-        return self._only()[0]
+        return self._only().ends
 
     @property
     def edge_label(self) -> torch.Tensor:
         """Their labels [n], mapped: 1 for an edge, 0 for a pair of nodes without one; if the store
         has labels of edges, those, plus 1 if there are pairs without an edge."""
-        return self._only()[1]
+        return self._only().label
+
+    @property
+    def edge_label_query(self) -> torch.Tensor | None:
+        """The query that each labelled edge belongs to, int64 [n], mapped: an edge and the pairs of
+        nodes that a model has to rank below it have the same. None: the dataset has no queries."""
+        return self._only().query
 
     def _only(self) -> Labels:
         if len(self._labels) > 1:
@@ -111,7 +140,10 @@ class PartStore(Store):
         return next(iter(self._labels.values()))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return (_same_part, (str(self._root), self._part, self.identity, self.overlay))
+        return (
+            _same_part,
+            (str(self._root), self._part, self.identity, self.overlay, self._task),
+        )
 
 
 class LinkSplit(NamedTuple):
@@ -126,17 +158,20 @@ class LinkSplit(NamedTuple):
     test: PartStore
 
 
-def open_links(path: str | os.PathLike[str]) -> LinkSplit:
-    """Open what `split_links` wrote.
+def open_links(path: str | os.PathLike[str], task: str | None = None) -> LinkSplit:
+    """Open what `split_links` wrote, or a task of links that `from_graphbolt` found in a dataset.
 
     Args:
         path: the folder.
+        task: the name of the task; None: the first one.
 
     Raises:
-        StoreError: it is missing, damaged or no split.
+        ConfigError: there is no such task.
+        StoreError: the folder is missing, damaged or no split.
     """
     root = Path(os.path.abspath(path))
-    types = [tuple(type) if type else None for type in read_settings(root)["edge_types"]]
+    links, settings = _of_task(root, task)
+    types = [tuple(type) if type else None for type in settings["edge_types"]]
     known = open_store(root).info.types
     if not types or len(set(types)) < len(types) or not set(types) <= set(known.edges):
         raise _not_a_split(root)
@@ -147,14 +182,29 @@ def open_links(path: str | os.PathLike[str]) -> LinkSplit:
         store.__dict__.update(open_store(at).__dict__)
         if not _same_types(store.info.types, known):
             raise _not_a_split(root)
-        labels = {type: _read_labels(root, labels_folder(part, type)) for type in types}
-        store.__dict__.update(_labels=labels, _root=root, _part=part)
+        labels = {type: _read_labels(root, labels_folder(part, type, links)) for type in types}
+        store.__dict__.update(_labels=labels, _root=root, _part=part, _task=task)
         parts.append(store)
     return LinkSplit(*parts)
 
 
+def _of_task(root: Path, task: str | None) -> tuple[str, dict[str, Any]]:
+    """The folder of a task's links in `root`, and what its links.json holds."""
+    first = read_settings(root)
+    if task is None or task == first.get("task"):
+        return LINKS, first
+    there = sorted(os.listdir(root / TASKS)) if (root / TASKS).is_dir() else []
+    if task not in there:
+        known = ", ".join(map(repr, [first.get("task"), *there]))
+        raise ConfigError(f"{root} has no task {task!r} of links; it has: {known}")
+    return f"{TASKS}/{task}", read_settings(root, f"{TASKS}/{task}")
+
+
 def _not_a_split(root: Path) -> StoreError:
-    return StoreError(f"{root} is not a split of links: make one with gnndrive.split_links")
+    return StoreError(
+        f"{root} is not a split of links: make one with gnndrive.split_links, or import a dataset "
+        "with a task of links"
+    )
 
 
 def _same_types(one: Types, other: Types) -> bool:
@@ -164,16 +214,16 @@ def _same_types(one: Types, other: Types) -> bool:
     return counts(one) == counts(other) and one.edges.keys() == other.edges.keys()
 
 
-def labels_folder(part: str, type: Any) -> Path:
+def labels_folder(part: str, type: Any, links: str = LINKS) -> Path:
     """The folder of the labelled edges of a type in a part, relative to the split's."""
-    return Path(LINKS, part, folder(type))
+    return Path(links, part, folder(type))
 
 
-def read_settings(root: Path) -> dict[str, Any]:
+def read_settings(root: Path, links: str = LINKS) -> dict[str, Any]:
     """What links.json holds; StoreError: the folder is no split."""
     try:
         content: dict[str, Any] = json.loads(
-            read_plain(root, f"{LINKS}/{LINKS_JSON}", JSON_BYTES_MAX)
+            read_plain(root, f"{links}/{LINKS_JSON}", JSON_BYTES_MAX)
         )
         for type in content["edge_types"]:  # [] in a homogeneous store
             names = isinstance(type, list) and all(isinstance(name, str) for name in type)
@@ -184,9 +234,9 @@ def read_settings(root: Path) -> dict[str, Any]:
     return content
 
 
-def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
+def _same_part(root: str, part: str, identity: str, overlay: Any, task: str | None) -> PartStore:
     """Open a part that was pickled; a StoreError if it was overwritten since."""
-    found: PartStore = getattr(open_links(root), part)
+    found: PartStore = getattr(open_links(root, task), part)
     if found.identity != identity:
         raise StoreError(f"{root} was overwritten since it was pickled: open it again")
     found.__dict__["overlay"] = overlay
@@ -194,26 +244,26 @@ def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
 
 
 def _read_labels(root: Path, folder: Path) -> Labels:
-    """Map the labelled edges of a part of the split `root`: edge_label_index, int64 [2, n], and
-    edge_label [n]; StoreError: a file is missing or damaged."""
-    found = []
-    for name in (EDGES, LABELS):
-        try:
-            with os.fdopen(open_plain(root, str(folder / name)), "rb") as file:
-                tensor = torch.from_numpy(_mapped(file))
-        except (OSError, StoreError, ValueError, TypeError, EOFError, OverflowError) as error:
-            raise StoreError(
-                f"{root / folder / name} cannot be read ({error}): split the links again, with "
-                'if_exists="replace"'
-            ) from None
-        found.append(tensor)
-    edges, labels = found
-    if edges.dtype != torch.int64 or edges.shape != (len(labels), 2) or labels.dim() != 1:
-        raise StoreError(
-            f"{root / folder} does not hold labelled edges: split the links again, with "
-            'if_exists="replace"'
-        )
-    return edges.t(), labels
+    """Map the labelled edges of a part of the split `root`; StoreError: a file is missing or
+    damaged."""
+    edges, labels = (_read_tensor(root, folder / name) for name in (EDGES, LABELS))
+    queries = None
+    if os.path.lexists(root / folder / QUERIES):
+        queries = _read_tensor(root, folder / QUERIES)
+    good = edges.dtype == torch.int64 and edges.shape == (len(labels), 2) and labels.dim() == 1
+    if queries is not None:
+        good = good and queries.dtype == torch.int64 and queries.shape == labels.shape
+    if not good:
+        raise StoreError(f"{root / folder} does not hold labelled edges: {_AGAIN}")
+    return Labels(edges.t(), labels, queries)
+
+
+def _read_tensor(root: Path, file: Path) -> torch.Tensor:
+    try:
+        with os.fdopen(open_plain(root, str(file)), "rb") as opened:
+            return torch.from_numpy(_mapped(opened))
+    except (OSError, StoreError, ValueError, TypeError, EOFError, OverflowError) as error:
+        raise StoreError(f"{root / file} cannot be read ({error}): {_AGAIN}") from None
 
 
 def _mapped(file: BinaryIO) -> Any:

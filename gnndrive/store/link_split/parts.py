@@ -32,7 +32,15 @@ from gnndrive.store.link_split.classes import (
     count_edges,
     smallest,
 )
-from gnndrive.store.link_split.opened import EDGES, LABELS, LINKS, LINKS_JSON, PARTS, labels_folder
+from gnndrive.store.link_split.opened import (
+    EDGES,
+    LABELS,
+    LINKS,
+    LINKS_JSON,
+    PARTS,
+    QUERIES,
+    labels_folder,
+)
 from gnndrive.store.reader import Store
 from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.views import Chunk, StoredEdges
@@ -157,9 +165,14 @@ def write_parts(
         for place, split in enumerate(splits):
             random = np.random.default_rng((options.seed, place))
             _write_labels(store, writer.folder, split, options, random)
-        write_durable(writer.folder / LINKS / LINKS_JSON, json.dumps(settings, indent=1).encode())
-        for root, _, _ in os.walk(writer.folder / LINKS):
-            fsync_folder(Path(root))
+        finish_links(writer.folder / LINKS, settings)
+
+
+def finish_links(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write links.json and make durable what is in `folder`."""
+    write_durable(folder / LINKS_JSON, json.dumps(settings, indent=1).encode())
+    for root, _, _ in os.walk(folder):
+        fsync_folder(Path(root))
 
 
 def _writer(
@@ -359,11 +372,6 @@ class DerivedWriter(StoreWriter):
     files, so they take no room, and removing or overwriting either store leaves the other whole.
     Where links are not possible, they are copied."""
 
-    @property
-    def folder(self) -> Path:
-        """The folder that becomes the store; what else is put into it goes along."""
-        return self._assert_open()
-
     def take(self, store: Store, name: str) -> None:
         """Take over an array, by its full name, with its checksum; StoreError: that failed, or the
         store was overwritten since it was opened."""
@@ -416,11 +424,14 @@ class LabelWriter:
     Args:
         folder: where to write, made if it is not there.
         whole: whether labels are whole numbers, int64; else they are float32, as in PyG.
+        queries: whether each edge has a query.
     """
 
-    def __init__(self, folder: Path, whole: bool) -> None:
+    def __init__(self, folder: Path, whole: bool, queries: bool = False) -> None:
         self.count, self._folder = 0, folder  # edges written so far
         self._dtypes = {EDGES: "int64", LABELS: "int64" if whole else "float32"}
+        if queries:
+            self._dtypes[QUERIES] = "int64"
         self._files: dict[str, BinaryIO] = {}
 
     def __enter__(self) -> LabelWriter:
@@ -433,12 +444,17 @@ class LabelWriter:
             raise self._failure(error) from error
         return self
 
-    def write(self, source: Int64Array, target: Int64Array, labels: Any) -> None:
-        """Write edges: their ends, int64 [n], and their labels [n], or one for all."""
+    def write(
+        self, source: Int64Array, target: Int64Array, labels: Any, queries: Int64Array | None = None
+    ) -> None:
+        """Write edges: their ends, int64 [n], their labels [n], or one for all, and, if there are
+        any, their queries [n]."""
         labels = np.broadcast_to(labels, source.shape).astype(self._dtypes[LABELS])
         try:
             self._files[EDGES].write(np.stack([source, target], 1).astype("<i8").data)
             self._files[LABELS].write(labels.data)
+            if queries is not None:
+                self._files[QUERIES].write(queries.astype("<i8").data)
         except OSError as error:
             raise self._failure(error) from error
         self.count += len(source)

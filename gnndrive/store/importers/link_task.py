@@ -1,0 +1,122 @@
+"""A dataset's task of links: labelled pairs of nodes, written where `open_links` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.records import EdgeKey, Int64Array
+from gnndrive.store.checks import Bounds
+from gnndrive.store.importers.ends import CHUNK
+from gnndrive.store.importers.features import Features, as_numpy, flat
+from gnndrive.store.link_split.opened import PARTS, labels_folder
+from gnndrive.store.link_split.parts import LabelWriter, finish_links
+
+Links: TypeAlias = "tuple[Int64Array, Int64Array, Any, Int64Array | None]"
+"""Sources and targets [n], labels [n] or one for all, queries [n] or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSet:
+    """Pairs of nodes of an edge type in a part, in files. First come the pairs that are given, then
+    those without an edge: `negatives` for each of them, with the same query.
+
+    Attributes:
+        pairs: whole numbers [n, 2].
+        limits: numbers of nodes of the types that the edges come from and go to.
+        files: the names of the files of the pairs, and of the negative sources and targets.
+        labels: [n] or [n, 1]; None: all are 1.
+        queries: whole numbers [n]; None: none, or the pairs' places if there are negatives.
+        sources, targets: negative sources and targets, whole numbers [n, negatives].
+    """
+
+    pairs: Features
+    limits: tuple[int, int]
+    files: tuple[str, ...]
+    labels: Features | None = None
+    queries: Features | None = None
+    sources: Features | None = None
+    targets: Features | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the labels are whole numbers."""
+        return self.labels is not None and self.labels.dtype.kind in "iu"
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether the pairs have queries."""
+        return any(each is not None for each in (self.queries, self.sources, self.targets))
+
+    def chunks(self) -> Iterator[Links]:
+        """Read the pairs; StoreError: one names a node that does not exist."""
+        labels = None if self.labels is None else flat(self.labels)
+        checks = [Bounds(self.files[0], "row", limit, "nodes") for limit in self.limits]
+        for source, target, query, label in self._given(labels, CHUNK):
+            checks[0].feed(source)
+            checks[1].feed(target)
+            yield source, target, 1.0 if label is None else label, query
+        if self.sources is None and self.targets is None:
+            return
+        negatives = max(each.shape[1] for each in (self.sources, self.targets) if each is not None)
+        step = max(1, CHUNK // max(1, negatives))
+        checks = [
+            Bounds(file, "entry", limit, "nodes")
+            for file, limit in zip(self.files[1:], self.limits, strict=True)
+        ]
+        drawn = [
+            None if each is None else each.chunks(step) for each in (self.sources, self.targets)
+        ]
+        for source, target, query, _ in self._given(None, step):
+            ends = []
+            for given, chunks, check in zip((source, target), drawn, checks, strict=True):
+                if chunks is None:
+                    ends.append(np.repeat(given, negatives))
+                else:
+                    ends.append(_whole(next(chunks)).reshape(-1))
+                    check.feed(ends[-1])
+            yield ends[0], ends[1], 0.0, None if query is None else np.repeat(query, negatives)
+
+    def _given(
+        self, labels: Features | None, step: int
+    ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array | None, npt.NDArray[Any] | None]]:
+        """The pairs that are given, with their queries and labels."""
+        queries = None if self.queries is None else self.queries.chunks(step)
+        of_labels = None if labels is None else labels.chunks(step)
+        first = 0
+        for chunk in self.pairs.chunks(step):
+            pairs = _whole(chunk)
+            query = None
+            if queries is not None:
+                query = _whole(next(queries))
+            elif self.has_queries:
+                query = np.arange(first, first + len(pairs))
+            label = None if of_labels is None else as_numpy(next(of_labels))
+            yield pairs[:, 0], pairs[:, 1], query, label
+            first += len(pairs)
+
+
+LinkTask: TypeAlias = Mapping[EdgeKey, Mapping[str, LinkSet]]
+"""The sets of a task by edge type and part: "train", "val" or "test"."""
+
+
+def _whole(chunk: Any) -> Int64Array:
+    return as_numpy(chunk).astype(np.int64)
+
+
+def write_task(folder: Path, name: str, task: LinkTask) -> None:
+    """Write a task into a new folder of a store that is being written. A set that the task does not
+    have is empty."""
+    for type, sets in task.items():
+        for part in PARTS:
+            given = sets.get(part)
+            kinds = (False, False) if given is None else (given.whole, given.has_queries)
+            with LabelWriter(folder / labels_folder(part, type, ""), *kinds) as writer:
+                for links in () if given is None else given.chunks():
+                    writer.write(*links)
+    finish_links(folder, {"task": name, "edge_types": [list(type or ()) for type in task]})
