@@ -10,6 +10,7 @@ types lie together, with the type of each. They are taken apart in chunks, and s
 
 from __future__ import annotations
 
+import pickle
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -68,9 +69,10 @@ def _load(path: Path) -> dict[str, dict[str, torch.Tensor]]:
         with _loading, torch.serialization.safe_globals(_CLASSES):
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # because a damaged pickle can raise anything
-        # Not torch's whole text, which says how to load the file nevertheless.
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        problem = f"it names {named[1]}" if named else " ".join(str(error).split())[:120]
+        problem = " ".join(str(error).split())[:120]
+        if isinstance(error, pickle.UnpicklingError):  # its text says how to run the code
+            named = re.search(r"GLOBAL (\S+)", str(error))
+            problem = f"it names {named[1]!r}" if named else "it is damaged"
         raise StoreError(
             f"{path} cannot be read as GraphBolt's graph ({problem}), and a pickle that holds more "
             f"can run any code; {_MEND}"
@@ -89,12 +91,13 @@ def _is_group(found: Any) -> bool:
 
 
 def _as_numpy(found: torch.Tensor) -> npt.NDArray[Any]:
-    """A tensor's values; none if it is of a kind that numpy does not have, such as sparse."""
+    """A tensor's values; none if it is of a kind that numpy does not have, such as sparse, or if it
+    repeats its elements, with which a small file could keep a process busy for ever."""
     try:
         values: npt.NDArray[Any] = found.detach().numpy()
+        return values if found.is_contiguous() else np.empty(0)
     except (RuntimeError, TypeError):
         return np.empty(0)
-    return values
 
 
 class FusedGraph:
@@ -103,7 +106,8 @@ class FusedGraph:
     Attributes:
         num_nodes: numbers of nodes by type.
         edges: the edges by type.
-        has_ids: whether it says which edge of the dataset's own list of edges each edge is.
+        ids: the number of each edge in the dataset's own list of the edges of its type, [edges];
+            None: the file does not say it.
     """
 
     num_nodes: dict[NodeKey, int]
@@ -114,8 +118,8 @@ class FusedGraph:
         self.path, groups = path, _load(path)
         tensors = groups.get("independent_tensors", {})
         version = self._whole_numbers("version_number", tensors)
-        if version.tolist() != [_VERSION]:
-            raise self.error(f"has the version {version.tolist()}, and {_VERSION} is known")
+        if version[:2].tolist() != [_VERSION]:
+            raise self.error(f"has the version {version[:2].tolist()}, and {_VERSION} is known")
         self.indptr = self._whole_numbers("indptr", tensors)
         self.indices = self._whole_numbers("indices", tensors)
         self.kinds: npt.NDArray[Any] | None = None  # the number of each edge's type
@@ -126,9 +130,8 @@ class FusedGraph:
         if not len(self.indptr):
             raise self.error("has an empty indptr")
         of_edges = groups.get("edge_attributes", {})
-        self.has_ids = _ORIGINAL_IDS in of_edges
         self.ids: npt.NDArray[Any] | None = None
-        if self.has_ids:
+        if _ORIGINAL_IDS in of_edges:
             self.ids = self._whole_numbers(_ORIGINAL_IDS, of_edges, len(self.indices))
         if "type_per_edge" in tensors or "node_type_offset" in tensors:
             self._take_apart(tensors, groups)
@@ -151,7 +154,9 @@ class FusedGraph:
             raise self.error(f"has no {name}")
         values = _as_numpy(found)
         if values.ndim != 1 or values.dtype.kind not in "iu":
-            raise self.error(f"has {name} of {found.dtype} {list(found.shape)}, not numbers [n]")
+            raise self.error(
+                f"has {name} of {found.dtype} {list(found.shape)}, not whole numbers [n], dense"
+            )
         if count is not None and len(values) != count:
             raise self.error(f"has {len(values)} values of {name}, but {count} edges")
         return values
@@ -164,7 +169,8 @@ class FusedGraph:
         """Check and count the types of a heterogeneous graph."""
         self.kinds = self._whole_numbers("type_per_edge", tensors, len(self.indices))
         node_types = self._names("node_type_to_id", groups)
-        offsets = self._whole_numbers("node_type_offset", tensors).astype(np.int64)
+        offsets = self._whole_numbers("node_type_offset", tensors)[: len(node_types) + 2]
+        offsets = offsets.astype(np.int64)
         nodes = len(self.indptr) - 1
         good = len(offsets) == len(node_types) + 1 and offsets[0] == 0 and offsets[-1] == nodes
         if not good or bool((offsets[1:] < offsets[:-1]).any()):

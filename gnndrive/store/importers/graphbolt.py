@@ -142,7 +142,7 @@ def _add_preprocessed(top: Entry, budget: int, dtype: AnyDType | None) -> Datase
     labels = _add_tasks(dataset, top, budget)
     left_out = []
     for entry in top.entries("feature_data"):
-        if entry.text("domain") == "edge" and not graph.has_ids:
+        if entry.text("domain") == "edge" and graph.ids is None:
             left_out.append(entry.text("name"))
         else:
             _add_feature(dataset, entry, labels, dtype)
@@ -150,7 +150,7 @@ def _add_preprocessed(top: Entry, budget: int, dtype: AnyDType | None) -> Datase
         _add_rows(dataset, "node", node_type, name, rows, labels, dtype)
     # GraphBolt's samplers read attributes of a graph in the order of its CSC. Its preprocessing
     # does not write them so, and says by this field that it wrote the file.
-    known = graph.has_ids and top.fields.get("include_original_edge_id") is True
+    known = graph.ids is not None and top.fields.get("include_original_edge_id") is True
     for edge_type, name, rows in graph.edge_attributes():
         if known:
             _add_rows(dataset, "edge", edge_type, name, rows, labels, dtype)
