@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.importers.database import Database, identifier, quoted
@@ -43,6 +44,7 @@ _KINDS = {
     **dict.fromkeys((".parquet", ".pq"), "Parquet"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "Arrow"),
 }
+_BUFFER_BYTES = 64 << 10
 _TEXT = {".csv", ".tsv", ".txt"}
 _SAMPLE = 100  # rows that show whether the first one is a header
 _NO_NAMES = "source", "target"  # of a table of edges without files that have any
@@ -209,6 +211,34 @@ class TableFiles:
         where = _bad_row_group(self.files)
         return StoreError(f"{where}{self.name} cannot be read: {text}; correct the file")
 
+    def parquet_batches(self, names: Sequence[str], rows: int) -> Iterator[Any] | None:
+        """Batches of columns of plain numbers, or of lists of them, read by pyarrow in half the
+        time and the memory that DuckDB takes; None: the files are not Parquet, or not all columns
+        are of one such type in all of them."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not all(map(is_parquet, self.files)):
+            return None
+        try:
+            schemas = [pq.read_schema(file) for file in self.files]
+            types = [{schema.field(name).type for schema in schemas} for name in names]
+        except (OSError, KeyError, pa.ArrowException):
+            return None
+        if any(len(each) > 1 or not all(map(_is_plain, each)) for each in types):
+            return None
+
+        def read() -> Iterator[Any]:
+            for file in self.files:
+                try:
+                    opened = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+                    for batch in opened.iter_batches(rows, columns=names, use_threads=False):
+                        yield batch.select(names)
+                except (OSError, pa.ArrowException) as error:
+                    raise self.blame(str(error)) from None
+
+        return read()
+
     def place(self, row: int) -> str:
         """Where a row lies, which is counted from 0 over all files: "orders.csv, row 7"; rows of a
         file are counted from 1."""
@@ -334,6 +364,15 @@ def is_table(given: str | os.PathLike[str]) -> bool:
 def is_parquet(path: str | os.PathLike[str]) -> bool:
     """Whether a file's name has the ending of a Parquet file."""
     return _kind(Path(path)) == "Parquet"
+
+
+def _is_plain(type: Any) -> bool:
+    """Whether numpy has the type of pyarrow, or that of its lists."""
+    from pyarrow import types
+
+    if types.is_list(type) or types.is_fixed_size_list(type) or types.is_large_list(type):
+        type = type.value_type
+    return bool(types.is_integer(type) or types.is_floating(type) or types.is_boolean(type))
 
 
 def _kind(file: Path) -> str:

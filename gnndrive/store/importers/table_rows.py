@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.convert import Rows
+from gnndrive.store.format import CHUNK_BYTES
 from gnndrive.store.graph_values import VALUE_BYTES_MAX
 from gnndrive.store.importers.database import Database, identifier
 from gnndrive.store.importers.features import Features
@@ -29,6 +30,7 @@ _WORDS = {
     "number": "numbers", "list": "lists of numbers", "time": "dates or timestamps",
     "category": "texts",
 }  # fmt: skip
+_BATCH_BYTES = 16 << 20
 CLASSES_MAX = 10_000  # more different texts are no category
 _USUAL_IDS = {"id", "ids", "node", "nodes", "node_id", "nodeid", "node_ids"}
 
@@ -88,25 +90,41 @@ class TableRows(Features):
 
     def chunks(self, rows: int) -> Iterator[Rows]:
         """See `Features.chunks`."""
-        columns = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(self._sqls))
-        sql = f"SELECT {columns} FROM {self._table.sql}"
-        if self.order is not None:
-            sql = (
-                f"SELECT columns.* FROM (SELECT {columns}, row_number() OVER () - 1 AS row FROM "
-                f"{self._table.sql}) columns JOIN {self.order} USING (row) ORDER BY node"
-            )
         done = 0
-        for batch in self._database.batches(sql, rows=rows):
+        for batch, numbers in self._batches(min(rows, max(1, rows * _BATCH_BYTES // CHUNK_BYTES))):
             count = batch.num_rows
-            numbers = range(done, done + count) if self.order is None else batch.column("row")
+            numbers = range(done, done + count) if numbers is None else numbers
             given = zip(batch.columns, self._kinds, self._widths, self._names, strict=False)
             parts = [self._rows(*each, numbers) for each in given]
             if len(self.shape) == 1:
-                yield parts[0]
+                yield parts[0].astype(self.dtype, copy=False)
             else:
                 wide = [part.reshape(count, -1) for part in parts]
                 yield np.concatenate(wide, axis=1, dtype=self.dtype)
             done += count
+
+    def _batches(self, rows: int) -> Iterator[tuple[Any, Any]]:
+        """Yield batches of the columns, and the numbers of their rows in the table; None: in its
+        order."""
+        batches = None
+        if self.order is None and self._complete and "time" not in self._kinds:
+            batches = self._table.parquet_batches(self._names, rows)
+        if batches is not None:
+            yield from ((batch, None) for batch in batches)
+            return
+        columns = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(self._sqls))
+        sql = f"SELECT {columns} FROM {self._table.sql}"
+        if self.order is None:
+            yield from ((batch, None) for batch in self._database.batches(sql, rows=rows))
+            return
+        sql = (
+            f"SELECT columns.* FROM (SELECT {columns}, row_number() OVER () - 1 AS row FROM "
+            f"{self._table.sql}) columns JOIN {self.order} USING (row) ORDER BY node"
+        )
+        self._database.run("SET threads = 1")  # each holds a row group, hundreds of MB of features
+        for batch in self._database.batches(sql, rows=rows):
+            yield batch, batch.column("row")
+        self._database.run("RESET threads")
 
     def _kind(self, name: str) -> str:
         type = self._table.columns[name]
