@@ -44,7 +44,8 @@ _KINDS = {
     **dict.fromkeys((".parquet", ".pq"), "Parquet"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "Arrow"),
 }
-_BUFFER_BYTES = 64 << 10
+_BUFFER_BYTES = 64 << 10  # of a column of Parquet
+_BLOCK_BYTES = 4 << 20  # of text, which holds at least a whole row
 _TEXT = {".csv", ".tsv", ".txt"}
 _SAMPLE = 100  # rows that show whether the first one is a header
 _NO_NAMES = "source", "target"  # of a table of edges without files that have any
@@ -206,8 +207,8 @@ class TableFiles:
 
     def blame(self, text: str) -> StoreError:
         """The error for files that DuckDB cannot read, given what it says."""
-        if self.text and (comment := self._late_comment()):
-            return StoreError(comment)
+        if self.text and (found := self._late_comment() or self._bad_line()):
+            return StoreError(found)
         where = _bad_row_group(self.files)
         return StoreError(f"{where}{self.name} cannot be read: {text}; correct the file")
 
@@ -288,33 +289,56 @@ class TableFiles:
         return names[0]
 
     def _of_text(self, header: bool | None, named: Sequence[str], free: bool) -> str:
+        """Text is read by pyarrow, because DuckDB refuses files with both kinds of line ends, or
+        reads no row of them, and does not know .bz2."""
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+        from pyarrow import dataset
+
         self._parts, names = [], None
         for file in self.files:
             skip, rows, delimiter, quote, alone = _first_rows(file)
             if not rows:
                 continue
             has_names = rows[0] == names or _has_names(file, rows, header, named, free)
-            if names is None:
-                plain = [f"column{n}" for n in range(len(rows[0]))]
-                names = [each or other for each, other in zip(rows[0], plain, strict=True)]
-                names = [name.strip() for name in names] if has_names else plain
-                if twice := {name for name in names if names.count(name) > 1}:
-                    raise StoreError(f"{file}: several columns are called {twice}: rename them")
+            names = names or _names(file, rows[0], has_names)
             if has_names and alone:
                 continue
-            columns = ", ".join(f"{quoted(name)}: 'VARCHAR'" for name in names)
-            self._parts.append(
-                (
-                    file,
-                    f"read_csv({_file_name(file)}, auto_detect = false, columns = {{{columns}}}, "
-                    f"header = false, skip = {skip + has_names}, delim = {quoted(delimiter)}, "
-                    f"quote = {quoted(quote)}, escape = {quoted(quote)}, comment = '')",
-                )
+            text = pa.schema([(name, pa.string()) for name in names])
+            form = dataset.CsvFileFormat(
+                parse_options=arrow_csv.ParseOptions(
+                    delimiter=delimiter, quote_char=quote, newlines_in_values=True
+                ),
+                convert_options=arrow_csv.ConvertOptions(column_types=text),
+                read_options=arrow_csv.ReadOptions(
+                    skip_rows=skip + has_names, column_names=names, block_size=_BLOCK_BYTES
+                ),
             )
+            table = f"{self._table}_{len(self._parts)}"
+            self._parts.append((file, table))
+            self._database.register(table, dataset.dataset(str(file), schema=text, format=form))
         if not self._parts:
             none = ", ".join(f"NULL::VARCHAR AS {identifier(name)}" for name in names or _NO_NAMES)
             return f"(SELECT {none} WHERE false)"
-        return f"({' UNION ALL '.join(f'SELECT * FROM {sql}' for _, sql in self._parts)})"
+        return f"({' UNION ALL '.join(f'SELECT * FROM {table}' for _, table in self._parts)})"
+
+    def _bad_line(self) -> str:
+        """What is wrong about the first row with another number of fields than the first one in
+        text files; "" if there is none."""
+        for file in self.files:
+            skip, rows, delimiter, quote, _ = _first_rows(file)
+            lines = [] if not rows else (line for at, line in _lines(file) if at > skip)
+            reader = csv.reader(lines, delimiter=delimiter, quotechar=quote)
+            try:
+                for fields in reader:
+                    if fields and len(fields) != len(rows[0]):
+                        return (
+                            f"{file}, line {skip + reader.line_num}: number of fields "
+                            f"{len(fields)}, but the first row has {len(rows[0])}; correct it"
+                        )
+            except csv.Error as error:
+                return f"{file}, line {skip + reader.line_num}: {error}; correct it"
+        return ""
 
     def _late_comment(self) -> str:
         """What is wrong about the first comment behind a row in text files; "" if there is none."""
@@ -422,6 +446,17 @@ def _first_rows(file: Path) -> tuple[int, list[list[str]], str, str, bool]:
                 rows += csv.reader(below, delimiter=delimiter, quotechar=quote)
             return number - 1, rows, delimiter, quote, not below
     return 0, [], ",", '"', True
+
+
+def _names(file: Path, first: Sequence[str], has_names: bool) -> list[str]:
+    """The columns' names of a text file, given its first row."""
+    plain = [f"column{place}" for place in range(len(first))]
+    if not has_names:
+        return plain
+    names = [name.strip() or other for name, other in zip(first, plain, strict=True)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise StoreError(f"{file}: several columns are called {twice!r}: rename them")
+    return names
 
 
 def _has_names(
