@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gnndrive.host.connect import connect
     from gnndrive.inference import infer
     from gnndrive.loader.arguments import Tuning
+    from gnndrive.loader.hgt_loader import HGTLoader
     from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
     from gnndrive.loader.lightning import LightningLinkData as LightningLinkData
     from gnndrive.loader.lightning import LightningNodeData as LightningNodeData
@@ -57,6 +58,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "GNNDriveError",
+    "HGTLoader",
     "HostServiceError",
     "ImbalancedSampler",
     "Labor",
@@ -94,6 +96,7 @@ _MODULES = {
     "host.connect": ("connect",),
     "inference": ("infer",),
     "loader.arguments": ("Tuning",),
+    "loader.hgt_loader": ("HGTLoader",),
     "loader.imbalanced_sampler": ("ImbalancedSampler",),
     "loader.lightning": ("LightningLinkData", "LightningNodeData"),
     "loader.neighbor_loader": ("LinkNeighborLoader", "NeighborLoader"),

@@ -360,11 +360,11 @@ class Assembly:
 
         The plan counts that most if the loader could not plan again in the middle of an epoch: with
         in_order=False the number of batches that were delivered does not say which are left, and a
-        GPU's buffer is not made again. A user's sampler, and batches of varying numbers of seeds,
-        are not drawn either. Without `for_plan`, the plan does not count the batches.
+        GPU's buffer is not made again. A user's sampler, HGT's, and batches of varying numbers of
+        seeds are not drawn either. Without `for_plan`, the plan does not count the batches.
         """
         plugin, where = self.device
-        own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
+        own = self.subgraphs is None or self.subgraphs.can_be_drawn
         size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
         if not (own and size and self.scheme.whole_graph):
             return None

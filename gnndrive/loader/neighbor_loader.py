@@ -142,7 +142,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        data, own = _checked(self, arguments)
+        data, own = checked_data(self, arguments)
         if not isinstance(data, Store):
             PyGNeighborLoader.__init__(
                 self, data, num_neighbors, input_nodes, input_time,
@@ -217,7 +217,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
-        data, own = _checked(self, arguments)
+        data, own = checked_data(self, arguments)
         seed_edges = edge_label_index, edge_label, edge_label_time
         self.exclude_seed_edges = exclude_seed_edges
         if not isinstance(data, Store):
@@ -248,7 +248,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         self._open_store(data, inputs, subgraphs, own, kwargs)
 
 
-def _checked(loader: StoreLoader, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def checked_data(loader: StoreLoader, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The data, and the values of `OWN_ARGUMENTS`, which are the defaults for data in memory."""
     refuse_old_names(arguments["kwargs"], arguments["strategy"])
     own = {name: arguments[name] for name in OWN_ARGUMENTS}

@@ -1,9 +1,9 @@
 """`StoreLoader`: the part of the public loaders that loads batches from a store.
 
-`NeighborLoader` and `LinkNeighborLoader` inherit it. It is a `torch.utils.data.DataLoader` without
-worker processes: at the first `iter` it makes a `Runtime`, whose threads, rings and buffers it
-keeps until it is closed; each `iter` starts an epoch there and returns a `BatchIterator`. Making a
-loader is cheap, because nothing starts before the first `iter`.
+`NeighborLoader`, `LinkNeighborLoader` and `HGTLoader` inherit it. It is a
+`torch.utils.data.DataLoader` without worker processes: at the first `iter` it makes a `Runtime`,
+whose threads, rings and buffers it keeps until it is closed; each `iter` starts an epoch there and
+returns a `BatchIterator`. Making a loader is cheap, because nothing starts before the first `iter`.
 
 When not to use it: the features fit in memory. Then PyG's own loader has less to do.
 """

@@ -45,13 +45,13 @@ def checked_temporal_strategy(value: Any) -> str:
 def check_sampling(arguments: Mapping[str, Any]) -> None:
     """Check those of a loader's arguments, by name, that are one of a few values, functions, or a
     sampler; others are ignored."""
-    checked_subgraph_type(arguments["subgraph_type"])
-    checked_temporal_strategy(arguments["temporal_strategy"])
+    checked_subgraph_type(arguments.get("subgraph_type", "directional"))
+    checked_temporal_strategy(arguments.get("temporal_strategy", "uniform"))
     for name in ("transform", "transform_sampler_output"):
         value = arguments[name]
         if value is not None and not callable(value):
             raise ConfigError(f"{name}={value!r} cannot be called: give a function, or None")
-    sampler = arguments["neighbor_sampler"]
+    sampler = arguments.get("neighbor_sampler")
     if sampler is not None and not hasattr(sampler, "sample_from_nodes"):
         raise ConfigError(
             f"neighbor_sampler={sampler!r} has no method sample_from_nodes: give a sampler of PyG "

@@ -42,6 +42,7 @@ from gnndrive.pyg.conversions import (
     permuted,
     select,
 )
+from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers._native import (
     InScratch,
@@ -50,11 +51,13 @@ from gnndrive.sampling.samplers._native import (
     SamplingOptions,
     SeedGroup,
 )
+from gnndrive.sampling.samplers.base import Bounds, most
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 from gnndrive.store.types import folder
 from gnndrive.store.views import StoredEdges, StoredNodes
 
+BIDIRECTIONAL_BYTES = 136  # the copies that PyG makes of an edge to add the reverse ones (measured)
 CANDIDATE_BYTES = 24  # native/sampler.h: its rank and order, and a sum of weights
 
 _STEP = 1 << 20  # numbers that are converted at once
@@ -253,6 +256,9 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     edge_time: Any
     edge_weight: Any
     _graph: StoredGraph | None = None  # None: the graph is in memory
+    leaves_out = False
+    """Whether sampling takes memory for neighbours that the sample leaves out. What samples hold
+    then does not say what sampling takes, so plans draw none."""
 
     def __init__(
         self,
@@ -357,6 +363,19 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             return {None: list(self.num_neighbors.get_mapped_values())}
         given = self._num_neighbors.get_mapped_values(self.edge_types)
         return {type: list(given[name]) for type, name in self.to_rel_type.items()}
+
+    def bounds(
+        self, seeds: Mapping[NodeKey, int], nodes: Mapping[NodeKey, int],
+        edges: Mapping[EdgeKey, int], degrees: Mapping[EdgeKey, Degrees] | None = None,
+    ) -> Bounds:  # fmt: skip
+        """The most that one sample of so many distinct seeds can hold, by type, but for disjoint
+        trees and other edges than those drawn; see `most` for the other arguments."""
+        return most(seeds, self.fanouts, nodes, edges, self.replace, degrees)
+
+    @property
+    def edge_temporaries(self) -> int:
+        """Bytes for each edge of a sample that Python code takes while it samples."""
+        return BIDIRECTIONAL_BYTES if self.subgraph_type == SubgraphType.bidirectional else 0
 
     @property
     def edge_level(self) -> bool:
@@ -491,9 +510,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         """Sample around `seed`, in PyG's form; replaces PyG's call of pyg-lib."""
         induced = self.subgraph_type == SubgraphType.induced
         self._load()
-        key = self._key
-        if key is None:
-            key = int(torch.empty((), dtype=torch.int64).random_().item())
+        key = self._batch_key()
         options = SamplingOptions(
             key, self.replace, self.disjoint, self.temporal_strategy == "last", induced
         )
@@ -513,6 +530,11 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         groups = [SeedGroup(as_int64(seed), 0, self._seed_time(seed, seed_time, self.node_time))]
         with self._native.sampled(relations, nodes, groups, options) as sampled:
             return self._output(sampled, induced)
+
+    def _batch_key(self) -> int:
+        if self._key is not None:
+            return self._key
+        return int(torch.empty((), dtype=torch.int64).random_().item())
 
     def _seed_time(
         self, seed: Tensor, given: Tensor | None, node_time: Tensor | None

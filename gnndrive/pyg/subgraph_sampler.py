@@ -34,11 +34,10 @@ from gnndrive.pyg.conversions import as_int64
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.seed_edges import SeedEdges
 from gnndrive.sampling.degrees import Degrees
-from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, most
+from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import digest
 from gnndrive.sampling.topologies.base import Topology
 
-BIDIRECTIONAL_BYTES = 136  # the copies that PyG makes of an edge to add the reverse ones (measured)
 HOLES_BYTES_MIN = 16 << 20
 """After copies of so many bytes free memory is returned. No two samples are of one size, so copies
 do not fit into the holes of earlier ones, and holes add up. It takes a tenth of the time of
@@ -113,9 +112,13 @@ class SubgraphSampling:
 
     @property
     def edge_temporaries(self) -> int:
-        """Bytes for each edge of a sample that PyG's code takes while it samples."""
-        kind = None if self.gnndrive_sampler is None else self.gnndrive_sampler.subgraph_type
-        return BIDIRECTIONAL_BYTES if kind == SubgraphType.bidirectional else 0
+        """Bytes for each edge of a sample that Python code takes while it samples."""
+        return 0 if self.gnndrive_sampler is None else self.gnndrive_sampler.edge_temporaries
+
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether a plan may draw a few batches, and count what they held."""
+        return self.gnndrive_sampler is not None and not self.gnndrive_sampler.leaves_out
 
     def seed_nodes(self, edges: int, type: EdgeKey) -> dict[NodeKey, int]:
         """The number of seed nodes, by node type, of `edges` seed edges of an edge type: the ends
@@ -210,13 +213,12 @@ class SubgraphSampler(Sampler):
         seeds: dict[NodeKey, int] = {self._type: batch_size}  # type: ignore[dict-item]
         if self._of_edges:
             seeds = self._subgraphs.seed_nodes(batch_size, self._type)  # type: ignore[arg-type]
-        fanouts = sampler.fanouts
-        found = most(seeds, fanouts, nodes, edges, sampler.replace, degrees)
+        found = sampler.bounds(seeds, nodes, edges, degrees)
         sampled, entries = dict(found.edges), found.nodes
         if sampler.disjoint:  # each tree has edges of its own, and a node may be in every tree
             entries, sampled = dict.fromkeys(nodes, 0), dict.fromkeys(edges, 0)
             for type, count in seeds.items():
-                tree = most({type: 1}, fanouts, nodes, edges, sampler.replace, degrees)
+                tree = sampler.bounds({type: 1}, nodes, edges, degrees)
                 for name, each in tree.nodes.items():
                     entries[name] += count * each
                 for edge_type, each in tree.edges.items():

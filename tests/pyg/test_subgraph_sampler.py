@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import NeighborLoader
-from gnndrive.pyg import subgraph_sampler
+from gnndrive.pyg import sampler, subgraph_sampler
 
 NODES, EDGES, BATCH = 200, 1_000, 40
 
@@ -34,7 +34,7 @@ def test_what_large_bidirectional_samples_free_is_returned(
     sizes = run("bidirectional")
     assert len(set(sizes)) > 1
     assert not returned  # these are small
-    least = subgraph_sampler.BIDIRECTIONAL_BYTES * max(sizes)
+    least = sampler.BIDIRECTIONAL_BYTES * max(sizes)
     monkeypatch.setattr(subgraph_sampler, "HOLES_BYTES_MIN", least)
     assert run("bidirectional") == sizes
     assert len(returned) == sizes.count(max(sizes))

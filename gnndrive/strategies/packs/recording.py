@@ -95,6 +95,11 @@ def _check_recordable(assembly: Assembly) -> None:
         named = "neighbor_sampler="
     elif subgraphs is not None and subgraphs.transform is not None:
         named = "transform_sampler_output="
+    elif subgraphs is not None and not subgraphs.can_be_drawn:
+        raise ConfigError(
+            "gnndrive.pack records batches of a NeighborLoader or a LinkNeighborLoader, not of an "
+            'HGTLoader: train with strategy="gnndrive"'
+        )
     if named:
         raise ConfigError(
             f"batches of a loader with {named} cannot be recorded, because they may differ each "
