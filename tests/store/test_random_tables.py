@@ -140,8 +140,8 @@ def check(rng: np.random.Generator, folder: Path) -> str:
         of_edges["s"][row] = None if fault == "end missing" else type(nodes[0][0])(987654321)
     elif fault == "feature missing":
         of_nodes[0]["f0"][row] = None
-    paths = [write(rng, folder / name, table)
-             for name, table in (("n0", of_nodes[0]), ("n1", of_nodes[1]), ("e", of_edges))]  # fmt: skip
+    tables = {"n0": of_nodes[0], "n1": of_nodes[1], "e": of_edges}
+    paths = [write(rng, folder / name, table) for name, table in tables.items()]
     if fault in ("ragged", "code"):
         if paths[0].suffix != ".csv":
             fault = ""

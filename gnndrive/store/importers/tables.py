@@ -457,7 +457,8 @@ def _roles(
                 raise ConfigError(
                     f"{what}= names several columns of {source.where}, {', '.join(given)}: name one"
                 )
-        others = {*source.keys, *role.labels, *role.time, *role.split}
+        names_of_splits = role.split if isinstance(splits, str) else ()
+        others = {*source.keys, *role.labels, *role.time, *names_of_splits}
         role.x = [name for name in role.x if name not in others]
         types = {n: t for n, t in source.table.columns.items() if n not in others}
         if not source.of_edges and not role.x:
