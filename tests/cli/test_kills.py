@@ -48,6 +48,11 @@ def from_edges(folder: Path) -> None:
     gnndrive.from_edges(folder / "edges.csv", folder / STORE, labels=folder / "labels.csv")
 
 
+def from_tables(folder: Path) -> None:
+    nodes, edges = f"{folder}/labels.csv:column0", folder / "edges.csv"
+    gnndrive.from_tables(folder / STORE, nodes=nodes, edges=edges, x="column1")
+
+
 def written(folder: Path) -> None:
     lines = "".join(f"{node},{(node * 7) % 90}\n" for node in range(100))
     for name in ("edges.csv", "labels.csv"):
@@ -85,6 +90,7 @@ CASES: dict[str, tuple[list[Work], Work]] = {
     "import": ([], made),
     "import again": ([partial(made, number=2)], made),
     "import of edges": ([written], from_edges),
+    "import of tables": ([written], from_tables),
     "pack": ([made], packed),
     "pack again": ([made, packed, damaged], partial(packed, overwrite=True)),
     "partition": ([made], partitioned),

@@ -88,6 +88,33 @@ def test_splits_are_given_or_left_out(gnndrive, sources, tmp_path):
         assert "split" in gnndrive("import", tmp_path / "d.gnn", *words).refusal
 
 
+def test_tables_with_keys(gnndrive, tmp_path):
+    users, orders = tmp_path / "users.csv", tmp_path / "orders.csv"
+    users.write_text("id,f1,f2,fold,churned,since\n" + "".join(
+        f"u{n},{n},{n / 2},{'train' if n < 4 else 'test'},{n % 2},2024-01-0{n + 1}\n"
+        for n in range(6)
+    ))  # fmt: skip
+    orders.write_text("user,item,ts\nu5,a,2024-01-01\nu0,b,2024-01-02\n")
+    words = ("--nodes", f"user={users}:id", "--edges", f"user,buys,item={orders}:user,item",
+             "--x", "f?", "--labels", "churned", "--time", "ts", "--undirected")  # fmt: skip
+    for number, (split, train) in enumerate((
+        (("--split", "fold"), [0, 1, 2, 3]), (("--split", "since:2024-01-03"), [0, 1]),
+        (("--split", "1,0,0"), [0, 1, 2, 3, 4, 5]), (("--split", "none"), None),
+    )):  # fmt: skip
+        out = tmp_path / f"{number}.gnn"
+        assert gnndrive("import", out, *words, *split).code == 0
+        user = gd.open(out)["user"]
+        assert user.x[5].tolist() == [5, 2.5]
+        assert train is None or user.split("train").tolist() == train
+    assert gd.open(out)["rev_buys"].num_edges == gd.open(out)["buys"].num_edges == 2
+    assert "--map-ids: leave it out" in gnndrive("import", out, *words, "--map-ids").refusal
+    refused = gnndrive("import", out, "--edges", orders, "--time", "ts").refusal
+    assert "--time names a column of tables: give --nodes" in refused
+    one = ("--nodes", f"{users}:id", "--edges", f"{orders}:user,user", "--if-exists", "replace")
+    assert gnndrive("import", out, *one).code == 0
+    assert gd.open(out).edge_names == ("item", "ts")
+
+
 def test_split_links(gnndrive, planted, tmp_path):
     out = tmp_path / "parts.gnn"
     ended = gnndrive("split-links", planted, out, "--num-val", "5", "--num-test", "0.25")
