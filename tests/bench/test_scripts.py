@@ -22,6 +22,7 @@ import pytest
 import sampler
 import scale
 import standby
+import tables
 
 import gnndrive
 from gnndrive.cli.measure.memory_limit import V2, Cgroup
@@ -29,7 +30,8 @@ from gnndrive.cli.measure.verdict import FIRST_WORDS
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
 from gnndrive.store.generate import planted_communities
-from tests.cli.measure.fake_groups import FakeKernel, tables
+from tests.cli.measure.fake_groups import FakeKernel
+from tests.cli.measure.fake_groups import tables as fake_tables
 from tests.project_files import ROOT
 from tests.soak import product
 
@@ -251,7 +253,7 @@ LIMIT = 2_000_000_000
 def test_each_run_has_its_own_group_and_peak(tmp_path):
     (tmp_path / "groups").mkdir()
     fake = FakeKernel(tmp_path / "groups", V2, is_root=True)
-    group = Cgroup(LIMIT, tables(tmp_path / "proc", fake, "/"), fake)
+    group = Cgroup(LIMIT, fake_tables(tmp_path / "proc", fake, "/"), fake)
     fake.made.clear()
     command = [sys.executable, "-S", "-c", "print('ran')"]
     for _ in range(2):
@@ -303,3 +305,15 @@ def test_a_limit_that_is_not_enforced_counts_as_none(monkeypatch, status, said):
     with _limits.tried_limit(LIMIT) as (limit, text):
         assert limit is (group if status == -9 else None)
         assert said in text
+
+
+# ---- bench/tables.py
+
+
+def test_tables_are_imported_and_sorted(tmp_path):
+    tables.make(tmp_path, users=50, items=20, orders=60)
+    for worker in ("import", "sort"):
+        given = argparse.Namespace(folder=str(tmp_path), memory="100MB", worker=worker)
+        assert tables.work(given)["resident_bytes"] > 0
+    store = gnndrive.open(tmp_path / "tables.gnn")
+    assert (store["user"].num_features, store["buys"].num_edges) == (64, 60)

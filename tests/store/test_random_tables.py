@@ -137,7 +137,7 @@ def check(rng: np.random.Generator, folder: Path) -> str:
         of_nodes[0]["key"][row] = of_nodes[0]["key"][0]
     elif fault.startswith("end"):
         row = int(rng.integers(count))
-        of_edges["s"][row] = None if fault == "end missing" else type(nodes[0][0])(987654321)
+        of_edges["s"][row] = None if fault == "end missing" else type(nodes[0][0])(31_000)
     elif fault == "feature missing":
         of_nodes[0]["f0"][row] = None
     tables = {"n0": of_nodes[0], "n1": of_nodes[1], "e": of_edges}
