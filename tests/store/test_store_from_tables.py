@@ -108,16 +108,23 @@ def test_one_type_whose_rows_are_numbered_or_that_has_no_table(tmp_path):
 
 
 def test_reverse_edges_and_a_table_of_nodes_and_edges(tmp_path):
-    orders = {"order": [5, 6, 7], "user": [2, 1, 2], "w": [0.5, 1.5, 2.5]}
+    orders = {"order": [5, 6, 7], "user": [2, 1, 2], "w": [0.5, 1.5, 2.5], "v": [1, 2, 3]}
     at = put(tmp_path, orders=orders)["orders"]
     store = gnndrive.from_tables(
-        tmp_path / "g.gnn", nodes={"order": f"{at}:order"}, undirected=True, columns="w",
-        edges={"user,places,order": f"{at}:user,order"},
+        tmp_path / "g.gnn", nodes={"order": f"{at}:order"}, columns=["w", "order.v"],
+        edges={"user,places,order": f"{at}:user,order"}, undirected=True,
     )  # fmt: skip
     assert edges_of(store["places"]).tolist() == [[1, 0, 1], [0, 1, 2]]
     assert edges_of(store["order", "rev_places", "user"]).tolist() == [[0, 1, 2], [1, 0, 1]]
     assert store["rev_places"].w.tolist() == store["order"].w.tolist() == orders["w"]
     assert store.ids("user").tolist() == [1, 2]
+    assert (store["places"].names, store["order"].names) == (("w",), ("id", "w", "v"))
+    store = gnndrive.from_tables(
+        tmp_path / "h",
+        nodes={"order": f"{at}:order"},
+        edges={"user,places,order": f"{at}:user,order"},
+    )
+    assert (store["places"].names, store["order"].names) == ((), ("id", "w", "v"))
 
 
 def test_several_files_and_folders(tmp_path):

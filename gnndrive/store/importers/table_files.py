@@ -183,8 +183,8 @@ class TableFiles:
         if found:
             raise StoreError(
                 f"{self.place(found[0])} has {found[1]} in column {name!r}, which is {kind}, in "
-                f"which ids are whole numbers up to {most}: correct it, or make the column text "
-                "and give map_ids=True (--map-ids)"
+                f"which ids are whole numbers up to {most}: correct it, or make the column text, "
+                "for an edge list with map_ids=True (--map-ids)"
             )
         return "BIGINT"
 

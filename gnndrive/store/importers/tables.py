@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,8 @@ def from_tables(
     digits, "_", "-" and "." become "_": numbers keep their dtype; a missing number makes it a float
     with nan; times become int64, nanoseconds since 1970 in UTC; texts become int64, numbers of
     categories in sorted order, -1 if missing, and the categories are the value NAME_categories of
-    the type. In CSV, a column's type follows from all of its values.
+    the type. In CSV, a column's type follows from all of its values. Edges whose table is a node
+    table too have its columns only if `columns` or `time` name them.
 
     Args:
         path: the folder to make.
@@ -208,7 +209,7 @@ class _Graph:
         ends = {type: ends_of(type) for type in edges}
         of_nodes = {type: _parse(files, 1) for type, files in nodes.items()}
         of_edges = {type: _parse(files, 2) for type, files in edges.items()}
-        tables = self._open([*of_nodes.values(), *of_edges.values()])
+        tables = self._open(of_nodes.values(), of_edges.values())
         self.nodes: dict[Any, _Source] = {}
         self.edges: dict[Any, _Source] = {}
         for type, (files, keys) in of_edges.items():
@@ -287,16 +288,19 @@ class _Graph:
             "the row out"
         )
 
-    def _open(self, parsed: Sequence[_Parsed]) -> dict[tuple[Path, ...], TableFiles]:
+    def _open(
+        self, nodes: Iterable[_Parsed], edges: Iterable[_Parsed]
+    ) -> dict[tuple[Path, ...], TableFiles]:
         """Open each set of files once, though it may be a table of nodes and of edges."""
         keys: dict[tuple[Path, ...], list[str]] = {}
-        for files, columns in parsed:
+        for files, columns in (*nodes, *edges):
             keys.setdefault(files, []).extend(columns)
+        first_two = {files for files, columns in edges if not columns}
         found = {}
         for files, named in keys.items():
             table = found[files] = TableFiles(self.database, files, None, named)
             table.refuse_comments()
-            table.load(named or list(table.columns)[:2])
+            table.load([*named, *(list(table.columns)[:2] if files in first_two else ())])
         return found
 
     def _count(self, table: TableFiles) -> int:
@@ -458,7 +462,8 @@ def _roles(
                     f"{what}= names several columns of {source.where}, {', '.join(given)}: name one"
                 )
         names_of_splits = role.split if isinstance(splits, str) else ()
-        others = {*source.keys, *role.labels, *role.time, *names_of_splits}
+        keys = [key for each in tables if each.table is source.table for key in each.keys]
+        others = {*keys, *role.labels, *role.time, *names_of_splits}
         role.x = [name for name in role.x if name not in others]
         types = {n: t for n, t in source.table.columns.items() if n not in others}
         if not source.of_edges and not role.x:
@@ -467,7 +472,9 @@ def _roles(
         if not source.of_edges and not role.labels and "y" in types:
             role.labels = ["y"]
         taken = {*role.x, *role.labels}
-        role.kept = [name for name in (role.kept or types) if name in types and name not in taken]
+        of_nodes = source.of_edges and any(each.table is source.table for each in nodes)
+        every = () if of_nodes else types  # else nodes and edges would have each column
+        role.kept = [name for name in (role.kept or every) if name in types and name not in taken]
     return found
 
 
