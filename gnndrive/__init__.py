@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         from_edges,
         from_graphbolt,
         from_ogb,
+        from_pt,
         open_or_make,
     )
     from gnndrive.store.link_split import open_links, split_links
@@ -77,6 +78,7 @@ __all__ = [
     "from_edges",
     "from_graphbolt",
     "from_ogb",
+    "from_pt",
     "from_tables",
     "infer",
     "open",
@@ -104,7 +106,7 @@ _MODULES = {
     "pyg.sampler": ("NeighborSampler",),
     "sampling.labor": ("Labor",),
     "store.importers": (
-        "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "from_tables",
+        "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "from_pt", "from_tables",
         "open_or_make",
     ),
     "store.link_split": ("open_links", "split_links"),

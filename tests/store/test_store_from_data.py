@@ -1,19 +1,21 @@
 """from_data: a PyG Data becomes a store with the same edges and attributes."""
 
+import copy
+
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 import torch_geometric
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected as pyg_to_undirected
 
-from gnndrive.common.errors import ConfigError
-from gnndrive.store.importers import csc_from_edges, from_data, to_undirected
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.store.importers import csc_from_edges, ends, from_data, from_dataset, to_undirected
 from gnndrive.store.writer import write_store
 from tests.soak import product
-from tests.store.conftest import edges_of, refused
+from tests.store.conftest import edges_of, refused, same_array
 
 
 def make_data() -> Data:
@@ -34,6 +36,92 @@ def test_what_is_left_out_is_named(tmp_path):
     data.train_mask = torch.zeros(50, 10, dtype=torch.bool)
     with pytest.warns(UserWarning, match=r"train_mask holds 10 splits .*data.train_mask\[:, 0\]"):
         assert from_data(data, tmp_path / "t").split_names == ("val", "test")
+
+
+def make_hetero() -> HeteroData:
+    """The nodes of `make_data` as "a" and its edges, and as many edges from "a" to 3 of "b"."""
+    data, hetero = make_data(), HeteroData()
+    hetero["a"].x, hetero["a"].train_mask, hetero["b"].num_nodes = data.x, data.train_mask, 3
+    hetero["a", "to", "a"].edge_index = data.edge_index
+    hetero["a", "in", "b"].edge_index = data.edge_index % torch.tensor([[50], [3]])
+    return hetero
+
+
+def test_a_file_that_torch_saved_becomes_the_same_store(tmp_path, monkeypatch):
+    file, data, hetero, mapped = tmp_path / "data.pt", make_data(), make_hetero(), []
+
+    def load(*given, load=torch.load, **how):
+        mapped.append(how["mmap"])
+        return load(*given, **how)
+
+    monkeypatch.setattr(torch, "load", load)
+    slices, legacy = {"x": torch.tensor([0, 50])}, {"_use_new_zipfile_serialization": False}
+    for number, (graph, content, how) in enumerate([
+        (data, data, {}),
+        (data, data, legacy),
+        (data, (data.to_dict(), None, Data), {}),
+        (data, (data, slices), {}),
+        (hetero, hetero, {}),
+        (hetero, (hetero.to_dict(), None, HeteroData), {}),
+        (hetero, (hetero.to_dict(), {"a": slices}), {}),
+    ]):  # fmt: skip
+        torch.save(content, file, **how)
+        dtype = "float16" if number else None
+        # Sort in memory, and with DuckDB.
+        monkeypatch.setattr(ends, "SORTING_BYTES", 1 << 40 if number % 2 else 40)
+        made = from_dataset(file, tmp_path / f"{number}", dtype=dtype)
+        wanted = from_data(copy.copy(graph), tmp_path / "wanted", if_exists="replace")
+        assert made.info.types == wanted.info.types
+        assert made.info.arrays.keys() == wanted.info.arrays.keys()
+        for name in made.info.arrays:
+            as_it_is = dtype is None or not name.endswith("/x")
+            same_array(
+                made, name, wanted.info.arrays[name].dtype if as_it_is else dtype,
+                wanted.array(name).astype(made.array(name).dtype),
+            )  # fmt: skip
+    assert mapped == [True, False, *[True] * 5]
+    torch.save(data, file)
+    made = from_dataset(file, tmp_path / "both", undirected=True)
+    assert made.num_edges == pyg_to_undirected(data.edge_index).shape[1]
+
+
+class Other:
+    """A class of the file's own; `ran` counts how often a file made one."""
+
+    ran = 0
+
+    def __setstate__(self, state):
+        Other.ran += 1
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    file, data, numpy, edge, used = tmp_path / "d.pt", *(make_data() for _ in range(4))
+    data.other, data.other.a, numpy.z, edge.edge_index[0, 9] = Other(), 1, np.arange(50), 50
+    several = InMemoryDataset.collate([make_data(), make_data()])
+    assert used.is_node_attr("x")  # which PyG remembers, in a file too
+    for content, match in (
+        (used, r"holds a \S+\.AttrType, .*torch\.save\(copy\.copy\(data\), file\) leaves it out"),
+        (data, r"d\.pt holds a tests\.store\.test_store_from_data\.Other, .*open it yourself"),
+        (numpy, r"holds a numpy\._?core\.multiarray\._reconstruct"),
+        ([make_data()] * 2, r"d\.pt holds 2 graphs, .*torch\.save\(dataset\[0\], file\)"),
+        ((several[0].to_dict(), several[1], Data), "holds 2 graphs"),
+        ({"w": torch.ones(2)}, "holds a dict, not a torch_geometric Data"),
+        (("a", "b", torch.dtype), "holds a "),
+        (({"_global_store": 1}, None, HeteroData), "or is damaged"),
+        (edge, r"d\.pt, edge 9 \(from 0\): node 50, but there are 50 nodes"),
+        (b"x,y\n", r"d\.pt is not what torch\.save writes"),
+        (b"", r"d\.pt is not what torch\.save writes"),
+    ):
+        file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
+        with refused(tmp_path, match, StoreError):
+            from_dataset(file, tmp_path / "s")
+    torch.save(make_data(), file)
+    file.write_bytes(file.read_bytes()[:-300])
+    with refused(tmp_path, "d.pt is not what torch.save writes", StoreError):
+        from_dataset(file, tmp_path / "s")
+    with refused(tmp_path, r"gone\.pt cannot be read: No such file", StoreError):
+        from_dataset(tmp_path / "gone.pt", tmp_path / "s")
+    assert Other.ran == 0
 
 
 def test_masks_of_zeros_and_ones_are_splits(tmp_path):

@@ -29,8 +29,8 @@ def import_(
         list[Path],
         typer.Argument(
             metavar="[DATASET] OUT",
-            help="Path of the new store; before it, instead of --edges, an OGB folder, or a "
-            "metadata.yaml of GraphBolt or its folder.",
+            help="Path of the new store; before it, instead of --edges, an OGB folder, a "
+            "metadata.yaml of GraphBolt or its folder, or a .pt file of a PyG graph.",
         ),
     ],
     edges: Annotated[
@@ -101,7 +101,8 @@ def import_(
         bool, typer.Option(help="Ids are text or sparse: number the nodes and keep the ids.")
     ] = False,
 ) -> None:
-    """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
+    """Make a store from a graph in plain files, from an OGB or GraphBolt dataset, or from a PyG
+    graph that torch.save wrote."""
     asked = {
         "features": features, "labels": labels, "undirected": undirected or None, "dtype": dtype,
         "if_exists": if_exists, "memory": memory, "num_nodes": num_nodes, "source": source,
@@ -122,7 +123,7 @@ def import_(
     if len(paths) != 1 or not edges:
         raise ConfigError(
             "what is to be imported? Give files, gnndrive import STORE --edges FILE, or a "
-            "dataset's folder, gnndrive import FOLDER STORE"
+            "dataset's folder or .pt file, gnndrive import DATASET STORE"
         )
     if nodes or "=" in edges[0]:
         _make(from_tables, path=paths[0], **_of_tables(given, edges, split or [], seed))

@@ -1,4 +1,4 @@
-"""Choose the importer for a dataset's folder, for `gnndrive import FOLDER STORE`."""
+"""Choose the importer for a dataset's folder or file, for `gnndrive import SOURCE STORE`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.graphbolt import METADATA, PREPROCESSED, from_graphbolt
 from gnndrive.store.importers.ogb import from_ogb
+from gnndrive.store.importers.pyg_file import SUFFIXES, from_pt
 from gnndrive.store.reader import Store
 
 
@@ -24,19 +25,19 @@ def from_dataset(
     if_exists: IfExists = "error",
     progress: Progress | None = None,
 ) -> Store:
-    """Write a store from an OGB folder with `from_ogb`, or from a dataset of GraphBolt with
-    `from_graphbolt`.
+    """Write a store from an OGB folder with `from_ogb`, from a dataset of GraphBolt with
+    `from_graphbolt`, or from a file of PyG with `from_pt`.
 
     Args:
-        source: a folder with raw/ in it; or what `from_graphbolt` takes.
+        source: a folder with raw/ in it; what `from_graphbolt` takes; or a .pt file.
         path, memory, undirected, if_exists, progress: as for these functions.
-        dtype: dtype of x in the store; None: float32 for OGB, the dtype in the file for GraphBolt.
+        dtype: dtype of x in the store; None: float32 for OGB, the dtype in the file otherwise.
 
     Returns:
         The open store.
 
     Raises:
-        ConfigError: `source` is neither, or arguments do not fit together.
+        ConfigError: `source` is none of these, or arguments do not fit together.
         StoreError: as for these functions.
     """
     folder = Path(source)
@@ -51,6 +52,11 @@ def from_dataset(
             folder, path, memory=memory, dtype=dtype, if_exists=if_exists,
             progress=progress,
         )  # fmt: skip
+    if folder.suffix in SUFFIXES:
+        return from_pt(
+            folder, path, memory=memory, undirected=undirected, dtype=dtype, if_exists=if_exists,
+            progress=progress,
+        )  # fmt: skip
     if (folder / "raw").is_dir():
         return from_ogb(
             folder, path, memory=memory, undirected=undirected,
@@ -59,5 +65,6 @@ def from_dataset(
         )  # fmt: skip
     raise ConfigError(
         f"{folder} is not a dataset: give an OGB folder, which has raw/ in it, or a {METADATA} of "
-        "GraphBolt, or its folder; for edges in a file use --edges"
+        "GraphBolt, or its folder, or a .pt file that torch.save wrote of a PyG graph; for edges "
+        "in a file use --edges"
     )

@@ -88,23 +88,29 @@ class CsvEnds(Ends):
         return f"{self.where}, {place_of_row(self._path, edge)}"
 
 
-class NpyEnds(Ends):
-    """Edges in an .npy file: an array [2, edges] of whole numbers, mapped."""
+class ArrayEnds(Ends):
+    """Edges in an array [2, edges] of whole numbers, in memory or mapped."""
 
-    def __init__(self, path: Path) -> None:
-        self.where = str(path)
-        try:
-            array = map_npy(path)
-            _check_ends(array.shape, array.dtype)
-        except BAD_FILE as error:
-            raise _bad(self.where, error) from None
-        self._array, self.count = array, int(array.shape[1])
+    def __init__(self, array: npt.NDArray[Any], where: str) -> None:
+        self._array, self.count, self.where = array, int(array.shape[1]), where
 
     def chunks(self) -> Iterator[Pair]:
         """See `Ends.chunks`."""
         for start in range(0, self.count, CHUNK):
             src, dst = self._array[:, start : start + CHUNK]
             yield src, dst
+
+
+class NpyEnds(ArrayEnds):
+    """Edges in an .npy file: an array [2, edges] of whole numbers, mapped."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            array = map_npy(path)
+            _check_ends(array.shape, array.dtype)
+        except BAD_FILE as error:
+            raise _bad(str(path), error) from None
+        super().__init__(array, str(path))
 
 
 class NpzEnds(Ends):

@@ -24,7 +24,7 @@ from gnndrive.store.convert import (
     is_sparse,
     sparse_error,
 )
-from gnndrive.store.format import Progress, dtype_name
+from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.graph_values import encode
 from gnndrive.store.if_exists import Counts, IfExists, Kinds, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc
@@ -105,6 +105,34 @@ def from_data(
         UserWarning: features hold nan or infinity; attributes are left out; or a mask is not made a
             split, because it holds several or other values.
     """
+    return write_data(
+        data, path, splits=splits, undirected=undirected, made_by=made_by,
+        overwrite=if_exists == "replace", progress=progress,
+    )  # fmt: skip
+
+
+def _sort_in_memory(writer: StoreWriter, type: EdgeKey, ends: Any) -> None:
+    write_csc(writer, type, *ends)
+
+
+def write_data(
+    data: Data | HeteroData,
+    path: str | os.PathLike[str],
+    *,
+    splits: Splits | Mapping[str, Splits] | None = None,
+    undirected: bool,
+    dtype: AnyDType | None = None,
+    sort: Callable[[StoreWriter, EdgeKey, Any], None] = _sort_in_memory,
+    made_by: str,
+    overwrite: bool,
+    progress: Progress | None,
+) -> Store:
+    """Write a graph as `from_data` does.
+
+    Args:
+        dtype: dtype of x in the store; None: that of the graph.
+        sort: sorts the edges of a type, numpy [2, num_edges], and writes them.
+    """
     if undirected:
         _types(data)  # refuses what is no graph
         from torch_geometric.transforms import ToUndirected
@@ -125,15 +153,20 @@ def from_data(
         num_nodes,
         num_edges,
         made_by=made_by,
-        overwrite=if_exists == "replace",
+        overwrite=overwrite,
         progress=progress,
     ) as writer:
-        nbytes = sum(int(array.nbytes) for array in arrays.values())
+        dtypes = {
+            name: dtype_of(array) if dtype is None or not name.endswith("/x") else dtype_name(dtype)
+            for name, array in arrays.items()
+        }
+        shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+        nbytes = sum(ArrayInfo(name, dtypes[name], shapes[name], "").nbytes for name in arrays)
         writer.reserve(writer.types.graph_bytes + nbytes)
-        for edge_type, (source, target) in edge_index.items():
-            write_csc(writer, edge_type, source, target)
+        for edge_type, ends in edge_index.items():
+            sort(writer, edge_type, ends)
         for name, array in arrays.items():
-            writer.write(name, array)
+            writer.write(name, array, dtypes[name])
         for (node_type, name), ids in found.items():
             writer.split(name, ids, node_type)
         writer.values = values
@@ -203,7 +236,8 @@ def _types(data: object) -> tuple[dict[NodeKey, Any], dict[EdgeKey, Any]]:
     if not isinstance(data, DataClass):
         raise ConfigError(
             f"from_data takes a torch_geometric Data or HeteroData, not a {type(data).__name__}; "
-            "of a dataset give one graph, dataset[0]"
+            "of a dataset give one graph, dataset[0]; of a file that torch.save wrote, "
+            "gnndrive.from_pt(file, path)"
         )
     return {None: data}, {None: data}
 
@@ -298,7 +332,7 @@ def _edge_index(key: EdgeKey, store: Any) -> Any:
 
 
 def _num_nodes(key: NodeKey, store: Any) -> int:
-    if store.num_nodes is None:
+    if not isinstance(store.num_nodes, int | np.integer | torch.Tensor):
         whose = "data" if key is None else f"data[{key!r}]"
         raise ConfigError(f"{whose} does not say how many nodes it has: set {whose}.num_nodes")
     return int(store.num_nodes)

@@ -1,0 +1,163 @@
+"""Import a file that `torch.save` wrote of a PyG graph: `torch.save(data, "data.pt")`.
+
+Also the file that an InMemoryDataset has processed, such as processed/data.pt. torch memory-maps
+the arrays, and calls nothing that the file names: it makes plain values, tensors and PyG's classes
+only. When not to use it: for a file of other classes, and for a graph in memory (`from_data`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.memory import parse_size
+from gnndrive.common.records import EdgeKey
+from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.if_exists import IfExists, with_if_exists
+from gnndrive.store.importers.ends import ArrayEnds, write_edges
+from gnndrive.store.importers.pyg import write_data
+from gnndrive.store.reader import Store
+from gnndrive.store.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+SUFFIXES = (".pt", ".pth")
+
+
+@with_if_exists()
+def from_pt(
+    file: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    memory: str | int = "4GB",
+    undirected: bool = False,
+    dtype: AnyDType | None = None,
+    made_by: str | None = None,
+    if_exists: IfExists = "error",
+    progress: Progress | None = None,
+) -> Store:
+    """Write a store from a PyG graph in a file that `torch.save` wrote.
+
+    What is written is as for `from_data`. No pickle is run: the file may hold a Data or HeteroData
+    with plain values, tensors and lists, tuples and dicts of them. Arrays are memory-mapped, unless
+    the file is in torch's form before 1.6, which is read into memory.
+
+    Args:
+        file: what torch.save(data, file) wrote of a Data or HeteroData; or what an InMemoryDataset
+            of one graph has processed, such as processed/data.pt.
+        path: the folder to make.
+        memory: bytes, or a text such as "4GB". Sorting takes 40 bytes an edge; if the edges of a
+            type need more than `memory`, DuckDB sorts them and spills beside the store.
+        undirected: as for `from_data`; the edges are then in memory, whatever `memory` says.
+        dtype: dtype of x in the store; None: the dtype in the file.
+        made_by: a text that says how the store was made; None: a text that names the file.
+        if_exists: as for `from_data`; a store that is opened is not compared.
+        progress: called as progress(what, done, total).
+
+    Returns:
+        The open store.
+
+    Raises:
+        ConfigError: as `from_data`, or DuckDB is needed and is not installed.
+        StoreError: `file` is missing or damaged, holds another class or several graphs, an edge
+            names a node that does not exist, or the disk is full.
+    """
+    budget, source = parse_size(memory, "memory"), Path(file)
+
+    def sort(writer: StoreWriter, type: EdgeKey, ends: Any) -> None:
+        where = os.fspath(file) if type is None else f"{file} ({', '.join(type)})"
+        write_edges(writer, type, ArrayEnds(ends, where), budget, progress)
+
+    return write_data(
+        _graph(source, _load(source)), path, undirected=undirected, dtype=dtype, sort=sort,
+        made_by=made_by or f"gnndrive.from_pt({os.fspath(file)})",
+        overwrite=if_exists == "replace", progress=progress,
+    )  # fmt: skip
+
+
+def _load(file: Path) -> Any:
+    """What the file holds, its tensors mapped; StoreError: it cannot be read without pickle."""
+    from torch_geometric.data import data, storage
+
+    # PyG itself allows Data and HeteroData, but not these plain classes, of which both consist.
+    storages = [storage.BaseStorage, storage.EdgeStorage, storage.GlobalStorage]
+    torch.serialization.add_safe_globals(
+        [*storages, storage.NodeStorage, data.DataEdgeAttr, data.DataTensorAttr]
+    )
+    try:
+        with file.open("rb") as stream:
+            mapped = zipfile.is_zipfile(stream)  # torch cannot map its form before 1.6
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror or error}") from None
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:  # a damaged file may raise any error
+        if asked := re.search(r"GLOBAL (\S+)", str(error)):
+            # torch reads no defaultdict, in which PyG remembers what is an attribute of nodes.
+            copied = (
+                "; PyG adds it to a graph that is used, and torch.save(copy.copy(data), file) "
+                "leaves it out"
+            )
+            raise StoreError(
+                f"{file} holds a {asked[1]}, which only pickle can make, and gnndrive runs no "
+                "pickle because it can run any program: if you trust the file, open it yourself, "
+                f"data = torch.load({os.fspath(file)!r}, weights_only=False), and give the graph "
+                f"to gnndrive.from_data(data, path){copied * asked[1].endswith('.AttrType')}"
+            ) from None
+        raise _damaged(file, error) from None
+
+
+def _graph(file: Path, found: Any) -> Data | HeteroData:
+    """The one graph in what a file holds; StoreError: there is none, or there are several."""
+    from torch_geometric.data import Data, HeteroData
+
+    kind: Any = type(found)
+    graphs = len(found) if kind is list else 1
+    if kind is tuple and len(found) in (2, 3):  # see PyG's InMemoryDataset.save
+        found, slices, kind = (*found, type(found[0]))[:3]
+        if kind is dict:
+            kind = HeteroData if "_global_store" in found else Data
+        graphs = _count(slices)
+    if graphs > 1:
+        raise StoreError(
+            f"{file} holds {graphs} graphs, and a store is one graph: write the graph that you "
+            "mean into a file of its own, torch.save(dataset[0], file), or give it to "
+            "gnndrive.from_data(dataset[0], path)"
+        )
+    if kind not in (Data, HeteroData):
+        name = getattr(kind, "__name__", kind)
+        raise StoreError(
+            f"{file} holds a {name}, not a torch_geometric Data or HeteroData: write one with "
+            "torch.save(data, file)"
+        )
+    try:
+        # A new object, because that in a file may be of any state.
+        graph: Data | HeteroData = kind.from_dict(
+            found if isinstance(found, Mapping) else found.to_dict()
+        )
+        return graph
+    except Exception as error:
+        raise _damaged(file, error) from None
+
+
+def _count(slices: Any) -> int:
+    """The number of graphs, of an InMemoryDataset's slices; 1 if they do not tell."""
+    if not isinstance(slices, Mapping):
+        return 1 if not isinstance(slices, torch.Tensor) else len(slices) - 1
+    return max(map(_count, slices.values()), default=1)
+
+
+def _damaged(file: Path, error: Exception) -> StoreError:
+    said = str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
+    return StoreError(
+        f"{file} is not what torch.save writes of a PyG graph, or is damaged "
+        f"({type(error).__name__}: {said}): write it again with torch.save(data, file)"
+    )
