@@ -26,6 +26,7 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.loader.tracing import check_trace, named_apart
+from gnndrive.pyg.conversions import with_edge_index_in_memory
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.link_split import LinkSplit, PartStore
 from gnndrive.store.reader import Store
@@ -115,6 +116,7 @@ class StoreDataModule:
         refuse_old_names(kwargs, kwargs.get("strategy"))
         if not isinstance(data, Store):
             role = {self._role: sampler, "eval_loader_kwargs": eval_loader_kwargs}
+            data = with_edge_index_in_memory(data)
             self._open_memory(data, kwargs, loader=loader, **role, **inputs)
             return
         if loader not in ("neighbor", "link_neighbor", "custom"):

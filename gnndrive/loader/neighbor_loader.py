@@ -31,6 +31,7 @@ from gnndrive.loader.arguments import (
 )
 from gnndrive.loader.seeds import checked_input_edges, checked_input_nodes, checked_negatives
 from gnndrive.loader.store_loader import StoreLoader
+from gnndrive.pyg.conversions import with_edge_index_in_memory
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.seed_edges import excluded_edges, excluded_in_memory
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
@@ -49,7 +50,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         data: a store from `gnndrive.open` or `gnndrive.connect`; or the name of a service, such as
             "gnndrive://papers100M", whose store is opened; or data in memory (PyG's Data,
             HeteroData or a pair of FeatureStore and GraphStore), for which this is PyG's loader
-            with gnndrive's sampler.
+            with gnndrive's sampler. A sparse `adj_t` of torch in place of edge_index becomes edges
+            as in `gnndrive.from_data`; transform=ToSparseTensor() makes batch.adj_t.
         num_neighbors: how many neighbours to sample for each node, a number for each hop; -1: all
             of them. For a heterogeneous graph: such a list for all edge types, or a dict of one
             list for each edge type.
@@ -255,6 +257,7 @@ def checked_data(loader: StoreLoader, arguments: dict[str, Any]) -> tuple[Any, d
     if not isinstance(data := connected_if_named(arguments["data"]), Store):
         refuse_own(data, own)
         loader.__dict__.update(own)
+        data = with_edge_index_in_memory(data)
     return data, own
 
 

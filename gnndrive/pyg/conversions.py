@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch_geometric.data.data import BaseData
 from torch_geometric.sampler.base import DataType
 
 from gnndrive.common.errors import ConfigError
@@ -16,6 +17,7 @@ from gnndrive.common.records import Int64Array
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.adjacency import with_edge_index
 
 # torch holds these dtypes and has no `index_select` for them; a row's bytes are the same as signed.
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -27,6 +29,12 @@ def select(value: Tensor, dim: int, at: Tensor) -> Tensor:
     if signed is None:
         return torch.index_select(value, dim, at)
     return torch.index_select(value.view(signed), dim, at).view(value.dtype)
+
+
+def with_edge_index_in_memory(data: Any) -> Any:
+    """`data` of a loader in memory, with edge_index in place of a sparse matrix that PyG's loaders
+    cannot read; see `with_edge_index`. A pair of FeatureStore and GraphStore stays as it is."""
+    return with_edge_index(data, in_memory=True) if isinstance(data, BaseData) else data
 
 
 def is_edge_level(data: Any, name: str) -> bool:

@@ -41,6 +41,7 @@ from gnndrive.pyg.conversions import (
     is_edge_level,
     permuted,
     select,
+    with_edge_index_in_memory,
 )
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.graph import mapped
@@ -293,6 +294,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             self.keep_orig_edges = False
             self._refuse_induced_trees()
             return
+        data = with_edge_index_in_memory(data)
         # PyG refuses these two without a recent pyg-lib; they are added below.
         edge_time = time_attr if time_attr and is_edge_level(data, time_attr) else None
         node_time = None if edge_time else time_attr

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-import torch_geometric
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
-from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected as pyg_to_undirected
 
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import StoreError
 from gnndrive.store.importers import csc_from_edges, ends, from_data, from_dataset, to_undirected
 from gnndrive.store.writer import write_store
 from tests.soak import product
-from tests.store.conftest import edges_of, refused, same_array
+from tests.store.conftest import refused, same_array
 
 
 def make_data() -> Data:
@@ -151,25 +149,6 @@ def test_refusals(tmp_path):
     ):
         with refused(tmp_path, match):
             from_data(data, tmp_path / "s")
-
-
-@pytest.mark.filterwarnings("ignore:Sparse")
-def test_adj_t_becomes_edge_index_as_the_error_says(tmp_path):
-    data, hetero = make_data(), HeteroData()
-    hetero["a"].x, hetero["a", "to", "a"].edge_index = data.x, data.edge_index
-    edges = set(zip(*data.edge_index.tolist(), strict=True))
-    for source, match in (
-        (ToSparseTensor()(Data(x=data.x, edge_index=data.edge_index)), "data has no edge_index"),
-        (ToSparseTensor()(hetero), r"data\[\('a', 'to', 'a'\)\] has no edge_index"),
-    ):
-        with pytest.raises(ConfigError, match=match) as error:
-            from_data(source, tmp_path / "s")
-        names = {"torch_geometric": torch_geometric, "data": source}
-        exec(str(error.value).partition(": set ")[2], names)
-        with pytest.warns(UserWarning, match="left out: .*adj_t"):
-            store = from_data(source, tmp_path / "s", if_exists="replace")
-        made = store["a", "to", "a"] if isinstance(source, HeteroData) else store
-        assert set(map(tuple, edges_of(made).T.tolist())) == edges
 
 
 class SparseTensor:

@@ -16,6 +16,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey
+from gnndrive.store.adjacency import with_edge_index
 from gnndrive.store.convert import (
     ArrayLike,
     as_rows,
@@ -42,7 +43,7 @@ Key: TypeAlias = "NodeKey | EdgeKey"
 
 def _counts(given: Mapping[str, Any]) -> Counts:
     """Numbers of nodes and edges of `from_data`'s data; of edges only without `undirected`."""
-    nodes, edges = _types(given["data"])
+    nodes, edges = _types(_with_edges(given["data"]))
     num_nodes = {key: _num_nodes(key, each) for key, each in nodes.items()}
     if given["undirected"]:
         return num_nodes, None
@@ -51,7 +52,7 @@ def _counts(given: Mapping[str, Any]) -> Counts:
 
 def _kinds(given: Mapping[str, Any]) -> Kinds:
     """Attributes of `from_data`'s data; those of edges only without `undirected`."""
-    nodes, edges = _types(given["data"])
+    nodes, edges = _types(_with_edges(given["data"]))
     arrays, _ = _arrays(nodes, edges)
     return {
         name: (dtype_name(dtype_of(rows)), tuple(rows.shape[1:]))
@@ -79,8 +80,15 @@ def from_data(
     and arrays, and lists, tuples and dicts of these) are in each batch, as in PyG, if they take no
     more than 64 KiB each; others are left out.
 
+    In place of `edge_index` a graph may have a sparse `adj_t` [targets, sources], or `adj`
+    [sources, targets]: a SparseTensor of torch_sparse, or a tensor of torch in COO, CSR or CSC.
+    Edge ids are then positions among its entries; those of a COO tensor are taken as they are,
+    without coalescing, so that parallel edges stay apart. Its values become `edge_weight`
+    [num_edges], or `edge_attr` if they have more dimensions. A tensor of torch always has values:
+    PyG's `ToSparseTensor` makes ones where there were no weights.
+
     Args:
-        data: a graph with `edge_index`; a HeteroData has one for each edge type.
+        data: a graph with `edge_index` or `adj_t`; a HeteroData has one for each edge type.
         path: the folder to make.
         splits: node ids or bool masks by name; for a HeteroData, by node type and name. None: the
             masks of `data`.
@@ -97,8 +105,8 @@ def from_data(
         The open store.
 
     Raises:
-        ConfigError: `data` has no edge_index, or an attribute that a store cannot hold; `path`
-            exists, or is the store of another graph.
+        ConfigError: `data` has no edge_index or adj_t, both edge_weight and values of adj_t, or an
+            attribute that a store cannot hold; `path` exists, or is the store of another graph.
         StoreError: an edge names a node that does not exist, or the disk is full.
 
     Warns:
@@ -133,8 +141,8 @@ def write_data(
         dtype: dtype of x in the store; None: that of the graph.
         sort: sorts the edges of a type, numpy [2, num_edges], and writes them.
     """
+    data = _with_edges(data)
     if undirected:
-        _types(data)  # refuses what is no graph
         from torch_geometric.transforms import ToUndirected
 
         data = ToUndirected()(data)
@@ -225,20 +233,27 @@ def open_or_make(
     return settle(path, "open", write)
 
 
-def _types(data: object) -> tuple[dict[NodeKey, Any], dict[EdgeKey, Any]]:
-    """The storages of a graph's node types and edge types; those of a Data are itself."""
+def _with_edges(data: object) -> Data | HeteroData:
+    """The graph with an edge_index for each edge type that has a sparse matrix in its place."""
     from torch_geometric.data import Data as DataClass
     from torch_geometric.data import HeteroData
 
-    if isinstance(data, HeteroData):
-        nodes = {name: data[name] for name in data.node_types}
-        return nodes, {name: data[name] for name in data.edge_types}
-    if not isinstance(data, DataClass):
+    if not isinstance(data, DataClass | HeteroData):
         raise ConfigError(
             f"from_data takes a torch_geometric Data or HeteroData, not a {type(data).__name__}; "
             "of a dataset give one graph, dataset[0]; of a file that torch.save wrote, "
             "gnndrive.from_pt(file, path)"
         )
+    return with_edge_index(data)
+
+
+def _types(data: Data | HeteroData) -> tuple[dict[NodeKey, Any], dict[EdgeKey, Any]]:
+    """The storages of a graph's node types and edge types; those of a Data are itself."""
+    from torch_geometric.data import HeteroData
+
+    if isinstance(data, HeteroData):
+        nodes = {name: data[name] for name in data.node_types}
+        return nodes, {name: data[name] for name in data.edge_types}
     return {None: data}, {None: data}
 
 
@@ -322,11 +337,9 @@ def _edge_index(key: EdgeKey, store: Any) -> Any:
     found = store.edge_index if "edge_index" in store else None
     if not isinstance(found, torch.Tensor) or found.dim() != 2 or len(found) != 2:
         whose = "data" if key is None else f"data[{key!r}]"
-        edges = "torch.stack([sources, targets])"
-        if "adj_t" in store:
-            edges = f"torch_geometric.utils.to_edge_index({whose}.adj_t.t())[0]"
         raise ConfigError(
-            f"{whose} has no edge_index [2, num_edges]: set {whose}.edge_index = {edges}"
+            f"{whose} has no edge_index [2, num_edges], and no sparse adj_t in its place: set "
+            f"{whose}.edge_index = torch.stack([sources, targets])"
         )
     return found.detach().cpu().numpy()
 

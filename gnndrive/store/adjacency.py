@@ -1,0 +1,147 @@
+"""Turn the sparse adjacency of a PyG graph, `adj_t` or `adj`, into edges: `edge_index` and values.
+
+Its entries are the edges, in their order and with repetitions: nothing is sorted or summed. That
+order is by target, then source, after PyG's `ToSparseTensor`, which sorts the attributes of edges
+that stay outside the matrix in the same way.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import ends_of
+from gnndrive.store.checks import Bounds
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+NAMES = ("adj", "adj_t")  # in PyG's order; the second is [targets, sources]
+_Entries: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"
+"""Rows, columns and values of a matrix."""
+
+
+def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data | HeteroData:
+    """A graph with `edge_index` in place of `adj_t` or `adj`; `data` itself if nothing is to do.
+
+    Values become `edge_weight` [num_edges], or `edge_attr` [num_edges, …] if each has several
+    numbers. Where only the matrix says how many nodes there are, `num_nodes` is set.
+
+    Args:
+        data: a graph. It is not changed; the copy shares all else with it.
+        in_memory: PyG's loaders are to read it. They take torch_sparse's SparseTensor as it is, and
+            no other matrix, so that one beside an edge_index is left out, with a warning.
+
+    Raises:
+        ConfigError: a matrix is not one of this graph, or has another form; or `data` has another
+            attribute of the values' name.
+        StoreError: an entry lies outside its matrix.
+    """
+    from torch_geometric.typing import SparseTensor
+
+    out, beside = copy.copy(data), []
+    changed = False
+    for store in out.edge_stores:
+        there = [name for name in NAMES if name in store and _is_adjacency(store[name])]
+        if in_memory:
+            there = [name for name in there if not isinstance(store[name], SparseTensor)]
+        if there and "edge_index" not in store:
+            _convert(out, store, there.pop(0))
+            changed = True
+        if in_memory:
+            for name in there:
+                del store[name]
+            beside += there
+    if beside:
+        warnings.warn(
+            f"{', '.join(sorted(set(beside)))} is left out of batches, because edge_index has the "
+            "edges: transform=ToSparseTensor() makes adj_t in each batch",
+            stacklevel=4,
+        )
+    return out if changed or beside else data
+
+
+def _is_adjacency(value: Any) -> bool:
+    """Whether a value is a sparse tensor of torch's or torch_sparse's."""
+    if isinstance(value, Tensor):
+        return value.layout != torch.strided and not value.is_nested
+    return all(callable(getattr(value, name, None)) for name in ("coo", "csr", "size"))
+
+
+def _convert(data: Any, store: Any, name: str) -> None:
+    """Replace the matrix `name` of an edge storage of `data`."""
+    key = store._key
+    where = "data" if key is None else f"data[{key!r}]"
+    matrix = store[name]
+    rows, columns, values = _entries(matrix, f"{where}.{name}")
+    source, target = (columns, rows) if name == "adj_t" else (rows, columns)
+    del store[name]
+    sizes = (
+        (matrix.size(1), matrix.size(0)) if name == "adj_t" else (matrix.size(0), matrix.size(1))
+    )
+    if key is None and sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"{where}.{name} joins {sizes[0]} nodes with {sizes[1]}: give one row and one column "
+            "for each node, or a HeteroData with two types of nodes"
+        )
+    for type, size, ends in zip(ends_of(key), sizes, (source, target), strict=True):
+        # PyG sorts the edges of a graph in memory without looking at their bounds.
+        Bounds(f"{where}.{name}", "entry", size, "rows or columns").feed(ends.cpu().numpy())
+        _set_num_nodes(store if type is None else data[type], type, size, f"{where}.{name}")
+    store.edge_index = torch.stack([source, target]).to(torch.int64)
+    if values is None:
+        return
+    values = values.detach()
+    attribute = "edge_weight" if values.dim() == 1 else "edge_attr"
+    if attribute not in store:
+        store[attribute] = values
+    elif not bool((values == 1).all()):  # with ToSparseTensor(attr=None) the values say nothing
+        raise ConfigError(
+            f"{where} has {attribute}, and the values of {where}.{name} would become {attribute} "
+            f"too: rename one, {where}.edge_other = {where}.{attribute}; del {where}.{attribute}"
+        )
+
+
+def _entries(matrix: Any, what: str) -> _Entries:
+    if not isinstance(matrix, Tensor):
+        found: _Entries = matrix.coo()
+        return found
+    if matrix.layout == torch.sparse_coo and matrix.sparse_dim() == 2:
+        rows, columns = matrix._indices()  # of a tensor that is not coalesced, too
+        return rows, columns, matrix._values()
+    by_row = matrix.layout == torch.sparse_csr
+    pointers, minor = None, None
+    if by_row:
+        pointers, minor = matrix.crow_indices(), matrix.col_indices()
+    elif matrix.layout == torch.sparse_csc:
+        pointers, minor = matrix.ccol_indices(), matrix.row_indices()
+    if pointers is None or minor is None or pointers.dim() != 1:  # it has blocks, or is several
+        raise ConfigError(
+            f"{what} is {matrix.layout} {list(matrix.shape)}: give a matrix as torch.sparse_csr, "
+            f"torch.sparse_csc or torch.sparse_coo, such as {what}.to_sparse_csr()"
+        )
+    counts = pointers.diff()
+    if len(counts) and (int(counts.min()) < 0 or int(counts.sum()) != len(minor)):
+        raise ConfigError(f"{what} has index pointers that do not fit its entries: make it anew")
+    major = torch.repeat_interleave(torch.arange(len(counts), device=minor.device), counts)
+    return (major, minor, matrix.values()) if by_row else (minor, major, matrix.values())
+
+
+def _set_num_nodes(store: Any, type: str | None, size: int, what: str) -> None:
+    """Set `num_nodes` of a storage of nodes if nothing else in it says how many there are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyG's, that it cannot tell
+        known = store.num_nodes
+    if known is None:
+        store.num_nodes = size
+    elif size > known:
+        nodes = "nodes" if type is None else f"nodes of type {type!r}"
+        raise ConfigError(
+            f"{what} has {size} rows or columns for {known} {nodes}: set num_nodes, or make the "
+            "matrix anew"
+        )
