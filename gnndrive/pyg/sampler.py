@@ -88,6 +88,13 @@ class StoredGraph:
 
     def _check(self, what: str, name: str | None, names: set[str]) -> None:
         if name is not None and name not in names:
+            store, of_nodes = self.store, self._nodes[0].row_names
+            either = not store.is_hetero and _is_either(name, store.num_nodes, store.num_edges)
+            if either and name in of_nodes:  # so it is no time
+                raise ConfigError(
+                    f"{what}={name!r}: {store.path} has {name} as an attribute of nodes, and "
+                    f"weights are an attribute of edges: {_rule(name)} before the store is made"
+                )
             raise ConfigError(
                 f"{what}={name!r}: {self.store.path} has no such attribute, but "
                 f"{', '.join(sorted(names)) or 'none'}: give one of these"
@@ -192,6 +199,19 @@ class StoredGraph:
         self._own = self._loaded
 
 
+def _is_either(name: str, num_nodes: int, num_edges: int) -> bool:
+    """Whether a node attribute of a homogeneous graph may have been meant for the edges: numbers of
+    rows do not tell, and PyG's rule did."""
+    return num_nodes == num_edges and "edge" not in name
+
+
+def _rule(name: str) -> str:
+    return (
+        "the graph has as many nodes as edges, and an attribute without 'edge' in its name is then "
+        f"the nodes', as in PyG; if it is the edges', call it edge_{name}"
+    )
+
+
 def _degree_max(pointers: IndexPointers) -> int:
     steps = range(0, len(pointers) - 1, _STEP)
     return max((int(np.diff(pointers[at : at + _STEP + 1]).max()) for at in steps), default=0)
@@ -286,7 +306,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
                 raise NotImplementedError("a store has in-neighbours only: sample it 'forward'")
             if kwargs:
                 raise TypeError(f"NeighborSampler() has no argument {next(iter(kwargs))!r}")
-            self._take_store(StoredGraph(data, time_attr, weight_attr))
+            graph = StoredGraph(data, time_attr, weight_attr)
+            self._take_store(graph)
+            if time_attr and graph.of_nodes and not data.is_hetero:
+                self._warn_of_time(time_attr, data.num_nodes, data.num_edges)
             if isinstance(num_neighbors, Mapping):
                 num_neighbors = data.info.types.by_edge_key(num_neighbors)
             self.num_neighbors, self.subgraph_type, self.replace = num_neighbors, kind, replace
@@ -315,11 +338,27 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             self.edge_time = self._of_edges(data, edge_time)
         if weight_attr:
             self.edge_weight = self._of_edges(data, weight_attr)
+        if self.data_type == DataType.homogeneous:
+            if node_time:
+                self._warn_of_time(node_time, data.num_nodes, data.num_edges)
+            if weight_attr and _is_either(weight_attr, data.num_nodes, data.num_edges):
+                warnings.warn(
+                    f"weight_attr={weight_attr!r} is taken as weights of edges, but batches have "
+                    f"{weight_attr} as an attribute of nodes: {_rule(weight_attr)}",
+                    stacklevel=4,
+                )
         # Convert once here, instead of for each sample.
         self.node_time = each_of(as_times, self.node_time)
         self.edge_time = each_of(as_times, self.edge_time)
         self.edge_weight = each_of(as_weights, self.edge_weight)
         self._refuse_induced_trees()
+
+    def _warn_of_time(self, name: str, num_nodes: int, num_edges: int) -> None:
+        """Say how `time_attr=` of a homogeneous graph was understood, if it can be either."""
+        if _is_either(name, num_nodes, num_edges):
+            warnings.warn(
+                f"time_attr={name!r} is taken as times of nodes: {_rule(name)}", stacklevel=5
+            )
 
     def _refuse_induced_trees(self) -> None:
         if self.disjoint and self.subgraph_type == SubgraphType.induced:
@@ -431,6 +470,12 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     def _of_edges(self, data: Any, name: str) -> Tensor | dict[str, Tensor]:
         """An edge attribute in the order of the CSC arrays; a dict by relation if heterogeneous."""
         if self.data_type == DataType.homogeneous:
+            if name not in data or len(data[name]) != data.num_edges:
+                rows = f"{len(data[name])} rows" if name in data else "no such attribute"
+                raise ConfigError(
+                    f"{name!r} as an attribute of edges: data has {rows} and {data.num_edges} "
+                    "edges: give the name of one with a row for each edge"
+                )
             return permuted(data[name], self.perm)
         if self.data_type == DataType.heterogeneous:
             given = data.collect(name)

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch_geometric
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_undirected
@@ -65,7 +66,7 @@ def matrices(row, col, value, size=SIZE):
 
 @pytest.mark.parametrize("columns", [(), (3,)])
 @pytest.mark.parametrize("name", ["adj", "adj_t"])
-def test_each_entry_is_an_edge_in_its_place(name, columns, seeds):
+def test_each_entry_is_an_edge_in_its_place(name, columns, seeds, monkeypatch):
     row, col, value = entries(next(iter(seeds(1))), columns=columns)
     target, source = (row, col) if name == "adj_t" else (col, row)
     for order, matrix in matrices(row, col, value):
@@ -79,6 +80,8 @@ def test_each_entry_is_an_edge_in_its_place(name, columns, seeds):
         assert set(edges.keys()) == {"edge_index", "edge_attr" if columns else "edge_weight"}
         sizes = SIZE[::-1] if name == "adj_t" else SIZE
         assert (made["a"].num_nodes, made["b"].num_nodes) == sizes
+    monkeypatch.setattr(torch_geometric.typing, "SparseTensor", SparseTensor)
+    assert with_edge_index(data, in_memory=True) is data, "PyG's loaders take it as it is"
     without = Data(**{name: SparseTensor(row % 5, col, None, (5, 5))}, x=torch.ones(5, 1))
     assert set(with_edge_index(without).keys()) == {"x", "edge_index"}
     assert with_edge_index(made) is made

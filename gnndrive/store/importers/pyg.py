@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -74,7 +75,8 @@ def from_data(
 ) -> Store:
     """Write a PyG `Data` or `HeteroData` as a store.
 
-    Every attribute that PyG takes for an attribute of nodes or of edges is written. Edge ids are
+    Every attribute that PyG takes for an attribute of nodes or of edges is written; if a Data has
+    as many nodes as edges, it takes those with "edge" in their name for the edges'. Edge ids are
     positions in `edge_index`. Masks `NAME_mask` [num_nodes] also become splits NAME: bool, or
     integers that are all 0 or 1. Attributes of the whole graph (numbers, text, small dense tensors
     and arrays, and lists, tuples and dicts of these) are in each batch, as in PyG, if they take no
@@ -142,9 +144,13 @@ def write_data(
         sort: sorts the edges of a type, numpy [2, num_edges], and writes them.
     """
     data = _with_edges(data)
+    of_edges: dict[str, bool] = {}
     if undirected:
+        from torch_geometric.data import Data as DataClass
         from torch_geometric.transforms import ToUndirected
 
+        if isinstance(data, DataClass):  # reverse edges may make as many edges as nodes
+            of_edges = {name: data.is_edge_attr(name) for name, _ in data}
         data = ToUndirected()(data)
     nodes, edges = _types(data)
     hetero = None not in nodes
@@ -153,7 +159,7 @@ def write_data(
     num_edges: Any = {key: each.shape[1] for key, each in edge_index.items()}
     if not hetero:
         num_nodes, num_edges = num_nodes[None], num_edges[None]
-    arrays, others = _arrays(nodes, edges)
+    arrays, others = _arrays(nodes, edges, of_edges)
     values = _values(data, nodes, edges, others, Types.of(num_nodes, num_edges))
     found = _mask_splits(nodes, arrays) if splits is None else _by_type(splits, hetero)
     with StoreWriter(
@@ -258,9 +264,12 @@ def _types(data: Data | HeteroData) -> tuple[dict[NodeKey, Any], dict[EdgeKey, A
 
 
 def _arrays(
-    nodes: Mapping[NodeKey, Any], edges: Mapping[EdgeKey, Any]
+    nodes: Mapping[NodeKey, Any],
+    edges: Mapping[EdgeKey, Any],
+    known: Mapping[str, bool] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], dict[tuple[Key, str], Any]]:
-    """Attributes of nodes and edges by name in the store, and the others by type and name."""
+    """Attributes of nodes and edges by name in the store, and the others by type and name. Of those
+    in `known` it says whether they are the edges'; PyG says it of the others."""
     arrays: dict[str, Any] = {}
     others: dict[tuple[Key, str], Any] = {}
     for group, stores in (("nodes", nodes), ("edges", edges)):
@@ -280,7 +289,8 @@ def _arrays(
                 # PyG takes edge_label_index [2, n] for an attribute of n edges, but a store needs
                 # one row for each edge.
                 rows = isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
-                if rows and of_one(name) and len(value) == count:
+                mine = known[name] != of_nodes if name in known else rows and of_one(name)
+                if rows and mine and len(value) == count:
                     full = array_name(group, key, name)
                     arrays[full] = as_rows(value, full)
                 else:
