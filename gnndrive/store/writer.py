@@ -271,6 +271,13 @@ class StoreWriter:
         place = self.types.place(name)
         if name in self._writers:
             raise ConfigError(f"{name} was begun already: write each array once")
+        if not self.types.hetero and place.group in (pair := ("nodes", "edges")):
+            other = f"{pair[place.group == 'nodes']}/{place.leaf}"
+            if other in self._writers:
+                raise ConfigError(
+                    f"{name} and {other}: a batch has one attribute of a name, as PyG's Data has: "
+                    "rename one"
+                )
         sizes = tuple(int(size) for size in shape)
         if not 1 <= len(sizes) <= 8 or min(sizes) < 0:
             raise ConfigError(

@@ -335,6 +335,8 @@ def test_incomplete_arrays_and_stores_are_refused(tmp_path):
                 x.write([[1]])
             with pytest.raises(ConfigError, match="begun already"):
                 writer.array("nodes/x", "int8", [3])
+            with pytest.raises(ConfigError, match="edges/x and nodes/x: a batch has one"):
+                writer.array("edges/x", "int8", [0])
 
     with refused(tmp_path, "nodes/x has 1 of its 3 rows"):
         partly()
