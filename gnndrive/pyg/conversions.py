@@ -18,6 +18,7 @@ from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.adjacency import with_edge_index
+from gnndrive.store.checks import Bounds
 
 # torch holds these dtypes and has no `index_select` for them; a row's bytes are the same as signed.
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -35,6 +36,18 @@ def with_edge_index_in_memory(data: Any) -> Any:
     """`data` of a loader in memory, with edge_index in place of a sparse matrix that PyG's loaders
     cannot read; see `with_edge_index`. A pair of FeatureStore and GraphStore stays as it is."""
     return with_edge_index(data, in_memory=True) if isinstance(data, BaseData) else data
+
+
+def check_ends(data: Any) -> None:
+    """Check that the edges of a Data or HeteroData join nodes that exist, because torch writes out
+    of bounds when it makes index pointers of others; StoreError: they do not."""
+    for store in data.edge_stores if isinstance(data, BaseData) else ():
+        if "edge_index" in store:
+            where = "data" if store._key is None else f"data[{store._key!r}]"
+            for ends, count in zip(store.edge_index, store.size(), strict=True):
+                if count is not None:
+                    bounds = Bounds(f"{where}.edge_index", "edge", count, "nodes")
+                    bounds.feed(ends.cpu().numpy())
 
 
 def is_edge_level(data: Any, name: str) -> bool:

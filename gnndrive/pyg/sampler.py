@@ -37,6 +37,7 @@ from gnndrive.pyg.conversions import (
     as_times,
     as_topology,
     as_weights,
+    check_ends,
     each_of,
     is_edge_level,
     permuted,
@@ -268,6 +269,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     Raises:
         ConfigError: an argument cannot work.
+        StoreError: an edge in memory names a node that does not exist.
         ValueError, NotImplementedError: as PyG's.
     """
 
@@ -318,6 +320,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             self._refuse_induced_trees()
             return
         data = with_edge_index_in_memory(data)
+        check_ends(data)
         # PyG refuses these two without a recent pyg-lib; they are added below.
         edge_time = time_attr if time_attr and is_edge_level(data, time_attr) else None
         node_time = None if edge_time else time_attr

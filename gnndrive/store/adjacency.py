@@ -16,7 +16,6 @@ from torch import Tensor
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import ends_of
-from gnndrive.store.checks import Bounds
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -40,7 +39,6 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
     Raises:
         ConfigError: a matrix is not one of this graph, or has another form; or `data` has another
             attribute of the values' name.
-        StoreError: an entry lies outside its matrix.
     """
     from torch_geometric.typing import SparseTensor
 
@@ -89,9 +87,7 @@ def _convert(data: Any, store: Any, name: str) -> None:
             f"{where}.{name} joins {sizes[0]} nodes with {sizes[1]}: give one row and one column "
             "for each node, or a HeteroData with two types of nodes"
         )
-    for type, size, ends in zip(ends_of(key), sizes, (source, target), strict=True):
-        # PyG sorts the edges of a graph in memory without looking at their bounds.
-        Bounds(f"{where}.{name}", "entry", size, "rows or columns").feed(ends.cpu().numpy())
+    for type, size in zip(ends_of(key), sizes, strict=True):
         _set_num_nodes(store if type is None else data[type], type, size, f"{where}.{name}")
     store.edge_index = torch.stack([source, target]).to(torch.int64)
     if values is None:

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +18,14 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 import gnndrive
-from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, NeighborSampler, Store
+from gnndrive import (
+    ConfigError,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    Store,
+    StoreError,
+)
 from tests.given import moved
 from tests.loader.hetero.graph import HOSTS, make_data
 from tests.pyg.graphs import homogeneous
@@ -413,6 +421,18 @@ def test_what_cannot_be_sampled_is_refused(given, error, words):
     data.time = torch.rand(60)
     with pytest.raises(error, match=words):
         next(iter(NeighborLoader(data, [2], **given)))
+
+
+def test_an_edge_to_no_node_is_refused_before_torch_writes_out_of_bounds():
+    data, types = homogeneous(), make_data()
+    edge_type = types.edge_types[0]
+    for graph, edges, where in (
+        (data, data, "data"), (types, types[edge_type], re.escape(f"data[{edge_type!r}]")),
+    ):  # fmt: skip
+        edges.edge_index = edges.edge_index.clone()
+        edges.edge_index[1, 3] = -1
+        with pytest.raises(StoreError, match=rf"{where}\.edge_index: edge 3 names -1, but there"):
+            NeighborSampler(graph, [2])
 
 
 def test_manual_seed_repeats_the_draws():
