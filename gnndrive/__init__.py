@@ -106,8 +106,8 @@ _MODULES = {
     "pyg.sampler": ("NeighborSampler",),
     "sampling.labor": ("Labor",),
     "store.importers": (
-        "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "from_pt", "from_tables",
-        "open_or_make",
+        "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "from_pt",
+        "from_tables", "open_or_make",
     ),
     "store.link_split": ("open_links", "split_links"),
     "store.partitioned.partition": ("partition",),
