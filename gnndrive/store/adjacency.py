@@ -45,7 +45,7 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
     out, beside = copy.copy(data), []
     changed = False
     for store in out.edge_stores:
-        there = [name for name in NAMES if name in store and _is_adjacency(store[name])]
+        there = [name for name in NAMES if name in store]
         if in_memory:
             there = [name for name in there if not isinstance(store[name], SparseTensor)]
         if there and "edge_index" not in store:
@@ -62,13 +62,6 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
             stacklevel=4,
         )
     return out if changed or beside else data
-
-
-def _is_adjacency(value: Any) -> bool:
-    """Whether a value is a sparse tensor of torch's or torch_sparse's."""
-    if isinstance(value, Tensor):
-        return value.layout != torch.strided and not value.is_nested
-    return all(callable(getattr(value, name, None)) for name in ("coo", "csr", "size"))
 
 
 def _convert(data: Any, store: Any, name: str) -> None:
@@ -104,22 +97,23 @@ def _convert(data: Any, store: Any, name: str) -> None:
 
 
 def _entries(matrix: Any, what: str) -> _Entries:
-    if not isinstance(matrix, Tensor):
-        found: _Entries = matrix.coo()
-        return found
-    if matrix.layout == torch.sparse_coo and matrix.sparse_dim() == 2:
+    layout = getattr(matrix, "layout", type(matrix).__name__)
+    if layout == torch.sparse_coo and matrix.sparse_dim() == 2:
         rows, columns = matrix._indices()  # of a tensor that is not coalesced, too
         return rows, columns, matrix._values()
-    by_row = matrix.layout == torch.sparse_csr
-    pointers, minor = None, None
+    if not isinstance(matrix, Tensor) and callable(getattr(matrix, "coo", None)):
+        found: _Entries = matrix.coo()
+        return found
+    by_row, pointers, minor = layout == torch.sparse_csr, None, None
     if by_row:
         pointers, minor = matrix.crow_indices(), matrix.col_indices()
-    elif matrix.layout == torch.sparse_csc:
+    elif layout == torch.sparse_csc:
         pointers, minor = matrix.ccol_indices(), matrix.row_indices()
-    if pointers is None or minor is None or pointers.dim() != 1:  # it has blocks, or is several
+    if pointers is None or minor is None or pointers.dim() != 1:  # it is dense, or is several
         raise ConfigError(
-            f"{what} is {matrix.layout} {list(matrix.shape)}: give a matrix as torch.sparse_csr, "
-            f"torch.sparse_csc or torch.sparse_coo, such as {what}.to_sparse_csr()"
+            f"{what} is {layout} {list(getattr(matrix, 'shape', []))}: give a matrix as "
+            "torch.sparse_csr, torch.sparse_csc or torch.sparse_coo, such as "
+            f"{what}.to_sparse_csr(), or give edge_index [2, num_edges] in its place"
         )
     counts = pointers.diff()
     if len(counts) and (int(counts.min()) < 0 or int(counts.sum()) != len(minor)):

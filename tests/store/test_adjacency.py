@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 import torch_geometric
 from torch_geometric.data import Data, HeteroData
@@ -135,7 +136,8 @@ def test_what_is_no_adjacency_is_refused(tmp_path):
         (torch.ones(2, 2, 2).to_sparse(), r"torch\.sparse_coo \[2, 2, 2\]"),
         (beyond, r"edge 1 names 5, but there are 5 nodes"),
         (pointers, r"data\.adj_t has index pointers that do not fit"),
-        (torch.eye(5), "data has no edge_index"),
+        (torch.eye(5), r"data\.adj_t is torch\.strided \[5, 5\]: .*\.to_sparse_csr\(\)"),
+        (scipy.sparse.eye(5, format="csr"), r"is csr_matrix \[5, 5\]: .* edge_index"),
     ):
         with refused(tmp_path, match):
             from_data(Data(x=ones, adj_t=adj_t), tmp_path / "s")
