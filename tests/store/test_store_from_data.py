@@ -114,9 +114,15 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         with refused(tmp_path, match, StoreError):
             from_dataset(file, tmp_path / "s")
     torch.save(make_data(), file)
-    file.write_bytes(file.read_bytes()[:-300])
-    with refused(tmp_path, "d.pt is not what torch.save writes", StoreError):
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"data.data\nData\n", b"\x1bata.data\nData\n"))
+    with pytest.raises(StoreError, match=r"d\.pt is not what .*\\x1bata") as error:
         from_dataset(file, tmp_path / "s")
+    assert str(error.value).isprintable()
+    for damaged in (whole[:-300], whole[:-26] + b"\xff" * 4 + whole[-22:]):
+        file.write_bytes(damaged)
+        with refused(tmp_path, "d.pt is not what torch.save writes", StoreError):
+            from_dataset(file, tmp_path / "s")
     with refused(tmp_path, r"gone\.pt cannot be read: No such file", StoreError):
         from_dataset(tmp_path / "gone.pt", tmp_path / "s")
     assert Other.ran == 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 SUFFIXES = (".pt", ".pth")
+_ZIP = b"PK\x03\x04"
 
 
 @with_if_exists()
@@ -94,13 +94,13 @@ def _load(file: Path) -> Any:
     )
     try:
         with file.open("rb") as stream:
-            mapped = zipfile.is_zipfile(stream)  # torch cannot map its form before 1.6
+            mapped = stream.read(len(_ZIP)) == _ZIP  # torch cannot map its form before 1.6
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror or error}") from None
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # a damaged file may raise any error
-        if asked := re.search(r"GLOBAL (\S+)", str(error)):
+        if asked := re.search(r"GLOBAL ([\w.]+) ", str(error)):
             # torch reads no defaultdict, in which PyG remembers what is an attribute of nodes.
             copied = (
                 "; PyG adds it to a graph that is used, and torch.save(copy.copy(data), file) "
@@ -156,8 +156,9 @@ def _count(slices: Any) -> int:
 
 
 def _damaged(file: Path, error: Exception) -> StoreError:
+    # As repr, because it may quote the file, which a stranger may have written.
     said = str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
     return StoreError(
         f"{file} is not what torch.save writes of a PyG graph, or is damaged "
-        f"({type(error).__name__}: {said}): write it again with torch.save(data, file)"
+        f"({type(error).__name__}: {said!r}): write it again with torch.save(data, file)"
     )
