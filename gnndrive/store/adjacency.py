@@ -116,7 +116,7 @@ def _entries(matrix: Any, what: str) -> _Entries:
             f"{what}.to_sparse_csr(), or give edge_index [2, num_edges] in its place"
         )
     counts = pointers.diff()
-    if len(counts) and (int(counts.min()) < 0 or int(counts.sum()) != len(minor)):
+    if bool((counts < 0).any()) or int(counts.sum()) != len(minor):
         raise ConfigError(f"{what} has index pointers that do not fit its entries: make it anew")
     major = torch.repeat_interleave(torch.arange(len(counts), device=minor.device), counts)
     return (major, minor, matrix.values()) if by_row else (minor, major, matrix.values())

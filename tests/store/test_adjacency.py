@@ -122,8 +122,9 @@ def test_what_is_no_adjacency_is_refused(tmp_path):
     at, ones = torch.stack([row, col]), torch.ones(5, 1)
     blocks = torch.eye(4).to_sparse_bsr(2)
     beyond = SparseTensor(torch.tensor([0, 5]), torch.tensor([0, 1]), None, (5, 5))
-    pointers = torch.sparse_csr_tensor(
-        [0, 3, 1, 2], [0, 1], [1.0, 1], (3, 3), check_invariants=False
+    falls, none = (
+        torch.sparse_csr_tensor(each, [0, 1], [1.0, 1], (5, 5), check_invariants=False)
+        for each in ([0, 3, 1, 2, 2, 2], [0])
     )
     for adj_t, match in (
         (torch.sparse_coo_tensor(at, value, (5, 6)), r"data\.adj_t joins 6 nodes with 5"),
@@ -135,7 +136,8 @@ def test_what_is_no_adjacency_is_refused(tmp_path):
         (torch.eye(4).expand(2, 4, 4).to_sparse_csr(), r"torch\.sparse_csr \[2, 4, 4\]"),
         (torch.ones(2, 2, 2).to_sparse(), r"torch\.sparse_coo \[2, 2, 2\]"),
         (beyond, r"edge 1 names 5, but there are 5 nodes"),
-        (pointers, r"data\.adj_t has index pointers that do not fit"),
+        (falls, r"data\.adj_t has index pointers that do not fit"),
+        (none, r"data\.adj_t has index pointers that do not fit"),
         (torch.eye(5), r"data\.adj_t is torch\.strided \[5, 5\]: .*\.to_sparse_csr\(\)"),
         (scipy.sparse.eye(5, format="csr"), r"is csr_matrix \[5, 5\]: .* edge_index"),
     ):
