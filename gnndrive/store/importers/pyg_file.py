@@ -20,7 +20,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.common.records import EdgeKey
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
-from gnndrive.store.importers.ends import ArrayEnds, write_edges
+from gnndrive.store.importers.ends import ArrayEnds
 from gnndrive.store.importers.pyg import write_data
 from gnndrive.store.reader import Store
 from gnndrive.store.writer import StoreWriter
@@ -74,7 +74,7 @@ def from_pt(
 
     def sort(writer: StoreWriter, type: EdgeKey, ends: Any) -> None:
         where = os.fspath(file) if type is None else f"{file} ({', '.join(type)})"
-        write_edges(writer, type, ArrayEnds(ends, where), budget, progress)
+        ArrayEnds(ends, where).write(writer, type, budget, progress)
 
     return write_data(
         _graph(source, _load(source)), path, undirected=undirected, dtype=dtype, sort=sort,
