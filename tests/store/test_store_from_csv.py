@@ -110,11 +110,15 @@ def test_byte_order_mark_and_blocks(files, monkeypatch):
     files.refuse(r"edges.csv, line 9: node 7, but there are 5 nodes")
 
 
-@pytest.mark.parametrize("packed", ["gz", "zst"])
-def test_packed_files(files, packed, monkeypatch):
-    compression = {"gz": "gzip", "zst": "zstd"}[packed]
+SNAP = "# Directed graph\n# FromNodeId\tToNodeId\n" + lines("\t", "")
+
+
+@pytest.mark.parametrize("packed", ["gz", "bz2", "zst"])
+@pytest.mark.parametrize("edges", [lines(), SNAP], ids=["csv", "snap"])
+def test_packed_files(files, packed, edges, monkeypatch):
+    compression = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}[packed]
     for name, content in (
-        ("edges.csv", lines()), ("labels.csv", "0,a\n3,b\n"), ("train.txt", "3\n1\n"),
+        ("edges.csv", edges), ("labels.csv", "0,a\n3,b\n"), ("train.txt", "3\n1\n"),
     ):  # fmt: skip
         with pyarrow.output_stream(files.folder / f"{name}.{packed}", compression) as file:
             file.write(content.encode())
@@ -133,9 +137,11 @@ def test_packed_files(files, packed, monkeypatch):
     names[0].write_bytes(whole[:-9])
     with pytest.raises(StoreError, match=rf"edges.csv.{packed} cannot be read .*fetch"):
         from_csv(names[0], files.folder / "x.npy", None, files.folder / "t")
+    with refused(files.folder, "edges.csv"):
+        from_edges(names[0], files.folder / "t")
     names[0].write_bytes(whole)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    if packed == "gz":
+    if packed != "zst":
         from_csv(names[0], files.folder / "x.npy", names[1], files.folder / "u", **given)
     else:
         with pytest.raises(ConfigError, match=r"zst needs pyarrow: pip .*'gnndrive\[import\]'"):

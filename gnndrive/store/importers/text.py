@@ -1,4 +1,4 @@
-"""Read text for all importers, of plain files, .gz and .zst: lines, whole numbers, other numbers.
+"""Read text for all importers, plain or packed: lines, whole numbers, other numbers.
 
 Blocks of whole lines are parsed at once, whole numbers by numpy and others by pyarrow. A block that
 these refuse is read line by line, which takes it or names the wrong line. DuckDB reads only the
@@ -8,6 +8,7 @@ a value that is out of bounds, and it refuses files with both kinds of line ends
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
 import functools
@@ -36,7 +37,8 @@ NodeNumbers: TypeAlias = "Callable[[Sequence[str] | npt.NDArray[Any]], Int64Arra
 -1 for an id that no edge has."""
 NUMBER = re.compile(r"[+\-.]?[0-9]")  # or looks like one
 
-_PACKED = {".gz": "gzip", ".zst": "zstd"}
+_PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_PYTHONS: dict[str, Any] = {"gzip": gzip.GzipFile, "bz2": bz2.BZ2File}
 _BLANK = b"#", b"\n\n", b"\n\r", b"\n "  # of which a block with blank lines holds one
 _SMALL_LINES = 10_000  # a file of names or counts with more lines is refused
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
@@ -392,7 +394,7 @@ def _read(file: Any, path: Path) -> bytes:
 
 
 def _open(path: Path) -> Any:
-    """Open a file for reading bytes; .gz and .zst are decompressed."""
+    """Open a file for reading bytes; .gz, .bz2 and .zst are decompressed."""
     packed = _PACKED.get(path.suffix)
     try:
         if path.is_char_device():  # it may never end; a pipe is taken
@@ -406,10 +408,10 @@ def _open(path: Path) -> Any:
 
 def _open_packed(path: Path, packed: str) -> Any:
     try:
-        import pyarrow  # faster than gzip
+        import pyarrow  # faster than Python's own
     except ImportError:
-        if packed == "gzip":
-            return gzip.GzipFile(path)
+        if packed in _PYTHONS:
+            return _PYTHONS[packed](path)
         raise ConfigError(
             f"{path}: .zst needs pyarrow: pip install 'gnndrive[import]', or unpack the file"
         ) from None
