@@ -202,13 +202,29 @@ def test_labels(files):
         ("0 tv show\n1 film\n2 film\n3 film\n4 tv show\n", [1, 0, 0, 0, 1], ("film", "tv show")),
         ('0,"a, b"\n1,c\n2,c\n3,c\n4,c\n', [0, 1, 1, 1, 1], ("a, b", "c")),
         ("id\tlabel\n0\ta\n1\tb\n2\ta\n3\ta\n4\ta\n", [0, 1, 0, 0, 0], ("a", "b")),
+        (",kind\n0,a\n1,b\n2,a\n", [0, 1, 0, -1, -1], ("a", "b")),  # as pandas writes an index
+        ('0,0\n1,\n2,""\n3,NA\n4,null\n', [0, -1, -1, -1, -1], None),
+        ("node,label\n0,\n1,NaN\n2,b\n3,a\n4,n/a\n", [-1, -1, 1, 0, -1], ("a", "b")),
+        ("0,1.0\n1,\n2,0.0\n3,-1.0\n4,2.0\n", [1, -1, 0, -1, 2], None),
+        ("0,0.5\n1,\n2,nan\n3,-1\n4,2\n", [0.5, "nan", "nan", -1, 2], None),
+        ('y\n2\n""\n1\n\nNA\n0\n', [2, -1, 1, -1, 0], None),
+        ("score\nNA\n0\n\n1\n\n", [-1, 0, -1, 1, -1], None),
+        ("\na\n\n\nb\n", [-1, 0, -1, -1, 1], ("a", "b")),
+        ('0 ""\n1 "tv show"\n2 NA\n3 film\n4 null\n', [-1, 1, -1, 0, -1], ("film", "tv show")),
     ):
         files.put("labels.csv", content)
         store = files.load()
         assert [value if value == value else "nan" for value in store.tensor("y").tolist()] == y
         assert store.classes == classes
-        labelled = {node for node, value in enumerate(y) if value not in (-1, "nan")}
+        missing = "nan" if store.tensor("y").is_floating_point() else -1
+        labelled = {node for node, value in enumerate(y) if value != missing}
         assert set().union(*(store.split(name).tolist() for name in store.split_names)) == labelled
+
+
+def test_a_blank_line_is_a_missing_label_only_if_the_number_of_nodes_says_so(files):
+    files.put("labels.csv", "a\nb\na\n\nb\nb\n")
+    assert files.load().tensor("y").tolist() == [0, 1, 0, 1, 1]
+    files.refuse(r"labels.csv, line 4 is blank.*: write NA there, or remove", features=None)
 
 
 def test_bad_labels_are_named(files):
@@ -217,11 +233,12 @@ def test_bad_labels_are_named(files):
         ("0,a\n1,b\n1,c\n", "line 3: node 1 has a second label"),
         ("0,a\n1,b,c\n", "line 2"),
         ("0,a\nx,b\n", r"line 2: 'x' is not a node id.* or .* give map_ids=True .*\(--map-ids\)"),
-        ("0,a\n1,\n", "line 2: the label is missing: leave the line out"),
-        ("0,3\n1,\n", "line 2: the label is missing: leave the line out"),
+        (",a\n1,b\n2,a\n", "line 1: '' is not a node id"),
+        ("0x1,a\n1,b\n", "line 1: '0x1' is not a node id"),
         ("0,a\n1,\x1b[2J\n", "line 2"),
         ('0,a\n1,"b\n', "line 2"),
         ("a\nb\n", "has 2 labels for 5 nodes"),
+        ("a\n\nb\n\n", "has 2 labels for 5 nodes"),
         (b"0,\xff\n", "not text in UTF-8"),
     ):
         files.put("labels.csv", content)

@@ -150,6 +150,11 @@ def test_labels_and_splits_name_mapped_nodes_by_their_ids(tmp_path, named, suffi
         y.write_text("zoe,3\n" + lines[0] if "labels" in change else lines[0])
         with refused(tmp_path, match):
             gnndrive.from_edges(file, tmp_path / "g.gnn", **{**given, **change})
+    y.write_text(f'person,city\n"{named[0]}",rome\n{named[1]},\n"{named[3]}",rome\n')
+    store = gnndrive.from_edges(file, tmp_path / "g.gnn", **given)
+    assert store.classes == ("rome",)
+    assert sorted(store.array("nodes/y").tolist()) == [-1, -1, -1, 0, 0]
+    shutil.rmtree(store.path)
     y.write_text(lines[0] * 2)
     with refused(tmp_path, f"y.csv, line 2: node {named[3]} has a second label"):
         gnndrive.from_edges(file, tmp_path / "g.gnn", **given)

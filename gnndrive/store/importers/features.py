@@ -329,12 +329,13 @@ def as_labels(rows: Features) -> Features:
     them are whole.
     """
     floats = rows.dtype.kind == "f" or rows.stored == "bfloat16"
-    if floats and not all(map(_is_whole, rows.chunks(rows_per_chunk(rows.shape, 8)))):
+    if floats and not all(map(all_whole, rows.chunks(rows_per_chunk(rows.shape, 8)))):
         return flat(ChangedRows(rows, _single, rows.shape, "float32"))
     return flat(ChangedRows(rows, _without_nan, rows.shape, "int64"))
 
 
-def _is_whole(chunk: Rows) -> bool:
+def all_whole(chunk: Rows) -> bool:
+    """Whether all numbers of a chunk are whole, but for nan."""
     values = as_numpy(chunk)
     values = values[~np.isnan(values)]
     # From 2**53 on, float64 does not hold every whole number, so these are not ids of classes.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,27 +16,48 @@ import numpy.typing as npt
 from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
-from gnndrive.store.importers.text import NodeNumbers, is_whole, read_text, real_number, unknown_id
+from gnndrive.store.importers.features import all_whole
+from gnndrive.store.importers.text import (
+    MISSING,
+    NUMBER,
+    NodeNumbers,
+    is_whole,
+    read_text,
+    real_number,
+    unknown_id,
+    unquoted,
+)
+
+_USUAL_NAMES = ("label", "labels", "y", "class", "target")
+Row: TypeAlias = "tuple[int, list[str]]"
+"""The number of a line and its fields; [] for a blank line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """One label per node.
+    """Labels of some nodes.
 
     Attributes:
-        values: int64 [num_nodes] (-1: no label) or float32 (nan: no label).
-        present: which nodes have a label in the file, bool [num_nodes].
+        nodes: ids of the nodes that have a label, int64 [n], ascending.
+        values: their labels, int64 or float32 [n].
         classes: the texts that the class ids stand for, sorted; None if labels are numbers.
+        num_nodes: number of nodes of which the file tells: the largest id + 1, or of labels in the
+            nodes' order their number, those that are missing included.
+        in_order: whether the file has labels in the nodes' order, without ids.
     """
 
+    nodes: Int64Array
     values: npt.NDArray[Any]
-    present: npt.NDArray[np.bool_]
     classes: tuple[str, ...] | None
+    num_nodes: int
+    in_order: bool
 
-    def labelled(self) -> Int64Array:
-        """Ids of the nodes that have a label, int64 [n]; -1 and nan in the file mean no label."""
-        missing = np.isnan(self.values) if self.values.dtype.kind == "f" else self.values == -1
-        return np.flatnonzero(self.present & ~missing)
+    def of_all(self, num_nodes: int) -> npt.NDArray[Any]:
+        """One label a node, [num_nodes]; a node without one has -1, nan among floats."""
+        none = np.nan if self.values.dtype.kind == "f" else -1
+        values = np.full(num_nodes, none, self.values.dtype)
+        values[self.nodes] = self.values
+        return values
 
 
 def read_labels(
@@ -44,88 +65,115 @@ def read_labels(
 ) -> Labels:
     """Read labels; see `from_csv` for their forms.
 
-    num_nodes None: as many as labels; node_numbers None: the file names nodes by their numbers.
+    num_nodes None: not known yet; node_numbers None: the file names nodes by their numbers.
     """
-    lines = list(_fields(path))
-    width = len(lines[0][1]) if lines else 2
-    if lines and _is_header([fields for _, fields in lines[:2]], node_numbers):
-        lines = lines[1:]
-    if not lines:
-        warnings.warn(f"{path} holds no labels: check the file", stacklevel=2)
-    if num_nodes is None:
-        num_nodes = len(lines)
-    for number, fields in lines:
+    lines = list(_lines(path))
+    rows = [row for row in lines if row[1]]
+    width = len(rows[0][1]) if rows else 2
+    for number, fields in rows:
         if len(fields) != width or width > 2:
             raise StoreError(
                 f"{path}, line {number}: {fields} is not 'node,label' or one label; correct it"
             )
-    names = [fields[0] for _, fields in lines]
-    labels = [fields[-1] for _, fields in lines]
-    numbers = [number for number, _ in lines]
-    if width == 1 and len(labels) != num_nodes:
-        raise StoreError(
-            f"{path} has {len(labels)} labels for {num_nodes} nodes: give node ids with them"
-        )
+    if rows and _is_header([fields for _, fields in rows], node_numbers):
+        lines, rows = lines[lines.index(rows[0]) + 1 :], rows[1:]
+    if not rows:
+        warnings.warn(f"{path} holds no labels: check the file", stacklevel=2)
     if width == 1:
-        ids = np.arange(num_nodes)
-    elif node_numbers is None:
-        nodes = (_node(name, num_nodes, path, at) for name, at in zip(names, numbers, strict=True))
-        ids = np.fromiter(nodes, np.int64)
+        rows = _in_order(lines, rows, num_nodes, path)
+        nodes = np.arange(len(rows))
     else:
-        ids = node_numbers(names)
-        if len(unknown := np.flatnonzero(ids < 0)):
-            raise unknown_id(f"{path}, line {numbers[unknown[0]]}", names[unknown[0]])
-    _check_once(ids, names, numbers, path)
-    return _assemble(ids, labels, num_nodes, numbers, path)
+        nodes = _nodes(rows, num_nodes, node_numbers, path)
+        _check_once(nodes, rows, path)
+    values, classes = _values(rows, path)
+    order = np.argsort(nodes, kind="stable")
+    order = order[values[order] != -1 if values.dtype.kind == "i" else ~np.isnan(values[order])]
+    count = int(nodes.max(initial=-1)) + 1
+    return Labels(nodes[order], values[order], classes, count, width == 1)
 
 
-def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, fields) of each line that is not blank."""
+def _lines(path: Path) -> Iterator[Row]:
     text = read_text(path)
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = next((sign for sign in ",;\t" if sign in first), None)
     if delimiter is None:  # the label is the text after the first space
         for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                yield number, line.split(None, 1)
+            yield number, [unquoted(field.strip()) for field in line.split(None, 1)]
         return
     reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
     try:
         for fields in reader:
-            if any(field.strip() for field in fields):
-                yield reader.line_num, [field.strip() for field in fields]
+            blank = fields != [""] and not any(map(str.strip, fields))  # [""] is a quoted ""
+            yield reader.line_num, [] if blank else [field.strip() for field in fields]
     except csv.Error as error:
         raise StoreError(f"{path}, line {reader.line_num}: {error}; correct it") from None
 
 
-def _is_header(lines: list[list[str]], node_numbers: NodeNumbers | None) -> bool:
-    """Whether the first of the given lines is a header.
+def _is_header(rows: Sequence[list[str]], node_numbers: NodeNumbers | None) -> bool:
+    """Whether the first row is a header.
 
-    Of two fields, the first is not a number. Where that is no sign, because there is one field or
-    ids are mapped, the last is a usual name of labels, or it is not a number and that of the next
-    line is one; and the first is no id.
+    Of two fields, the first does not look like a number. Where that is no sign, because there is
+    one field, ids are mapped, or the first field is empty, as pandas names an index: the first is
+    no id, and the last is a usual name of labels, or text above numbers, or text that no other row
+    has beside an id.
     """
-    first, width = lines[0], len(lines[0])
-    if width == 2:
-        if node_numbers is None:
-            return not is_whole(first[0]) and first[0][:1] not in "+-."
-        if node_numbers(first[:1])[0] >= 0:
-            return False
-    if first[-1].lower() in ("label", "labels", "y", "class", "target"):
+    (*ids, label), others = rows[0], rows[1:]
+    if ids and node_numbers is None and ids[0]:
+        return NUMBER.match(ids[0]) is None
+    if ids and node_numbers is not None and node_numbers(ids)[0] >= 0:
+        return False
+    if label.lower() in _USUAL_NAMES:
         return True
-    return (
-        len(lines) > 1 and real_number(first[-1]) is None and real_number(lines[1][-1]) is not None
+    if label.lower() in MISSING or real_number(label) is not None or not others:
+        return False
+    below = (fields[-1] for fields in others)
+    if real_number(next((text for text in below if text.lower() not in MISSING), "")) is not None:
+        return True
+    return bool(ids) and all(fields[-1] != label for fields in others)
+
+
+def _in_order(lines: list[Row], rows: list[Row], num_nodes: int | None, path: Path) -> list[Row]:
+    """The rows of labels in the nodes' order. Blank lines count as nodes without a label if there
+    are `num_nodes` only with them."""
+    if len(rows) == num_nodes:
+        return rows
+    blank = [number for number, fields in lines[: lines.index(rows[-1])] if not fields]
+    if num_nodes is None and not blank:
+        return rows
+    if num_nodes is None:
+        raise StoreError(
+            f"{path}, line {blank[0]} is blank, and may be a node without a label or not: write NA "
+            "there, or remove the line"
+        )
+    if len(rows) + len(blank) <= num_nodes <= len(lines):
+        return [(number, fields or [""]) for number, fields in lines[:num_nodes]]
+    raise StoreError(
+        f"{path} has {len(rows)} labels for {num_nodes} nodes: give node ids with them"
     )
 
 
-def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
+def _nodes(
+    rows: list[Row], num_nodes: int | None, node_numbers: NodeNumbers | None, path: Path
+) -> Int64Array:
+    """The nodes of rows with an id and a label, int64 [rows]."""
+    if node_numbers is None:
+        found = (_node(fields[0], num_nodes, path, number) for number, fields in rows)
+        return np.fromiter(found, np.int64, len(rows))
+    names = [fields[0] for _, fields in rows]
+    nodes = node_numbers(names)
+    if len(unknown := np.flatnonzero(nodes < 0)):
+        raise unknown_id(f"{path}, line {rows[unknown[0]][0]}", names[unknown[0]])
+    return nodes
+
+
+def _node(text: str, num_nodes: int | None, path: Path, number: int) -> int:
     if not is_whole(text):
         raise StoreError(
             f"{path}, line {number}: {text!r} is not a node id, a whole number from 0: correct the "
             "line, or if the ids of the edges are text give map_ids=True to gnndrive.from_edges "
             "(--map-ids)"
         )
-    if not 0 <= int(text) < num_nodes:
+    if int(text) < 0 or (num_nodes is not None and int(text) >= num_nodes):
         raise StoreError(
             f"{path}, line {number}: {text!r} is not a node id; there are {num_nodes} nodes, "
             "numbered from 0; correct the line, or say how many there are: with features, or "
@@ -134,43 +182,39 @@ def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
     return int(text)
 
 
-def _check_once(ids: Int64Array, names: list[str], numbers: list[int], path: Path) -> None:
-    order = np.argsort(ids, kind="stable")
-    again = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+def _check_once(nodes: Int64Array, rows: list[Row], path: Path) -> None:
+    order = np.argsort(nodes, kind="stable")
+    again = np.flatnonzero(nodes[order][1:] == nodes[order][:-1])
     if len(again):
-        second = int(order[again[0] + 1])
+        number, fields = rows[int(order[again[0] + 1])]
         raise StoreError(
-            f"{path}, line {numbers[second]}: node {names[second]} has a second label; leave one "
-            "of the two"
+            f"{path}, line {number}: node {fields[0]} has a second label; leave one of the two"
         )
 
 
-def _assemble(
-    ids: Int64Array, labels: list[str], num_nodes: int, numbers: list[int], path: Path
-) -> Labels:
-    present = np.zeros(num_nodes, np.bool_)
-    present[ids] = True
-    if all(is_whole(label) for label in labels):
-        whole = np.full(num_nodes, -1, np.int64)
-        whole[ids] = np.array([int(label) for label in labels], np.int64)
-        return Labels(whole, present, None)
-    floats = [real_number(label) for label in labels]
-    if None not in floats:
-        real = np.full(num_nodes, np.nan, np.float32)
-        real[ids] = np.array(floats, np.float32)
-        return Labels(real, present, None)
-    for label, number in zip(labels, numbers, strict=True):
-        if not label:
-            raise StoreError(
-                f"{path}, line {number}: the label is missing: leave the line out, and the node "
-                "has no label"
-            )
-        if not is_plain_text(label):
-            raise StoreError(
-                f"{path}, line {number}: {label!r} is not a name for a class; correct it"
-            )
-    names = sorted(set(labels))
-    place = {name: index for index, name in enumerate(names)}
-    classes = np.full(num_nodes, -1, np.int64)
-    classes[ids] = np.array([place[label] for label in labels], np.int64)
-    return Labels(classes, present, tuple(names))
+def _values(rows: list[Row], path: Path) -> tuple[npt.NDArray[Any], tuple[str, ...] | None]:
+    """The values of the rows' labels and the names of their classes; a missing label is -1, or nan
+    among floats."""
+    labels = [fields[-1] for _, fields in rows]
+    there = np.array([label.lower() not in MISSING for label in labels], np.bool_)
+    given = labels if there.all() else [labels[place] for place in np.flatnonzero(there)]
+    names = None
+    if all(map(is_whole, given)):
+        found = np.array([int(label) for label in given], np.int64)
+    elif None not in (numbers := [real_number(label) for label in given]):
+        real = np.array(numbers, np.float64)
+        # 3.0 is how pandas writes a whole number in a column that lacks some.
+        found = real.astype(np.int64 if all_whole(real) else np.float32)
+    else:
+        names = tuple(sorted(set(given)))
+        for name in names:
+            if not is_plain_text(name):
+                number = rows[labels.index(name)][0]
+                raise StoreError(
+                    f"{path}, line {number}: {name!r} is not a name for a class; correct it"
+                )
+        place = {name: index for index, name in enumerate(names)}
+        found = np.array([place[label] for label in given], np.int64)
+    values = np.full(len(rows), np.nan if found.dtype.kind == "f" else -1, found.dtype)
+    values[there] = found
+    return values, names

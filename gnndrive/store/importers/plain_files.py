@@ -60,9 +60,12 @@ def from_csv(
         features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. Or a
             table, as for `from_edges`, which then makes the store. None: no x.
         labels: text with a node id and a label a line, or with one label a line in the nodes'
-            order; becomes y. Whole numbers become int64, other numbers float32. Other labels become
-            class ids, int64, in the labels' sorted order, and the names of the classes. A node
-            without a label has -1 (nan among floats). None: no y.
+            order, with or without a header; becomes y. Whole numbers, 3.0 too, become int64, other
+            numbers float32. Other labels become class ids, int64, in the labels' sorted order, and
+            the names of the classes. A node without a label has -1 (nan among floats); in the file
+            it has no line, or an empty label, NA, nan, null or, among whole numbers, -1. In the
+            nodes' order a blank line is such a node if there are as many lines as nodes, and is
+            skipped if there are as many labels. None: no y.
         path: the folder to make.
         undirected: add each edge's reverse and drop repetitions, as PyG's `to_undirected`.
         splits: RandomSplit(train, val, test, seed) of the labelled nodes, also written ("random",
@@ -94,7 +97,7 @@ def from_csv(
     table = None if features is None else open_features(Path(features))
     given = None if table is None else table.shape[0]
     y = None if labels is None else read_labels(Path(labels), given)
-    num_nodes = given if given is not None else len(y.values) if y is not None else 0
+    num_nodes = given if given is not None else y.num_nodes if y is not None else 0
     chosen = resolve(splits, y, num_nodes)
     ends = read_edges(Path(edges), num_nodes, progress)
     if not len(ends):
@@ -282,7 +285,7 @@ def _write_nodes(
         ids = edges.ids()
         write_features(writer, ids, ids.stored, None, "nodes/id")
     if y is not None:
-        writer.write("nodes/y", y.values)
+        writer.write("nodes/y", y.of_all(writer.num_nodes))
         if y.classes is not None:
             writer.classes(y.classes)
     for name, nodes in splits.items():

@@ -82,7 +82,7 @@ def resolve(
             )
         splits = RandomSplit(*splits[1:])
     if isinstance(splits, RandomSplit):
-        labelled = np.arange(num_nodes) if y is None else y.labelled()
+        labelled = np.arange(num_nodes) if y is None else y.nodes
         return dict(random_split(labelled, splits))
     if not isinstance(splits, Mapping):
         raise ConfigError(f"splits {splits!r}: give a RandomSplit, or ids or files by name")

@@ -35,6 +35,8 @@ LINE_BYTES_MAX = 1 << 24
 NodeNumbers: TypeAlias = "Callable[[Sequence[str] | npt.NDArray[Any]], Int64Array]"
 """A function of mapped ids, texts or whole numbers [n], that returns the nodes' numbers, int64 [n];
 -1 for an id that no edge has."""
+MISSING = frozenset(("", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"))
+"""What stands for a missing number or label, in lower case; pyarrow has the same."""
 NUMBER = re.compile(r"[+\-.]?[0-9]")  # or looks like one
 
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -47,7 +49,6 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _DIGITS = b"0123456789"
 _BLANKED = bytes(byte if byte in _DIGITS + b"+-" else ord(" ") for byte in range(256))
 _LEAST, _MOST = -(2**63), 2**63 - 1  # of int64
-MISSING = {"", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"}  # missing numbers to pyarrow
 _COUNTS = (
     ", or give features and labels for all nodes, or num_nodes= of gnndrive.from_edges "
     "(--num-nodes)"
@@ -74,7 +75,7 @@ def read_mapped_ids(path: Path, numbers: NodeNumbers) -> Int64Array:
     and lines that begin with "#" and are no id, are skipped."""
     parts = [np.empty(0, np.int64)]
     for line, block in _blocks(path):
-        ids = [_unquoted(text.strip()) for text in _decode(block, path, line).split("\n")]
+        ids = [unquoted(text.strip()) for text in _decode(block, path, line).split("\n")]
         nodes = numbers(ids)
         for place in np.flatnonzero(nodes < 0):
             if ids[place] and ids[place][0] != "#":
@@ -316,10 +317,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def split_line(line: str) -> list[str]:
     """The fields of a line without its comment and quotes; [] for a blank line."""
     line = line.split("#", 1)[0].strip(" \r\n")
-    return [_unquoted(field.strip()) for field in _SEPARATOR.split(line)] if line else []
+    return [unquoted(field.strip()) for field in _SEPARATOR.split(line)] if line else []
 
 
-def _unquoted(field: str) -> str:
+def unquoted(field: str) -> str:
+    """A field without the quotes around it."""
     quoted = len(field) > 1 and field[0] == field[-1] == '"'
     return field[1:-1].strip() if quoted else field
 
