@@ -1,6 +1,7 @@
 """The command line on a small store: import, train, report, demo, and what ends it early."""
 
 import errno
+import gzip
 import io
 import json
 import os
@@ -59,6 +60,15 @@ def test_import_then_info_then_verify(gnndrive, sources, tmp_path):
     assert "2 (even, odd)" in gnndrive("info", out).out
     sound = gnndrive("verify", out)
     assert (sound.code, "sound" in sound.out) == (0, True)
+
+
+def test_edges_alone_are_a_graph(gnndrive, tmp_path):
+    file = tmp_path / "web.txt.gz"
+    file.write_bytes(gzip.compress(b"# Nodes: 3 Edges: 2\n# FromNodeId\tToNodeId\n0\t2\n2\t1\n"))
+    made = gnndrive("import", tmp_path / "web.gnn", "--edges", file)
+    store = gd.open(tmp_path / "web.gnn")
+    assert (store.num_nodes, store.edge_index.tolist()) == (3, [[0, 2], [2, 1]])
+    assert "the number of nodes is the largest id + 1" in made.out
 
 
 def test_a_store_is_replaced_only_if_told_so(gnndrive, sources, tmp_path):

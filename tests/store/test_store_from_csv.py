@@ -180,7 +180,6 @@ def test_files_without_edges_or_labels(files):
     (files.folder / "edges.csv").unlink()
     files.refuse(r"edges.csv cannot be opened")
     files.put("edges.csv", "source,target\n")
-    files.refuse(r"nothing says how many nodes .*\(--num-nodes\)", None, None)
     with pytest.warns(UserWarning, match=r"edges\.csv holds no edges.*check the file"):
         assert files.load(undirected=True).num_edges == 0
     files.put("edges.csv", lines())
@@ -190,6 +189,30 @@ def test_files_without_edges_or_labels(files):
     files.put("labels.csv", "a\nb\na\nb\nb\n")
     assert files.load(features=None).num_features == 0
     assert files.load(labels=None).num_classes == 0
+
+
+def test_the_largest_id_says_how_many_nodes_there_are(files):
+    """Of edges and labels, where neither features nor labels in order say it."""
+    for content, y, inferred in (
+        ("3,1\n0,0\n", [0, -1, -1, 1, -1], True),
+        ("6,0\n8,\n", [-1] * 6 + [0, -1, -1], True),
+        ("0\n1\n0\n1\n0\n1\n", [0, 1] * 3, False),
+    ):
+        files.put("labels.csv", content)
+        given: Any = {"labels": files.folder / "labels.csv", "if_exists": "replace"}
+        for store in (
+            files.load(None), from_edges(files.folder / "edges.csv", files.folder / "e", **given),
+        ):  # fmt: skip
+            assert pairs(store) == EDGES
+            assert store.tensor("y").tolist() == y
+            assert inferred == ("number of nodes is the largest id + 1" in store.info.made_by)
+    assert files.load(None, None).num_nodes == 5
+    files.put("labels.csv", "a\nb\na\n")
+    files.refuse("edges.csv, line 4: node 3, but there are 3 nodes", None)
+    files.put("edges.csv", f"0,{2**62}\n")
+    files.refuse("ids go up to 4611686018427387904: .* free: .*--map-ids", None, None)
+    files.put("edges.csv", "0,1\n2,-1\n")
+    files.refuse("edges.csv, line 2: node -1, numbered from 0", None, None)
 
 
 def test_labels(files):

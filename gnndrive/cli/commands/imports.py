@@ -87,7 +87,8 @@ def import_(
         typer.Option(help="Memory for DuckDB to sort edges larger than memory, such as 1GB."),
     ] = None,
     num_nodes: Annotated[
-        int | None, typer.Option(min=0, help="Needed if no file gives it.")
+        int | None,
+        typer.Option(min=0, help="Default: as features or labels say, or the largest id + 1."),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Column of sources; default: first.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of targets; default: second.")] = None,

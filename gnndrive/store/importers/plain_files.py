@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import available_memory, parse_size
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.csc import to_undirected, write_csc
@@ -36,6 +36,7 @@ from gnndrive.store.temporary_folders import clear
 from gnndrive.store.writer import StoreWriter, path_exists
 
 File = str | os.PathLike[str]
+INFERRED = "; the number of nodes is the largest id + 1"
 
 
 @with_if_exists()
@@ -56,7 +57,8 @@ def from_csv(
 
     Args:
         edges: text with a source id and a target id a line, separated by a comma, semicolon, tab or
-            spaces, with or without a header.
+            spaces, with or without a header. The number of nodes is that of the features, else that
+            of labels in the nodes' order, else the largest id of edges and labels + 1.
         features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. Or a
             table, as for `from_edges`, which then makes the store. None: no x.
         labels: text with a node id and a label a line, or with one label a line in the nodes'
@@ -89,24 +91,24 @@ def from_csv(
             edges, path, features=features, labels=labels, undirected=undirected, splits=splits,
             dtype=dtype, if_exists=if_exists, progress=progress,
         )  # fmt: skip
-    if features is None and labels is None:
-        raise ConfigError(
-            "nothing says how many nodes there are: give features (--features), labels "
-            "(--labels), or num_nodes= of gnndrive.from_edges (--num-nodes)"
-        )
     table = None if features is None else open_features(Path(features))
     given = None if table is None else table.shape[0]
     y = None if labels is None else read_labels(Path(labels), given)
-    num_nodes = given if given is not None else y.num_nodes if y is not None else 0
-    chosen = resolve(splits, y, num_nodes)
-    ends = read_edges(Path(edges), num_nodes, progress)
+    if given is None and y is not None and y.in_order:
+        given = y.num_nodes
+    ends = read_edges(Path(edges), given, progress)
     if not len(ends):
         _warn_of_no_edges(edges)
+    num_nodes = _infer_nodes(ends.max(initial=-1), y) if given is None else given
+    if 8 * num_nodes > available_memory():
+        raise _too_many_nodes(num_nodes, "the memory that is free", "")
+    chosen = resolve(splits, y, num_nodes)
     src, dst = ends[:, 0], ends[:, 1]
     if undirected:
         src, dst = to_undirected(src, dst, num_nodes)
     files = ", ".join(os.fspath(file) for file in (edges, features, labels) if file is not None)
     made_by = made_by or f"gnndrive.from_csv({files}{', undirected' if undirected else ''})"
+    made_by += INFERRED if given is None else ""
     with StoreWriter(
         path, num_nodes, len(src), made_by=made_by, overwrite=if_exists == "replace",
         progress=progress,
@@ -156,7 +158,7 @@ def from_edges(
             and lists) name nodes by their ids. In text files, ids are text, so that 007 and 7 are
             two nodes, unless all of them are whole numbers written plainly. The ids are kept as the
             node attribute "id" (text as UTF-8 bytes, uint8 [nodes, longest]).
-        num_nodes: number of nodes; None: that of features or mapped ids, or the largest id + 1.
+        num_nodes: number of nodes; None: as for `from_csv`, or that of mapped ids.
         features: as for `from_csv`; or a table in Parquet, Arrow or CSV, whose columns of numbers
             or lists of numbers become x: FILE with the rows in the nodes' order, or FILE:COLUMN
             with the column of the nodes' ids, one row for each node.
@@ -181,25 +183,24 @@ def from_edges(
     edge_list = EdgeList(files, budget, store, source, target, map_ids, columns, header)
     with closing(edge_list) as found:
         table, place_rows = _open_features(found, features, x)
-        nodes = _count_nodes(found, num_nodes, table, map_ids)
-        if 8 * nodes > budget:
-            ids_go = "" if map_ids else f"ids go up to {found.last}: "
-            few = "" if map_ids else ", or if few of the ids are used give map_ids=True (--map-ids)"
-            raise ConfigError(
-                f"{ids_go}the index pointers of {nodes} nodes alone are more than memory=; raise "
-                f"memory= (--memory){few}"
-            )
+        given = _count_nodes(found, num_nodes, table, map_ids)
         numbers = found.numbers if map_ids else None
-        y = None if labels is None else read_labels(Path(labels), nodes, numbers)
+        y = None if labels is None else read_labels(Path(labels), given, numbers)
+        if given is None and y is not None and y.in_order:
+            given = y.num_nodes
+        nodes = _infer_nodes(found.last, y) if given is None else given
+        if 8 * nodes > budget:
+            raise _too_many_nodes(nodes, "memory=", "raise memory= (--memory)", map_ids)
         found.refuse_above(nodes)
         place_rows(nodes)
         chosen = resolve(splits, y, nodes, numbers)
         count = found.count_undirected() if undirected else found.count
         names = ", ".join(map(str, files))
+        made_by = f"gnndrive.from_edges({names}){INFERRED if given is None else ''}"
         if not count:
             _warn_of_no_edges(names)
         with StoreWriter(
-            path, nodes, count, made_by=f"gnndrive.from_edges({names})",
+            path, nodes, count, made_by=made_by,
             overwrite=if_exists == "replace", progress=progress,
         ) as writer:  # fmt: skip
             if table is not None:
@@ -263,8 +264,9 @@ def checked_target(path: File, if_exists: IfExists) -> Path:
 
 def _count_nodes(
     edges: EdgeList, num_nodes: int | None, table: Features | None, map_ids: bool
-) -> int:
-    """The number of nodes; ConfigError: num_nodes, features and mapped ids say different ones."""
+) -> int | None:
+    """The number of nodes, None if nothing says it; ConfigError: num_nodes, features and mapped ids
+    say different ones."""
     counts = {
         "num_nodes": num_nodes,
         "features": None if table is None else table.shape[0],
@@ -274,7 +276,22 @@ def _count_nodes(
     if len(set(given.values())) > 1:
         words = ", ".join(f"{name} say {count}" for name, count in given.items())
         raise ConfigError(f"the numbers of nodes differ: {words}: give the same number")
-    return next(iter(given.values()), edges.last + 1)
+    return next(iter(given.values()), None)
+
+
+def _infer_nodes(last: int, y: Labels | None) -> int:
+    """The largest id of edges, which is `last`, and of labels, plus 1."""
+    return max(int(last) + 1, 0 if y is None else y.num_nodes)
+
+
+def _too_many_nodes(nodes: int, memory: str, remedy: str, map_ids: bool = False) -> ConfigError:
+    """The error for a number of nodes whose index pointers do not fit into memory."""
+    pointers = f"the index pointers of {nodes} nodes alone are more than {memory}"
+    if map_ids:
+        return ConfigError(f"{pointers}: {remedy}")
+    few = "if few of the ids are used give map_ids=True to gnndrive.from_edges (--map-ids)"
+    remedies = f"{remedy}, or {few}" if remedy else few
+    return ConfigError(f"ids go up to {nodes - 1}: {pointers}: {remedies}")
 
 
 def _write_nodes(

@@ -58,9 +58,10 @@ _COUNTS = (
 # ---- ids
 
 
-def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> Int64Array:
+def read_edges(path: Path, num_nodes: int | None, progress: Progress | None = None) -> Int64Array:
     """Read edges, int64 [edges, 2]: two node ids a line, quoted or not, separated by a comma,
-    semicolon, tab or spaces; a header line, blank lines and text after "#" are skipped."""
+    semicolon, tab or spaces; a header line, blank lines and text after "#" are skipped. num_nodes
+    None: of any number of nodes."""
     return _read_nodes(path, 2, num_nodes, True, _COUNTS, progress)
 
 
@@ -93,19 +94,24 @@ def unknown_id(place: str, id: object) -> StoreError:
 
 
 def _read_nodes(
-    path: Path, columns: int, limit: int, header: bool, remedy: str, progress: Progress | None
+    path: Path,
+    columns: int,
+    limit: int | None,
+    header: bool,
+    remedy: str,
+    progress: Progress | None,
 ) -> Int64Array:
-    narrow = index_dtype(limit)  # int32 is half the memory while blocks are collected
-    parts, done = [np.empty((0, columns), narrow)], 0
+    parts, done = [np.empty((0, columns), np.int32)], 0
     for rows in read_numbers(path, columns, "int64", "node id", header, progress):
-        if len(rows) and (rows.min() < 0 or rows.max() >= limit):
-            row, column = np.argwhere((rows < 0) | (rows >= limit))[0]
+        most = int(rows.max(initial=-1)) if limit is None else limit - 1
+        if len(rows) and (rows.min() < 0 or rows.max() > most):
+            row, column = np.argwhere((rows < 0) | (rows > most))[0]
+            there_are = "" if limit is None else f"but there are {limit} nodes, "
             raise StoreError(
                 f"{path}, {place_of_row(path, done + int(row), header)}: node "
-                f"{rows[row, column]}, but there are {limit} nodes, numbered from 0; correct the "
-                f"line{remedy}"
+                f"{rows[row, column]}, {there_are}numbered from 0; correct the line{remedy}"
             )
-        parts.append(rows.astype(narrow))
+        parts.append(rows.astype(index_dtype(most + 1)))  # int32 is half the memory
         done += len(rows)
     return np.concatenate(parts).astype(np.int64)
 
