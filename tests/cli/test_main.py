@@ -69,6 +69,9 @@ def test_edges_alone_are_a_graph(gnndrive, tmp_path):
     store = gd.open(tmp_path / "web.gnn")
     assert (store.num_nodes, store.edge_index.tolist()) == (3, [[0, 2], [2, 1]])
     assert "the number of nodes is the largest id + 1" in made.out
+    file.write_bytes(gzip.compress(b"1\t3\n3\t2\n"))
+    gnndrive("import", tmp_path / "from1.gnn", "--edges", file, "--first-id", "1")
+    assert np.array_equal(gd.open(tmp_path / "from1.gnn").edge_index, store.edge_index)
 
 
 def test_a_store_is_replaced_only_if_told_so(gnndrive, sources, tmp_path):

@@ -212,7 +212,56 @@ def test_the_largest_id_says_how_many_nodes_there_are(files):
     files.put("edges.csv", f"0,{2**62}\n")
     files.refuse("ids go up to 4611686018427387904: .* free: .*--map-ids", None, None)
     files.put("edges.csv", "0,1\n2,-1\n")
-    files.refuse("edges.csv, line 2: node -1, numbered from 0", None, None)
+    files.refuse("edges.csv, line 2: node -1, but ids count from 0: correct it$", None, None)
+
+
+@pytest.mark.parametrize("importer", ["csv", "edges"])
+def test_ids_may_count_from_1(files, importer):
+    """All of them: those of edges, labels and splits, in files and in arrays."""
+
+    def make(num_nodes: int | None = 5, **more: Any) -> Store:
+        if num_nodes is not None:
+            np.save(files.folder / "x.npy", files.x[:num_nodes])
+            more["features"] = files.folder / "x.npy"
+        given = {"features": None, "labels": None, "splits": None, **more}
+        make = from_csv if importer == "csv" else from_edges
+        path = files.folder / "s"
+        return make(files.folder / "edges.csv", path=path, if_exists="replace", **given)
+
+    files.put("edges.csv", "".join(f"{s + 1},{t + 1}\n" for s, t in EDGES))
+    files.put("labels.csv", "1,0\n5,1\n")
+    files.put("train.txt", "4\n1\n")
+    np.save(files.folder / "val.npy", np.array([5], np.uint8))
+    mask = np.array([False, True, False, False, False])
+    splits: Any = {
+        "train": files.folder / "train.txt", "val": files.folder / "val.npy", "test": [3],
+        "m": mask,
+    }  # fmt: skip
+    given: Any = {"first_id": 1, "labels": files.folder / "labels.csv", "splits": splits}
+    for num_nodes in (5, None):
+        store = make(num_nodes, **given)
+        assert (store.num_nodes, pairs(store)) == (5, EDGES)
+        assert store.tensor("y").tolist() == [0, -1, -1, -1, 1]
+        assert [store.split(name).tolist() for name in splits] == [[3, 0], [4], [2], [1]]
+    with pytest.warns(UserWarning, match=r"no edge has the id 0.* first_id=1 \(--first-id 1\)"):
+        assert make(None).num_nodes == 6
+    for more, match in (
+        ({}, "5.* but there are 5.*, numbered from 0.* give first_id=1"),
+        ({**given, "splits": {"a": [0]}}, r"split 'a', entry 0 .*: node 0, but ids count from 1"),
+        ({**given, "splits": {"a": [6]}}, "node 6, but there are 5 nodes, numbered from 1"),
+        ({**given, "num_nodes": 4}, "5.* but there are 4.*, numbered from 1"),
+        ({"first_id": -1}, "first_id=-1 .*: give"),
+    ):
+        with refused(files.folder, match):
+            make(**more)
+    for name, content, match in (
+        ("train.txt", "1\n0\n", "train.txt, line 2: node 0, but ids count from 1: .* leave out fi"),
+        ("labels.csv", "1,0\n0,1\n", "labels.csv, line 2: node 0, but ids count from 1"),
+        ("edges.csv", "1,2\n2,0\n", "2.* 0.* 1.*correct it"),
+    ):
+        files.put(name, content)
+        with refused(files.folder, match):
+            make(**given)
 
 
 def test_labels(files):
@@ -252,7 +301,7 @@ def test_a_blank_line_is_a_missing_label_only_if_the_number_of_nodes_says_so(fil
 
 def test_bad_labels_are_named(files):
     for content, match in (
-        ("node,label\n0,a\n5,b\n", r"line 3: '5' is not a node id.*\(--num-nodes\)"),
+        ("node,label\n0,a\n5,b\n", r"line 3: node 5, but there are 5 nodes.*\(--num-nodes\)"),
         ("0,a\n1,b\n1,c\n", "line 3: node 1 has a second label"),
         ("0,a\n1,b,c\n", "line 2"),
         ("0,a\nx,b\n", r"line 2: 'x' is not a node id.* or .* give map_ids=True .*\(--map-ids\)"),

@@ -197,6 +197,7 @@ def whole(*values: Any, dtype: Any = None) -> dict[str, Any]:
     return {"from": ids[:-1], "to": ids[1:]}
 
 
+@pytest.mark.filterwarnings("ignore:no edge has the id 0")
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize(
     ("files", "refusal"),

@@ -17,7 +17,7 @@ from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 from gnndrive.store.importers.table_files import is_parquet
 from gnndrive.store.reader import Store
 
-_OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "if_exists"}
+_OPTIONS_OF_CSV = {"features", "labels", "undirected", "first_id", "dtype", "if_exists"}
 _OPTIONS_OF_TABLES = {
     "nodes", "x", "labels", "time", "edge_column", "undirected", "memory", "dtype", "if_exists",
 }  # fmt: skip
@@ -90,6 +90,9 @@ def import_(
         int | None,
         typer.Option(min=0, help="Default: as features or labels say, or the largest id + 1."),
     ] = None,
+    first_id: Annotated[
+        int | None, typer.Option(min=0, help="The least node id: 1 if ids count from 1.")
+    ] = None,
     source: Annotated[str | None, typer.Option(help="Column of sources; default: first.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of targets; default: second.")] = None,
     header: Annotated[
@@ -106,9 +109,9 @@ def import_(
     graph that torch.save wrote."""
     asked = {
         "features": features, "labels": labels, "undirected": undirected or None, "dtype": dtype,
-        "if_exists": if_exists, "memory": memory, "num_nodes": num_nodes, "source": source,
-        "target": target, "header": header, "edge_column": edge_column, "map_ids": map_ids or None,
-        "x": x, "nodes": nodes, "time": time,
+        "if_exists": if_exists, "memory": memory, "num_nodes": num_nodes, "first_id": first_id,
+        "source": source, "target": target, "header": header, "edge_column": edge_column,
+        "map_ids": map_ids or None, "x": x, "nodes": nodes, "time": time,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if len(paths) == 2:

@@ -24,6 +24,8 @@ from gnndrive.store.importers.table_rows import NodeIds
 from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.writer import StoreWriter
 
+_FROM_1 = "if ids count from 1, give first_id=1 (--first-id 1); or "
+
 
 class EdgeList:
     """A list of edges in files, sorted within a memory budget; close it after use.
@@ -38,7 +40,7 @@ class EdgeList:
     Attributes:
         database: what reads and sorts them; with `map_ids` it has a table `ids` (id, node).
         count: number of edges.
-        last: the largest node number; -1 if there are no edges.
+        least, last: the least and the largest node number; -1 if there are no edges.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class EdgeList:
             if map_ids:
                 self._table.refuse_comments()
                 self._number_ids()
-            self.count, self.last = self._count_and_check()
+            self.count, self.least, self.last = self._count_and_check()
         except BaseException:
             self.close()
             raise
@@ -123,9 +125,9 @@ class EdgeList:
         if self.last >= num_nodes:
             self._refuse_edge(
                 f"s >= {num_nodes + self._first} OR t >= {num_nodes + self._first}",
-                f"names a node, but there are {num_nodes}, numbered from {self._first}: give "
-                f"num_nodes={self.last + 1} (--num-nodes), and features for all of them if you "
-                "give any, or",
+                f"names a node, but there are {num_nodes}, numbered from {self._first}: "
+                f"{'' if self._first or self.last > num_nodes else _FROM_1}give num_nodes="
+                f"{self.last + 1} (--num-nodes), and features for all of them if you give any, or",
             )
 
     def places_of(self, table: TableFiles, key: str, count: int) -> str | None:
@@ -255,20 +257,22 @@ class EdgeList:
                     f"{table.place(found[0])} has no value in column {name!r}: fill it in"
                 )
 
-    def _count_and_check(self) -> tuple[int, int]:
+    def _count_and_check(self) -> tuple[int, int, int]:
         first = self._first
         low = "" if self._mapped else f" OR s < {first} OR t < {first}"
         wrong = f"s IS NULL OR t IS NULL{low}"
-        largest = "NULL" if self._mapped else "max(greatest(s, t))"
-        sql = f"SELECT count(*), {largest}, count(*) FILTER ({wrong}) FROM ({self._edges})"
-        count, last, bad = self.database.row(sql)
+        span = "NULL, NULL" if self._mapped else "min(least(s, t)), max(greatest(s, t))"
+        sql = f"SELECT count(*), {span}, count(*) FILTER ({wrong}) FROM ({self._edges})"
+        count, least, last, bad = self.database.row(sql)
         if bad:
             low = f"below {first}, the first id" if first else "negative"
             self._refuse_edge(wrong, f"has an end that is missing or {low};")
         if self._mapped:
             (nodes,) = self.database.row("SELECT count(*) FROM ids")
-            return int(count), int(nodes) - 1
-        return int(count), -1 if last is None else int(last) - first
+            return int(count), min(int(nodes) - 1, 0), int(nodes) - 1
+        if last is None:
+            return int(count), -1, -1
+        return int(count), int(least) - first, int(last) - first
 
     def _refuse_edge(self, wrong: str, how: str) -> None:
         sql = f"SELECT e, s, t FROM ({self._edges}) WHERE {wrong} ORDER BY e LIMIT 1"

@@ -18,10 +18,12 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.importers.features import all_whole
 from gnndrive.store.importers.text import (
+    COUNTS,
     MISSING,
     NUMBER,
     NodeNumbers,
     is_whole,
+    no_node,
     read_text,
     real_number,
     unknown_id,
@@ -61,11 +63,12 @@ class Labels:
 
 
 def read_labels(
-    path: Path, num_nodes: int | None, node_numbers: NodeNumbers | None = None
+    path: Path, num_nodes: int | None, numbers: NodeNumbers | None = None, first_id: int = 0
 ) -> Labels:
     """Read labels; see `from_csv` for their forms.
 
-    num_nodes None: not known yet; node_numbers None: the file names nodes by their numbers.
+    num_nodes None: not known yet; numbers None: the file names nodes by their numbers, which count
+    from `first_id`.
     """
     lines = list(_lines(path))
     rows = [row for row in lines if row[1]]
@@ -75,7 +78,7 @@ def read_labels(
             raise StoreError(
                 f"{path}, line {number}: {fields} is not 'node,label' or one label; correct it"
             )
-    if rows and _is_header([fields for _, fields in rows], node_numbers):
+    if rows and _is_header([fields for _, fields in rows], numbers):
         lines, rows = lines[lines.index(rows[0]) + 1 :], rows[1:]
     if not rows:
         warnings.warn(f"{path} holds no labels: check the file", stacklevel=2)
@@ -83,7 +86,7 @@ def read_labels(
         rows = _in_order(lines, rows, num_nodes, path)
         nodes = np.arange(len(rows))
     else:
-        nodes = _nodes(rows, num_nodes, node_numbers, path)
+        nodes = _nodes(rows, num_nodes, numbers, first_id, path)
         _check_once(nodes, rows, path)
     values, classes = _values(rows, path)
     order = np.argsort(nodes, kind="stable")
@@ -109,7 +112,7 @@ def _lines(path: Path) -> Iterator[Row]:
         raise StoreError(f"{path}, line {reader.line_num}: {error}; correct it") from None
 
 
-def _is_header(rows: Sequence[list[str]], node_numbers: NodeNumbers | None) -> bool:
+def _is_header(rows: Sequence[list[str]], numbers: NodeNumbers | None) -> bool:
     """Whether the first row is a header.
 
     Of two fields, the first does not look like a number. Where that is no sign, because there is
@@ -118,9 +121,9 @@ def _is_header(rows: Sequence[list[str]], node_numbers: NodeNumbers | None) -> b
     has beside an id.
     """
     (*ids, label), others = rows[0], rows[1:]
-    if ids and node_numbers is None and ids[0]:
+    if ids and numbers is None and ids[0]:
         return NUMBER.match(ids[0]) is None
-    if ids and node_numbers is not None and node_numbers(ids)[0] >= 0:
+    if ids and numbers is not None and numbers(ids)[0] >= 0:
         return False
     if label.lower() in _USUAL_NAMES:
         return True
@@ -153,33 +156,31 @@ def _in_order(lines: list[Row], rows: list[Row], num_nodes: int | None, path: Pa
 
 
 def _nodes(
-    rows: list[Row], num_nodes: int | None, node_numbers: NodeNumbers | None, path: Path
+    rows: list[Row], num_nodes: int | None, numbers: NodeNumbers | None, first_id: int, path: Path
 ) -> Int64Array:
     """The nodes of rows with an id and a label, int64 [rows]."""
-    if node_numbers is None:
-        found = (_node(fields[0], num_nodes, path, number) for number, fields in rows)
+    if numbers is None:
+        found = (_node(fields[0], num_nodes, first_id, path, number) for number, fields in rows)
         return np.fromiter(found, np.int64, len(rows))
     names = [fields[0] for _, fields in rows]
-    nodes = node_numbers(names)
+    nodes = numbers(names)
     if len(unknown := np.flatnonzero(nodes < 0)):
         raise unknown_id(f"{path}, line {rows[unknown[0]][0]}", names[unknown[0]])
     return nodes
 
 
-def _node(text: str, num_nodes: int | None, path: Path, number: int) -> int:
+def _node(text: str, num_nodes: int | None, first_id: int, path: Path, number: int) -> int:
+    place = f"{path}, line {number}"
     if not is_whole(text):
         raise StoreError(
-            f"{path}, line {number}: {text!r} is not a node id, a whole number from 0: correct the "
+            f"{place}: {text!r} is not a node id, a whole number from {first_id}: correct the "
             "line, or if the ids of the edges are text give map_ids=True to gnndrive.from_edges "
             "(--map-ids)"
         )
-    if int(text) < 0 or (num_nodes is not None and int(text) >= num_nodes):
-        raise StoreError(
-            f"{path}, line {number}: {text!r} is not a node id; there are {num_nodes} nodes, "
-            "numbered from 0; correct the line, or say how many there are: with features, or "
-            "num_nodes= of gnndrive.from_edges (--num-nodes)"
-        )
-    return int(text)
+    node = int(text) - first_id
+    if node < 0 or (num_nodes is not None and node >= num_nodes):
+        raise no_node(place, int(text), num_nodes, first_id, COUNTS)
+    return node
 
 
 def _check_once(nodes: Int64Array, rows: list[Row], path: Path) -> None:

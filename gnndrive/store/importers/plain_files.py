@@ -47,6 +47,7 @@ def from_csv(
     path: File,
     *,
     undirected: bool = False,
+    first_id: int = 0,
     splits: SplitSpec = RandomSplit(),  # noqa: B008 - frozen
     dtype: AnyDType = "float32",
     made_by: str | None = None,
@@ -70,6 +71,8 @@ def from_csv(
             skipped if there are as many labels. None: no y.
         path: the folder to make.
         undirected: add each edge's reverse and drop repetitions, as PyG's `to_undirected`.
+        first_id: the least node id, in edges, labels, and files and arrays of splits: 1 if ids
+            count from 1. Nodes of the store are numbered from 0.
         splits: RandomSplit(train, val, test, seed) of the labelled nodes, also written ("random",
             train, val, test, seed); or a mapping from names to ids, a bool mask, or a file of these
             (.npy, or text with an id a line). None: no splits.
@@ -86,23 +89,26 @@ def from_csv(
         ConfigError: arguments do not fit together, or `path` exists.
         StoreError: a file is damaged; the message names the line.
     """
+    _check_first_id(first_id)
     if features is not None and is_table(features):
         return from_edges(
-            edges, path, features=features, labels=labels, undirected=undirected, splits=splits,
-            dtype=dtype, if_exists=if_exists, progress=progress,
+            edges, path, features=features, labels=labels, undirected=undirected,
+            first_id=first_id, splits=splits, dtype=dtype, if_exists=if_exists, progress=progress,
         )  # fmt: skip
     table = None if features is None else open_features(Path(features))
     given = None if table is None else table.shape[0]
-    y = None if labels is None else read_labels(Path(labels), given)
+    y = None if labels is None else read_labels(Path(labels), given, None, first_id)
     if given is None and y is not None and y.in_order:
         given = y.num_nodes
-    ends = read_edges(Path(edges), given, progress)
+    ends = read_edges(Path(edges), given, first_id, progress)
     if not len(ends):
         _warn_of_no_edges(edges)
     num_nodes = _infer_nodes(ends.max(initial=-1), y) if given is None else given
     if 8 * num_nodes > available_memory():
         raise _too_many_nodes(num_nodes, "the memory that is free", "")
-    chosen = resolve(splits, y, num_nodes)
+    if given is None and not first_id and len(ends):
+        _warn_of_ids_from_1(ends.min(), y)
+    chosen = resolve(splits, y, num_nodes, None, first_id)
     src, dst = ends[:, 0], ends[:, 1]
     if undirected:
         src, dst = to_undirected(src, dst, num_nodes)
@@ -133,6 +139,7 @@ def from_edges(
     columns: Sequence[str] = (),
     map_ids: bool = False,
     num_nodes: int | None = None,
+    first_id: int = 0,
     features: File | None = None,
     x: str | Sequence[str] = (),
     labels: File | None = None,
@@ -164,7 +171,7 @@ def from_edges(
             with the column of the nodes' ids, one row for each node.
         x: columns of that table, side by side; names may be patterns such as "f*". Empty: the only
             column of lists, or all columns, which then are numbers.
-        labels, splits, dtype, if_exists, progress: as for `from_csv`.
+        first_id, labels, splits, dtype, if_exists, progress: as for `from_csv`.
         undirected: add the other direction of every edge and drop repetitions.
         header: whether each text file begins with the columns' names; None: it does if no field of
             its first row is a number.
@@ -179,21 +186,26 @@ def from_edges(
     files = _files(edges)
     if undirected and columns:
         raise ConfigError("columns= are of one direction: leave out columns= or undirected=")
+    _check_first_id(first_id, map_ids)
     budget, store = parse_size(memory, "memory"), checked_target(path, if_exists)
-    edge_list = EdgeList(files, budget, store, source, target, map_ids, columns, header)
+    edge_list = EdgeList(
+        files, budget, store, source, target, map_ids, columns, header, first_id=first_id
+    )
     with closing(edge_list) as found:
         table, place_rows = _open_features(found, features, x)
         given = _count_nodes(found, num_nodes, table, map_ids)
         numbers = found.numbers if map_ids else None
-        y = None if labels is None else read_labels(Path(labels), given, numbers)
+        y = None if labels is None else read_labels(Path(labels), given, numbers, first_id)
         if given is None and y is not None and y.in_order:
             given = y.num_nodes
         nodes = _infer_nodes(found.last, y) if given is None else given
         if 8 * nodes > budget:
             raise _too_many_nodes(nodes, "memory=", "raise memory= (--memory)", map_ids)
+        if given is None and not first_id:
+            _warn_of_ids_from_1(found.least, y)
         found.refuse_above(nodes)
         place_rows(nodes)
-        chosen = resolve(splits, y, nodes, numbers)
+        chosen = resolve(splits, y, nodes, numbers, first_id)
         count = found.count_undirected() if undirected else found.count
         names = ", ".join(map(str, files))
         made_by = f"gnndrive.from_edges({names}){INFERRED if given is None else ''}"
@@ -279,9 +291,28 @@ def _count_nodes(
     return next(iter(given.values()), None)
 
 
+def _check_first_id(first_id: int, map_ids: bool = False) -> None:
+    if first_id < 0:
+        raise ConfigError(f"first_id={first_id} (--first-id): give the least node id, 0 or 1")
+    if first_id and map_ids:
+        raise ConfigError(
+            "map_ids=True (--map-ids) numbers ids of any kind: leave out first_id= (--first-id)"
+        )
+
+
 def _infer_nodes(last: int, y: Labels | None) -> int:
-    """The largest id of edges, which is `last`, and of labels, plus 1."""
+    """The largest node number of edges, which is `last`, and of labels, plus 1."""
     return max(int(last) + 1, 0 if y is None else y.num_nodes)
+
+
+def _warn_of_ids_from_1(least: int, y: Labels | None) -> None:
+    """Warn of a node 0 that no edge and no label names, if the least id of the edges is 1."""
+    if least == 1 and (y is None or 0 not in y.nodes[:1]):
+        warnings.warn(
+            "no edge has the id 0, so that node 0 of the store has no neighbours: if ids count "
+            "from 1, give first_id=1 (--first-id 1)",
+            stacklevel=3,
+        )
 
 
 def _too_many_nodes(nodes: int, memory: str, remedy: str, map_ids: bool = False) -> ConfigError:

@@ -16,7 +16,13 @@ from gnndrive.common.records import Int64Array
 from gnndrive.store.convert import ArrayLike
 from gnndrive.store.importers.features import BAD_FILE, map_npy
 from gnndrive.store.importers.label_file import Labels
-from gnndrive.store.importers.text import NodeNumbers, read_ids, read_mapped_ids, unknown_id
+from gnndrive.store.importers.text import (
+    NodeNumbers,
+    no_node,
+    read_ids,
+    read_mapped_ids,
+    unknown_id,
+)
 
 _CHUNK = 1 << 20  # ids that are mapped at a time
 
@@ -64,13 +70,17 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
 
 
 def resolve(
-    splits: SplitSpec, y: Labels | None, num_nodes: int, numbers: NodeNumbers | None = None
+    splits: SplitSpec,
+    y: Labels | None,
+    num_nodes: int,
+    numbers: NodeNumbers | None = None,
+    first_id: int = 0,
 ) -> dict[str, ArrayLike]:
     """The ids or masks of an importer's argument `splits`, by name.
 
     Args:
         y: the labels, because a random split draws from the nodes that have one; None: from all.
-        numbers: None: `splits` names nodes by their numbers.
+        numbers: None: `splits` names nodes by their numbers, which count from `first_id`.
     """
     if splits is None:
         return {}
@@ -87,34 +97,45 @@ def resolve(
     if not isinstance(splits, Mapping):
         raise ConfigError(f"splits {splits!r}: give a RandomSplit, or ids or files by name")
     return {
-        name: _read(Path(value), num_nodes, numbers)
+        name: _read(Path(value), num_nodes, numbers, first_id)
         if isinstance(value, str | os.PathLike)
-        else _mapped(value, f"split {name!r}", numbers)
+        else _nodes(value, f"split {name!r}", num_nodes, numbers, first_id)
         for name, value in splits.items()
     }
 
 
-def _read(path: Path, num_nodes: int, numbers: NodeNumbers | None) -> ArrayLike:
+def _read(path: Path, num_nodes: int, numbers: NodeNumbers | None, first_id: int) -> ArrayLike:
     if path.suffix != ".npy":
-        return read_ids(path, num_nodes) if numbers is None else read_mapped_ids(path, numbers)
+        if numbers is not None:
+            return read_mapped_ids(path, numbers)
+        return read_ids(path, num_nodes, first_id)
     try:
         ids = map_npy(path)
     except BAD_FILE as error:
         raise StoreError(
             f"{path} cannot be read as .npy ({error}): save it with numpy.save"
         ) from None
-    return _mapped(ids, str(path), numbers)
+    return _nodes(ids, str(path), num_nodes, numbers, first_id)
 
 
-def _mapped(ids: ArrayLike, where: str, numbers: NodeNumbers | None) -> ArrayLike:
-    """The nodes' numbers of mapped ids; a mask, and what is no array of ids, is returned."""
-    if numbers is None:
+def _nodes(
+    ids: ArrayLike, where: str, num_nodes: int, numbers: NodeNumbers | None, first_id: int
+) -> ArrayLike:
+    """The nodes' numbers of ids; a mask, and what is no array of ids, is returned."""
+    if numbers is None and not first_id:
         return ids
     try:
         array = np.asarray(ids.cpu() if isinstance(ids, torch.Tensor) else ids)
     except (TypeError, ValueError, RuntimeError):  # the writer refuses it and says why
         return ids
     if array.ndim != 1 or array.dtype.kind not in "iuUO":
+        return ids
+    if numbers is None and array.dtype.kind in "iu":
+        if len(bad := np.flatnonzero((array < first_id) | (array >= num_nodes + first_id))):
+            place = f"{where}, entry {bad[0]} (from 0)"
+            raise no_node(place, int(array[bad[0]]), num_nodes, first_id, "")
+        return array.astype(np.int64) - first_id
+    if numbers is None:
         return ids
     parts = [np.empty(0, np.int64)]
     for start in range(0, len(array), _CHUNK):

@@ -49,7 +49,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _DIGITS = b"0123456789"
 _BLANKED = bytes(byte if byte in _DIGITS + b"+-" else ord(" ") for byte in range(256))
 _LEAST, _MOST = -(2**63), 2**63 - 1  # of int64
-_COUNTS = (
+COUNTS = (
     ", or give features and labels for all nodes, or num_nodes= of gnndrive.from_edges "
     "(--num-nodes)"
 )
@@ -58,17 +58,34 @@ _COUNTS = (
 # ---- ids
 
 
-def read_edges(path: Path, num_nodes: int | None, progress: Progress | None = None) -> Int64Array:
-    """Read edges, int64 [edges, 2]: two node ids a line, quoted or not, separated by a comma,
-    semicolon, tab or spaces; a header line, blank lines and text after "#" are skipped. num_nodes
-    None: of any number of nodes."""
-    return _read_nodes(path, 2, num_nodes, True, _COUNTS, progress)
+def read_edges(
+    path: Path, num_nodes: int | None, first_id: int = 0, progress: Progress | None = None
+) -> Int64Array:
+    """Read edges as node numbers from 0, int64 [edges, 2]: two node ids a line, which count from
+    `first_id`, quoted or not, separated by a comma, semicolon, tab or spaces; a header line, blank
+    lines and text after "#" are skipped. num_nodes None: of any number of nodes."""
+    return _read_nodes(path, 2, num_nodes, first_id, True, progress)
 
 
-def read_ids(path: Path, num_nodes: int, *, of_dataset: bool = False) -> Int64Array:
-    """Read node ids, int64 [ids], one a line, as `read_edges` does; a dataset's have no header."""
-    remedy = "" if of_dataset else _COUNTS
-    return _read_nodes(path, 1, num_nodes, not of_dataset, remedy, None).reshape(-1)
+def read_ids(
+    path: Path, num_nodes: int, first_id: int = 0, *, of_dataset: bool = False
+) -> Int64Array:
+    """Read nodes, int64 [ids], one a line, as `read_edges` does; a dataset's have no header."""
+    return _read_nodes(path, 1, num_nodes, first_id, not of_dataset).reshape(-1)
+
+
+def no_node(place: str, id: int, num_nodes: int | None, first_id: int, remedy: str) -> StoreError:
+    """The error for a whole number that is not the id of a node, at a place in a source; `remedy`
+    says what else may be wrong than the source."""
+    if id < first_id:
+        remedy = f", or leave out first_id={first_id} (--first-id)" if first_id else ""
+        return StoreError(f"{place}: node {id}, but ids count from {first_id}: correct it{remedy}")
+    if id == num_nodes and not first_id:
+        remedy = f", or if ids count from 1 give first_id=1 (--first-id 1){remedy}"
+    return StoreError(
+        f"{place}: node {id}, but there are {num_nodes} nodes, numbered from {first_id}; correct "
+        f"it{remedy}"
+    )
 
 
 def read_mapped_ids(path: Path, numbers: NodeNumbers) -> Int64Array:
@@ -97,20 +114,20 @@ def _read_nodes(
     path: Path,
     columns: int,
     limit: int | None,
+    first_id: int,
     header: bool,
-    remedy: str,
-    progress: Progress | None,
+    progress: Progress | None = None,
 ) -> Int64Array:
     parts, done = [np.empty((0, columns), np.int32)], 0
     for rows in read_numbers(path, columns, "int64", "node id", header, progress):
+        if first_id:
+            rows -= first_id
         most = int(rows.max(initial=-1)) if limit is None else limit - 1
         if len(rows) and (rows.min() < 0 or rows.max() > most):
             row, column = np.argwhere((rows < 0) | (rows > most))[0]
-            there_are = "" if limit is None else f"but there are {limit} nodes, "
-            raise StoreError(
-                f"{path}, {place_of_row(path, done + int(row), header)}: node "
-                f"{rows[row, column]}, {there_are}numbered from 0; correct the line{remedy}"
-            )
+            place = f"{path}, {place_of_row(path, done + int(row), header)}"
+            id = int(rows[row, column]) + first_id
+            raise no_node(place, id, limit, first_id, COUNTS if header else "")
         parts.append(rows.astype(index_dtype(most + 1)))  # int32 is half the memory
         done += len(rows)
     return np.concatenate(parts).astype(np.int64)
