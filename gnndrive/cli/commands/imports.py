@@ -36,8 +36,8 @@ def import_(
     edges: Annotated[
         list[str] | None,
         typer.Option(
-            help="CSV, Parquet or Arrow: source and target of one edge per row. Beside --nodes: "
-            "[SOURCE,RELATION,TARGET=]FILE:COLUMN,COLUMN, files or folders."
+            help="CSV, Parquet or Arrow: source and target of one edge per row; or .mtx. Beside "
+            "--nodes: [SOURCE,RELATION,TARGET=]FILE:COLUMN,COLUMN, files or folders."
         ),
     ] = None,
     nodes: Annotated[

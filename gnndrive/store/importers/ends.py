@@ -7,7 +7,7 @@ memory budget, memory holds the ends of all of them, else one chunk.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +27,7 @@ from gnndrive.store.writer import StoreWriter
 
 CHUNK = 1 << 20  # edges in a chunk
 SORTING_BYTES = 40  # memory that sorting takes for each edge (csc.py)
+_ENDS = {"source": "int64", "target": "int64"}
 Pair: TypeAlias = "tuple[EdgeEnds, EdgeEnds]"
 
 
@@ -49,7 +50,7 @@ class Ends:
         chunks = _checked(writer, type, self, f"reading {name}", progress)
         if self.count * SORTING_BYTES > memory:
             with (
-                _as_parquet(writer, chunks) as file,
+                as_parquet(writer.path, _ENDS, map(list, chunks)) as file,
                 closing(EdgeList([file], memory, file, name=self.where)) as edges,
             ):
                 write_graph(edges, writer, False, progress, type)
@@ -203,8 +204,17 @@ def _checked(
 
 
 @contextmanager
-def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
-    """Write the edges to a Parquet file beside the store; remove it at the end of the context."""
+def as_parquet(
+    beside: Path, columns: Mapping[str, str], chunks: Iterable[Sequence[npt.NDArray[Any]]]
+) -> Iterator[Path]:
+    """Write the columns of edges to a Parquet file beside the store `beside`, which need not be
+    there; remove it at the end of the context.
+
+    Args:
+        beside: the store's path.
+        columns: the columns' dtypes by name.
+        chunks: values of all columns, [n] each.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -212,13 +222,18 @@ def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
         raise ConfigError(
             "edges that do not fit in memory= need pyarrow: pip install 'gnndrive[import]'"
         ) from None
-    with TemporaryFolder(writer.path, "sort") as folder:
-        schema = pyarrow.schema([("source", pyarrow.int64()), ("target", pyarrow.int64())])
+    with TemporaryFolder(beside, "sort") as folder:
+        schema = pyarrow.schema(
+            [(name, pyarrow.from_numpy_dtype(dtype)) for name, dtype in columns.items()]
+        )
         try:
             with pyarrow.parquet.ParquetWriter(folder / "edges.parquet", schema) as file:
                 for chunk in chunks:
-                    whole = [np.ascontiguousarray(values, np.int64) for values in chunk]
-                    file.write_table(pyarrow.table(whole, schema=schema))
+                    arrays = [
+                        np.ascontiguousarray(values, dtype)
+                        for values, dtype in zip(chunk, columns.values(), strict=True)
+                    ]
+                    file.write_table(pyarrow.table(arrays, schema=schema))
         except OSError as error:
             raise StoreError(
                 f"writing {folder} failed ({error.strerror or error}): sorting needs some 40 bytes "

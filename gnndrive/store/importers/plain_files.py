@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.csc import to_undirected, write_csc
 from gnndrive.store.importers.edge_list import EdgeList, write_columns, write_graph
+from gnndrive.store.importers.ends import as_parquet
 from gnndrive.store.importers.features import (
     Features,
     open_features,
@@ -26,6 +27,7 @@ from gnndrive.store.importers.features import (
     two_dimensional,
 )
 from gnndrive.store.importers.label_file import Labels, read_labels
+from gnndrive.store.importers.matrix_market import MatrixMarket, is_matrix, open_matrix
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec, resolve
 from gnndrive.store.importers.table_files import TableFiles, files_in, is_table, table_of
 from gnndrive.store.importers.table_rows import FEATURES, TableRows, feature_columns
@@ -36,7 +38,6 @@ from gnndrive.store.temporary_folders import clear
 from gnndrive.store.writer import StoreWriter, path_exists
 
 File = str | os.PathLike[str]
-INFERRED = "; the number of nodes is the largest id + 1"
 
 
 @with_if_exists()
@@ -58,8 +59,9 @@ def from_csv(
 
     Args:
         edges: text with a source id and a target id a line, separated by a comma, semicolon, tab or
-            spaces, with or without a header. The number of nodes is that of the features, else that
-            of labels in the nodes' order, else the largest id of edges and labels + 1.
+            spaces, with or without a header; or MatrixMarket, .mtx, in which entries go from rows
+            to columns. The number of nodes is that of the features or the matrix, else that of
+            labels in the nodes' order, else the largest id of edges and labels + 1.
         features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. Or a
             table, as for `from_edges`, which then makes the store. None: no x.
         labels: text with a node id and a label a line, or with one label a line in the nodes'
@@ -71,8 +73,8 @@ def from_csv(
             skipped if there are as many labels. None: no y.
         path: the folder to make.
         undirected: add each edge's reverse and drop repetitions, as PyG's `to_undirected`.
-        first_id: the least node id, in edges, labels, and files and arrays of splits: 1 if ids
-            count from 1. Nodes of the store are numbered from 0.
+        first_id: the least node id, in edges (not MatrixMarket), labels, and files and arrays of
+            splits: 1 if ids count from 1. Nodes of the store are numbered from 0.
         splits: RandomSplit(train, val, test, seed) of the labelled nodes, also written ("random",
             train, val, test, seed); or a mapping from names to ids, a bool mask, or a file of these
             (.npy, or text with an id a line). None: no splits.
@@ -96,11 +98,15 @@ def from_csv(
             first_id=first_id, splits=splits, dtype=dtype, if_exists=if_exists, progress=progress,
         )  # fmt: skip
     table = None if features is None else open_features(Path(features))
-    given = None if table is None else table.shape[0]
+    matrix = open_matrix(Path(edges)) if is_matrix(Path(edges)) else None
+    given = _count_nodes(None, table, matrix)
     y = None if labels is None else read_labels(Path(labels), given, None, first_id)
     if given is None and y is not None and y.in_order:
         given = y.num_nodes
-    ends = read_edges(Path(edges), given, first_id, progress)
+    if matrix is None:
+        ends = read_edges(Path(edges), given, first_id, progress)
+    else:
+        ends = matrix.ends(progress)
     if not len(ends):
         _warn_of_no_edges(edges)
     num_nodes = _infer_nodes(ends.max(initial=-1), y) if given is None else given
@@ -113,8 +119,8 @@ def from_csv(
     if undirected:
         src, dst = to_undirected(src, dst, num_nodes)
     files = ", ".join(os.fspath(file) for file in (edges, features, labels) if file is not None)
-    made_by = made_by or f"gnndrive.from_csv({files}{', undirected' if undirected else ''})"
-    made_by += INFERRED if given is None else ""
+    notes = _notes(given, matrix, ())
+    made_by = made_by or f"gnndrive.from_csv({files}{', undirected' if undirected else ''}){notes}"
     with StoreWriter(
         path, num_nodes, len(src), made_by=made_by, overwrite=if_exists == "replace",
         progress=progress,
@@ -154,7 +160,8 @@ def from_edges(
 
     Args:
         edges: one or several files, .parquet, or CSV with any separator; several are read one after
-            the other.
+            the other. Or one file in MatrixMarket, .mtx, whose columns are "source", "target" and,
+            if entries have values, "weight".
         path: the folder to make. Sorting spills some 30 bytes an edge beside it.
         memory: bytes, or a text such as "4GB": memory for the import, without the index pointers of
             8 bytes a node.
@@ -188,12 +195,22 @@ def from_edges(
         raise ConfigError("columns= are of one direction: leave out columns= or undirected=")
     _check_first_id(first_id, map_ids)
     budget, store = parse_size(memory, "memory"), checked_target(path, if_exists)
-    edge_list = EdgeList(
-        files, budget, store, source, target, map_ids, columns, header, first_id=first_id
-    )
-    with closing(edge_list) as found:
+    matrix = _only_matrix(files, map_ids)
+    with ExitStack() as stack:
+        if matrix is None:
+            read, name = files, None
+        else:
+            name, tables = str(files[0]), matrix.edges(first_id, progress)
+            read = [stack.enter_context(as_parquet(store, matrix.columns, tables))]
+        found = stack.enter_context(
+            closing(
+                EdgeList(
+                    read, budget, store, source, target, map_ids, columns, header, name, first_id
+                )
+            )
+        )
         table, place_rows = _open_features(found, features, x)
-        given = _count_nodes(found, num_nodes, table, map_ids)
+        given = _count_nodes(num_nodes, table, matrix, found.last + 1 if map_ids else None)
         numbers = found.numbers if map_ids else None
         y = None if labels is None else read_labels(Path(labels), given, numbers, first_id)
         if given is None and y is not None and y.in_order:
@@ -208,7 +225,7 @@ def from_edges(
         chosen = resolve(splits, y, nodes, numbers, first_id)
         count = found.count_undirected() if undirected else found.count
         names = ", ".join(map(str, files))
-        made_by = f"gnndrive.from_edges({names}){INFERRED if given is None else ''}"
+        made_by = f"gnndrive.from_edges({names}){_notes(given, matrix, columns)}"
         if not count:
             _warn_of_no_edges(names)
         with StoreWriter(
@@ -274,15 +291,36 @@ def checked_target(path: File, if_exists: IfExists) -> Path:
     return target
 
 
+def _only_matrix(files: Sequence[Path], map_ids: bool) -> MatrixMarket | None:
+    """Open the file if it is in MatrixMarket."""
+    if not any(map(is_matrix, files)):
+        return None
+    if len(files) > 1:
+        raise ConfigError(
+            f"{', '.join(map(str, files))}: a file in MatrixMarket is all edges of a graph: give "
+            "one and no other file"
+        )
+    if map_ids:
+        raise ConfigError(
+            "map_ids=True (--map-ids) is for ids of any kind, and those of a matrix are its rows: "
+            "leave it out"
+        )
+    return open_matrix(files[0])
+
+
 def _count_nodes(
-    edges: EdgeList, num_nodes: int | None, table: Features | None, map_ids: bool
+    num_nodes: int | None,
+    table: Features | None,
+    matrix: MatrixMarket | None,
+    mapped: int | None = None,
 ) -> int | None:
-    """The number of nodes, None if nothing says it; ConfigError: num_nodes, features and mapped ids
-    say different ones."""
+    """The number of nodes, None if nothing says it; ConfigError: arguments and files say different
+    ones. `mapped` is that of mapped ids."""
     counts = {
         "num_nodes": num_nodes,
         "features": None if table is None else table.shape[0],
-        "the mapped ids": edges.last + 1 if map_ids else None,
+        "the mapped ids": mapped,
+        "rows of the matrix": None if matrix is None else matrix.num_nodes,
     }
     given = {name: count for name, count in counts.items() if count is not None}
     if len(set(given.values())) > 1:
@@ -323,6 +361,17 @@ def _too_many_nodes(nodes: int, memory: str, remedy: str, map_ids: bool = False)
     few = "if few of the ids are used give map_ids=True to gnndrive.from_edges (--map-ids)"
     remedies = f"{remedy}, or {few}" if remedy else few
     return ConfigError(f"ids go up to {nodes - 1}: {pointers}: {remedies}")
+
+
+def _notes(given: int | None, matrix: MatrixMarket | None, columns: Sequence[str]) -> str:
+    """What is to be said of a store beside the names of its files."""
+    notes = ["; the number of nodes is the largest id + 1"] if given is None else []
+    if matrix is not None and matrix.dtype is not None and "weight" not in columns:
+        notes.append(
+            '; the values of the matrix are left out: columns=["weight"] of gnndrive.from_edges '
+            "(--edge-column weight) keeps them"
+        )
+    return "".join(notes)
 
 
 def _write_nodes(

@@ -39,12 +39,13 @@ MISSING = frozenset(("", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"))
 """What stands for a missing number or label, in lower case; pyarrow has the same."""
 NUMBER = re.compile(r"[+\-.]?[0-9]")  # or looks like one
 
-_PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _PYTHONS: dict[str, Any] = {"gzip": gzip.GzipFile, "bz2": bz2.BZ2File}
 _BLANK = b"#", b"\n\n", b"\n\r", b"\n "  # of which a block with blank lines holds one
 _SMALL_LINES = 10_000  # a file of names or counts with more lines is refused
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
 _COMMENT = re.compile(rb" *#[^\r\n]*")
+_PADDING = re.compile(rb"(?m)^ +|(?<= ) +| +(?=\r?$)")  # spaces that separate nothing
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _DIGITS = b"0123456789"
 _BLANKED = bytes(byte if byte in _DIGITS + b"+-" else ord(" ") for byte in range(256))
@@ -143,6 +144,7 @@ def read_numbers(
     what: str = "",
     header: bool = False,
     progress: Progress | None = None,
+    skip: int = 0,
 ) -> Iterator[npt.NDArray[Any]]:
     """Yield rows [n, columns] of a file, with the separators and comments of `read_edges`.
 
@@ -153,12 +155,13 @@ def read_numbers(
         what: what each number is, for errors; "": a number of that kind.
         header: skip a first line in which no field is a number.
         progress: called as progress(file name, bytes done, bytes in all).
+        skip: number of lines before the rows.
     """
     if not columns:
         return
     done, whole = 0, kind == "int64"
     parse, what = _whole_numbers if whole else _real_numbers, what or "whole " * whole + "number"
-    for line, block in _blocks(path):
+    for line, block in _blocks(path, skip):
         content, header = _without_header(block, path, line) if header else (block, False)
         rows = parse(content, columns)
         if rows is None:
@@ -211,10 +214,10 @@ def count_rows(path: Path) -> int:
     return count
 
 
-def place_of_row(path: Path, row: int, header: bool = False) -> str:
-    """Where a row lies, which is counted from 0: "line 7", or "row 6" of what cannot be read again,
-    such as a pipe."""
-    rows = itertools.islice(_rows(path, header), row, None) if path.is_file() else iter(())
+def place_of_row(path: Path, row: int, header: bool = False, skip: int = 0) -> str:
+    """Where a row lies, which is counted from 0 behind `skip` lines: "line 7", or "row 6" of what
+    cannot be read again, such as a pipe."""
+    rows = itertools.islice(_rows(path, header, skip), row, None) if path.is_file() else iter(())
     line = next(rows, None)
     return f"row {row}" if line is None else f"line {line[0]}"
 
@@ -261,6 +264,14 @@ def _lines_of_whole_numbers(columns: int) -> re.Pattern[bytes]:
 
 def _real_numbers(block: bytes, columns: int) -> npt.NDArray[np.float64] | None:
     """Parse a block, float64 [n, columns]; None if pyarrow is not there or refuses it."""
+    sign = next((sign for sign in ",;\t " if columns > 1 and sign.encode() in block), ",")
+    rows = _arrow_numbers(block, columns, sign)
+    if sign == " " and (rows is None or np.isnan(rows).any()):  # between two spaces, perhaps
+        rows = _arrow_numbers(_PADDING.sub(b"", block), columns, sign)
+    return rows
+
+
+def _arrow_numbers(block: bytes, columns: int, sign: str) -> npt.NDArray[np.float64] | None:
     try:
         import pyarrow as pa
         import pyarrow.csv as arrow_csv
@@ -271,6 +282,7 @@ def _real_numbers(block: bytes, columns: int) -> npt.NDArray[np.float64] | None:
         table = arrow_csv.read_csv(
             pa.BufferReader(block),
             read_options=arrow_csv.ReadOptions(column_names=names),
+            parse_options=arrow_csv.ParseOptions(delimiter=sign),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.float64())
             ),
@@ -331,9 +343,9 @@ def read_text(path: Path) -> str:
     return "".join(_decode(block, path, line) for line, block in _blocks(path))
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text) of each line, without its "\\n"."""
-    for first, block in _blocks(path):
+def read_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, text) of each line, without its "\\n"; the first `skip` are blank."""
+    for first, block in _blocks(path, skip):
         yield from enumerate(_decode(block, path, first).split("\n")[:-1], first)
 
 
@@ -349,9 +361,9 @@ def unquoted(field: str) -> str:
     return field[1:-1].strip() if quoted else field
 
 
-def _rows(path: Path, header: bool = False) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, header: bool = False, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, fields) of each line that holds a row."""
-    for number, text in read_lines(path):
+    for number, text in read_lines(path, skip):
         if fields := split_line(text):
             if not (header and _is_header(fields)):
                 yield number, fields
@@ -373,9 +385,15 @@ def _without_header(block: bytes, path: Path, first: int) -> tuple[bytes, bool]:
     return block, True
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+def _blocks(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, each with the number of its first line; each line has its "\\n",
-    the last one too."""
+    the last one too, and the first `skip` ones are blank."""
+    for line, block in _whole_lines(path):
+        count = min(skip + 1 - line, block.count(b"\n")) if line <= skip else 0
+        yield line, b"\n" * count + block.split(b"\n", count)[-1] if count else block
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     line, rest = 1, b""
     for block in _reads(path):
         if line == 1 and not rest:
@@ -397,7 +415,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _reads(path: Path) -> Iterator[bytes]:
     with _open(path) as file:
-        if path.suffix not in _PACKED:
+        if path.suffix not in PACKED:
             while block := _read(file, path):
                 yield block
             return
@@ -420,7 +438,7 @@ def _read(file: Any, path: Path) -> bytes:
 
 def _open(path: Path) -> Any:
     """Open a file for reading bytes; .gz, .bz2 and .zst are decompressed."""
-    packed = _PACKED.get(path.suffix)
+    packed = PACKED.get(path.suffix)
     try:
         if path.is_char_device():  # it may never end; a pipe is taken
             raise StoreError(f"{path} is a device: give a file")
