@@ -274,6 +274,8 @@ def test_labels(files):
         ("0 tv show\n1 film\n2 film\n3 film\n4 tv show\n", [1, 0, 0, 0, 1], ("film", "tv show")),
         ('0,"a, b"\n1,c\n2,c\n3,c\n4,c\n', [0, 1, 1, 1, 1], ("a, b", "c")),
         ("id\tlabel\n0\ta\n1\tb\n2\ta\n3\ta\n4\ta\n", [0, 1, 0, 0, 0], ("a", "b")),
+        ("# labels, of 2\n\n# nodes\n#\n0\t#1\n1\t#2\n", [0, 1, -1, -1, -1], ("#1", "#2")),
+        ("#1\n#2\n#1\n#1\n#1\n", [0, 1, 0, 0, 0], ("#1", "#2")),
         (",kind\n0,a\n1,b\n2,a\n", [0, 1, 0, -1, -1], ("a", "b")),  # as pandas writes an index
         ('0,0\n1,\n2,""\n3,NA\n4,null\n', [0, -1, -1, -1, -1], None),
         ("node,label\n0,\n1,NaN\n2,b\n3,a\n4,n/a\n", [-1, -1, 1, 0, -1], ("a", "b")),
@@ -303,7 +305,7 @@ def test_bad_labels_are_named(files):
     for content, match in (
         ("node,label\n0,a\n5,b\n", r"line 3: node 5, but there are 5 nodes.*\(--num-nodes\)"),
         ("0,a\n1,b\n1,c\n", "line 3: node 1 has a second label"),
-        ("0,a\n1,b,c\n", "line 2"),
+        ("# labels\n0,a\n1,b,c\n", "line 3"),
         ("0,a\nx,b\n", r"line 2: 'x' is not a node id.* or .* give map_ids=True .*\(--map-ids\)"),
         (",a\n1,b\n2,a\n", "line 1: '' is not a node id"),
         ("0x1,a\n1,b\n", "line 1: '0x1' is not a node id"),

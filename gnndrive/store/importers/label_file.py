@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from gnndrive.store.importers.text import (
     unquoted,
 )
 
+_COMMENTS = re.compile(
+    r"(?:\s*#(?:[ \t\r][^\n]*)?\n)+"
+)  # "#" and a space, because #3 may be a class
 _USUAL_NAMES = ("label", "labels", "y", "class", "target")
 Row: TypeAlias = "tuple[int, list[str]]"
 """The number of a line and its fields; [] for a blank line."""
@@ -97,19 +101,22 @@ def read_labels(
 
 def _lines(path: Path) -> Iterator[Row]:
     text = read_text(path)
+    comments = _COMMENTS.match(text)
+    skipped = 0 if comments is None else comments[0].count("\n")
+    text = text if comments is None else text[comments.end() :]
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = next((sign for sign in ",;\t" if sign in first), None)
     if delimiter is None:  # the label is the text after the first space
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.splitlines(), 1 + skipped):
             yield number, [unquoted(field.strip()) for field in line.split(None, 1)]
         return
     reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
     try:
         for fields in reader:
             blank = fields != [""] and not any(map(str.strip, fields))  # [""] is a quoted ""
-            yield reader.line_num, [] if blank else [field.strip() for field in fields]
+            yield skipped + reader.line_num, [] if blank else [field.strip() for field in fields]
     except csv.Error as error:
-        raise StoreError(f"{path}, line {reader.line_num}: {error}; correct it") from None
+        raise StoreError(f"{path}, line {skipped + reader.line_num}: {error}; correct it") from None
 
 
 def _is_header(rows: Sequence[list[str]], numbers: NodeNumbers | None) -> bool:
@@ -151,7 +158,8 @@ def _in_order(lines: list[Row], rows: list[Row], num_nodes: int | None, path: Pa
     if len(rows) + len(blank) <= num_nodes <= len(lines):
         return [(number, fields or [""]) for number, fields in lines[:num_nodes]]
     raise StoreError(
-        f"{path} has {len(rows)} labels for {num_nodes} nodes: give node ids with them"
+        f"{path} has {len(rows)} labels for {num_nodes} nodes: give node ids with them, or "
+        "take out what is no label, such as a header"
     )
 
 
