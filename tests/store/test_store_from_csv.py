@@ -245,6 +245,8 @@ def test_ids_may_count_from_1(files, importer):
         assert [store.split(name).tolist() for name in splits] == [[3, 0], [4], [2], [1]]
     with pytest.warns(UserWarning, match=r"no edge has the id 0.* first_id=1 \(--first-id 1\)"):
         assert make(None).num_nodes == 6
+    files.put("zero.csv", "0,0\n")
+    assert make(None, labels=files.folder / "zero.csv").num_nodes == 6  # and no warning
     for more, match in (
         ({}, "5.* but there are 5.*, numbered from 0.* give first_id=1"),
         ({**given, "splits": {"a": [0]}}, r"split 'a', entry 0 .*: node 0, but ids count from 1"),
@@ -282,6 +284,8 @@ def test_labels(files):
         ("0,1.0\n1,\n2,0.0\n3,-1.0\n4,2.0\n", [1, -1, 0, -1, 2], None),
         ("0,0.5\n1,\n2,nan\n3,-1\n4,2\n", [0.5, "nan", "nan", -1, 2], None),
         ('y\n2\n""\n1\n\nNA\n0\n', [2, -1, 1, -1, 0], None),
+        ("NA\n0\n1\n0\n1\n", [-1, 0, 1, 0, 1], None),
+        ('"a, b"\n""\n\nc\nc\nc\n', [0, -1, 1, 1, 1], ("a, b", "c")),
         ("score\nNA\n0\n\n1\n\n", [-1, 0, -1, 1, -1], None),
         ("\na\n\n\nb\n", [-1, 0, -1, -1, 1], ("a", "b")),
         ('0 ""\n1 "tv show"\n2 NA\n3 film\n4 null\n', [-1, 1, -1, 0, -1], ("film", "tv show")),
@@ -313,6 +317,7 @@ def test_bad_labels_are_named(files):
         ('0,a\n1,"b\n', "line 2"),
         ("a\nb\n", "has 2 labels for 5 nodes"),
         ("a\n\nb\n\n", "has 2 labels for 5 nodes"),
+        ("a\n\nb\na\nb\na\nb\n", "has 6 labels for 5 nodes: .* such as a header"),
         (b"0,\xff\n", "not text in UTF-8"),
     ):
         files.put("labels.csv", content)

@@ -76,7 +76,10 @@ def test_dialects_and_packed_files(tmp_path, load):
     text += " 2  1\t.5\r\n3   3 1e-3\n2 1 -2.\n3 2 +1E2"
     (tmp_path / "y.csv").write_text("2,0\n")
     for name in ("graph.mtx", "graph.MTX.gz"):
-        packed = gzip.compress(text.encode()) if name.endswith("gz") else text.encode()
+        if name.endswith("gz"):
+            packed = gzip.compress(text.replace("symmetric", "Hermitian").encode())
+        else:
+            packed = text.encode()
         (tmp_path / name).write_bytes(packed)
         given: Any = {"labels": tmp_path / "y.csv", "splits": {"train": [3]}}
         store = load(tmp_path / name, first_id=1, **given)
@@ -110,6 +113,7 @@ def test_wrong_files_are_named(tmp_path, load):
         (BANNER + "2 2 1\n1 1.5 1\n", "line 3: 1.5 is no row"),
         (BANNER + "2 2 1\n1 nan 1\n", "line 3: nan is no row"),
         (BANNER + "2 2 1\n1 2\n", "line 3: '1 2' is not 3 numbers"),
+        (BANNER + "2 2 1\n1  2\n", "line 3: '1  2' is not 3 numbers"),
         (BANNER.replace("real", "integer") + "2 2 1\n1 2 .5\n", "line 3: .* not 3 whole numbers"),
         (BANNER.replace("real", "pattern") + "2 2 1\n1 2 1\n", "line 3: .* not 2 whole numbers"),
         (BANNER + "2 2 2\n1 1 1\n", "graph.mtx has 1 rows, but its line 2 says 2"),
