@@ -18,7 +18,7 @@ from gnndrive import ConfigError, StoreError
 from tests.store.conftest import edges_of
 
 Columns = dict[str, list[Any]]
-WORDS = ["a", "b c", 'q"uote', "comma, here", "é", "semi;colon", "NA", "#x", "y "]
+WORDS = ["a", "b c", 'q"uote', "comma, here", "é", "semi;colon", "#x", "NA"]
 
 
 def keys(rng: np.random.Generator, count: int) -> list[Any]:
