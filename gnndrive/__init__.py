@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         from_graphbolt,
         from_ogb,
         from_pt,
+        from_tables,
         open_or_make,
     )
     from gnndrive.store.link_split import open_links, split_links

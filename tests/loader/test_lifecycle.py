@@ -541,19 +541,25 @@ def test_the_rings_own_thread_is_refused(make, tmp_path, monkeypatch):
 HEAPS = """
 import ctypes, sys
 import gnndrive
+libc = ctypes.CDLL(None)
+
+def print_heaps():
+    libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+    libc.fflush(None)
+
+print_heaps()
 store = gnndrive.open(sys.argv[1])
 gnndrive.pack(store, [4, 3], batch_size=16, memory="100MB", out=sys.argv[2])
 with gnndrive.NeighborLoader(store, [4, 3], batch_size=16,
                              buffer="40KB",
                              tuning=gnndrive.Tuning(samplers=4, engine="threads")) as loader:
     assert len(list(loader)) == len(loader)
-    libc = ctypes.CDLL(None)
-    libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
-    libc.fflush(None)
+    print_heaps()
 """
 
 
 def test_threads_share_one_heap(store, tmp_path):
     """Each would keep what it has freed in one of its own, which no plan counts."""
     ended = forked.run(HEAPS, str(store.path), str(tmp_path / "pack"))
-    assert ended.stdout.count("<heap nr=") == 1, ended.stderr
+    before, after = ended.stdout.split("</malloc>")[:2]
+    assert before.count("<heap nr=") == after.count("<heap nr=") <= 2, ended.stderr
