@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
 import pytest
 import torch
 from rich.console import Console
@@ -123,9 +125,18 @@ def test_tables_with_keys(gnndrive, tmp_path):
     assert "--map-ids: leave it out" in gnndrive("import", out, *words, "--map-ids").refusal
     refused = gnndrive("import", out, "--edges", orders, "--time", "ts").refusal
     assert "--time names a column of tables: give --nodes" in refused
-    one = ("--nodes", f"{users}:id", "--edges", f"{orders}:user,user", "--if-exists", "replace")
+    folder = tmp_path / "year=2024"
+    folder.mkdir()
+    orders.rename(folder / "orders.csv")
+    one = ("--nodes", f"{users}:id", "--edges", f"{folder}:user,user", "--if-exists", "replace")
     assert gnndrive("import", out, *one).code == 0
     assert gd.open(out).edge_names == ("item", "ts")
+    refused = gnndrive("import", out, *one, "--nodes", f"item={users}:id").refusal
+    assert "users.csv:id has no type, but other tables have" in refused
+    feather.write_feather(pa.table({"s": [0, 1], "t": [1, 0]}), folder / "e.arrow")
+    words = ("--edges", folder / "e.arrow", "--split", "none", "--if-exists", "replace")
+    assert gnndrive("import", out, *words).code == 0
+    assert gd.open(out).num_edges == 2
 
 
 def test_split_links(gnndrive, planted, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +15,10 @@ from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges, from_tables
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec
-from gnndrive.store.importers.table_files import is_parquet
+from gnndrive.store.importers.table_files import is_text
 from gnndrive.store.reader import Store
 
+_TYPE = re.compile(r"([^=/]+)=")  # of a table; not of a folder such as year=2024/edges.csv
 _OPTIONS_OF_CSV = {"features", "labels", "undirected", "first_id", "dtype", "if_exists"}
 _OPTIONS_OF_TABLES = {
     "nodes", "x", "labels", "time", "edge_column", "undirected", "memory", "dtype", "if_exists",
@@ -129,7 +131,7 @@ def import_(
             "what is to be imported? Give files, gnndrive import STORE --edges FILE, or a "
             "dataset's folder or .pt file, gnndrive import DATASET STORE"
         )
-    if nodes or "=" in edges[0]:
+    if nodes or _TYPE.match(edges[0]):
         _make(from_tables, path=paths[0], **_of_tables(given, edges, split or [], seed))
         return
     if time:
@@ -138,7 +140,7 @@ def import_(
     given["splits"] = _parse_splits(split or ["0.6,0.2,0.2"], seed)
     given["columns"] = given.pop("edge_column", ())
     sorting = set(given) - _OPTIONS_OF_CSV - {"path", "splits", "columns"}
-    if sorting or given["columns"] or len(edges) > 1 or is_parquet(Path(edges[0])):
+    if sorting or given["columns"] or len(edges) > 1 or not is_text(Path(edges[0])):
         _make(from_edges, edges=edges, **given)
     else:
         given.pop("columns")
@@ -175,13 +177,13 @@ def _of_tables(
 
 def _by_type(values: Sequence[str]) -> Any:
     """Tables given as TYPE=FILE, by type, or as FILE."""
-    if not any("=" in value for value in values):
-        return list(values) or None
     found: dict[str, list[str]] = {}
     for value in values:
-        type, _, file = value.partition("=")
-        found.setdefault(type, []).append(file)
-    return found
+        type = _TYPE.match(value)
+        found.setdefault(type[1] if type else "", []).append(value[type.end() if type else 0 :])
+    if len(found) > 1 and "" in found:
+        raise ConfigError(f"{found[''][0]} has no type, but other tables have: give TYPE=FILE")
+    return found.get("", found or None)
 
 
 def _parse_splits(values: Sequence[str], seed: int) -> SplitSpec:

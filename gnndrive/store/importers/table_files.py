@@ -399,6 +399,11 @@ def _is_plain(type: Any) -> bool:
     return bool(types.is_integer(type) or types.is_floating(type) or types.is_boolean(type))
 
 
+def is_text(file: Path) -> bool:
+    """Whether a file's name is none of a Parquet or Arrow file."""
+    return _kind(file) == "text"
+
+
 def _kind(file: Path) -> str:
     return _KINDS.get(file.suffix.lower(), "text")
 
