@@ -173,10 +173,12 @@ class Store(StoreView):
     def _ids(self, type: NodeKey) -> npt.NDArray[Any]:
         """The ids of a type's nodes, mapped: whole numbers or UTF-8 bytes, [n]."""
         nodes = self.nodes(type)
-        if (name := nodes.name_of("id")) not in self.info.arrays:
+        array = self.info.arrays.get(nodes.name_of("id"))
+        text = array is not None and array.dtype == "uint8" and len(array.shape) == 2
+        if array is None or not (text or (len(array.shape) == 1 and "int" in array.dtype)):
             return np.arange(nodes.num_nodes)
-        there = self.array(name)
-        if there.ndim == 1:
+        there = self.array(array.name)
+        if not text:
             return there
         return there.view(f"S{there.shape[1]}")[:, 0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,10 +17,10 @@ from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 from gnndrive.store.importers.table_files import is_text
 from gnndrive.store.reader import Store
 
-_TYPE = re.compile(r"([^=/]+)=")  # of a table; not of a folder such as year=2024/edges.csv
 _OPTIONS_OF_CSV = {"features", "labels", "undirected", "first_id", "dtype", "if_exists"}
 _OPTIONS_OF_TABLES = {
-    "nodes", "x", "labels", "time", "edge_column", "undirected", "memory", "dtype", "if_exists",
+    "nodes", "x", "labels", "time", "edge_column", "undirected", "header", "memory", "dtype",
+    "if_exists",
 }  # fmt: skip
 _OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "if_exists"}
 
@@ -131,7 +130,7 @@ def import_(
             "what is to be imported? Give files, gnndrive import STORE --edges FILE, or a "
             "dataset's folder or .pt file, gnndrive import DATASET STORE"
         )
-    if nodes or _TYPE.match(edges[0]):
+    if nodes or (_typed(edges[0]) and "," in edges[0].partition("=")[0]):
         _make(from_tables, path=paths[0], **_of_tables(given, edges, split or [], seed))
         return
     if time:
@@ -175,12 +174,18 @@ def _of_tables(
     return found
 
 
+def _typed(value: str) -> bool:
+    """Whether a table is given as TYPE=FILE, and is no file in a folder such as year=2024."""
+    whole = Path(value.rpartition(":")[0] or value)
+    return "=" in value and not (whole.exists() or Path(value).exists())
+
+
 def _by_type(values: Sequence[str]) -> Any:
     """Tables given as TYPE=FILE, by type, or as FILE."""
     found: dict[str, list[str]] = {}
     for value in values:
-        type = _TYPE.match(value)
-        found.setdefault(type[1] if type else "", []).append(value[type.end() if type else 0 :])
+        type, _, file = value.partition("=") if _typed(value) else ("", "", value)
+        found.setdefault(type, []).append(file)
     if len(found) > 1 and "" in found:
         raise ConfigError(f"{found[''][0]} has no type, but other tables have: give TYPE=FILE")
     return found.get("", found or None)

@@ -59,7 +59,10 @@ class Database:
 
     def register(self, name: str, rows: Any) -> None:
         """Make a table or dataset of pyarrow a table called `name`."""
-        self._db.register(name, rows)
+        try:
+            self._db.register(name, rows)
+        except self._errors as error:
+            raise self._failure(error) from None
 
     def run(self, sql: str) -> Any:
         """Run a statement."""

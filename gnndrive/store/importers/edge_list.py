@@ -20,7 +20,7 @@ from gnndrive.common.records import EdgeKey, Int64Array, ends_of
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.database import Database
 from gnndrive.store.importers.table_files import INEXACT, NUMBERS, TYPES, WHOLE, TableFiles
-from gnndrive.store.importers.table_rows import NodeIds
+from gnndrive.store.importers.table_rows import NodeIds, check_ids
 from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.writer import StoreWriter
 
@@ -203,6 +203,7 @@ class EdgeList:
             "CREATE TABLE ids AS SELECT id, row_number() OVER (ORDER BY id) - 1 AS node "
             f"FROM (SELECT DISTINCT id FROM ({ends}) WHERE id IS NOT NULL)"
         )
+        check_ids(self.database, "ids", self._table.name)
 
     # ---- checks
 

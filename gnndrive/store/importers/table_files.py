@@ -17,7 +17,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.importers.database import Database, identifier, quoted
-from gnndrive.store.importers.text import MISSING, NUMBER, read_lines, real_number
+from gnndrive.store.importers.text import MISSING, NUMBER, PACKED, read_lines, real_number
 
 WHOLE = {
     "TINYINT": "int8", "SMALLINT": "int16", "INTEGER": "int32", "BIGINT": "int64",
@@ -33,6 +33,7 @@ TYPES = {
     "BIGINT) IS NOT NULL AND regexp_full_match(trim({0}), '[+-]?[0-9]+') END",
     # DuckDB casts 1_000 to 1000, and yes to true.
     "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL AND NOT contains({0}, '_')",
+    "UBIGINT": "TRY_CAST({0} AS UBIGINT) IS NOT NULL AND regexp_full_match(trim({0}), '[0-9]+')",
     "BOOLEAN": "lower(trim({0})) IN ('true', 'false')",
     "TIMESTAMP": "TRY_CAST({0} AS TIMESTAMPTZ) IS NOT NULL",
 }
@@ -47,6 +48,7 @@ _KINDS = {
 _BUFFER_BYTES = 64 << 10  # of a column of Parquet
 _BLOCK_BYTES = 4 << 20  # of text, which holds at least a whole row
 _TEXT = {".csv", ".tsv", ".txt"}
+_PLAIN = "hive_partitioning = false"  # else a folder "age=5" gives each row the age 5
 _SAMPLE = 100  # rows that show whether the first one is a header
 _NO_NAMES = "source", "target"  # of a table of edges without files that have any
 
@@ -146,7 +148,7 @@ class TableFiles:
         those of `ids` are numbers only if all of them are written plainly."""
         if not self.text:
             return
-        types = ("BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP")
+        types = ("BIGINT", "UBIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP")
         self.find_types({name: ("PLAIN",) if name in ids else types for name in self.columns})
         columns = (
             f"{self.column(name, type)} AS {identifier(name)}"
@@ -256,12 +258,19 @@ class TableFiles:
     # ---- as SQL
 
     def _of_parquet(self) -> str:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         files = [_file_name(file) for file in self.files]
+        with contextlib.suppress(OSError, pa.ArrowException):  # DuckDB will say so
+            for file in self.files:
+                self._refuse_like_names(pq.read_schema(file).names)
         self._parts = [
-            (file, f"read_parquet({name})") for file, name in zip(self.files, files, strict=True)
+            (file, f"read_parquet({name}, {_PLAIN})")
+            for file, name in zip(self.files, files, strict=True)
         ]
         # By name, because else DuckDB casts later files' columns to the first one's types.
-        return f"read_parquet([{', '.join(files)}], union_by_name = true)"
+        return f"read_parquet([{', '.join(files)}], union_by_name = true, {_PLAIN})"
 
     def _of_arrow(self) -> str:
         import pyarrow as pa
@@ -270,10 +279,7 @@ class TableFiles:
         try:
             schemas = [dataset.dataset(file, format="ipc").schema for file in self.files]
             both = pa.unify_schemas(schemas, promote_options="permissive")
-            half = {field.name for field in both if field.type == pa.float16()}  # not in DuckDB
-            fields = [
-                field.with_type(pa.float32()) if field.name in half else field for field in both
-            ]
+            fields = [field.with_type(_without_half(field.type)) for field in both]
             for number, files in enumerate([self.files, *([file] for file in self.files)]):
                 of_files = dataset.dataset(
                     [str(file) for file in files], format="ipc", schema=pa.schema(fields)
@@ -286,7 +292,10 @@ class TableFiles:
             ) from None
         names = [f"{self._table}_{number}" for number in range(1 + len(self.files))]
         self._parts = list(zip(self.files, names[1:], strict=True))
-        return names[0]
+        self._refuse_like_names(both.names)
+        # Joins of what DuckDB does not hold itself need more memory than it is given.
+        self._database.run(f"CREATE TABLE {self._table} AS SELECT * FROM {names[0]}")
+        return self._table
 
     def _of_text(self, header: bool | None, named: Sequence[str], free: bool) -> str:
         """Text is read by pyarrow, because DuckDB refuses files with both kinds of line ends, or
@@ -295,23 +304,39 @@ class TableFiles:
         from pyarrow import csv as arrow_csv
         from pyarrow import dataset
 
-        self._parts, names = [], None
+        self._parts = []
+        names: list[str] | None = None
+        first_has_names = False
         for file in self.files:
             skip, rows, delimiter, quote, alone = _first_rows(file)
             if not rows:
                 continue
-            has_names = rows[0] == names or _has_names(file, rows, header, named, free)
-            names = names or _names(file, rows[0], has_names)
+            if names is None or header is not None:
+                has_names = _has_names(file, rows, header, named, free)
+            else:  # as in the first file, whose header later ones may lack
+                has_names = first_has_names and (
+                    set(rows[0]) == set(names) or bool(set(named) & set(rows[0]))
+                )
+            if names is None:
+                first_has_names = has_names
+                names = _names(file, rows[0], has_names)
+            own = _names(file, rows[0], True) if has_names else names
+            if len(own) != len(rows[0]):
+                raise StoreError(
+                    f"{file}: its first row has {len(rows[0])} fields, and {self.files[0]} has "
+                    f"{len(own)} columns: give files of one table"
+                )
+            self._refuse_like_names(own)
             if has_names and alone:
                 continue
-            text = pa.schema([(name, pa.string()) for name in names])
+            text = pa.schema([(name, pa.string()) for name in own])
             form = dataset.CsvFileFormat(
                 parse_options=arrow_csv.ParseOptions(
                     delimiter=delimiter, quote_char=quote, newlines_in_values=True
                 ),
                 convert_options=arrow_csv.ConvertOptions(column_types=text),
                 read_options=arrow_csv.ReadOptions(
-                    skip_rows=skip + has_names, column_names=names, block_size=_BLOCK_BYTES
+                    skip_rows=skip + has_names, column_names=own, block_size=_BLOCK_BYTES
                 ),
             )
             table = f"{self._table}_{len(self._parts)}"
@@ -320,7 +345,9 @@ class TableFiles:
         if not self._parts:
             none = ", ".join(f"NULL::VARCHAR AS {identifier(name)}" for name in names or _NO_NAMES)
             return f"(SELECT {none} WHERE false)"
-        return f"({' UNION ALL '.join(f'SELECT * FROM {table}' for _, table in self._parts)})"
+        return (
+            f"({' UNION ALL BY NAME '.join(f'SELECT * FROM {table}' for _, table in self._parts)})"
+        )
 
     def _bad_line(self) -> str:
         """What is wrong about the first row with another number of fields than the first one in
@@ -339,6 +366,16 @@ class TableFiles:
             except csv.Error as error:
                 return f"{file}, line {skip + reader.line_num}: {error}; correct it"
         return ""
+
+    def _refuse_like_names(self, names: Sequence[str]) -> None:
+        """Refuse columns whose names differ only in case, one of which DuckDB would rename."""
+        seen: dict[str, str] = {}
+        for name in names:
+            if (other := seen.setdefault(name.lower(), name)) is not name:
+                raise StoreError(
+                    f"{self.name}: the columns {other!r} and {name!r} have names that are equal "
+                    "but for case: rename one"
+                )
 
     def _late_comment(self) -> str:
         """What is wrong about the first comment behind a row in text files; "" if there is none."""
@@ -362,7 +399,7 @@ def table_of(given: str | os.PathLike[str]) -> tuple[Path, tuple[str, ...]]:
     path = Path(whole)
     if sign and not path.exists():
         path = Path(name)
-    if not path.exists():
+    if not name + columns or not path.exists():
         raise StoreError(f"{path} is missing: give a file that is there")
     return path, tuple(columns.split(",")) if path != Path(whole) else ()
 
@@ -371,7 +408,9 @@ def files_in(path: Path) -> list[Path]:
     """The file itself, or the files of a table in a folder, by name."""
     if not path.is_dir():
         return [path]
-    found = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] not in "._")
+    found = sorted(each for each in path.iterdir() if each.name[0] not in "._")
+    if inner := next((each for each in found if each.is_dir()), None):
+        raise StoreError(f"{inner} is a folder in that of a table: give the files, or one folder")
     if not found:
         raise StoreError(f"the folder {path} holds no file: give one that does")
     return found
@@ -381,13 +420,27 @@ def is_table(given: str | os.PathLike[str]) -> bool:
     """Whether FILE or FILE:COLUMN is a table, by its name, and no array."""
     name = os.fspath(given)
     whole = Path(name) if Path(name).exists() else Path(name.rpartition(":")[0] or name)
-    ends = [each.lower() for each in whole.suffixes[-2:]]
-    return (bool(ends) and (ends[-1] in _KINDS or bool(_TEXT & set(ends)))) or whole.is_dir()
+    packed = whole.suffix.lower() in PACKED
+    end = Path(whole.stem if packed else whole.name).suffix.lower()
+    return (end in _KINDS and not packed) or end in _TEXT or whole.is_dir()
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
     """Whether a file's name has the ending of a Parquet file."""
     return _kind(Path(path)) == "Parquet"
+
+
+def _without_half(type: Any) -> Any:
+    """The type, float16 replaced by float32, because DuckDB does not have it."""
+    import pyarrow as pa
+
+    if type == pa.float16():
+        return pa.float32()
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(_without_half(type.value_type), type.list_size)
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        return pa.list_(_without_half(type.value_type))
+    return type
 
 
 def _is_plain(type: Any) -> bool:

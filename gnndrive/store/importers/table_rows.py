@@ -7,7 +7,8 @@ it is an error that names the row. Times are int64, nanoseconds since 1970.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -30,6 +31,7 @@ _WORDS = {
     "number": "numbers", "list": "lists of numbers", "time": "dates or timestamps",
     "category": "texts",
 }  # fmt: skip
+_FIRST_TIME, _LAST_TIME = "'1677-09-22'", "'2262-04-10'"
 _BATCH_BYTES = 16 << 20
 CLASSES_MAX = 10_000  # more different texts are no category
 _USUAL_IDS = {"id", "ids", "node", "nodes", "node_id", "nodeid", "node_ids"}
@@ -47,6 +49,14 @@ def kind_of(type: str) -> str | None:
     return "category" if type == "VARCHAR" or type.startswith("ENUM") else None
 
 
+class _Wrong(Exception):
+    """What is wrong with a row of a table, which is counted from 0."""
+
+    def __init__(self, row: int, how: str) -> None:
+        super().__init__(how)
+        self.row, self.how = row, how
+
+
 class TableRows(Features):
     """The rows of one column, or of columns of numbers and lists side by side.
 
@@ -59,7 +69,7 @@ class TableRows(Features):
     Attributes:
         order: a table (row, node) that gives each row's place; None: their order in the files.
         classes: the texts that the numbers of a category stand for, sorted; else None.
-        too_many_classes: there are more than a category has.
+        unfit: why the column is no array, such as too many classes; "" if it can be one.
 
     Raises:
         ConfigError: a column is of a type that an array cannot have.
@@ -78,7 +88,8 @@ class TableRows(Features):
     ) -> None:
         self._database, self._table, self._names = database, table, names
         self.order: str | None = None
-        self._allowed, self._complete, self.too_many_classes = kinds, kinds is not ANY, False
+        self._allowed, self._complete = kinds, kinds is not ANY
+        self.unfit = ""
         self.classes: tuple[str, ...] | None = None
         self._kinds = [self._kind(name) for name in names]
         parts = [self._open(*each) for each in zip(names, self._kinds, strict=True)]
@@ -90,20 +101,27 @@ class TableRows(Features):
 
     def chunks(self, rows: int) -> Iterator[Rows]:
         """See `Features.chunks`."""
-        done = 0
-        for batch, numbers in self._batches(min(rows, max(1, rows * _BATCH_BYTES // CHUNK_BYTES))):
-            count = batch.num_rows
-            numbers = range(done, done + count) if numbers is None else numbers
-            given = zip(batch.columns, self._kinds, self._widths, self._names, strict=False)
-            parts = [self._rows(*each, numbers) for each in given]
-            if len(self.shape) == 1:
-                yield parts[0].astype(self.dtype, copy=False)
-            else:
-                wide = [part.reshape(count, -1) for part in parts]
-                yield np.concatenate(wide, axis=1, dtype=self.dtype)
-            done += count
+        done, wrong = 0, None
+        with closing(self._batches(max(1, rows * _BATCH_BYTES // CHUNK_BYTES))) as batches:
+            for batch, numbers in batches:
+                count = batch.num_rows
+                numbers = range(done, done + count) if numbers is None else numbers
+                given = zip(batch.columns, self._kinds, self._widths, self._names, strict=False)
+                try:
+                    parts = [self._rows(*each, numbers) for each in given]
+                except _Wrong as error:
+                    wrong = error
+                    break
+                if len(self.shape) == 1:
+                    yield parts[0].astype(self.dtype, copy=False)
+                else:
+                    wide = [part.reshape(count, -1) for part in parts]
+                    yield np.concatenate(wide, axis=1, dtype=self.dtype)
+                done += count
+        if wrong is not None:  # behind the reader's end, because the place is another query
+            raise StoreError(f"{self._table.place(wrong.row)} {wrong.how}")
 
-    def _batches(self, rows: int) -> Iterator[tuple[Any, Any]]:
+    def _batches(self, rows: int) -> Generator[tuple[Any, Any]]:
         """Yield batches of the columns, and the numbers of their rows in the table; None: in its
         order."""
         batches = None
@@ -146,21 +164,27 @@ class TableRows(Features):
         type, table = self._table.columns[name], self._table
         column = table.column(name, type)
         if kind == "time":
+            self._check_times(name)
             return f"epoch_ns({column})", np.dtype(np.int64), 1
         if kind == "category":
             text = table.column(name, "VARCHAR")
             found = self._database.run(
-                f"SELECT DISTINCT {text} AS name FROM {table.sql} WHERE name IS NOT NULL "
-                f"ORDER BY name LIMIT {CLASSES_MAX + 1}"
+                f"SELECT found FROM (SELECT DISTINCT {text} AS found FROM {table.sql}) WHERE found "
+                f"IS NOT NULL ORDER BY found LIMIT {CLASSES_MAX + 1}"
             ).fetchall()
             self.classes = tuple(name for (name,) in found)
             size = sum(len(name.encode()) + 8 for name in self.classes)
-            self.too_many_classes = len(found) > CLASSES_MAX or size > VALUE_BYTES_MAX
+            if len(found) > CLASSES_MAX or size > VALUE_BYTES_MAX:
+                self.unfit = f"has more than {CLASSES_MAX} different texts, or long ones"
             return text, np.dtype(np.int64), 1
         if kind == "number":
             type = "DOUBLE" if type.startswith(INEXACT) else type
             dtype = np.dtype(NUMBERS[type])
+            if self._allowed is TIMES and dtype.kind in "iu":
+                type, dtype = "BIGINT", np.dtype(np.int64)
             if not self._complete and dtype.kind != "f" and name in table.missing():
+                if dtype.kind in "iu":
+                    self._check_fits_double(name)
                 type, dtype = "DOUBLE", np.dtype(np.float64)
             return table.column(name, type), dtype, 1
         match = _LIST.fullmatch(type)
@@ -169,6 +193,30 @@ class TableRows(Features):
         first = self._database.row(f"SELECT len({identifier(name)}) FROM {table.sql} LIMIT 1")
         width = int(first[0]) if first and first[0] is not None else 0
         return f"{identifier(name)}::{base}{match[2]}", np.dtype(NUMBERS[base]), width
+
+    def _check_times(self, name: str) -> None:
+        """Check that nanoseconds since 1970 hold the times of a column in int64."""
+        found = self._first_where(name, f"NOT ({{0}} BETWEEN {_FIRST_TIME} AND {_LAST_TIME})")
+        if found is not None and self._complete:
+            raise StoreError(
+                f"{self._table.place(found)} has a time in column {name!r} before 1677 or after "
+                "2262, which int64 nanoseconds do not hold: correct it"
+            )
+        if found is not None:
+            self.unfit = "has a time before 1677 or after 2262, which int64 nanoseconds do not hold"
+
+    def _check_fits_double(self, name: str) -> None:
+        if self._first_where(name, f"abs({{0}}::HUGEINT) > {1 << 53}") is not None:
+            self.unfit = "lacks values, and has numbers above 2**53, which float64 does not hold"
+
+    def _first_where(self, name: str, condition: str) -> int | None:
+        """The first row in which a column fulfils a condition in SQL."""
+        column = self._table.column(name, self._table.columns[name])
+        (row,) = self._database.row(
+            "SELECT min(place) FROM (SELECT row_number() OVER () - 1 AS place, "
+            f"({condition.format(column)}) AS holds FROM {self._table.sql}) WHERE holds"
+        )
+        return None if row is None else int(row)
 
     def _rows(
         self, values: Any, kind: str, width: int, name: str, numbers: Any
@@ -183,12 +231,13 @@ class TableRows(Features):
             flat = values.flatten()
             if len(wrong):
                 found = lengths[wrong[0]].as_py()
-                place = self._table.place(int(_number(numbers, wrong[0])))
+                row = _number(numbers, wrong[0])
                 if found is None:
-                    raise StoreError(f"{place} has no value in column {name!r}: fill it in")
-                raise StoreError(
-                    f"{place} has {found} values in column {name!r}, and row 1 has {width}: give "
-                    "each row as many"
+                    raise _Wrong(row, f"has no value in column {name!r}: fill it in")
+                raise _Wrong(
+                    row,
+                    f"has {found} values in column {name!r}, and row 1 has {width}: give each row "
+                    "as many",
                 )
             self._refuse_missing(flat, name, numbers, width)
             return flat.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
@@ -205,10 +254,26 @@ class TableRows(Features):
     def _refuse_missing(self, values: Any, name: str, numbers: Any, width: int = 1) -> None:
         if values.null_count:
             first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-            place = self._table.place(int(_number(numbers, first // width)))
-            raise StoreError(
-                f"{place} has no value in column {name!r}: fill it in, or leave the column out"
+            row = _number(numbers, first // width)
+            raise _Wrong(
+                row, f"has no value in column {name!r}: fill it in, or leave the column out"
             )
+
+
+def check_ids(database: Database, table: str, where: str) -> None:
+    """Check the ids in a table (id, node): a store cannot hold the character NUL in one. Whole
+    numbers of several types become one that numpy has, if one holds all of them."""
+    (kind,) = database.row(f"SELECT any_value(typeof(id)) FROM {table}")
+    if kind == "HUGEINT":
+        low, high = database.row(f"SELECT min(id), max(id) FROM {table}")
+        for type, least, most in (("BIGINT", -(1 << 63), 1 << 63), ("UBIGINT", 0, 1 << 64)):
+            if least <= low and high < most:
+                database.run(f"ALTER TABLE {table} ALTER id TYPE {type}")
+                return
+    if kind == "VARCHAR":
+        (bad,) = database.row(f"SELECT any_value(id) FROM {table} WHERE contains(id, chr(0))")
+        if bad is not None:
+            raise StoreError(f"{where}: the id {bad!r} holds the character NUL: correct it")
 
 
 class NodeIds(Features):

@@ -8,6 +8,7 @@ keys up and sorts the edges within a memory budget, and spills beside the store.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import warnings
@@ -39,11 +40,11 @@ from gnndrive.store.importers.table_files import (
     table_of,
 )
 from gnndrive.store.importers.table_rows import (
-    CLASSES_MAX,
     FEATURES,
     TIMES,
     NodeIds,
     TableRows,
+    check_ids,
     kind_of,
     matching,
 )
@@ -58,6 +59,13 @@ Names: TypeAlias = "str | Sequence[str]"
 relation of an edge type."""
 _NO_LEAF = re.compile(r"^[^A-Za-z0-9_]|[^A-Za-z0-9_.\-]")
 _SPLITS_MAX = 100
+_OF_BATCHES = {
+    "id", "x", "y", "edge_index", "n_id", "e_id", "batch", "batch_size", "ptr", "input_id",
+    "num_nodes", "num_edges", "num_sampled_nodes", "num_sampled_edges", "seed_time",
+    "edge_label", "edge_label_index", "edge_label_time", "src_index", "dst_pos_index",
+    "dst_neg_index",
+}  # fmt: skip
+"""Attributes that a store or a batch has of its own."""
 _REVERSE = "rev_"  # begins the relation of reverse edges, as in PyG's ToUndirected
 
 
@@ -73,6 +81,7 @@ def from_tables(
     columns: Names = (),
     splits: str | tuple[str, ...] | RandomSplit | None = None,
     undirected: bool = False,
+    header: bool | None = None,
     memory: str | int = "4GB",
     dtype: AnyDType = "float32",
     if_exists: IfExists = "error",
@@ -93,11 +102,12 @@ def from_tables(
     node table too, such as orders that have a user.
 
     Every other column becomes an attribute of its name, in which characters other than letters,
-    digits, "_", "-" and "." become "_": numbers keep their dtype; a missing number makes it a float
-    with nan; times become int64, nanoseconds since 1970 in UTC; texts become int64, numbers of
-    categories in sorted order, -1 if missing, and the categories are the value NAME_categories of
-    the type. In CSV, a column's type follows from all of its values. Edges whose table is a node
-    table too have its columns only if `columns` or `time` name them.
+    digits, "_", "-" and "." become "_", with "_2" where that name is taken: numbers keep their
+    dtype; a missing number makes it a float with nan; times become int64, nanoseconds since 1970 in
+    UTC; texts become int64, numbers of categories in sorted order, -1 if missing, and the
+    categories are the value NAME_categories of the type. In CSV, a column's type follows from all
+    of its values. Edges whose table is a node table too have its columns only if `columns` or
+    `time` name them.
 
     Args:
         path: the folder to make.
@@ -112,19 +122,22 @@ def from_tables(
         labels: columns of labels, which become y: whole numbers, other numbers, or names of
             classes. For a type without: its column `y`.
         time: columns of times, which become the attribute `time` of nodes or edges, int64.
-        columns: columns to keep as attributes; empty: all.
+        columns: columns of nodes and edges to keep as attributes; empty: all.
         splits: a column of nodes with the names of splits; or (column, TIME, TIME): train before
             the first time, val before the second, test after that; with one time train and test;
             or a RandomSplit of the labelled nodes of each type.
         undirected: add the reverse of each edge, with the same attributes: between two types in an
             edge type with the relation rev_RELATION, within a type behind the edge.
+        header: whether each CSV file begins with the columns' names; None: it does if its first row
+            has a key's name or, above numbers, none.
         memory: bytes, or a text such as "4GB", for the import.
         dtype: dtype of x in the store.
         if_exists: as for `from_data`; a store that is opened is not compared.
         progress: called as progress(what, done, total).
 
     Returns:
-        The open store. Its edge ids are rows of the edge table, from 0.
+        The open store. Its edge ids are rows of the edge table, from 0; with `undirected` within a
+        type, 2 · row, and 2 · row + 1 for the reverse.
 
     Raises:
         ConfigError: arguments do not fit together or name no column, `path` exists, or DuckDB is
@@ -149,7 +162,7 @@ def from_tables(
     checked_target(path, if_exists)
     named = ", ".join(_shown(files) for files in [*of_nodes.values(), *of_edges.values()])
     with closing(Database(budget, target, named)) as database:
-        graph = _Graph(database, of_nodes, of_edges)
+        graph = _Graph(database, of_nodes, of_edges, header)
         roles = _roles(graph, x, labels, time, columns, splits)
         dataset = graph.dataset(undirected)
         left_out: list[str] = []
@@ -157,7 +170,7 @@ def from_tables(
             left_out += _add_arrays(dataset, database, source, role, dtype, undirected)
         if left_out:
             warnings.warn(
-                f"columns that no array of a store can have are left out: {', '.join(left_out)}",
+                f"columns that no array of a store can have are left out: {'; '.join(left_out)}",
                 stacklevel=3,
             )
         _add_splits(dataset, graph, roles, splits)
@@ -204,12 +217,13 @@ class _Graph:
         database: Database,
         nodes: Mapping[Any, Files],
         edges: Mapping[Any, Files],
+        header: bool | None,
     ) -> None:
         self.database = database
         ends = {type: ends_of(type) for type in edges}
         of_nodes = {type: _parse(files, 1) for type, files in nodes.items()}
         of_edges = {type: _parse(files, 2) for type, files in edges.items()}
-        tables = self._open(of_nodes.values(), of_edges.values())
+        tables = self._open(of_nodes.values(), of_edges.values(), header)
         self.nodes: dict[Any, _Source] = {}
         self.edges: dict[Any, _Source] = {}
         for type, (files, keys) in of_edges.items():
@@ -238,6 +252,11 @@ class _Graph:
             within = _is_within(type)
             ends[type] = _TableEnds(self, source, both_ways=undirected and within)
             if undirected and not within:
+                if _reverse(type) in self.edges:
+                    raise ConfigError(
+                        f"undirected= would add the edge type {_reverse(type)}, which is given: "
+                        "leave it out, or undirected="
+                    )
                 ends[_reverse(type)] = _TableEnds(self, source, reverse=True)
         found = Dataset({type: nodes.count for type, nodes in self.nodes.items()}, ends)
         for type, nodes in self.nodes.items():
@@ -289,7 +308,7 @@ class _Graph:
         )
 
     def _open(
-        self, nodes: Iterable[_Parsed], edges: Iterable[_Parsed]
+        self, nodes: Iterable[_Parsed], edges: Iterable[_Parsed], header: bool | None
     ) -> dict[tuple[Path, ...], TableFiles]:
         """Open each set of files once, though it may be a table of nodes and of edges."""
         keys: dict[tuple[Path, ...], list[str]] = {}
@@ -298,7 +317,7 @@ class _Graph:
         first_two = {files for files, columns in edges if not columns}
         found = {}
         for files, named in keys.items():
-            table = found[files] = TableFiles(self.database, files, None, named)
+            table = found[files] = TableFiles(self.database, files, header, named, free=True)
             table.refuse_comments()
             table.load([*named, *(list(table.columns)[:2] if files in first_two else ())])
         return found
@@ -351,6 +370,7 @@ class _Graph:
                 f"FROM {table.sql}"
             )
             self._check_keys(ids, table, keys[0])
+        check_ids(self.database, ids, str(type) if table is None else table.name)
         (count,) = self.database.row(f"SELECT count(*) FROM {ids}")
         return _Source(type, table, keys, int(count), False, ids)
 
@@ -461,6 +481,8 @@ def _roles(
                 raise ConfigError(
                     f"{what}= names several columns of {source.where}, {', '.join(given)}: name one"
                 )
+        if not source.of_edges and not role.labels and "y" in source.table.columns:
+            role.labels = ["y"]
         names_of_splits = role.split if isinstance(splits, str) else ()
         keys = [key for each in tables if each.table is source.table for key in each.keys]
         others = {*keys, *role.labels, *role.time, *names_of_splits}
@@ -469,12 +491,10 @@ def _roles(
         if not source.of_edges and not role.x:
             lists = [name for name, type in types.items() if kind_of(type) == "list"]
             role.x = ["x"] if "x" in types else lists[:1] if len(lists) == 1 else []
-        if not source.of_edges and not role.labels and "y" in types:
-            role.labels = ["y"]
-        taken = {*role.x, *role.labels}
         of_nodes = source.of_edges and any(each.table is source.table for each in nodes)
-        every = () if of_nodes else types  # else nodes and edges would have each column
-        role.kept = [name for name in (role.kept or every) if name in types and name not in taken]
+        # Without names all, but not of a table of nodes and edges for the edges too.
+        kept = role.kept if columns else () if of_nodes else types
+        role.kept = [name for name in kept if name in types and name not in role.x]
     return found
 
 
@@ -519,13 +539,20 @@ def _add_arrays(
                 f"column {role.time[0]!r} of {source.where} holds {arrays['time'].dtype}: give "
                 "whole numbers, dates or timestamps"
             )
+    taken = {*_OF_BATCHES, *arrays}
     for name in role.kept:
-        leaf = _NO_LEAF.sub("_", name)
         kind = kind_of(source.table.columns[name])
         rows = None if kind is None else open_rows([name])
-        if rows is None or rows.too_many_classes or leaf in arrays:
-            left_out.append(f"{name!r} of {source.where}")
+        if rows is None or rows.unfit:
+            why = f"is {source.table.columns[name]}" if rows is None else rows.unfit
+            left_out.append(f"{name!r} of {source.where} {why}")
             continue
+        leaf = plain = _NO_LEAF.sub("_", name)
+        for number in itertools.count(2):
+            if leaf not in taken:
+                break
+            leaf = f"{plain}_{number}"
+        taken.add(leaf)
         arrays[leaf] = rows
     group = "edges" if source.of_edges else "nodes"
     types = {source.type: False}
@@ -545,10 +572,10 @@ def _add_arrays(
         dataset.add(group, source.type, "x", two_dimensional(features), dtype)
     if role.labels:
         y = open_rows(role.labels)
-        if y.too_many_classes:
+        if y.unfit:
             raise ConfigError(
-                f"column {role.labels[0]!r} of {source.where} has more than {CLASSES_MAX} texts: "
-                "they are no classes; correct it"
+                f"column {role.labels[0]!r} of {source.where} {y.unfit}: it holds no labels; "
+                "correct it"
             )
         dataset.add(group, source.type, "y", as_labels(y))
         if y.classes is not None:
@@ -568,6 +595,7 @@ def _add_splits(dataset: Dataset, graph: _Graph, roles: Sequence[_Role], splits:
             if y is not None:
                 values = y.all_rows()
                 labelled = ~np.isnan(values) if values.dtype.kind == "f" else values != -1
+                labelled = labelled.reshape(len(labelled), -1).any(axis=1)
                 found: Mapping[str, Any] = random_split(np.flatnonzero(labelled), splits)
                 dataset.splits.update({(source.type, name): ids for name, ids in found.items()})
         elif role.split:
@@ -619,8 +647,8 @@ def _splits_by_time(
 
 def _rows_where(database: Database, table: TableFiles, condition: str) -> Int64Array:
     return database.array(
-        f"SELECT row FROM (SELECT *, row_number() OVER () - 1 AS row FROM {table.sql}) "
-        f"WHERE {condition} ORDER BY row"
+        f"SELECT place FROM (SELECT row_number() OVER () - 1 AS place, ({condition}) AS holds FROM "
+        f"{table.sql}) WHERE holds ORDER BY place"
     )
 
 
@@ -636,6 +664,7 @@ def _parse(files: Files, keys: int) -> _Parsed:
     columns: tuple[str, ...] = ()
     for each in [files] if isinstance(files, str | os.PathLike) else files:
         path, given = table_of(each)
+        path = Path(os.path.realpath(path))
         if given and columns and given != columns:
             raise ConfigError(
                 f"{os.fspath(each)}: another file of this table has the key "
