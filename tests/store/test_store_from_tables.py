@@ -174,7 +174,7 @@ def test_names_of_columns_that_sql_or_a_store_has_too(tmp_path):
 
 
 def test_text_files_of_one_table(tmp_path):
-    """Each with a header, in any order of columns, or only the first one, as `split` leaves them."""
+    """Each has a header, with any order of columns; or only the first one, as `split` leaves it."""
     a, b, c = (tmp_path / f"{name}.csv" for name in "abc")
     a.write_text("id,age,income\n1,30,1000\n")
     b.write_text("income,id,age\n3000,3,50\n")
