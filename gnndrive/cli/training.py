@@ -23,6 +23,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.small_files import replace_file
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+TEST = "test"  # the split that is evaluated once, at the end
 NO_LABEL = -1
 VERSION = 1  # of checkpoints
 
@@ -78,7 +79,8 @@ class TrainSettings:
         lr, weight_decay: Adam's.
         seed: of the weights and of dropout.
         trim: compute in each layer only the rows that later layers need (PyG's `trim_to_layer`).
-        evaluate: splits whose accuracy is measured after each epoch.
+        evaluate: splits whose accuracy is measured.
+        eval_every: the epochs from one validation to the next one; 0: none.
     """
 
     epochs: int = 3
@@ -86,11 +88,14 @@ class TrainSettings:
     weight_decay: float = 5e-4
     seed: int = 0
     trim: bool = True
-    evaluate: tuple[str, ...] = ("val", "test")
+    evaluate: tuple[str, ...] = ("val", TEST)
+    eval_every: int = 1
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise ConfigError(f"epochs={self.epochs}: give at least 1")
+        if self.eval_every < 0:
+            raise ConfigError(f"eval_every={self.eval_every}: give 0 or a number of epochs")
         if not 0 <= self.seed < 2**64:
             raise ConfigError(f"seed={self.seed}: give a number from 0 to 2**64 - 1")
         if not self.lr > 0 or not self.weight_decay >= 0:
@@ -98,6 +103,13 @@ class TrainSettings:
                 f"lr={self.lr}, weight_decay={self.weight_decay}: give a positive rate and a decay "
                 "of at least 0"
             )
+
+    def splits_after(self, epoch: int) -> tuple[str, ...]:
+        """The splits that are evaluated after an epoch, numbered from 1: "test" after the last one,
+        the others after it and after each `eval_every`-th one."""
+        last = epoch == self.epochs
+        validated = self.eval_every > 0 and (last or epoch % self.eval_every == 0)
+        return tuple(split for split in self.evaluate if (last if split == TEST else validated))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,8 @@ class EpochResult:
     Attributes:
         epoch: its number, from 1.
         losses: of the batches that had a labelled seed, in order.
-        accuracy: the share of labelled seeds that the model classifies correctly, by split.
+        accuracy: the share of labelled seeds that the model classifies correctly, by split that was
+            evaluated.
         seconds: wall time, evaluation included.
     """
 
@@ -139,7 +152,7 @@ def train(
     on_epoch: Callable[[EpochResult], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
-    evaluate_all: Callable[[torch.nn.Module], dict[str, float]] | None = None,
+    evaluate_all: Callable[[torch.nn.Module, tuple[str, ...], int], dict[str, float]] | None = None,
     device: torch.device | None = None,
 ) -> History:
     """Train a model on batches.
@@ -154,7 +167,8 @@ def train(
             batch_size; the first batch_size nodes are its seeds. A split may be empty.
         checkpoint: a file that is replaced, whole or not at all, after each epoch.
         resume: a checkpoint to continue from.
-        evaluate_all: measures the accuracy by split, in place of batches; None: batches do.
+        evaluate_all: measures the accuracy by split, given the model, splits and the epoch from 0;
+            None: `evaluate_splits` does, with batches.
         device: where the batches are, and the model; None: the CPU. The first weights are the same
             on each device, and a checkpoint of one may be resumed on another.
 
@@ -182,10 +196,11 @@ def train(
             raise ConfigError(
                 "no seed of the train split has a label: give labels y or another split"
             )
+        splits = settings.splits_after(epoch + 1)
         if evaluate_all is None:
-            accuracy = _accuracies(batches, epoch, model, settings)
+            accuracy = evaluate_splits(batches, model, splits, epoch, trim=settings.trim)
         else:
-            accuracy = evaluate_all(model.eval())
+            accuracy = evaluate_all(model.eval(), splits, epoch)
         result = EpochResult(epoch + 1, losses, accuracy, perf_counter() - started)
         history.epochs.append(result)
         if checkpoint is not None:
@@ -195,14 +210,12 @@ def train(
     return history
 
 
-def _accuracies(
-    batches: Batches, epoch: int, model: torch.nn.Module, settings: TrainSettings
+def evaluate_splits(
+    batches: Batches, model: torch.nn.Module, splits: Iterable[str], epoch: int, *, trim: bool
 ) -> dict[str, float]:
-    """The accuracy by split; without those that have no label."""
-    shares = {
-        split: evaluate(batches(split, epoch), model, trim=settings.trim)
-        for split in settings.evaluate
-    }
+    """Measure the accuracy by split, with the batches of an epoch; see `evaluate`. Splits that have
+    no label are left out."""
+    shares = {split: evaluate(batches(split, epoch), model, trim=trim) for split in splits}
     return {split: share for split, share in shares.items() if share is not None}
 
 
@@ -390,6 +403,9 @@ def _load(
             f"{path} was trained for {len(epochs)} epochs already: give epochs={len(epochs) + 1} "
             "or more, because epochs counts all of them"
         )
+    # It was the last epoch there, and is not here.
+    for split in epochs[-1].accuracy.keys() - settings.splits_after(len(epochs)):
+        del epochs[-1].accuracy[split]
     history.epochs = epochs
     history.model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])

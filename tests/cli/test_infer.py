@@ -154,15 +154,18 @@ def test_the_accuracies_are_those_of_the_whole_graph(store):
 
 def test_train_uses_it_where_it_is_cheaper(gnndrive, store, monkeypatch):
     store, asked = gd.open(store), []
-    monkeypatch.setattr(train_module, "is_cheaper", lambda *given: asked.append(given[1:]) or True)
+    monkeypatch.setattr(
+        train_module, "is_cheaper", lambda *given: asked.append(given[1:]) or given[1] > 200
+    )
     words = ("train", store.path, *SMALL, *QUICK)
     done = gnndrive(*words, "--memory", "150MB")
     assert done.code == 0
-    assert "by inference over all nodes" in done.err
-    assert asked == [(600, (3, 2), 100, 150_000_000, None)]
+    assert "\ntest: evaluated by inference over all nodes" in f"\n{done.err}"
+    given = ((3, 2), 100, 150_000_000, None)
+    assert asked == [(200, *given), (400, *given)]
     assert set(done.json["epochs"][-1]["accuracy"]) == {"val", "test"}
     assert gnndrive(*words, "--buffer", "300KB").code == 0  # its parts are set by hand
-    assert len(asked) == 1
+    assert len(asked) == 2
 
     def refused(*given):
         raise OSError(errno.EROFS, "Read-only file system")

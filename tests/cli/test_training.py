@@ -15,7 +15,15 @@ from gnndrive import ConfigError
 from gnndrive.cli.commands import loader_options
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.loader_options import LoaderOptions
-from gnndrive.cli.training import MODELS, Batches, ModelSettings, TrainSettings, evaluate, train
+from gnndrive.cli.training import (
+    MODELS,
+    Batches,
+    EpochResult,
+    ModelSettings,
+    TrainSettings,
+    evaluate,
+    train,
+)
 from tests.cli.conftest import NODES, QUICK, RANDOM, SMALL
 from tests.pipeline.traces import check_batches, read
 
@@ -88,6 +96,16 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_its_batch():
         losses(batches(), lr=1e30)
 
 
+def test_the_best_validation_is_named_where_it_is_not_the_last_one():
+    shares = ({"val": 0.5}, {"val": 0.75}, {}, {"val": 0.25, "test": 0.5})
+    epochs = [EpochResult(number, (1.0,), each, 1.0) for number, each in enumerate(shares, 1)]
+    assert train_command._results(epochs) == {
+        "val accuracy": "0.2500; the best, 0.7500, was after epoch 2",
+        "test accuracy": "0.5000, with the parameters of the last epoch",
+    }
+    assert train_command._results(epochs[:2]) == {"val accuracy": "0.7500"}
+
+
 def test_seeds_without_a_label_are_ignored():
     unknown = torch.tensor([0, -1, 2, -1, 1, -5])
     floats = torch.tensor([0, float("nan"), 2, float("nan"), 1, float("nan")])
@@ -112,10 +130,11 @@ def test_labels_that_are_missing_or_no_classes():
 
 @pytest.mark.parametrize(
     "given", [{"name": "mlp"}, {"in_features": 0}, {"classes": 1}, {"layers": 0}, {"dropout": 1},
-              {"epochs": 0}, {"lr": float("nan")}, {"weight_decay": -1}, {"seed": 2**64}],
+              {"epochs": 0}, {"lr": float("nan")}, {"weight_decay": -1}, {"seed": 2**64},
+              {"eval_every": -1}],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused(given):
-    of_training = given.keys() & {"epochs", "lr", "weight_decay", "seed"}
+    of_training = given.keys() & {"epochs", "lr", "weight_decay", "seed", "eval_every"}
     with pytest.raises(ConfigError):
         replace(SETTINGS, **given) if of_training else replace(MODEL, **given).build()
 

@@ -4,12 +4,16 @@ Sampling the neighbourhoods of many nodes reads most rows again and again. `gnnd
 each layer's rows in a few passes, whatever the number of nodes. So a split is evaluated by
 inference over all nodes where that reads less than sampled batches. The accuracies differ a little,
 because inference takes all neighbours and not a sample.
+
+The test split is evaluated once, with the parameters of the last epoch, as PyG's examples of large
+graphs do. These are the parameters that a checkpoint holds, so that `gnndrive infer` uses the model
+that was tested.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,10 +40,12 @@ from gnndrive.cli.report import Bars, final_report, run_envelope, say
 from gnndrive.cli.report import as_json as report_json
 from gnndrive.cli.training import (
     NO_LABEL,
+    TEST,
     EpochResult,
     History,
     ModelSettings,
     TrainSettings,
+    evaluate_splits,
     seed_labels,
     train,
 )
@@ -68,6 +74,15 @@ def train_command(
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
     weight_decay: Annotated[float, typer.Option(help="Adam's weight decay.")] = 5e-4,
+    eval_every: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Validate after each N-th epoch and the last one; 0: never. The test split is "
+            "evaluated once, at the end, with the parameters of the last epoch.",
+        ),
+    ] = 1,
     threads: Threads = None,
     trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
@@ -77,13 +92,13 @@ def train_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train a model on a store; evaluate it on the val and test splits after each epoch."""
+    """Train a model on a store; evaluate it on the val split after epochs, on test at the end."""
     envelope, named = run_envelope("train"), model or MODEL
     if threads is not None:
         torch.set_num_threads(threads)
     opened = open_homogeneous(store, "gnndrive train")
     evaluated = tuple(name for name in EVALUATED if name in opened.split_names)
-    settings = TrainSettings(epochs, lr, weight_decay, options.seed, trim, evaluated)
+    settings = TrainSettings(epochs, lr, weight_decay, options.seed, trim, evaluated, eval_every)
     check_trace({"trace": trace})
     # One timeline for all epochs, because each of them may have a loader of its own.
     with nullcontext() if trace is None else closing(Timeline(trace)) as timeline:
@@ -92,7 +107,7 @@ def train_command(
             batches, named, hidden or HIDDEN, dropout, settings,
             checkpoint=checkpoint, resume=resume,
         )  # fmt: skip
-    last, verdict = history.epochs[-1], verdict_of_run(batches.stats)
+    verdict = verdict_of_run(batches.stats)
     if json:
         names = ("epoch", "loss", "accuracy", "seconds")
         details: dict[str, Any] = {
@@ -106,7 +121,7 @@ def train_command(
         }
         print(report_json(batches.stats, **details))
         return
-    results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}
+    results = _results(history.epochs)
     if verdict:
         results["verdict"] = verdict
     print(final_report(batches.stats, title="gnndrive train", results=results))
@@ -135,9 +150,21 @@ def run_training(
     )
     where = batches.options.where()
     console = batches.console or Console(stderr=True)
-    evaluate_all = _evaluation(batches, settings, console)
-    if evaluate_all is None:
-        batches.check_drawn(settings.evaluate)
+    evaluated = settings.splits_after(settings.epochs)
+    inferred = _inferred(batches, evaluated, console)
+    batches.check_drawn([split for split in evaluated if split not in inferred])
+
+    def evaluate_all(
+        model: torch.nn.Module, splits: tuple[str, ...], epoch: int
+    ) -> dict[str, float]:
+        rest = [split for split in splits if split not in inferred]
+        found = evaluate_splits(batches, model, rest, epoch, trim=settings.trim)
+        seeds = {split: store.split(split) for split in splits if split in inferred}
+        if seeds:
+            batches.close()  # so that the loader's memory is free
+            found |= accuracies(model, store, seeds, batches.options.memory)
+        return found
+
     with batches, _used(where):
         return train(
             batches,
@@ -172,36 +199,43 @@ def _epoch_line(result: EpochResult) -> str:
     return ", ".join([*parts, f"{result.seconds:.1f} s"])
 
 
+def _results(epochs: list[EpochResult]) -> dict[str, str]:
+    """The accuracies after the last epoch, by name, and the best one of a validation."""
+    found = {}
+    for split, share in epochs[-1].accuracy.items():
+        best = max(epochs, key=lambda each: each.accuracy.get(split, 0.0))
+        more = ""
+        if split == TEST:
+            more = ", with the parameters of the last epoch"
+        elif best.accuracy[split] > share:
+            more = f"; the best, {best.accuracy[split]:.4f}, was after epoch {best.epoch}"
+        found[f"{split} accuracy"] = f"{share:.4f}{more}"
+    return found
+
+
 # ---- evaluation
 
 
-def _evaluation(
-    batches: SplitBatches, settings: TrainSettings, console: Console
-) -> Callable[[torch.nn.Module], dict[str, float]] | None:
-    """Measures the accuracies by inference over all nodes, if that reads less; None: batches do."""
+def _inferred(batches: SplitBatches, splits: tuple[str, ...], console: Console) -> tuple[str, ...]:
+    """Those of the splits that inference over all nodes evaluates, because it reads less than their
+    batches."""
     store, options = batches.store, batches.options
     if options.buffer is not None:  # the user sets the parts by hand
-        return None
-    seeds = {split: store.split(split) for split in settings.evaluate}
-    count = sum(map(len, seeds.values()))
+        return ()
     memory = None if options.memory is None else parse_size(options.memory, "memory")
-    on_device = options.device_bytes()
-    if not is_cheaper(store, count, options.hops, options.batch_size, memory, on_device):
-        return None
-    splits = " and ".join(settings.evaluate)
+    given = (options.hops, options.batch_size, memory, options.device_bytes())
+    found = tuple(each for each in splits if is_cheaper(store, len(store.split(each)), *given))
+    if not found:
+        return ()
+    names = " and ".join(found)
     try:
         TemporaryFolder(store.path, "sort").remove()  # it writes beside the store
     except OSError:
-        say(console, f"{splits}: evaluated with batches; inference over all nodes reads less, but "
+        say(console, f"{names}: evaluated with batches; inference over all nodes reads less, but "
             f"needs to write to {store.path.parent}")  # fmt: skip
-        return None
-    say(console, f"{splits}: evaluated by inference over all nodes, which reads less than batches")
-
-    def measured(model: torch.nn.Module) -> dict[str, float]:
-        batches.close()  # so that the loader's memory is free
-        return accuracies(model, store, seeds, options.memory)
-
-    return measured
+        return ()
+    say(console, f"{names}: evaluated by inference over all nodes, which reads less than batches")
+    return found
 
 
 def is_cheaper(

@@ -93,11 +93,12 @@ def pipeline_section(run: Part) -> str:
 
 
 def _of_which(run: Part) -> str:
-    """Of which epochs the percentiles are, if it is not all of them: each epoch had a loader."""
+    """Of which batches the percentiles are, if it is not all of them: an evaluation between epochs
+    ends a loader."""
     counted = run.part("stages").part("gather").number_or_none("count")
     if counted is None or len(run.parts("epochs")) < 2 or counted >= run.number("batches"):
         return ""
-    return " The percentiles are of the last epoch."
+    return f" The percentiles are of the last {counted:,.0f} batches."
 
 
 def _kept(text: str) -> str:

@@ -107,9 +107,9 @@ def test_what_is_not_in_a_run_is_left_out(page_of):
         ({"bytes_read": 3.0e9}, "\n100.0 % of the bytes", True),  # no share of more than was read
         ({"elapsed_s": 909.0, "wait_disk_s": 73.9}, "the thick border is where", True),
         ({"elapsed_s": 911.0, "wait_disk_s": 73.9}, "the thick border is where", False),
-        ({"batches": 196}, "The percentiles are of the last epoch.", False),
-        ({"batches": 392}, "The percentiles are of the last epoch.", True),
-        ({"batches": 392, "epochs": []}, "The percentiles are of the last epoch.", False),
+        ({"batches": 196}, "The percentiles are of the last 196 batches.", False),
+        ({"batches": 392}, "The percentiles are of the last 196 batches.", True),
+        ({"batches": 392, "epochs": []}, "The percentiles are of the last 196 batches.", False),
         ({"verdict": "you wait for it."}, "\nYou wait for it.", True),
     ],
 )
