@@ -93,7 +93,8 @@ def test_splits_are_given_or_left_out(gnndrive, sources, tmp_path):
     assert gnndrive("import", tmp_path / "a.gnn", *import_words(sources, *given)).code == 0
     assert gd.open(tmp_path / "a.gnn").split("odd").tolist() == [3, 5]
     none = import_words(sources, "--split", "none")
-    for words, lacks in ((none[:4] + none[6:], "labels"), (none, "train")):
+    bare = (none[:4] + none[6:], "labels"), (none[:2] + none[4:], "embeddings")
+    for words, lacks in (*bare, (none, "train")):
         out = tmp_path / f"{lacks}.gnn"
         assert gnndrive("import", out, *words).code == 0
         assert gd.open(out).split_names == ()

@@ -145,6 +145,12 @@ def run_training(
             f"{store.path} has no classes to learn: import it with labels, or write your own "
             "training loop"
         )
+    if "x" not in store.node_names:
+        raise ConfigError(
+            f"{store.path} has no features x to learn from: import it with some (--features, or "
+            "--x for columns of a table), or train embeddings of its nodes, as in "
+            "docs/tasks/features.md"
+        )
     model_settings = ModelSettings(
         store.num_features, store.num_classes, model, len(batches.options.hops), hidden, dropout
     )
