@@ -154,6 +154,7 @@ def train(
     resume: str | os.PathLike[str] | None = None,
     evaluate_all: Callable[[torch.nn.Module, tuple[str, ...], int], dict[str, float]] | None = None,
     device: torch.device | None = None,
+    node_text: Callable[[int], str] = str,
 ) -> History:
     """Train a model on batches.
 
@@ -171,6 +172,7 @@ def train(
             None: `evaluate_splits` does, with batches.
         device: where the batches are, and the model; None: the CPU. The first weights are the same
             on each device, and a checkpoint of one may be resumed on another.
+        node_text: how an error names a node, given its entry in batch.n_id.
 
     Raises:
         ConfigError: the settings cannot work, labels are no classes, the loss of a batch is not
@@ -191,7 +193,7 @@ def train(
     for epoch in range(len(history.epochs), settings.epochs):
         started = perf_counter()
         given = batches("train", epoch)
-        losses = _train_epoch(given, epoch, model, optimizer, settings.trim, on_loss)
+        losses = _train_epoch(given, epoch, model, optimizer, settings.trim, on_loss, node_text)
         if not losses:
             raise ConfigError(
                 "no seed of the train split has a label: give labels y or another split"
@@ -259,14 +261,15 @@ def _train_epoch(
     optimizer: torch.optim.Optimizer,
     trim: bool,
     on_loss: Callable[[float], None] | None,
+    node_text: Callable[[int], str],
 ) -> tuple[float, ...]:
     model.train()
     losses = []
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(batches, 1):
         loss = train_step(batch, model, optimizer, trim)
         if loss is None:
             continue
-        check_loss(loss, batch, f"batch {number} of epoch {epoch + 1}")
+        check_loss(loss, batch, f"batch {number} of epoch {epoch + 1}", node_text=node_text)
         losses.append(loss)
         if on_loss is not None:
             on_loss(loss)
@@ -274,22 +277,38 @@ def _train_epoch(
 
 
 def check_loss(
-    loss: float, batch: Any, which: str, remedy: str = "give a lower rate (--lr)"
+    loss: float,
+    batch: Any,
+    which: str,
+    remedy: str = "give a lower rate (--lr)",
+    *,
+    node_text: Callable[[int], str] = str,
 ) -> None:
-    """Raise ConfigError if the loss of a batch is not finite: why, and what to do about it. `which`
-    batch it is, and the `remedy` if the weights have grown too large, are for the message."""
+    """Raise ConfigError if the loss of a batch is not finite: why, and what to do about it.
+
+    Args:
+        which: the batch, for the message.
+        remedy: what to do if the parameters have diverged.
+        node_text: how the message names a node, given its entry in batch.n_id.
+    """
     if not math.isfinite(loss):
-        raise ConfigError(f"the loss of {which} is {loss}: {_cause(batch, remedy)}")
+        raise ConfigError(f"the loss of {which} is {loss}: {_cause(batch, remedy, node_text)}")
 
 
-def _cause(batch: Any, remedy: str) -> str:
-    rows = (~batch.x.isfinite()).flatten(1).any(dim=1).nonzero().view(-1)
+def _cause(batch: Any, remedy: str, node_text: Callable[[int], str]) -> str:
+    wrong = ~_features(batch).isfinite().flatten(1)
+    rows = wrong.any(dim=1).nonzero().view(-1)
     if not len(rows):
-        return f"its x is finite, so the weights have grown too large; {remedy}"
-    first = int(batch.n_id[rows[0]]) if "n_id" in batch else int(rows[0])
+        return (
+            f"its x is finite, so the parameters have diverged: {remedy}; if rows of an earlier "
+            "batch held nan, gnndrive verify counts them"
+        )
+    first, column = rows[0], int(wrong[rows[0]].nonzero()[0])
+    node = node_text(int(batch.n_id[first] if "n_id" in batch else first))
     return (
-        f"{len(rows):,} of its {len(batch.x):,} rows of x hold nan or infinity, among them that of "
-        f"node {first}; replace them (torch.nan_to_num(x)) and import the store again"
+        f"{len(rows):,} of its {len(batch.x):,} rows of x hold nan or infinity in float32, first "
+        f"that of node {node} in column {column}; replace them (torch.nan_to_num(x)) and import "
+        "the store again"
     )
 
 
@@ -309,13 +328,18 @@ def train_step(
     return float(loss.item())
 
 
+def _features(batch: Any) -> torch.Tensor:
+    x: torch.Tensor = batch.x.to(torch.float32)
+    return x
+
+
 def _forward(model: torch.nn.Module, batch: Any, trim: bool) -> torch.Tensor:
     """The model's output for the seeds, float32 [batch_size, classes]."""
     hops = {}
     if trim:
         hops["num_sampled_nodes_per_hop"] = batch.num_sampled_nodes
         hops["num_sampled_edges_per_hop"] = batch.num_sampled_edges
-    out: torch.Tensor = model(batch.x.to(torch.float32), batch.edge_index, **hops)
+    out: torch.Tensor = model(_features(batch), batch.edge_index, **hops)
     return out[: batch.batch_size]
 
 

@@ -140,6 +140,16 @@ def test_tables_with_keys(gnndrive, tmp_path):
     assert gd.open(out).num_edges == 2
 
 
+@pytest.mark.filterwarnings("ignore:nodes/x")
+def test_a_row_that_makes_the_loss_nan_is_named_by_its_key(gnndrive, tmp_path):
+    users, out = tmp_path / "users.csv", tmp_path / "users.gnn"
+    rows = (f"u{n},{'inf' if n == 4 else n},{n % 2}\n" for n in range(6))
+    users.write_text(f"id,f,churned\n{''.join(rows)}")
+    words = ("--nodes", f"{users}:id", "--x", "f", "--labels", "churned", "--split", "1,0,0")
+    assert gnndrive("import", out, *words, "--edges", f"{users}:id,id").code == 0
+    assert "node 4 (id 'u4') in column 0" in gnndrive("train", out, *QUICK).refusal
+
+
 def test_split_links(gnndrive, planted, tmp_path):
     out = tmp_path / "parts.gnn"
     ended = gnndrive("split-links", planted, out, "--num-val", "5", "--num-test", "0.25")

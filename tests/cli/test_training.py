@@ -1,6 +1,7 @@
 """`gnndrive train`: losses to the bit, checkpoints, devices, timelines, windows of partitions."""
 
 import errno
+import math
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from gnndrive.cli.training import (
     EpochResult,
     ModelSettings,
     TrainSettings,
+    check_loss,
     evaluate,
     train,
 )
@@ -84,16 +86,21 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_its_batch():
         for number, batch in enumerate(batches()(split, epoch)):
             batch.n_id = torch.arange(100, 100 + len(batch.x))
             if number == 1:
-                batch.x[[7, 20]] = torch.tensor([float("nan"), float("inf"), 0, 0])
+                batch.x[[7, 20]] = torch.tensor([0, float("nan"), float("inf"), 0])
             yield batch
 
     seen: list[float] = []
-    message = r"loss of batch 1 of epoch 1 is nan: 2 of its 42 rows of x .* node 107; replace"
+    message = (
+        r"loss of batch 2 of epoch 1 is nan: 2 of its 42 rows .* node 107 in column 1; replace"
+    )
     with pytest.raises(ConfigError, match=message):
         train(damaged, MODEL, SETTINGS, on_loss=seen.append)
     assert len(seen) == 1
-    with pytest.raises(ConfigError, match=r"its x is finite, .*--lr"):
+    with pytest.raises(ConfigError, match=r"its x is finite, .* diverged: .*--lr"):
         losses(batches(), lr=1e30)
+    huge = Data(x=torch.full((2, 3), 1e300, dtype=torch.float64))
+    with pytest.raises(ConfigError, match=r"2 of its 2 rows .* node a0 in column 0"):
+        check_loss(math.inf, huge, "a step", node_text=lambda node: f"a{node}")
 
 
 def test_the_best_validation_is_named_where_it_is_not_the_last_one():

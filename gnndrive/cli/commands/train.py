@@ -182,7 +182,15 @@ def run_training(
             resume=resume,
             evaluate_all=evaluate_all,
             device=where,
+            node_text=lambda node: _node_text(store, node),
         )
+
+
+def _node_text(store: Store, node: int) -> str:
+    """A node's number, and its id in the source of the import if that was kept."""
+    if "id" not in store.node_names:
+        return f"{node}"
+    return f"{node} (id {store.ids(n_id=[node])[0].item()!r})"
 
 
 @contextmanager
