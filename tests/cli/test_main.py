@@ -169,7 +169,7 @@ def test_training_prints_one_json_object(gnndrive, planted):
     assert report["batches"] == 16
     assert report["rows"] == report["rows_hit"] + report["rows_waited"] + report["rows_loaded"]
     assert report["buffer_bytes"] <= 64_000
-    assert "epoch 2/2 8/8" in ended.err
+    assert "epoch 2/2  batch 8/8" in ended.err
     items = report["plan"]["items"]
     assert (report["kind"], items[0]["what"]) == ("train", "feature buffer")
     assert report["verdict"].startswith(FIRST_WORDS)

@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import gnndrive as gd
 from gnndrive import ConfigError
 from gnndrive.cli.commands import loader_options
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.split_batches import SplitBatches
 from gnndrive.cli.training import (
     MODELS,
     Batches,
@@ -269,6 +271,15 @@ def test_the_second_gpu_is_the_current_one_while_it_trains(gnndrive, planted, gp
     assert "--device-memory" in error
     said = gnndrive("train", planted, "--device", "cuda:2").refusal
     assert "there are 2 GPUs; use 'cuda:0' to 'cuda:1'" in said
+
+
+def test_the_time_left_counts_evaluations_as_they_took_so_far(planted):
+    given = SplitBatches(gd.open(planted), LoaderOptions(), epochs=4)
+    assert given._after_s(3, True, {}) is None
+    assert given._after_s(3, False, {"elapsed_s": 6.0}) == 18
+    given.seconds += [12, 8]
+    trained = {"elapsed_s": 16.0}  # so an evaluation took 2 s
+    assert (given._after_s(1, True, trained), given._after_s(1, False, trained)) == (12, 10)
 
 
 def test_all_epochs_are_in_one_timeline(gnndrive, planted, tmp_path):

@@ -107,6 +107,7 @@ class SplitBatches:
         console: where the live line is drawn; None: standard error.
         trace: the timeline of the training batches; None: none is written.
         last_loss: the loss that the live line shows.
+        seconds: of the epochs that have ended, evaluations included, for the time left.
         stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
         record: what a RUN.json says of the training loaders beside their stats.
     """
@@ -117,6 +118,7 @@ class SplitBatches:
     console: Console | None = None
     trace: Timeline | None = None
     last_loss: float | None = None
+    seconds: list[float] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
     record: RunRecord = field(default_factory=RunRecord)
     _loader: NeighborLoader | None = None
@@ -187,10 +189,25 @@ class SplitBatches:
         earlier = self.stats if training else {}
         label = f"epoch {epoch + 1}/{self.epochs}{'' if training else ' ' + split}"
         since = _sum(earlier, loader.stats())
-        with LiveLine(len(loader), label=label, since=since, console=self.console) as line:
+        later = self.epochs - epoch - 1
+        after_s = self._after_s(later, training, since if training else self.stats)
+        with LiveLine(
+            len(loader), label=label, since=since, later=later, after_s=after_s,
+            console=self.console,
+        ) as line:  # fmt: skip
             for number, batch in enumerate(loader, 1):
                 yield batch
                 line.update(number, _sum(earlier, loader.stats()), loss=self.last_loss)
+
+    def _after_s(self, later: int, training: bool, trained: Mapping[str, Any]) -> float | None:
+        """Seconds from a split's last batch to the end, as epochs took so far; `trained`: stats of
+        the training before this split. None: no epoch has trained yet."""
+        trained_s, count = float(trained.get("elapsed_s", 0.0)), len(self.seconds)
+        if not count:
+            return None if training else later * trained_s
+        mean_s = sum(self.seconds) / count
+        evaluation_s = max(mean_s - trained_s / count, 0.0) if training else 0.0
+        return later * mean_s + evaluation_s
 
 
 def _sum(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

@@ -171,13 +171,17 @@ def run_training(
             found |= accuracies(model, store, seeds, batches.options.memory)
         return found
 
+    def on_epoch(result: EpochResult) -> None:
+        batches.seconds.append(result.seconds)
+        say(console, _epoch_line(result))
+
     with batches, _used(where):
         return train(
             batches,
             model_settings,
             settings,
             on_loss=batches.set_loss,
-            on_epoch=lambda result: say(console, _epoch_line(result)),
+            on_epoch=on_epoch,
             checkpoint=checkpoint,
             resume=resume,
             evaluate_all=evaluate_all,

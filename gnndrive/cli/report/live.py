@@ -41,13 +41,17 @@ def say(console: Console, line: str) -> None:
 
 
 class LiveLine:
-    """Shows one epoch's progress; a context manager.
+    """Shows one epoch's progress, and the time left of all; a context manager.
+
+    A terminal gets as many parts of the line as fit into its width.
 
     Args:
         batches: batches in the epoch.
         label: the beginning of the line, such as "epoch 1/3".
         every: batches between two lines if the output is no terminal.
         since: the stats at the start of the epoch, if they count earlier epochs too.
+        later: epochs that follow this one.
+        after_s: seconds of what follows these batches; None: `later` epochs take as long as this.
         console: where to draw; None: standard error, so that standard output holds only results.
     """
 
@@ -58,9 +62,12 @@ class LiveLine:
         label: str = "epoch",
         every: int = 20,
         since: Stats | None = None,
+        later: int = 0,
+        after_s: float | None = None,
         console: Console | None = None,
     ) -> None:
         self._batches, self._label, self._every = batches, label, max(every, 1)
+        self._later, self._after_s = later, after_s
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
         self._start = _counters(since or {})
@@ -89,17 +96,18 @@ class LiveLine:
         last = batch >= self._batches
         if self._live is not None:
             due = last or now - self._drawn_s >= REDRAW_S
-            text = Text(self.line(batch, stats, loss), no_wrap=True, overflow="ellipsis")
+            line = self.line(batch, stats, loss, width=self._console.width)
+            text = Text(line, no_wrap=True, overflow="ellipsis")
             self._live.update(text, refresh=due)
             self._drawn_s = now if due else self._drawn_s
         elif last or batch % self._every == 0:
             say(self._console, self.line(batch, stats, loss))
 
-    def line(self, batch: int, stats: Stats, loss: float | None = None) -> str:
-        """The text of the line after `update`.
-
-        s, x and t are the batches now being sampled, being extracted and waiting for training.
-        """
+    def line(
+        self, batch: int, stats: Stats, loss: float | None = None, *, width: int | None = None
+    ) -> str:
+        """The text of the line after `update`; without the last parts that `width` has no room for,
+        but always with the time left."""
         oldest, newest = self._window[0], self._window[-1]
         seconds, rows, hits, waited, loaded, requests, read = (
             new - old for old, new in zip(oldest, newest, strict=True)
@@ -107,19 +115,24 @@ class LiveLine:
         sampling, extracting, training = (
             stats.get(stage, 0) for stage in ("sampling", "extracting", "training")
         )
-        parts = [
-            f"{self._label} {batch}/{self._batches}",
-            f"s{sampling} x{extracting} t{training}",
-            f"{si(ratio(rows, seconds))} rows/s",
-            f"{si(ratio(requests, seconds))} IOPS",
-            f"{format_size(ratio(read, seconds))}/s",
-            f"hit {percent(hits, hits + waited + loaded)}",
-        ]
+        each_s = ratio(newest[0] - self._start[0], batch)
+        after_s = self._later * each_s * self._batches if self._after_s is None else self._after_s
+        left_s = each_s * max(self._batches - batch, 0) + after_s
+        first = [self._label, f"batch {batch}/{self._batches}"]
         if loss is not None:
-            parts.append(f"loss {loss:.3f}")
-        elapsed = newest[0] - self._start[0]
-        parts.append(f"ETA {clock(ratio(elapsed, batch) * max(self._batches - batch, 0))}")
-        return "  ".join(parts)
+            first.append(f"loss {loss:.3f}")
+        line = "  ".join([*first, f"{clock(left_s)} left"])
+        for part in (
+            f"{si(ratio(rows, seconds))} rows/s",
+            f"{format_size(ratio(read, seconds))}/s read",
+            f"buffer hits {percent(hits, hits + waited + loaded)}",
+            f"{si(ratio(requests, seconds))} reads/s",
+            f"batches: {sampling} sampling, {extracting} reading, {training} ready",
+        ):
+            if width is not None and len(line) + 2 + len(part) > width:
+                break
+            line += f"  {part}"
+        return line
 
 
 class Bars:

@@ -73,7 +73,7 @@ def test_numbers_and_rates():
     line = LiveLine(10, console=Console(file=io.StringIO()))
     ahead = at(2) | {"rows_hit": 3000, "rows_waited": 0, "rows_loaded": 1000}
     line.update(2, ahead)
-    assert "hit 75.0 %" in line.line(2, ahead)  # of the rows extracted
+    assert "buffer hits 75.0 %" in line.line(2, ahead)  # of the rows extracted
 
 
 # ---- the live line
@@ -91,23 +91,32 @@ def at(batch: int) -> dict[str, float]:
 
 def test_without_a_terminal_every_nth_line_and_the_last_are_printed():
     out = io.StringIO()
-    with LiveLine(25, label="epoch 1/3", every=10, console=Console(file=out)) as line:
+    with LiveLine(25, label="epoch 1/3", every=10, later=2, console=Console(file=out)) as line:
         for batch in range(1, 26):
             line.update(batch, at(batch), loss=1 / batch)
-    steady = "s4 x6 t2  2 k rows/s  1 k IOPS  2.1 MB/s  hit 25.0 %"
+    steady = (
+        "2 k rows/s  2.1 MB/s read  buffer hits 25.0 %  1 k reads/s  "
+        "batches: 4 sampling, 6 reading, 2 ready"
+    )
     assert out.getvalue().splitlines() == [
-        f"epoch 1/3 10/25  {steady}  loss 0.100  ETA 0:08",
-        f"epoch 1/3 20/25  {steady}  loss 0.050  ETA 0:02",
-        f"epoch 1/3 25/25  {steady}  loss 0.040  ETA 0:00",
+        f"epoch 1/3  batch 10/25  loss 0.100  0:32 left  {steady}",
+        f"epoch 1/3  batch 20/25  loss 0.050  0:28 left  {steady}",
+        f"epoch 1/3  batch 25/25  loss 0.040  0:25 left  {steady}",
     ]
-    later = LiveLine(10, label="epoch 2/2", since=at(100), console=Console(file=out))
+    given = {"label": "epoch 2/2", "since": at(100), "console": Console(file=out)}
+    later = LiveLine(10, **given)
     later.update(5, at(105))
-    assert later.line(5, at(105)) == f"epoch 2/2 5/10  {steady}  ETA 0:02"
+    assert later.line(5, at(105)) == f"epoch 2/2  batch 5/10  0:02 left  {steady}"
+    long = LiveLine(10, after_s=3600, **given)
+    long.update(5, at(105))
+    fits = "epoch 2/2  batch 5/10  loss 0.125  1:00:02 left  2 k rows/s  2.1 MB/s read"
+    assert long.line(5, at(105), 0.125, width=len(fits)) == fits
+    assert long.line(5, at(105), 0.125, width=len(fits) - 1) == fits.removesuffix("  2.1 MB/s read")
 
 
 def test_a_terminal_gets_one_line_that_is_drawn_over_itself():
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=40)
+    console = Console(file=out, force_terminal=True, width=30)
     line = LiveLine(6, label="epoch 1/1", console=console)
 
     def draw():
@@ -118,7 +127,7 @@ def test_a_terminal_gets_one_line_that_is_drawn_over_itself():
     with pytest.raises(KeyboardInterrupt):
         draw()
     # erased and drawn again; the cursor is shown again
-    for text in ("epoch 1/1 6/6", "\x1b[2K", "\x1b[?25h", "…"):
+    for text in ("epoch 1/1  batch 6/6", "\x1b[2K", "\x1b[?25h", "…"):
         assert text in out.getvalue()
     assert out.getvalue().count("\n") <= 2
 
