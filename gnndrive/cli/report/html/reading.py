@@ -13,12 +13,13 @@ from gnndrive.cli.report.html.values import over
 from gnndrive.cli.report.text import LOOKED_UP, looked_up
 from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size
 
 MADE_BY = (
     "give the output of gnndrive train, plan, bench strategies or bench headroom with --json, as "
     "the command wrote it"
 )
-FILE_BYTES_MAX = 64 << 20  # an hour of intervals is under 1 MB
+FILE_BYTES_MAX = 64_000_000  # an hour of intervals is under 1 MB
 NUMBER_MAX = 1e18  # no counter is larger, and sums of such numbers are finite
 SECTIONS = (
     "batches", "stages", "intervals", "plan", "miss_ratio", "strategies", "headroom", "choice",
@@ -68,7 +69,7 @@ def read_run(path: Path) -> Part:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): {MADE_BY}") from None
     if len(text) > FILE_BYTES_MAX:
-        size = f"{FILE_BYTES_MAX >> 20} MiB"
+        size = format_size(FILE_BYTES_MAX)
         raise ConfigError(f"{path} has more than {size}, so it is no run: {MADE_BY}")
     try:
         content = json.loads(text)

@@ -178,7 +178,7 @@ DEEP = b'{"gnndrive": "1", "plan": ' + b"[" * 100_000
         (b"[1, 2]", "not of a run of gnndrive"),
         (b'{"gnndrive": 1, "batches": 2}', "not of a run of gnndrive"),
         (b'{"gnndrive": "0.1.0", "kind": "train", "plan": null}', "has nothing to show"),
-        (None, "has more than 64 MiB"),
+        (None, "has more than 64 MB"),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path, content, said):
