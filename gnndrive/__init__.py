@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from gnndrive.host.connect import connect
-    from gnndrive.inference import infer
+    from gnndrive.inference.infer import infer
     from gnndrive.loader.arguments import Tuning
     from gnndrive.loader.hgt_loader import HGTLoader
     from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
@@ -97,7 +97,7 @@ _MODULES = {
         "StoreError",
     ),
     "host.connect": ("connect",),
-    "inference": ("infer",),
+    "inference.infer": ("infer",),
     "loader.arguments": ("Tuning",),
     "loader.hgt_loader": ("HGTLoader",),
     "loader.imbalanced_sampler": ("ImbalancedSampler",),

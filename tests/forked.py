@@ -19,6 +19,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -172,8 +173,10 @@ def serve(number: int) -> str:
 
     import torch_geometric.loader  # noqa: F401
 
-    import gnndrive.cli.main  # noqa: F401
+    from gnndrive.cli.main import COMMANDS
 
+    for place in COMMANDS.values():
+        import_module(f"gnndrive.cli.commands.{place.partition('.')[0]}")
     gc.freeze()  # programs share this memory as long as no collection of theirs writes into it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

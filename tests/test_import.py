@@ -14,7 +14,8 @@ def imported_by(code: str) -> set[str]:
     """The top-level modules that a process has imported after `code`."""
     code += "\nimport sys; print(sorted({name.split('.')[0] for name in sys.modules}))"
     run = [sys.executable, "-c", code]
-    return set(ast.literal_eval(subprocess.check_output(run, text=True, cwd=ROOT)))
+    *_, last = subprocess.check_output(run, text=True, cwd=ROOT).splitlines()
+    return set(ast.literal_eval(last))
 
 
 def test_nothing_is_imported_with_the_package() -> None:

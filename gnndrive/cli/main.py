@@ -8,43 +8,24 @@ standard error. The commands are in gnndrive/cli/commands.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gnndrive.cli import streams
-from gnndrive.cli.commands import (
-    bench,
-    clean,
-    demo,
-    imports,
-    infer,
-    packs,
-    page,
-    partitions,
-    plans,
-    serve,
-    stores,
-    train,
-)
-from gnndrive.cli.commands.options import StoreOrPack
 from gnndrive.cli.report.text import typed
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Train graph neural networks on graphs far larger than memory, from one SSD.",
-)
-
-app.add_typer(bench.app, name="bench")
+from gnndrive.common.imports import defer
 
 _INTERRUPTED = 130
 _READER_ENDED = 141  # the shell's code of a program that SIGPIPE ended
@@ -57,7 +38,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     debug: Annotated[bool, typer.Option(help="Show a traceback with every error.")] = False,
     show_version: Annotated[
@@ -71,41 +51,73 @@ def _options(
     _debug = debug
 
 
-def verify(
-    store: StoreOrPack,
-    of: Annotated[
-        Path | None, typer.Option(help="The store of a pack or partitions outside of it.")
-    ] = None,
-) -> None:
-    """Read a store with its packs and partitions, or one of these, and check everything; exit code
-    1 if damaged."""
-    try:
-        stores.verify(store, of)
-    except StoreError as error:
-        if _debug:
-            raise
-        print(f"gnndrive: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-
-
-COMMANDS: dict[str, Callable[..., None]] = {
-    "import": imports.import_,
-    "verify": verify,
-    "split-links": stores.split_links,
-    "info": stores.info,
-    "clean": clean.run,
-    "remove": stores.remove,
-    "plan": plans.plan,
-    "pack": packs.pack,
-    "partition": partitions.partition,
-    "serve": serve.serve,
-    "report": page.report,
-    "train": train.train_command,
-    "infer": infer.infer_command,
-    "demo": demo.run,
+COMMANDS = {
+    "import": "imports.import_",
+    "verify": "stores.verify",
+    "split-links": "stores.split_links",
+    "info": "info.info",
+    "clean": "clean.run",
+    "remove": "stores.remove",
+    "plan": "plans.plan",
+    "pack": "packs.pack",
+    "partition": "partitions.partition",
+    "serve": "serve.serve",
+    "report": "page.report",
+    "train": "train.train_command",
+    "infer": "infer.infer_command",
+    "demo": "demo.run",
+    "bench": "bench.bench",
 }
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+"""The function of each command, by its module in gnndrive/cli/commands."""
+WITHOUT_TORCH = ("info", "clean", "report")
+
+
+@cache
+def _app(name: str) -> typer.Typer:
+    """The command line with the command `name` alone, because other commands import PyTorch and
+    PyG. If there is no such command, all stand in it with the docstrings in their files, for the
+    help and for guesses at what was meant."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Train graph neural networks on graphs far larger than memory, from one SSD.",
+    )
+    app.callback()(_options)
+    if name not in COMMANDS:
+        for each, place in COMMANDS.items():
+            app.command(each, help=_docstring(*place.split(".")))(lambda: None)
+        return app
+    module, function = COMMANDS[name].split(".")
+    imported = import_module(f"gnndrive.cli.commands.{module}")
+    if (group := getattr(imported, "app", None)) is not None:
+        app.add_typer(group, name=name)
+    else:
+        app.command(name)(getattr(imported, function))
+    return app
+
+
+def _docstring(module: str, function: str) -> str:
+    tree = ast.parse((Path(__file__).parent / "commands" / f"{module}.py").read_bytes())
+    found = (each for each in tree.body if isinstance(each, ast.FunctionDef))
+    return next(ast.get_docstring(each) or "" for each in found if each.name == function)
+
+
+def _name(words: Sequence[str]) -> str:
+    """The command that is called; empty: none is, or an option before it ends `gnndrive`."""
+    first = next((word for word in words if word not in ("--debug", "--no-debug", "--")), "")
+    return "" if first.startswith("-") else first
+
+
+def _prepare(words: Sequence[str]) -> None:
+    """Do without PyTorch where that is possible; else say what is called before it is imported."""
+    name = _name(words)
+    if name in WITHOUT_TORCH:
+        defer("torch")
+    elif name in COMMANDS and "torch" not in sys.modules:
+        behind = words[words.index(name) :]
+        called = " ".join(takewhile(lambda word: not word.startswith("-"), behind))
+        print(f"gnndrive {called}: importing PyTorch", file=sys.stderr, flush=True)
 
 
 def _freeze() -> None:
@@ -144,7 +156,7 @@ def _run(words: list[str]) -> int:
         if _debug:
             raise
         print(f"gnndrive: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, StoreError) and _name(words) == "verify" else 2
     if code == _INTERRUPTED:
         print("gnndrive: interrupted", file=sys.stderr)
     return code
@@ -190,9 +202,10 @@ def _refuse_old_words(words: list[str]) -> None:
 
 def _call(words: list[str]) -> int:
     _refuse_old_words(words)
+    _prepare(words)
     try:
         with typed(words):
-            app(args=words, prog_name="gnndrive")
+            _app(_name(words))(args=words, prog_name="gnndrive")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

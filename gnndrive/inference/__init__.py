@@ -5,7 +5,3 @@
 work), `row_cache.py` (the rows in memory), `subgraphs.py` (a batch), `layer_pass.py` (one layer),
 `run.py`, `progress.py` and `outcome.py` (what is on disk), `memory.py` (how much is used for what).
 """
-
-from gnndrive.inference.infer import infer
-
-__all__ = ["infer"]

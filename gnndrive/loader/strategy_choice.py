@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gnndrive.common.duration import duration
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.common.memory import return_free_memory
 from gnndrive.common.records import NodeKey
@@ -18,14 +19,7 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.drawing import PROGRESS
 from gnndrive.plan.replay import measure_pace
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.strategy_costs import (
-    Comparison,
-    Known,
-    StrategyCost,
-    cheapest,
-    duration,
-    predict_curve,
-)
+from gnndrive.plan.strategy_costs import Comparison, Known, StrategyCost, cheapest, predict_curve
 from gnndrive.store.calibration import load_calibration
 from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, default, strategies
 

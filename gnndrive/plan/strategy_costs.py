@@ -17,6 +17,7 @@ from gnndrive.buffer.devices.base import PIECES, PIECES_BYTES
 from gnndrive.buffer.feature_buffer import RELEASE_STEPS
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.ranking import Classes
+from gnndrive.common.duration import duration
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.ffi import lib
 from gnndrive.common.memory import format_size
@@ -36,7 +37,6 @@ from gnndrive.store.row_classes import kept_classes, row_classes
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 OWN = "predicted as if its batches needed the rows of those that were drawn"
 WITHIN = 1.05  # a strategy that costs up to so many times the least is as good
-_UNITS = ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (300.0, 1.0, "s"), (18e3, 1 / 60, "min"))
 CURVE_POINTS = 16
 CURVE_LEAST = 1 / 8  # of the buffer, the smallest of the curve
 
@@ -187,16 +187,6 @@ def cheapest(costs: Sequence[StrategyCost]) -> StrategyCost | None:
         return None
     least = min(known, key=lambda each: each.batch_s)
     return known[0] if known[0].batch_s <= WITHIN * least.batch_s else least
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that leaves a number from 1 on, as far as there is one."""
-    if seconds == 0:
-        return "0 s"
-    for limit, factor, unit in _UNITS:
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds / 3600:.3g} h"
 
 
 # ---- predicting

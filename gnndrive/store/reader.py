@@ -25,7 +25,7 @@ from gnndrive.common.records import IndexPointers, Int64Array, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus
-from gnndrive.store.format import Progress, dump
+from gnndrive.store.format import Progress, StoreInfo, dump
 from gnndrive.store.loading import check_values, info_status, open_checked, read_info, verify
 from gnndrive.store.store_view import StoreView
 from gnndrive.store.views import StoredEdges, StoredNodes
@@ -297,6 +297,17 @@ def open(path: str | os.PathLike[str]) -> Store:
     Raises:
         StoreError: it is missing, damaged or of another version; the message names the file.
     """
+    return _open(path, _check_values)
+
+
+def open_unread(path: str | os.PathLike[str]) -> Store:
+    """Open a store, for what its json files say: as `open`, but its index pointers and splits,
+    which may take gigabytes, are neither read nor checked."""
+    return _open(path, lambda folder, info: None)
+
+
+def _open(path: str | os.PathLike[str], check: Callable[[Path, StoreInfo], None]) -> Store:
+    """See `open`; `check` raises a StoreError if the values of an array are wrong."""
     if (text := os.fspath(path)).startswith(_SERVICE):
         name = text.removeprefix(_SERVICE).lstrip("/")
         raise StoreError(
@@ -308,7 +319,7 @@ def open(path: str | os.PathLike[str]) -> Store:
     for _ in range(_OPENINGS):
         status = info_status(folder)
         try:
-            store = _open(folder, status)
+            store = _opened(folder, status, check)
             store.check_unchanged()
         except StoreError:
             # If the store was overwritten meanwhile, the next opening finds the new one.
@@ -330,12 +341,17 @@ def _open_same(path: str, identity: str, overlay: Overlay) -> Store:
     return store
 
 
-def _open(folder: Path, status: FileStatus) -> Store:
+def _opened(folder: Path, status: FileStatus, check: Callable[[Path, StoreInfo], None]) -> Store:
     info = with_added(folder, read_info(folder))
     for array in info.arrays.values():
         os.close(open_checked(folder, array))
+    check(folder, info)
+    return Store(folder, info, status)
+
+
+def _check_values(folder: Path, info: StoreInfo) -> None:
+    """Check index pointers and splits."""
     for array in info.arrays.values():
         place = info.types.place(array.name)
         if place.group == "splits" or (place.group, place.leaf) == ("graph", "indptr"):
             check_values(folder, array, info.types)
-    return Store(folder, info, status)

@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 
 import gnndrive as gd
+from gnndrive.cli import main as main_module
 from gnndrive.cli.commands import demo
 from gnndrive.cli.commands.loading import load
 from gnndrive.cli.main import main
@@ -28,6 +29,7 @@ from tests import forked
 from tests.cli.conftest import CLASSES, PROGRAM, QUICK, SMALL
 from tests.cli.report.html.conftest import Shown
 from tests.cli.report.html.samples import headroom_run, train_run
+from tests.test_import import imported_by
 
 WORDS = (*SMALL, *QUICK, "--hidden", "16", "--buffer", "64KB")
 
@@ -234,6 +236,46 @@ def test_debug_shows_the_traceback(gnndrive, tmp_path):
     with pytest.raises(gd.StoreError):
         gnndrive("--debug", "info", tmp_path)
     assert "gnndrive import" in gnndrive("info", tmp_path).refusal
+
+
+# ---- what is imported for a command
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["trian"], 2),
+        (["info", "STORE"], 0),
+        (["info", "STORE/none"], 2),
+        (["clean", "STORE/.."], 0),
+        (["report", "RUN", "-o", "PAGE"], 0),
+    ],
+)
+def test_a_command_that_needs_no_torch_does_not_import_it(words, code, planted, tmp_path):
+    run = tmp_path / "run.json"
+    run.write_text(json.dumps(train_run()))
+    for name, path in (("STORE", planted), ("RUN", run), ("PAGE", tmp_path / "page.html")):
+        words = [word.replace(name, str(path)) for word in words]
+    found = imported_by(
+        "from gnndrive.cli.main import main\n"
+        f"assert main({words}) == {code}\n"
+        "import sys; sys.modules.pop('torch', None)"  # what stands for it; with it are others
+    )
+    assert found.isdisjoint({"torch", "torch_geometric", "pyarrow", "duckdb", "pandas"})
+
+
+def test_a_command_that_needs_torch_says_so_before_it_imports_it(planted, monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt(name)
+
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(main_module, "_app", main_module._app.__wrapped__)
+    monkeypatch.setattr(main_module, "import_module", interrupted)
+    assert main(["train", str(planted), "--json"]) == 130
+    said, _ = capsys.readouterr().err.splitlines()
+    assert said == f"gnndrive train {planted}: importing PyTorch"
 
 
 # ---- what ends a command early

@@ -7,9 +7,9 @@ import pytest
 
 import gnndrive as gd
 from gnndrive.cli.commands.plans import parse_count, parse_rate
+from gnndrive.common.duration import duration
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
-from gnndrive.plan.strategy_costs import duration
 from tests.cli.conftest import DIM, NODES, SKETCH
 
 FEW = ("--batch-size", "10", "--fanout", "4,3")

@@ -5,7 +5,6 @@ import gc
 import mmap
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -21,7 +20,6 @@ from gnndrive import ConfigError, HostServiceError, StoreError
 from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.host import graphs, service
-from gnndrive.host.__main__ import defer
 from gnndrive.host.connection import Connection, ask
 from gnndrive.host.group import Group
 from gnndrive.host.group_buffer import GroupBuffer
@@ -396,47 +394,12 @@ def test_a_store_that_is_not_there_is_one_line(tmp_path):
     assert said.count("\n") == 1
 
 
-# ---- a deferred module is imported at its first use; a service never uses PyTorch
-
-NAME = "gnndrive_deferred_example"
-
-
-@pytest.fixture
-def example(tmp_path, monkeypatch):
-    folder = tmp_path / NAME
-    folder.mkdir()
-    (folder / "__init__.py").write_text("VALUE = 5\n")
-    (folder / "inside.py").write_text("VALUE = 6\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in (NAME, f"{NAME}.inside"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return NAME
-
-
-def test_only_its_use_imports_a_deferred_module(example):
-    defer(example)
-    first = __import__(example)
-    assert first is __import__(example)
-    assert "VALUE" not in vars(first)
-    assert first.VALUE == 5
-    assert sys.modules[example] is not first
-    for _ in range(2):
-        with pytest.raises(AttributeError, match="NOTHING"):
-            assert first.NOTHING
-    defer(example)
-    assert "VALUE" in vars(sys.modules[example]), "it is imported already"
-
-
-def test_a_name_of_it_or_a_module_inside_imports_it(example):
-    defer(example)
-    scope = {}
-    exec(f"import {example}.inside as inside\nfrom {example} import VALUE", scope)
-    assert (vars(scope["inside"])["VALUE"], scope["VALUE"]) == (6, 5)
+# ---- a service never uses PyTorch
 
 
 def test_the_host_service_starts_without_torch():
     found = imported_by(
-        "from gnndrive.host.__main__ import defer\n"
+        "from gnndrive.common.imports import defer\n"
         "defer('torch')\n"
         "import gnndrive.host.run, sys\n"
         "assert 'from_numpy' not in vars(sys.modules.pop('torch'))\n"

@@ -15,10 +15,10 @@ from torch_geometric.nn import GCNConv
 import gnndrive
 from gnndrive import StoreError
 from gnndrive.inference import blocks as blocks_module
-from gnndrive.inference import infer
 from gnndrive.inference import targets as targets_module
 from gnndrive.inference.blocks import Block, BlockPlanner
 from gnndrive.inference.degrees import NODE_BYTES, Normaliser
+from gnndrive.inference.infer import infer
 from gnndrive.inference.row_cache import RowReads
 from gnndrive.inference.targets import Targets
 from tests.inference.conftest import least_memory

@@ -23,9 +23,9 @@ from torch_geometric.nn import (
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from gnndrive.inference import infer
 from gnndrive.inference import run as run_module
 from gnndrive.inference.blocks import BlockPlanner
+from gnndrive.inference.infer import infer
 from tests.inference.conftest import COLUMNS, least_memory
 from tests.loader.hetero.graph import CITES, HOSTS, WRITES, WRITTEN
 

@@ -33,8 +33,9 @@ from torch_geometric.utils import degree, scatter
 
 import gnndrive
 from gnndrive import ConfigError, ReadError, Store
-from gnndrive.inference import batch_call, infer
+from gnndrive.inference import batch_call
 from gnndrive.inference.identity import Identity
+from gnndrive.inference.infer import infer
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.self_check import Given
 from gnndrive.testing.faults import Faults, Simulated, simulated

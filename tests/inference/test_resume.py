@@ -18,9 +18,9 @@ from gnndrive import ConfigError, Store, StoreError
 from gnndrive.cli.commands import clean
 from gnndrive.common.file_lock import try_lock
 from gnndrive.common.io import direct_writer
-from gnndrive.inference import infer
 from gnndrive.inference import outcome as outcome_module
 from gnndrive.inference import run as run_module
+from gnndrive.inference.infer import infer
 from gnndrive.inference.unfinished import unfinished
 from gnndrive.store.temporary_folders import lock_of
 from tests.inference.conftest import COLUMNS, doubled, interrupt

@@ -1,1 +1,1 @@
-"""The work of each command of `gnndrive`; `gnndrive/cli/main.py` declares their options."""
+"""The commands of `gnndrive`; `gnndrive/cli/main.py` imports the one that is called."""

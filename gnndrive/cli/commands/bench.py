@@ -24,15 +24,18 @@ from gnndrive.store.calibration import DISK_JSON, gap_bytes
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.reader import open_homogeneous
 
-app = typer.Typer(
-    no_args_is_help=True, help="Measure the disk, strategies, and what limits training."
-)
+app = typer.Typer(no_args_is_help=True)
 app.command("strategies")(strategies)
 app.command("headroom")(headroom)
 
 Depth = Annotated[int, typer.Option(min=1, help="Reads in flight in each job.")]
 FIO_SECONDS, URING = 3.0, "uring"
 SECTOR_BYTES = 512
+
+
+@app.callback()
+def bench() -> None:
+    """Measure the disk, strategies, and what limits training."""
 
 
 @app.command("disk")

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gnndrive.cli.commands.info import info_text
 from gnndrive.cli.commands.options import IfExists
-from gnndrive.cli.commands.stores import info_text
 from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges, from_tables

@@ -26,7 +26,7 @@ from gnndrive.cli.report import Bars
 from gnndrive.cli.training import ModelSettings, read_tensors
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
-from gnndrive.inference import infer
+from gnndrive.inference.infer import infer
 from gnndrive.store.reader import open as open_store
 
 STATES = ("model", "state_dict", "model_state_dict")  # names of the weights in a checkpoint

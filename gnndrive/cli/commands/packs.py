@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from gnndrive.cli.commands.info import layout_json, summary
 from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
@@ -23,7 +24,6 @@ from gnndrive.cli.commands.options import (
     Overwrite,
     StorePath,
 )
-from gnndrive.cli.commands.stores import layout_json, summary
 from gnndrive.cli.report import Bars
 from gnndrive.cli.report.text import labelled
 from gnndrive.common.memory import format_size

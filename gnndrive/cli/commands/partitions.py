@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gnndrive.cli.commands.info import layout_json, summary
 from gnndrive.cli.commands.options import Json, Overwrite, OwnMemory, Seed, StorePath
-from gnndrive.cli.commands.stores import layout_json, summary
 from gnndrive.cli.report import Bars
 from gnndrive.cli.report.text import labelled
 from gnndrive.common.memory import format_size

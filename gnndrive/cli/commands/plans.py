@@ -24,6 +24,7 @@ from gnndrive.cli.commands.loader_options import (
 from gnndrive.cli.commands.options import Json
 from gnndrive.cli.report import Bars, plan_section, run_envelope
 from gnndrive.cli.report.text import aligned, json_text
+from gnndrive.common.duration import duration
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, given_size, parse_size
 from gnndrive.loader.arguments import checked_tuning
@@ -33,7 +34,7 @@ from gnndrive.plan import costs
 from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
-from gnndrive.plan.strategy_costs import Comparison, StrategyCost, duration
+from gnndrive.plan.strategy_costs import Comparison, StrategyCost
 from gnndrive.store.calibration import load_calibration
 from gnndrive.store.reader import open_homogeneous
 from gnndrive.strategies.base import strategy as find_strategy

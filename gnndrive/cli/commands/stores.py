@@ -1,38 +1,36 @@
-"""`gnndrive info`, `verify`, `split-links` and `remove`: commands on a store that do not train.
-
-`info` and `verify` also take a derived layout of a store: a pack or a partitioned folder.
-"""
+"""`gnndrive verify`, `split-links` and `remove`: commands on a store that do not train."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gnndrive.cli.commands.options import IfExists, Json, OwnMemory, Seed, StoreOrPack, StorePath
-from gnndrive.cli.measure.text import costs
+from gnndrive.cli.commands.info import kind_of
+from gnndrive.cli.commands.options import IfExists, OwnMemory, Seed, StoreOrPack, StorePath
 from gnndrive.cli.report import Bars
-from gnndrive.cli.report.text import labelled
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
-from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.inference.outcome import remove_result
-from gnndrive.store.calibration import gap_bytes, load_calibration
-from gnndrive.store.format import STORE_JSON, ArrayInfo
-from gnndrive.store.layout.folder import UnfinishedLayout, unfinished_layouts
+from gnndrive.store.format import STORE_JSON, Progress
 from gnndrive.store.layout.kind import LayoutInfo, LayoutKind
 from gnndrive.store.layout.kinds import KINDS
 from gnndrive.store.link_split import LabelledEdges
 from gnndrive.store.link_split import split_links as split_edges
 from gnndrive.store.packed.format import PACKS
+from gnndrive.store.packed.verify import verify_pack
 from gnndrive.store.partitioned.format import PARTITIONS
+from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.store.types import array_name
-from gnndrive.store.views import StoredNodes
+
+Verify = Callable[[Path, Store, Progress], LayoutInfo]
+"""Takes a layout's folder, the store that it belongs to, and what is told the progress. Reads all
+of the layout; StoreError: it is damaged or of another store, ReadError: the disk failed."""
+
+VERIFY: Mapping[LayoutKind[Any], Verify] = {PACKS: verify_pack, PARTITIONS: verify_partition}
 
 
 def split_links(
@@ -82,197 +80,31 @@ def remove(
     print(f"removed {name} of {store}")
 
 
-def info(store: StoreOrPack, json_: Json = False) -> None:
-    """Print what a store, a pack or a partitioned folder holds: counts, arrays, how it was made."""
-    if (kind := _kind_of(store)) is not None:
-        _show_layout(kind, store, json_)
+def verify(
+    store: StoreOrPack,
+    of: Annotated[
+        Path | None, typer.Option(help="The store of a pack or partitions outside of it.")
+    ] = None,
+) -> None:
+    """Read a store with its packs and partitions, or one of these, and check everything; exit code
+    1 if damaged."""
+    if (kind := kind_of(store)) is not None:
+        _verify_layout(kind, store, _store_of(store, of))
         return
     opened = open_store(store)
-    print(json.dumps(_info_dict(opened), indent=2) if json_ else info_text(opened))
-
-
-def _info_dict(store: Store) -> dict[str, Any]:
-    cost = load_calibration(store)
-    arrays, nodes = store.info.arrays, store.all_nodes()
-    features: Any = {each.type: each.num_features for each in nodes}
-    splits: Any = {
-        each.type: {
-            name: arrays[array_name("splits", each.type, name)].shape[0]
-            for name in each.split_names
-        }
-        for each in nodes
-    }
-    if not store.is_hetero:
-        features, splits = features[None], splits[None]
-    return {
-        "path": str(store.path),
-        **store.info.as_dict(),
-        "num_features": features,
-        "splits": splits,
-        "bytes": store.info.nbytes,
-        "disk": None if cost is None else asdict(cost),
-        "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
-        "packs": _layout_dicts(store, PACKS),
-        "partitioned": _layout_dicts(store, PARTITIONS),
-    }
-
-
-def verify(path: Path, of: Path | None = None) -> None:
-    """Read and check a whole store with its packs and partitioned folders, or one of these; a
-    StoreError names the first damage found. `of` is the store of a pack or of partitions; None: the
-    one in which it lies."""
-    if (kind := _kind_of(path)) is not None:
-        _verify_layout(kind, path, _store_of(path, of))
-        return
-    store = open_store(path)
     with Bars() as bars:
-        store.verify(bars)
-    print(f"{store.path}: sound, {format_size(store.info.nbytes)} read")
+        opened.verify(bars)
+    print(f"{opened.path}: sound, {format_size(opened.info.nbytes)} read")
     for layouts in KINDS:
-        for each in layouts.of(store):
+        for each in layouts.of(opened):
             if each.info is None:
                 raise StoreError(each.problem)
-            _verify_layout(layouts, each.path, store)
-
-
-def info_text(store: Store) -> str:
-    """What `gnndrive info` prints of a store."""
-    info = store.info
-    width = max(map(len, info.arrays))
-    head = {
-        "nodes": f"{store.num_nodes:,}",
-        "edges": f"{store.num_edges:,}",
-        **(_types(store) if store.is_hetero else _features_and_classes(store.nodes())),
-        "made by": info.made_by,
-        "size": format_size(info.nbytes),
-        "disk": _disk(store),
-    }
-    lines = [str(store.path), *labelled(head)]
-    lines += [f"  {name:<{width}}  {_array(array)}" for name, array in info.arrays.items()]
-    lines += [f"  {line}" for line in _layout_lines(store)]
-    return "\n".join(lines)
-
-
-def _disk(store: Store) -> str:
-    cost = load_calibration(store)
-    text = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
-    return f"{text}; gaps of up to {gap_bytes(cost, SWEEP_BLOCK_BYTES):,} bytes are read over"
-
-
-def _features_and_classes(nodes: StoredNodes) -> dict[str, str]:
-    names = "" if nodes.classes is None else f" ({', '.join(nodes.classes[:8])}"
-    if names:
-        names += ", …)" if len(nodes.classes or ()) > 8 else ")"
-    return {"features": f"{nodes.num_features:,}", "classes": f"{nodes.num_classes}{names}"}
-
-
-def _types(store: Store) -> dict[str, str]:
-    lines = {}
-    for name in store.node_types:
-        text = ", ".join(
-            f"{what} {value}" for what, value in _features_and_classes(store[name]).items()
-        )
-        lines[name] = f"{store[name].num_nodes:,} nodes, {text}"
-    for edge_type in store.edge_types:
-        lines[" → ".join(edge_type)] = f"{store[edge_type].num_edges:,} edges"
-    return lines
-
-
-def _array(array: ArrayInfo) -> str:
-    shape = " × ".join(f"{size:,}" for size in array.shape)
-    added = "  added by gnndrive infer" if array.folder else ""
-    return f"{array.dtype:<8} {shape:<24} {format_size(array.nbytes):>8}{added}"
-
-
-# ---- derived layouts: those of a store, or one alone
-
-
-def _kind_of(path: Path) -> LayoutKind[Any] | None:
-    """The kind of the layout in a folder; None: it is a store's, or of no layout."""
-    if (path / STORE_JSON).is_file():
-        return None
-    return next((kind for kind in KINDS if (path / kind.json).is_file()), None)
-
-
-def _show_layout(kind: LayoutKind[Any], path: Path, as_json: bool) -> None:
-    info: LayoutInfo = kind.read(path)
-    if as_json:
-        print(layout_json(path, info))
-        return
-    head = info.lines()
-    width = max(map(len, head))
-    sizes = [f"  {name:<{width}}   {format_size(size):>8}" for name, size in info.sizes().items()]
-    print("\n".join([str(path), *labelled(head), *sizes]))
-
-
-def layout_json(path: Path, info: LayoutInfo, **more: Any) -> str:
-    """What there is to know of a layout, as JSON."""
-    content = {"path": str(path), **info.shown(), "arrays": info.sizes(), **more}
-    return json.dumps(content, indent=2)
-
-
-def summary(info: LayoutInfo) -> str:
-    """Describe a layout in one line."""
-    return ", ".join([*info.texts(), format_size(info.nbytes)])
-
-
-def _layout_lines(store: Store) -> list[str]:
-    """Describe the layouts of a store, damaged and unfinished ones included; a line for each."""
-    lines = []
-    for kind in KINDS:
-        for each in kind.of(store):
-            text = f"damaged: {each.problem}" if each.info is None else summary(each.info)
-            lines.append(f"{kind.inside}/{each.path.name}  {text}")
-        for left in _unfinished(store, kind):
-            settings = left.settings()
-            parts = [] if settings is None else settings.texts()
-            text = ", ".join([*parts, f"{format_size(left.nbytes)} so far"])
-            lines.append(f"{kind.inside}/{left.path.name}  {_state(left)}: {text}")
-    return lines
-
-
-def _state(layout: UnfinishedLayout) -> str:
-    kind = layout.kind
-    if layout.in_use:
-        return f"a process is {kind.doing} now"
-    if layout.is_whole:
-        return "whole (gnndrive clean puts it into its place)"
-    if layout.settings() is None:
-        return f"the rest of {kind.called} that was removed (gnndrive clean removes it)"
-    return f"unfinished ({kind.made_by} goes on with it, gnndrive clean removes it)"
-
-
-def _layout_dicts(store: Store, kind: LayoutKind[Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for each in kind.of(store):
-        if each.info is None:
-            more = {"state": "damaged", "problem": each.problem}
-        else:
-            more = {"state": "whole", **each.info.shown()}
-        found.append({"path": str(each.path), **more})
-    for left in _unfinished(store, kind):
-        settings = left.settings()
-        found.append(
-            {
-                "path": str(left.path),
-                "state": kind.doing if left.in_use else "unfinished",
-                "bytes": left.nbytes,
-                "settings": None if settings is None else settings.as_dict(),
-            }
-        )
-    return found
-
-
-def _unfinished(store: Store, kind: LayoutKind[Any]) -> list[UnfinishedLayout]:
-    try:
-        return unfinished_layouts(Path(store.path, kind.inside), kind)
-    except OSError:
-        return []
+            _verify_layout(layouts, each.path, opened)
 
 
 def _verify_layout(kind: LayoutKind[Any], path: Path, store: Store) -> None:
     with Bars() as bars:
-        info = KINDS[kind](
+        info = VERIFY[kind](
             path, store, lambda what, done, total: bars(f"{path.name} {what}", done, total)
         )
     print(f"{path}: sound, {format_size(info.nbytes)} read")

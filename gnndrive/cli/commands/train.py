@@ -52,7 +52,7 @@ from gnndrive.cli.training import (
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.memory import available_memory, parse_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
-from gnndrive.inference import infer
+from gnndrive.inference.infer import infer
 from gnndrive.loader.tracing import check_trace
 from gnndrive.pipeline.timeline import Timeline
 from gnndrive.plan.plan import DEFAULT_SHARE

@@ -22,12 +22,12 @@ from contextvars import ContextVar
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnndrive.common.memory import format_size
-from gnndrive.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from gnndrive.plan.plan import Plan
 
 Stats = Mapping[str, Any]
 Kind = Literal["train", "strategies", "headroom", "plan"]
@@ -191,7 +191,7 @@ def run_envelope(kind: Kind) -> dict[str, Any]:
             "processors": os.cpu_count() or 1,
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "python": platform.python_version(),
-            "torch": str(torch.__version__),
+            "torch": version("torch"),
         },
     }
 

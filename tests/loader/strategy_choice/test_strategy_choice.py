@@ -12,9 +12,10 @@ import pytest
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
+from gnndrive.common.duration import duration
 from gnndrive.common.errors import StoreError
 from gnndrive.loader import drawing, strategy_choice
-from gnndrive.plan.strategy_costs import OWN, StrategyCost, duration
+from gnndrive.plan.strategy_costs import OWN, StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import cache
 from gnndrive.strategies import STRATEGIES, base

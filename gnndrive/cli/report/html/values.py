@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from gnndrive.cli.report.text import si
+from gnndrive.common.duration import duration
 from gnndrive.common.memory import format_size
-from gnndrive.plan.strategy_costs import duration
 
 UNKNOWN = "not known"
 # Controls, halves of characters, and marks that turn the direction of what follows.
