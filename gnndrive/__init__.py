@@ -17,6 +17,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from gnndrive.common.imports import import_quickly  # `common` refuses other systems than Linux
+
 if TYPE_CHECKING:
     from gnndrive.common.errors import (
         ClosedError,
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from gnndrive.store.writer import StoreWriter, write_store
     from gnndrive.strategies.packs.pack import pack
 
-import_module("gnndrive.common")  # refuses other systems than Linux
 __version__ = version("gnndrive")
 
 __all__ = [
@@ -128,7 +129,7 @@ def __getattr__(name: str) -> Any:
     seconds, and the host service needs neither."""
     for module, names in _MODULES.items():
         if name in names:
-            found = globals()[name] = getattr(import_module(f"gnndrive.{module}"), name)
+            found = globals()[name] = getattr(import_quickly(f"gnndrive.{module}"), name)
             return found
     if not name.startswith("_") and find_spec(f"gnndrive.{name}") is not None:
         return import_module(f"gnndrive.{name}")

@@ -14,7 +14,6 @@ import gc
 import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
@@ -25,7 +24,7 @@ import typer
 from gnndrive.cli import streams
 from gnndrive.cli.report.text import typed
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
-from gnndrive.common.imports import defer
+from gnndrive.common.imports import defer, import_quickly
 
 _INTERRUPTED = 130
 _READER_ENDED = 141  # the shell's code of a program that SIGPIPE ended
@@ -89,7 +88,7 @@ def _app(name: str) -> typer.Typer:
             app.command(each, help=_docstring(*place.split(".")))(lambda: None)
         return app
     module, function = COMMANDS[name].split(".")
-    imported = import_module(f"gnndrive.cli.commands.{module}")
+    imported = import_quickly(f"gnndrive.cli.commands.{module}")
     if (group := getattr(imported, "app", None)) is not None:
         app.add_typer(group, name=name)
     else:

@@ -6,7 +6,7 @@
   returning what was freed to the system.
 - `checked_json.py`: reads JSON and YAML of strangers.
 - `io/`: long reads and writes past the page cache, and small files that exist whole or not at all.
-- `imports.py`: imports PyTorch later, or not at all; `duration.py`: seconds in words.
+- `imports.py`: imports PyTorch later, or in less time; `duration.py`: seconds in words.
 - `loop_thread.py`: a thread that runs an event loop.
 """
 

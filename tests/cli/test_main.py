@@ -272,7 +272,7 @@ def test_a_command_that_needs_torch_says_so_before_it_imports_it(planted, monkey
 
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(main_module, "_app", main_module._app.__wrapped__)
-    monkeypatch.setattr(main_module, "import_module", interrupted)
+    monkeypatch.setattr(main_module, "import_quickly", interrupted)
     assert main(["train", str(planted), "--json"]) == 130
     said, _ = capsys.readouterr().err.splitlines()
     assert said == f"gnndrive train {planted}: importing PyTorch"

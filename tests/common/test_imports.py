@@ -1,10 +1,11 @@
-"""A deferred module is imported at its first use."""
+"""A deferred module is imported at its first use; a quick import does no collections."""
 
+import gc
 import sys
 
 import pytest
 
-from gnndrive.common.imports import defer
+from gnndrive.common.imports import defer, import_quickly
 
 NAME = "gnndrive_deferred_example"
 
@@ -40,3 +41,20 @@ def test_a_name_of_it_or_a_module_inside_imports_it(example):
     scope = {}
     exec(f"import {example}.inside as inside\nfrom {example} import VALUE", scope)
     assert (vars(scope["inside"])["VALUE"], scope["VALUE"]) == (6, 5)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_a_quick_import_does_no_collections_and_leaves_them_as_they_were(
+    example, tmp_path, collects
+):
+    (tmp_path / example / "inside.py").write_text("import gc\nCOLLECTS = gc.isenabled()\n")
+    (tmp_path / example / "wrong.py").write_text("1 / 0\n")
+    if not collects:
+        gc.disable()
+    try:
+        assert not import_quickly(f"{example}.inside").COLLECTS
+        with pytest.raises(ZeroDivisionError):
+            import_quickly(f"{example}.wrong")
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()
