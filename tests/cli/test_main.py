@@ -222,6 +222,14 @@ def test_no_store_and_a_damaged_store(gnndrive, planted, tmp_path):
         assert (ended.code, "truncated" in ended.err) == (code, True)
 
 
+def test_info_does_not_read_the_index_pointers(gnndrive, planted, tmp_path):
+    store = shutil.copytree(planted, tmp_path / "damaged.gnn")
+    pointers = store / "graph" / "indptr.npy"
+    pointers.write_bytes(pointers.read_bytes()[:-8] + bytes(8))
+    assert gnndrive("info", store).code == 0
+    assert f"{pointers} decreases at node" in gnndrive("train", store).refusal
+
+
 def test_a_warning_is_one_line(sources, tmp_path):
     sources["edges.csv"].write_text("source,target\n")
     words = ["import", str(tmp_path / "none.gnn"), *map(str, import_words(sources))]
