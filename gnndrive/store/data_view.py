@@ -305,7 +305,7 @@ class DataView:
     def _columns(self, name: str) -> int:
         """Columns of an attribute; 0 if there is none."""
         value = self.get(name)
-        if not isinstance(value, torch.Tensor | np.ndarray):
+        if value is None or not isinstance(value, torch.Tensor | np.ndarray):
             return 0
         return 1 if value.ndim == 1 else int(value.shape[-1])
 
