@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import did_you_mean
 
 KINDS = {
     "schedules": "gnndrive.sampling.schedules",
@@ -65,7 +66,10 @@ def find(kind: str, plugin: Any) -> Any:
         return plugin
     known = names(kind)
     if plugin not in known:
-        raise ConfigError(f"no {one} is called {plugin!r}; there are: {', '.join(known)}")
+        raise ConfigError(
+            f"no {one} is called {plugin!r}{did_you_mean(plugin, known)}; there are: "
+            f"{', '.join(known)}"
+        )
     module = importlib.import_module(f"{KINDS[kind]}.{plugin.replace('-', '_')}")
     for value in vars(module).values():
         if isinstance(value, type) and vars(value).get("name") == plugin:

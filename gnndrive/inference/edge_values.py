@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey
 from gnndrive.disk.row_reader import RowReader
 from gnndrive.store.reader import Store
@@ -34,8 +35,8 @@ class EdgeValues:
                 whose = "" if key is None else f" of {key}"
                 known = ", ".join(view.names) or "none"
                 raise ConfigError(
-                    f"the edges{whose} of {store.path} have no attribute {name!r}; they have: "
-                    f"{known}"
+                    f"the edges{whose} of {store.path} have no attribute {name!r}"
+                    f"{did_you_mean(name, view.names)}; they have: {known}"
                 )
             self._names[key] = view.name_of(name)
             self.row_bytes = max(self.row_bytes, view.table(name).row_bytes)

@@ -21,6 +21,7 @@ from pathlib import Path
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.small_files import fsync_folder, replace_file
 from gnndrive.common.io.write_errors import write_failure
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import NodeKey
 from gnndrive.inference.progress import LOCK, RECORD, Record, sole_use
 from gnndrive.store.added import DERIVED, added_names, read_added, write_added
@@ -203,8 +204,8 @@ def remove_result(store: Store, name: str) -> None:
     if name not in (added := added_names(store.path)) and not _has_rest(folder, name):
         _remove_if_empty(folder)
         raise ConfigError(
-            f"{store.path} has no attribute {name!r} that gnndrive.infer added; it has: "
-            f"{', '.join(added) or 'none'}"
+            f"{store.path} has no attribute {name!r} that gnndrive.infer added"
+            f"{did_you_mean(name, added)}; it has: {', '.join(added) or 'none'}"
         )
     with sole_use(folder / name, "stop it"):
         try:

@@ -18,6 +18,7 @@ from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import return_free_memory
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import NodeKey, TableFile, ends_of
 from gnndrive.common.threads import thread_pool
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
@@ -216,8 +217,9 @@ class Run:
             elif nodes.num_nodes:
                 whose = "" if nodes.type is None else f" of type {nodes.type!r}"
                 raise ConfigError(
-                    f"the nodes{whose} of {self._store.path} have no {name!r}, which the first "
-                    "layer needs: import the store with it, or give features="
+                    f"the nodes{whose} of {self._store.path} have no {name!r}"
+                    f"{did_you_mean(name, nodes.names)}, which the first layer needs: "
+                    "import the store with it, or give features="
                 )
         return found
 

@@ -6,6 +6,7 @@ ConfigError with what to give instead. A new argument of gnndrive's goes into `O
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils.data import DataLoader
 from torch_geometric.sampler import NumNeighbors
 
 from gnndrive.buffer.devices import choose as choose_device
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size, size_or_none
+from gnndrive.common.names import Arguments, did_you_mean
 from gnndrive.common.plugins import find
 from gnndrive.loader.ranks import checked_ranks
 from gnndrive.loader.tracing import check_trace
@@ -41,6 +44,9 @@ PYG_LINK_ARGUMENTS = (
     "edge_label_index", "edge_label", "edge_label_time", "neg_sampling_ratio", *PYG_ARGUMENTS[2:],
 )  # fmt: skip
 """The same for a link loader."""
+
+OF_KWARGS = ("custom_cls", "input_id")
+"""PyG's arguments that a loader takes in `kwargs`, beside torch's."""
 
 
 def is_plain(arguments: Mapping[str, Any]) -> bool:
@@ -123,10 +129,11 @@ def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
     unknown = set(num_neighbors) - set(store.edge_types)
     missing = set(store.edge_types) - set(num_neighbors)
     if unknown or missing:
+        meant = did_you_mean(next(iter(unknown), ""), store.edge_types)
         raise ConfigError(
             f"num_neighbors= names {sorted(unknown) or 'no'} edge types that the store does not "
-            f"have and leaves out {sorted(missing) or 'none'}: give one list, or one for each of "
-            f"{', '.join(map(str, store.edge_types))}"
+            f"have{meant} and leaves out {sorted(missing) or 'none'}: give one list, or one "
+            f"for each of {', '.join(map(str, store.edge_types))}"
         )
     fanouts = {type: checked_fanout(num_neighbors[type]) for type in store.edge_types}
     if len({len(fanout) for fanout in fanouts.values()}) > 1:
@@ -137,7 +144,7 @@ def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
+class Tuning(Arguments):
     """How a loader's pipeline works; none of it changes a batch. Sizes are bytes or a text.
 
     Args:
@@ -232,6 +239,18 @@ def refuse_old_names(given: Mapping[str, Any], named: Any) -> None:
             raise ConfigError(
                 f"{name}={value!r} belongs to sampling=: give "
                 f"sampling=gnndrive.Labor(dependency={value!r})"
+            )
+
+
+def refuse_unknown(loader: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse keyword arguments that are neither the loader's, of whose `arguments` they are those
+    in "kwargs", nor torch's: torch's own error names none that may be meant."""
+    known = [*arguments, *OF_KWARGS, *inspect.signature(DataLoader).parameters]
+    for name in arguments["kwargs"]:
+        if name not in known:
+            raise ConfigError(
+                f"{loader} has no argument {name}{did_you_mean(name, [*known, *TUNING])}; "
+                f"help({loader}) says what there is"
             )
 
 

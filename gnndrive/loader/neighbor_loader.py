@@ -28,6 +28,7 @@ from gnndrive.loader.arguments import (
     is_plain,
     refuse_old_names,
     refuse_own,
+    refuse_unknown,
 )
 from gnndrive.loader.seeds import checked_input_edges, checked_input_nodes, checked_negatives
 from gnndrive.loader.store_loader import StoreLoader
@@ -253,6 +254,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
 def checked_data(loader: StoreLoader, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The data, and the values of `OWN_ARGUMENTS`, which are the defaults for data in memory."""
     refuse_old_names(arguments["kwargs"], arguments["strategy"])
+    refuse_unknown(type(loader).__name__, arguments)
     own = {name: arguments[name] for name in OWN_ARGUMENTS}
     if not isinstance(data := connected_if_named(arguments["data"]), Store):
         refuse_own(data, own)

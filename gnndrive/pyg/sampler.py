@@ -12,6 +12,7 @@ on its seeds and the batch's key. Lists of neighbours need not be sorted by time
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
@@ -27,6 +28,7 @@ from torch_geometric.sampler.base import DataType, SubgraphType
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ForkLock
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, Int64Array, NodeKey
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.pyg.choices import checked_subgraph_type, checked_temporal_strategy
@@ -97,8 +99,9 @@ class StoredGraph:
                     f"weights are an attribute of edges: {_rule(name)} before the store is made"
                 )
             raise ConfigError(
-                f"{what}={name!r}: {self.store.path} has no such attribute, but "
-                f"{', '.join(sorted(names)) or 'none'}: give one of these"
+                f"{what}={name!r}: {self.store.path} has no such attribute"
+                f"{did_you_mean(name, names)}, but {', '.join(sorted(names)) or 'none'}: give one "
+                "of these"
             )
 
     @property
@@ -307,7 +310,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             if kwargs.pop("sample_direction", "forward") != "forward":
                 raise NotImplementedError("a store has in-neighbours only: sample it 'forward'")
             if kwargs:
-                raise TypeError(f"NeighborSampler() has no argument {next(iter(kwargs))!r}")
+                raise TypeError(
+                    f"NeighborSampler() has no argument {(name := next(iter(kwargs)))!r}"
+                    f"{did_you_mean(name, inspect.signature(NeighborSampler).parameters)}"
+                )
             graph = StoredGraph(data, time_attr, weight_attr)
             self._take_store(graph)
             if time_attr and graph.of_nodes and not data.is_hetero:

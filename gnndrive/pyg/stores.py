@@ -22,6 +22,7 @@ from torch_geometric.data import EdgeAttr, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import Int64Array
 from gnndrive.disk.row_reader import RowReader
 from gnndrive.store.reader import Store
@@ -98,12 +99,13 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         for view in self._views():
             if view.type == attr.group_name and attr.attr_name in view.names:
                 return view
+        names = [name for view in self._views() for name in view.names]
         known = "; ".join(
             f"{', '.join(view.names) or 'none'} of {view.type}" for view in self._views()
         )
         raise KeyError(
-            f"{self.store.path} has no attribute {attr.attr_name!r} of {attr.group_name!r}; it has "
-            f"{known}"
+            f"{self.store.path} has no attribute {attr.attr_name!r} of {attr.group_name!r}"
+            f"{did_you_mean(attr.attr_name, names)}; it has {known}"
         )
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import Arguments
 
 NEIGHBOR, LABOR = "neighbor", "labor"
 _OFFER_BYTES = 24  # native/sampler.h: gd_offer
@@ -29,7 +30,7 @@ _WANTED_BYTES = 12 << 17  # native/labor.c: the indices that are wanted at once
 
 
 @dataclass(frozen=True, slots=True)
-class Labor:
+class Labor(Arguments):
     """LABOR-0 sampling: nodes with common neighbours take the same ones.
 
     Args:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import did_you_mean
 from gnndrive.store.convert import is_sparse, sparse_error
 from gnndrive.store.graph_values import decode
 
@@ -178,7 +179,9 @@ class DataView:
     def __getitem__(self, name: Any) -> Any:
         found = self._lookup(name)
         if found is _ABSENT:
-            raise KeyError(f"{self._whose()} has no {name!r}; it has: {self._known()}")
+            raise KeyError(
+                f"{self._whose()} has no {name!r}{self._meant(name)}; it has: {self._known()}"
+            )
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -197,12 +200,15 @@ class DataView:
         if name.startswith("__"):
             return AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return AttributeError(
-            f"{self._whose()} has no {name!r}; it has: {self._known()}. A method of PyG's Data "
-            "that is not here: call it before gnndrive.from_data"
+            f"{self._whose()} has no {name!r}{self._meant(name)}; it has: {self._known()}. A "
+            "method of PyG's Data that is not here: call it before gnndrive.from_data"
         )
 
     def _known(self) -> str:
         return ", ".join(self.keys()) or "no attributes"
+
+    def _meant(self, name: Any) -> str:
+        return did_you_mean(name, self.keys())
 
     # ---- setting ----
 

@@ -19,6 +19,7 @@ import torch
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ForkLock
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus, OpenedFolder
@@ -81,7 +82,8 @@ class MappedArrays:
             return self.info.arrays[full]
         except KeyError:
             raise ConfigError(
-                f"{self.path} has no array {full!r}; it has: {', '.join(self.info.arrays)}"
+                f"{self.path} has no array {full!r}{did_you_mean(full, self.info.arrays)}; it has: "
+                f"{', '.join(self.info.arrays)}"
             ) from None
 
     def table(self, name: str) -> TableFile:

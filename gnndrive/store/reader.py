@@ -21,6 +21,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import share_one_heap
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import IndexPointers, Int64Array, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.data_view import Overlay
@@ -83,8 +84,8 @@ class Store(StoreView):
         if not self.is_hetero:
             raise ConfigError(f"{self.path} is homogeneous: it has no type {type!r}; leave it out")
         asked = "name a type: store[TYPE]" if type is None else f"there is no {type!r}"
-        known = ", ".join(self.node_types)
-        raise ConfigError(f"{self.path} is heterogeneous: {asked}; the types are {known}")
+        meant, known = did_you_mean(type, self.node_types), ", ".join(self.node_types)
+        raise ConfigError(f"{self.path} is heterogeneous: {asked}{meant}; the types are {known}")
 
     def edges(self, type: Any = None) -> StoredEdges:
         """The edges of a type.

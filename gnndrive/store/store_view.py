@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeType
 from gnndrive.store.data_view import COUNTS, GRAPH, DataView, Key, Overlay, own_name_error, refuse
 from gnndrive.store.mapped_arrays import MappedArrays
@@ -98,7 +99,9 @@ class StoreView(DataView, MappedArrays):
             if value is not None:
                 found[view.type] = value
         if not found and not allow_empty:
-            raise KeyError(f"no type of {self.path} has {key!r}; it has: {self._known()}")
+            raise KeyError(
+                f"no type of {self.path} has {key!r}{self._meant(key)}; it has: {self._known()}"
+            )
         return found
 
     # ---- counts ----
@@ -239,7 +242,8 @@ class StoreView(DataView, MappedArrays):
             gone = any(unknown[0] in view._overlay.hidden(view._key) for view in views)
             raise ConfigError(
                 f"attrs={list(names)!r}: {self.path} has no {unknown[0]!r}"
-                f"{', which was deleted since it was opened' if gone else ''}; it has: "
+                f"{', which was deleted since it was opened' if gone else ''}"
+                f"{did_you_mean(unknown[0], there)}; it has: "
                 f"{', '.join(sorted(there))}"
             )
         kept = {*names, *(f"{name}_scale" for name in names), *GRAPH, *COUNTS}

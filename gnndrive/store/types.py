@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey, ends_of
 
 GRAPH = ("indptr", "indices", "edge_id")
@@ -148,8 +149,12 @@ class Types:
         if not self.hetero:
             raise ConfigError(f"the store is homogeneous: it has no type {given!r}; leave it out")
         asked = "name a type: store[TYPE]" if given is None else f"there is no {given!r}"
-        known = ", ".join([*map(str, self.nodes), *map(str, self.edges)])
-        raise ConfigError(f"the store is heterogeneous: {asked}; the types are {known}")
+        known = [*map(str, self.nodes), *map(str, self.edges)]
+        short = [type[1] for type in self.edges if type is not None]
+        raise ConfigError(
+            f"the store is heterogeneous: {asked}{did_you_mean(given, [*known, *short])}; the "
+            f"types are {', '.join(known)}"
+        )
 
     def _meant(self, given: Any) -> list[EdgeKey]:
         """The edge types that `given` may mean."""

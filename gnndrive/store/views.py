@@ -17,6 +17,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import available_memory, format_size
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, IndexPointers, Int64Array, NodeKey, TableFile, ends_of
 from gnndrive.store.checks import count_classes
 from gnndrive.store.data_view import DataView, Key, Overlay
@@ -200,7 +201,10 @@ class StoredNodes(_View):
                 "none; import it with splits=, or masks such as train_mask, or give node ids"
             )
             whose = "" if self._type is None else f" of {self._type!r}"
-            raise ConfigError(f"{self._arrays.path} has no split {name!r}{whose}; it has: {known}")
+            meant = did_you_mean(name, self.split_names)
+            raise ConfigError(
+                f"{self._arrays.path} has no split {name!r}{whose}{meant}; it has: {known}"
+            )
         return torch.from_numpy(self._arrays.in_memory(self._named("splits", name)))
 
     def _mask(self, split: str) -> torch.Tensor:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import Arguments, did_you_mean
 from gnndrive.common.plugins import find
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.pipeline.epoch import Counters, Feed
@@ -185,7 +186,7 @@ PLAIN = Scheme()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy:
+class Strategy(Arguments):
     """The parts of a published design, each a plug-in's name or its class, and its own arguments.
     Where a method takes `assembly`, that is the loader's arguments; see `Scheme`.
 
@@ -316,8 +317,10 @@ def strategy(named: Any) -> Strategy:
     if isinstance(name, type) and issubclass(name, Strategy):
         raise ConfigError(f"strategy={name.__name__} is a class: give {name.__name__}()")
     if not isinstance(name, str) or name not in known:
+        there = ["auto", *sorted(known)]
         raise ConfigError(
-            f"no strategy is called {name!r}; there are: {', '.join(['auto', *sorted(known)])}"
+            f"no strategy is called {name!r}{did_you_mean(name, there)}; there are: "
+            f"{', '.join(there)}"
         )
     found = known[name]
     if not colon:
@@ -325,7 +328,8 @@ def strategy(named: Any) -> Strategy:
     own = found.arguments()
     given = values_in(
         parts_of(text), found, own,
-        lambda part: f"strategy={named!r}: {part!r} is no argument of it: {name} has "
+        lambda part: f"strategy={named!r}: {part!r} is no argument of it"
+        f"{did_you_mean(part.partition('=')[0], own)}: {name} has "
         f"{', '.join(own) or 'none'}; write NAME:ARGUMENT=VALUE,ARGUMENT=VALUE",
     )  # fmt: skip
     return replace(found, **given)

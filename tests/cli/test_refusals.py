@@ -24,7 +24,7 @@ REFUSED = {
         (("--samplers=2",), "give --tuning samplers=…"),
         (
             ("--tuning", "engines=2"),
-            "'engines=2' is no argument of gnndrive.Tuning, which has topology",
+            "is no argument of gnndrive.Tuning (did you mean engine?), which has topology",
         ),
         (("--strategy", "ginx"), "ginx"),
         (("--strategy", "ginex:packed=a"), "ginex has superbatch, folder, phases, paper; write"),

@@ -30,6 +30,7 @@ from gnndrive.cli.commands.options import (
 )
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.plugins import find
 from gnndrive.loader.arguments import TUNING, Tuning, checked_device
 from gnndrive.loader.neighbor_loader import NeighborLoader
@@ -162,7 +163,8 @@ def parse_tuning(text: str | None) -> dict[str, Any]:
         return {}
     return values_in(
         re.split(r",(?=\w+=)", text), Tuning, TUNING,
-        lambda part: f"--tuning {text}: {part!r} is no argument of gnndrive.Tuning, which has "
+        lambda part: f"--tuning {text}: {part!r} is no argument of gnndrive.Tuning"
+        f"{did_you_mean(part.partition('=')[0], TUNING)}, which has "
         f"{', '.join(TUNING)}: write NAME=VALUE,NAME=VALUE",
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ from gnndrive.cli.commands.options import SAMPLING
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size, given_size
+from gnndrive.common.names import did_you_mean
 from gnndrive.loader.arguments import TUNING, Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
@@ -141,7 +142,9 @@ def parse_choice(text: str, option: str = "--strategies") -> Choice:
     "ginex:phases=apart:samplers=2". `option` is where it was given."""
     name, _, given = text.strip().partition(":")
     if name not in strategies():
-        raise ConfigError(f"{option}: {name!r} is none of {', '.join(_names())}")
+        raise ConfigError(
+            f"{option}: {name!r} is none of {', '.join(_names())}{did_you_mean(name, _names())}"
+        )
     own = strategies()[name].arguments()
     allowed = inspect.signature(NeighborLoader).parameters.keys() - _OF_THE_COMPARISON
     of_strategy, arguments = [name], dict[str, Any]()
@@ -154,9 +157,10 @@ def parse_choice(text: str, option: str = "--strategies") -> Choice:
         elif equals and argument in allowed:
             arguments[argument] = value
         else:
+            meant = did_you_mean(argument, [*own, *TUNING, *allowed])
             raise ConfigError(
                 f"{option} {text}: {part!r} is no argument of the strategy, and none of "
-                "NeighborLoader that may differ between strategies: write NAME or "
+                f"NeighborLoader that may differ between strategies{meant}: write NAME or "
                 "NAME:ARGUMENT=VALUE, as ginex:phases=apart"
             )
     return Choice(text.strip(), find_strategy(":".join(of_strategy)), arguments)

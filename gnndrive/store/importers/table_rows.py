@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.names import did_you_mean
 from gnndrive.store.convert import Rows
 from gnndrive.store.format import CHUNK_BYTES
 from gnndrive.store.graph_values import VALUE_BYTES_MAX
@@ -320,8 +321,8 @@ def feature_columns(table: TableFiles, key: str | None, x: Sequence[str]) -> lis
         found = {pattern: matching(pattern, names) for pattern in x}
         for pattern, fitting in found.items():
             if not fitting:
-                there = ", ".join(map(repr, names))
-                raise ConfigError(f"{table.name} has no column {pattern!r}; it has {there}")
+                there, meant = ", ".join(map(repr, names)), did_you_mean(pattern, names)
+                raise ConfigError(f"{table.name} has no column {pattern!r}{meant}; it has {there}")
         return list(dict.fromkeys(name for fitting in found.values() for name in fitting))
     lists = [name for name in names if kind_of(table.columns[name]) == "list"]
     if len(lists) == 1:

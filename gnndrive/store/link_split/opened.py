@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
@@ -195,8 +196,11 @@ def _of_task(root: Path, task: str | None) -> tuple[str, dict[str, Any]]:
         return LINKS, first
     there = sorted(os.listdir(root / TASKS)) if (root / TASKS).is_dir() else []
     if task not in there:
-        known = ", ".join(map(repr, [first.get("task"), *there]))
-        raise ConfigError(f"{root} has no task {task!r} of links; it has: {known}")
+        tasks = [first.get("task"), *there]
+        raise ConfigError(
+            f"{root} has no task {task!r} of links{did_you_mean(task, tasks)}; it has: "
+            f"{', '.join(map(repr, tasks))}"
+        )
     return f"{TASKS}/{task}", read_settings(root, f"{TASKS}/{task}")
 
 

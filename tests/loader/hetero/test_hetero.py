@@ -131,7 +131,7 @@ LINKS = {"kind": LinkNeighborLoader}
     [
         ({"input_nodes": None}, "give input_nodes as a node type"),
         ({"input_nodes": [1, 2, 3]}, "give input_nodes as a node type"),
-        ({"input_nodes": "poper"}, "there is no 'poper'; the types are paper, author"),
+        ({"input_nodes": "poper"}, r"\(did you mean paper\?\); the types are paper, author"),
         ({"input_nodes": ("venue", [7])}, "outside 0 … 6"),
         ({"fanout": {CITES: [2, 2]}}, "leaves out"),
         ({"fanout": FANOUTS | {("a", "b", "c"): [1, 1]}}, "that the store does not have"),
