@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gnndrive.common.items import Item, Life, Owner, Phase, Shape, if_any
+from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, if_any
 
 # A slot's entries in native/buffer.c and standby.c. Standby also has one bucket for each distinct
 # key; these are not counted, because LRU has few.
@@ -59,7 +59,9 @@ class SlotTables:
         leased = shape.extracted * (shape.ranks // shape.buffers)
         lease_bytes = LEASE_BYTES_STAGED if shape.on_device else LEASE_BYTES
         why = f"aliases and reads of {leased} batches"
-        yield Item("leases", lease_bytes * shape.entries * leased, why, *epoch)
+        yield Item(
+            "leases", lease_bytes * shape.entries * leased, why, *epoch, argument=BATCH_SIZE
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

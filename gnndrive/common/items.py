@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+BATCH_SIZE = "batch_size"
+"""See `Item.argument`."""
+
 
 class Owner(enum.Enum):
     """Who has an item, which says how many of it a host has."""
@@ -51,6 +54,8 @@ class Item:
         on_device: whether it is in the memory of a rank's device, not of the host.
         copies: how many of it there are on the host; 0: it is there once for several loaders, and
             a service counts it. `Shape.counted` fills it in.
+        argument: the loader's argument that makes it smaller, for the error if `memory=` is too
+            little (`plan/remedies.py`); "": there is none.
     """
 
     what: str
@@ -61,6 +66,7 @@ class Item:
     during: Phase = Phase.BOTH
     on_device: bool = False
     copies: int = 1
+    argument: str = ""
 
     @property
     def host_bytes(self) -> int:

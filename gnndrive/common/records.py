@@ -284,7 +284,9 @@ class TopologyChoice:
         if self.name != NO_TOPOLOGY:
             owner = Owner.RANK if self.has_ring else Owner.GRAPH
             during = Phase.SAMPLING if shape.apart else Phase.BOTH
-            yield Item("topology", self.nbytes, self.why, owner, during=during)
+            yield Item(
+                "topology", self.nbytes, self.why, owner, during=during, argument="topology"
+            )  # fmt: skip
 
 
 INFLIGHT_BYTES = 4 << 20

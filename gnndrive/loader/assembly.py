@@ -339,6 +339,8 @@ class Assembly:
             device=self.device,
             sweep=self._sweep,
             staging_bytes=own["io_depth"] * self._block_bytes,
+            io_depth=own["io_depth"],
+            batch_size=self.seeds_max if self.batch_sampler is None else None,
             disk=Disk.of_store(self.store, own["gap"], self._block_bytes),
             ahead=self.scheme.ahead(self),
             elastic=self.scheme.elastic(self),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, product
+from typing import Any
 
 from gnndrive.buffer.items import buffers_bytes
 from gnndrive.common.errors import ConfigError
@@ -20,6 +21,7 @@ from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.plan.costs import Loading, combined, step_seconds
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.plan import Plan, Planner, StageCounts
+from gnndrive.plan.remedies import Remedies, remedies_of, remedy
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
 
@@ -32,7 +34,6 @@ ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost ab
 # A planned size is raised if the least memory grows by no more than the larger of these two.
 HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
 MEMORY_MAX = 1 << 50
-SMALLER = "a smaller batch_size or num_neighbors"
 
 
 def stage_options(request: PlanRequest) -> list[StageCounts]:
@@ -117,29 +118,38 @@ def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
 
 
 def refusal(
-    memory: int, leanest: Callable[[int], Plan | None], error: ConfigError,
-    smaller: str = SMALLER,
+    request: Any, leanest: Callable[[Any], Plan | None], error: ConfigError, remedies: Remedies,
+    smaller: Callable[[], str] = str,
 ) -> ConfigError:  # fmt: skip
-    """The error for `memory` bytes that are too little; it names the least for which `leanest`
-    makes a plan. If no budget works it is `error`. `smaller` is what makes the loader need less,
-    unless staging is most of what it needs."""
+    """The error for a request whose `memory` is too little.
+
+    It names the item that takes most; which of the `remedies` makes the plan fit, or else what
+    `smaller` says; and the least memory for which `leanest` makes a plan. If no memory works it is
+    `error`.
+    """
+
+    def with_memory(nbytes: int) -> Plan | None:
+        return leanest(replace(request, memory=nbytes))
+
     try:
-        named = least_text(least_where(lambda tried: leanest(tried) is not None))
+        named = least_text(least_where(lambda tried: with_memory(tried) is not None))
     except ConfigError:
         return error
-    plan = leanest(parse_size(named, "memory"))
+    plan = with_memory(parse_size(named, "memory"))
     assert plan is not None
-    staging = sum(item.host_bytes for item in plan.lines if item.what == "staging")
-    if 2 * staging > plan.host_bytes:
-        smaller = "a smaller io_depth in tuning=Tuning(…)"
+    most = max(plan.lines, key=lambda item: item.host_bytes)
+    found = remedy(plan, remedies, lambda change: leanest(change(request)) is not None)
+    instead = f"give {found}" if found else smaller()
+    ways = ", or ".join(filter(None, (instead, f'give at least memory="{named}"')))
     return ConfigError(
-        f"memory={format_size(memory)} is too little for this loader: give at least memory="
-        f'"{named}", or {smaller}. With the least it uses\n{plan}'
+        f"memory={format_size(request.memory)} is too little for this loader, which needs "
+        f"{format_size(plan.host_bytes)}; most of it, {format_size(most.host_bytes)}, is the item "
+        f'"{most.what}": {ways}. With that it uses\n{plan}'
     )
 
 
 def fitting(
-    request: PlanRequest, make: Callable[[PlanRequest], Planner], smaller: str = SMALLER
+    request: PlanRequest, make: Callable[[PlanRequest], Planner], smaller: Callable[[], str] = str
 ) -> Planner:
     """The planner that `make` makes of a request. ConfigError if its plan does not fit into
     `memory=`; the message names the least that works. For `smaller` see `refusal`."""
@@ -148,7 +158,7 @@ def fitting(
 
 def _checked(
     planner: Planner, request: PlanRequest, leanest: Callable[[PlanRequest], Plan | None],
-    smaller: str = SMALLER,
+    smaller: Callable[[], str] = str,
 ) -> Planner:  # fmt: skip
     """The planner, if there is no `memory=` that its plan does not fit into; see `fitting`."""
     if request.memory is None:
@@ -156,9 +166,7 @@ def _checked(
     try:
         planner.plan()
     except ConfigError as error:
-        raise refusal(
-            request.memory, lambda memory: leanest(replace(request, memory=memory)), error, smaller
-        ) from None
+        raise refusal(request, leanest, error, remedies_of(request), smaller) from None
     return planner
 
 

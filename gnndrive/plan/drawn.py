@@ -194,6 +194,14 @@ def joined(one: Bounds, other: Bounds, most: Bounds) -> Bounds:
     return _by_type(lambda a, b, c: max(min(a + b, c), a), one, other, most, expanded=expanded)
 
 
+def of_seeds(one: Bounds, seeds: int, most: Bounds) -> Bounds:
+    """The most that so many seeds can sample, if `one` is the most of one, but not over `most`."""
+    expanded = None
+    if one.expanded is not None and most.expanded is not None:
+        expanded = min(seeds * one.expanded, most.expanded)
+    return _by_type(lambda a, b: min(seeds * a, b), one, most, expanded=expanded)
+
+
 def doubled(size: Bounds) -> Bounds:
     """At least twice as many; beyond the bounds too, because seeds may be given twice."""
     return _by_type(lambda count: max(2 * count, 1024), size)

@@ -18,7 +18,17 @@ from typing import Self
 from gnndrive.buffer.items import SLOT_TABLE_BYTES, slot_table_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
-from gnndrive.common.items import Item, Life, Owner, Part, Phase, Shape, TableShape, if_any
+from gnndrive.common.items import (
+    BATCH_SIZE,
+    Item,
+    Life,
+    Owner,
+    Part,
+    Phase,
+    Shape,
+    TableShape,
+    if_any,
+)
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
 from gnndrive.pyg.attributes import PASS_ROWS
@@ -408,7 +418,10 @@ class Planner:
         of_buffer = partial(Item, owner=Owner.BUFFER, life=Life.BUFFER, during=Phase.EXTRACTION)
         if why:
             nbytes = sum(table.slots * table.row_bytes for table in tables)
-            items.append(of_buffer("feature buffer", nbytes, why, on_device=shape.on_device))
+            least = BATCH_SIZE if budget.buffer is None else "buffer"
+            items.append(
+                of_buffer("feature buffer", nbytes, why, on_device=shape.on_device, argument=least)
+            )
         entries = own * sum(table.slots for table in tables if not table.places)
         what = "reverse map, ref counts, standby list"
         items += if_any(of_buffer("slot tables", entries, what))

@@ -85,6 +85,8 @@ class PlanRequest:
         memory, buffer, device_memory: budgets in bytes; None: not given.
         device: the device plug-in, and the torch.device, or None for the host.
         samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
+        io_depth: the number of reads in flight, for which `staging_bytes` are.
+        batch_size: the number of seeds of a batch; None: a user's batch sampler says it.
         sweep: the most batches that are read together; None: as many as fit.
         warms_up: whether a small buffer can serve the first batches on a GPU. It cannot if batches
             come in any order: their number does not tell where the second part of the epoch begins.
@@ -115,6 +117,8 @@ class PlanRequest:
     training_queue: int | None
     sweep: int | None
     staging_bytes: int
+    io_depth: int
+    batch_size: int | None
     disk: Disk
     ahead: Ahead | None = None
     elastic: Elastic | None = None
@@ -214,7 +218,9 @@ def loader_parts(
         graph,
         Item("input nodes", seed_bytes, "their ids and order"),
         Labels(label_bytes),
-        *if_any(Item("staging", staging_bytes, "for reads in flight", Owner.BUFFER)),
+        *if_any(
+            Item("staging", staging_bytes, "for reads in flight", Owner.BUFFER, argument="io_depth")
+        ),
         device,
         samples,
         AnnouncedRows(),

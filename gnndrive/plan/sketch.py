@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import TableShape
+from gnndrive.common.items import BATCH_SIZE, TableShape
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.disk.layouts.base import block_bytes
@@ -23,6 +24,7 @@ from gnndrive.plan.choice import all_stages, cheapest, first_plan, refusal
 from gnndrive.plan.costs import Disk, Loading, combined, step_seconds
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
 from gnndrive.plan.plan import Budget, Planner, StageCounts
+from gnndrive.plan.remedies import halves
 from gnndrive.plan.request import loader_parts, shape_of
 from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies
@@ -127,9 +129,14 @@ class Sketch:
         if best is not None:
             return best
         leanest = stages[-1:]
-        raise refusal(
-            self.memory, lambda memory: first_plan(self._planners(leanest, memory)), refused
+        sizes = (
+            ({"batch_size": count}, partial(replace, batch_size=count))
+            for count in halves(self.batch_size)
         )
+        raise refusal(
+            self, lambda tried: first_plan(tried._planners(leanest, tried.memory)), refused,
+            {BATCH_SIZE: sizes},
+        )  # fmt: skip
 
     def _planners(self, options: Sequence[StageCounts], memory: int | None) -> Iterator[Planner]:
         topologies = Topologies(self.topologies, [self.size], self.topology_asked)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gnndrive.buffer.items import slot_bytes, slot_table_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Shape, TableShape
-from gnndrive.common.memory import format_size
+from gnndrive.common.memory import format_size, least_text
 from gnndrive.plan.plan import Budget, Plan, Slots, TablePlan, default_bytes, host_bytes
 
 SMALL_SHARE = 16  # a table is small if its largest batch takes at most 1/16 of the memory
@@ -87,26 +87,28 @@ def _no_room(
     """The error message for a table without a slot; `short`: host memory has no room for one."""
     several = f" for {shape.buffers} ranks" if shape.buffers > 1 else ""
     row = f"one row of {table.name} is" if len(shape.tables) > 1 else "one row is"
+    batch = sum(min(each.batch_rows_max, each.rows) * each.row_bytes for each in shape.tables)
     if budget.buffer is not None:
         return (
             f"buffer={format_size(budget.buffer)}{several} holds no row: {row} "
-            f"{table.row_bytes:,} bytes, and a batch has up to {table.batch_rows_max:,}: give it "
-            "room for one batch at least"
+            f"{table.row_bytes:,} bytes, and a batch has up to {table.batch_rows_max:,}: give "
+            f'buffer="{least_text(shape.buffers * batch)}", which holds any batch'
         )
     if budget.device_memory is not None and not short:
-        live = sum(item.nbytes for item in items if item.on_device and item.life is Life.KEPT)
+        here = [item for item in items if item.on_device]
+        live = sum(item.nbytes for item in here if item.life is Life.KEPT)
+        least = least_text(batch + sum(item.nbytes for item in here))
         return (
             f"{budget.said('device_memory')} leaves no room for a feature buffer on the device, "
-            f"because two live batches take up to {format_size(live)}: give more with "
-            "device_memory=, free some of the device's memory, or give a smaller batch_size or "
-            "num_neighbors"
+            f"because two live batches take up to {format_size(live)}: give "
+            f'device_memory="{least}", free some of the device\'s memory, or give a smaller '
+            "batch_size or num_neighbors"
         )
     if budget.memory is not None:
         host = [item for item in items if not item.on_device]
         return (
             f"memory={format_size(budget.memory)}{several} leaves no room for a feature buffer: "
-            f"everything else needs {format_size(host_bytes(host))}; give more, or a smaller "
-            "batch_size, num_neighbors or queues\n"
+            f"everything else needs {format_size(host_bytes(host))}\n"
             + "\n".join(
                 f"  {each.what}: {format_size(each.host_bytes)} ({each.why})" for each in host
             )
@@ -202,5 +204,5 @@ def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:
         raise ConfigError(
             "a second live iterator needs a feature buffer and batches of its own, "
             f"{format_size(more)}, and {budget} has {format_size(left)} {how}: "
-            f"give a smaller buffer=, more {name}=, or close the first iterator"
+            f"close the first iterator, or give a smaller buffer= or more {name}="
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gnndrive.common.items import Item, Life, Owner, Phase, Shape, if_any
+from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, if_any
 
 NODE_ID_BYTES = 8  # a node's n_id in a batch
 BATCH_EDGE_BYTES = 24  # edge_index, e_id
@@ -40,7 +40,7 @@ class LiveBatches:
         here = shape.batch_bytes if shape.on_device else whole
         nbytes = 2 * here + MAKING_EDGE_BYTES * shape.edges
         why = LIVE_WITHOUT_FEATURES if shape.on_device else LIVE
-        yield Item("live batches", nbytes, why, life=Life.KEPT)
+        yield Item("live batches", nbytes, why, life=Life.KEPT, argument=BATCH_SIZE)
         if shape.on_device:
             yield Item("live batches", 2 * whole, LIVE, life=Life.KEPT, on_device=True)
 

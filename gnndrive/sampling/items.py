@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gnndrive.common.items import Item, Life, Owner, Phase, Shape, if_any
+from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, if_any
 
 SAMPLE_NODE_BYTES = 8  # a node of a queued sample: its id
 SAMPLE_EXPANDED_BYTES = 4  # and, if its neighbours were sampled, where its edges start
@@ -77,8 +77,11 @@ class Samples:
         yield Item(
             "queued samples", shape.sample_bytes * shape.queued,
             f"{shape.queued} samples; {largest}", life=Life.EPOCH, during=Phase.EXTRACTION,
+            argument=BATCH_SIZE,
         )  # fmt: skip
         scratch = (self.scratch_bytes + self.list_bytes) * shape.samplers
         during = Phase.SAMPLING if shape.apart else Phase.BOTH
         why = f"of {shape.samplers} samplers"
-        yield Item("sampler scratch", scratch, why, life=Life.EPOCH, during=during)
+        yield Item(
+            "sampler scratch", scratch, why, life=Life.EPOCH, during=during, argument=BATCH_SIZE
+        )  # fmt: skip

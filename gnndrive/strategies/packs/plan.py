@@ -272,7 +272,7 @@ def packed_planner(request: PlanRequest, recording: Recording) -> Planner:
         slots = PackSlots(recording, places, request.disk)
         return replace(found, slots=slots, elastic=_HotRows(recording))
 
-    return fitting(request, planner, "pack smaller batches")
+    return fitting(request, planner, lambda: "pack smaller batches")
 
 
 def _replaying(request: PlanRequest, sizes: RecordedSizes, hot_rows: int) -> Planner:

@@ -38,6 +38,7 @@ from gnndrive.plan import costs
 from gnndrive.plan.choice import fitting, loading_of
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.plan import Budget, Plan, Planner, Slots, StageCounts, TablePlan, default_bytes
+from gnndrive.plan.remedies import halves
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.plan.strategy_costs import Known, StrategyCost
 from gnndrive.sampling.load_window import loading_bytes
@@ -542,7 +543,7 @@ class _WindowScheme(Scheme):
         windows = choose(assembly, windows)
         request = self._trying(assembly, windows).request()
         make = partial(partitioned_planner, windows=windows)
-        fitting(request, make, windows.smaller).plan()
+        fitting(request, make, partial(self._smaller, assembly, windows)).plan()
         if given is None and per_step > 1:
             # Each rank would choose by the memory that it finds and the batches that it draws.
             raise ConfigError(
@@ -603,6 +604,17 @@ class _WindowScheme(Scheme):
     def _fit(self, assembly: Assembly, windows: PlannedWindows) -> bool:
         request = self._trying(assembly, windows).request()
         return partitioned_planner(request, windows).plan_that_fits() is not None
+
+    def _smaller(self, assembly: Assembly, windows: PlannedWindows) -> str:
+        """What makes the windows fit, for the error if they do not."""
+        for count in halves(windows.megabatch):
+            with suppress(ConfigError):  # there cannot be such windows
+                tried = replace(windows, sizes=self._sizes(assembly, windows, count))
+                if self._fit(assembly, tried):
+                    return f"give megabatch={tried.megabatch}"
+        if windows.static and self._fit(assembly, replace(windows, static=0)):
+            return "give static=0"
+        return "partition the store into more parts (gnndrive partition)"
 
     def _trying(self, assembly: Assembly, windows: PlannedWindows) -> Assembly:
         """The assembly of a loader with other windows."""
