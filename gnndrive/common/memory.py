@@ -1,5 +1,5 @@
-"""Sizes as people write them ("8GB" is 8·10⁹ bytes, "8GiB" 8·2³⁰), the available memory, and what
-glibc keeps of the memory that the process has freed.
+"""Sizes as people write them ("8GB" and "8G" are 8·10⁹ bytes, "8GiB" 8·2³⁰), the available memory,
+and what glibc keeps of the memory that the process has freed.
 
 By default threads that sample or gather batches each have a heap of their own, and what they free
 stays in it: some hundred MB, which no plan counts. malloc_trim returns the free end of the main
@@ -12,40 +12,66 @@ import contextlib
 import ctypes
 import os
 import re
+from collections.abc import Callable
 from decimal import Decimal
 
 from gnndrive.common.errors import ConfigError
 
 _UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
-_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+for _power, _prefix in enumerate("KMGT", 1):
+    _UNITS |= {_prefix: 1000**_power, f"{_prefix}B": 1000**_power}
+    _UNITS |= {f"{_prefix}I": 1024**_power, f"{_prefix}IB": 1024**_power}
+
+_OF_THE_HOST = ("memory", "packing_memory", "buffer")  # arguments that may be a part of its memory
 
 _M_ARENA_MAX = -8  # malloc.h
 _FLOAT_LEAST = 1024  # a smaller number with a decimal point is not meant as bytes
 
 
 def parse_size(size: str | int | float, name: str) -> int:
-    """Bytes in `size`, a positive number of bytes or a text such as "288MB", "1.5 GiB"; `name` is
-    the argument's, for the error."""
+    """Bytes in `size`, a positive number of bytes or a text such as "288MB", "1.5 GiB", "8G", or,
+    if it is for the host's memory, "50%" of `process_memory`; `name` is the argument's, also for
+    the error."""
     if isinstance(size, bool) or not isinstance(size, str | int | float):
         raise ConfigError(f'{name}={size!r} is no size: give bytes or a text such as "8GB"')
     count: float | Decimal
     if isinstance(size, float) and size < _FLOAT_LEAST:
-        raise ConfigError(f'{name}={size!r} is a number of bytes: write "{size:g}GB" for gigabytes')
+        raise ConfigError(_as_bytes(name, size, f"{size:g}"))
     if not isinstance(size, str):
         count = float(size)
+    elif is_share(size):
+        count = _share(size, name)
     else:
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", size)
         if not match or match[2].upper() not in _UNITS:
             raise ConfigError(f'{name}={size!r} is no size: write it as "8GB", "512MiB" or bytes')
         count = Decimal(match[1]) * _UNITS[match[2].upper()]  # "1.001KB" is 1,001 bytes
         if not match[2] and "." in match[1] and count < _FLOAT_LEAST:
-            raise ConfigError(
-                f'{name}={size!r} is a number of bytes: write "{match[1]}GB" for gigabytes'
-            )
+            raise ConfigError(_as_bytes(name, size, match[1]))
     if not 1 <= count < 2**63:
         raise ConfigError(f"{name}={size!r} is not a positive number of bytes")
     return int(count)
+
+
+def _as_bytes(name: str, size: str | float, text: str) -> str:
+    """The message for a number that is not meant as bytes."""
+    share = f' or "{100 * float(text):g}%" for a part of the memory' if float(text) <= 1 else ""
+    return f'{name}={size!r} is a number of bytes: write "{text}GB" for gigabytes{share}'
+
+
+def is_share(size: object) -> bool:
+    """Whether a size is a text such as "50%"."""
+    return isinstance(size, str) and size.strip().endswith("%")
+
+
+def _share(size: str, name: str) -> float:
+    """Bytes of a part of this process's memory."""
+    if name.removeprefix("--").replace("-", "_") not in _OF_THE_HOST:
+        raise ConfigError(f'{name}={size!r}: only memory= and buffer= can be "50%"; give bytes')
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", size)
+    if not match or not 0 < float(match[1]) <= 100:
+        raise ConfigError(f'{name}={size!r} is no share: give more than "0%" and at most "100%"')
+    return float(match[1]) / 100 * process_memory()
 
 
 def size_or_none(size: str | int | float, name: str) -> int:
@@ -106,11 +132,18 @@ def available_memory() -> int:
         available = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         pass
-    return min(available, _cgroup_limit())
+    return min(available, _of_cgroup(_left_in_group))
 
 
-def _cgroup_limit() -> int:
-    """Bytes that this process's memory cgroup has left, page cache not counted."""
+def process_memory() -> int:
+    """Bytes that this process may have in all: the machine's memory, or its cgroup's limit if that
+    is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine, _of_cgroup(_limit_of_group))
+
+
+def _of_cgroup(bytes_of: Callable[..., int]) -> int:
+    """The least that `bytes_of` says of this process's memory cgroups."""
     limit = 2**63 - 1
     try:
         with open("/proc/self/cgroup", encoding="ascii") as lines:
@@ -126,7 +159,7 @@ def _cgroup_limit() -> int:
         else:
             continue
         try:
-            limit = min(limit, _left_in_group(folder, *names))
+            limit = min(limit, bytes_of(folder, *names))
         except (OSError, ValueError):
             continue  # no such file at the root, or "max"
     return limit
@@ -136,15 +169,21 @@ def _left_in_group(folder: str, limit_file: str, usage_file: str, prefix: str) -
     """Bytes that a memory cgroup has left; the kernel drops its page cache where it must. OSError
     or ValueError if it has no limit."""
 
-    def number(name: str) -> int:
-        with open(f"{folder}/{name}", encoding="ascii") as text:
-            return int(text.read())
-
-    limit, used = number(limit_file), number(usage_file)
+    limit, used = _number(folder, limit_file), _number(folder, usage_file)
     with open(f"{folder}/memory.stat", encoding="ascii") as lines:
         stat = dict(line.split() for line in lines if line.strip())
     cache = sum(int(stat.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))
     return max(limit - max(used - cache, 0), 0)
+
+
+def _limit_of_group(folder: str, limit_file: str, usage_file: str, prefix: str) -> int:
+    """The limit of a memory cgroup; raises what `_left_in_group` does."""
+    return _number(folder, limit_file)
+
+
+def _number(folder: str, name: str) -> int:
+    with open(f"{folder}/{name}", encoding="ascii") as text:
+        return int(text.read())
 
 
 def share_one_heap() -> None:

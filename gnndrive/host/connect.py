@@ -6,6 +6,7 @@ feature buffer for each of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -58,11 +59,12 @@ def connect(name: str) -> Store:
     return served
 
 
-def connected_if_named(data: Any) -> Any:
-    """The store of a service if `data` is a text such as "gnndrive://papers100M", with the errors
-    of `connect`; else `data`."""
-    named = isinstance(data, str) and data.startswith(SCHEME)
-    return connect(data) if named else data
+def opened(data: Any) -> Any:
+    """The store at a path, or that of a service if `data` is a text such as
+    "gnndrive://papers100M", with the errors of `open` or `connect`; else `data`."""
+    if isinstance(data, str) and data.startswith(SCHEME):
+        return connect(data)
+    return open_store(data) if isinstance(data, str | os.PathLike) else data
 
 
 def service_of(store: Store) -> str | None:

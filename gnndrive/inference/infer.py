@@ -26,11 +26,13 @@ from gnndrive.inference.targets import BATCH_ENTRIES, BATCH_TARGETS
 from gnndrive.loader.arguments import positive
 from gnndrive.store.format import AnyDType, Progress, dtype_name
 from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
 
 
 def infer(
-    model: Any, store: Store, *, name: str = "h", out: str | os.PathLike[str] | None = None,
-    layers: Sequence[Any] | None = None, memory: str | int | None = None,
+    model: Any, store: Store | str | os.PathLike[str], *, name: str = "h",
+    out: str | os.PathLike[str] | None = None, layers: Sequence[Any] | None = None,
+    memory: str | int | None = None,
     device: str | torch.device | None = None, features: str = "x", edge_weight: str | None = None,
     edge_attr: str | None = None, dtype: AnyDType | None = None, batch_size: int | None = None,
     overwrite: bool = False, engine: Any = "auto", io_depth: int = 128,
@@ -44,7 +46,7 @@ def infer(
     Args:
         model: a module with `num_layers` and `inference_per_layer(layer, x, edge_index,
             batch_size)`, as PyG's GraphSAGE, GCN, GAT, GIN, PNA. It runs in eval mode.
-        store: the graph.
+        store: the graph, or the path of its store.
         name: the attribute to add: `store.tensor("h")`, and `batch.h` of loaders made afterwards.
         out: a folder for the result, which is then not added to the store: `h.npy`, or
             `paper/h.npy` for each node type.
@@ -73,6 +75,8 @@ def infer(
             process has set or deleted an attribute that layers get: they are read from disk.
         StoreError, ReadError: the store is damaged, the disk is full or fails.
     """
+    if isinstance(store, str | os.PathLike):
+        store = open_store(store)
     own = Layers(model, layers)
     values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
     most = BATCH_TARGETS if batch_size is None else positive(batch_size=batch_size)

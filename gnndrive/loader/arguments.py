@@ -209,12 +209,7 @@ STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 
 
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
-    """Refuse values of `OWN_ARGUMENTS` for data that is not a store, and a path in its place."""
-    if isinstance(data, str | os.PathLike):
-        raise ConfigError(
-            f"data={os.fspath(data)!r}: a loader takes an open store: give "
-            f"gnndrive.open({os.fspath(data)!r})"
-        )
+    """Refuse values of `OWN_ARGUMENTS` for data that is not a store."""
     for name, default in OWN_ARGUMENTS.items():
         if given[name] != default and str(given[name]) != default:
             raise ConfigError(

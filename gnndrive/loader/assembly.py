@@ -16,7 +16,7 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
-from gnndrive.common.memory import given_size
+from gnndrive.common.memory import format_size, given_size, is_share, process_memory
 from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
@@ -352,6 +352,12 @@ class Assembly:
             samplers=self._tuned("samplers"),
             extracting_queue=self._tuned("extracting_queue"),
             training_queue=self._tuned("training_queue"),
+            said=tuple(
+                f"{name}={own[name]}: of the {format_size(process_memory())} that this process may "
+                "have"
+                for name in ("memory", "buffer")
+                if is_share(own[name])
+            ),
         )
         drawing = self.drawing()
         return request if drawing is None else drawing.drawn_for(request)

@@ -20,7 +20,7 @@ from torch_geometric.data.lightning.datamodule import LightningDataModule
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import given_size, parse_size
-from gnndrive.host.connect import connected_if_named
+from gnndrive.host.connect import opened
 from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_old_names, refuse_own
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
@@ -311,7 +311,7 @@ class LightningNodeData(StoreDataModule, PyGNodeData):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         given = dict(locals())
         inputs = {name: given[name] for name in given if name.startswith("input_")}
-        if isinstance(data := connected_if_named(data), Store):
+        if isinstance(data := opened(data), Store):
             for stage in STAGES:
                 if inputs[self._input(stage)] is None:
                     inputs[self._input(stage)] = _split(data, stage)
@@ -362,9 +362,7 @@ class LightningLinkData(StoreDataModule, PyGLinkData):  # type: ignore[misc]
                     inputs[self._input(stage)] = _labelled_edges(part, stage)
                     inputs[self._input(stage, "labels")] = part.edge_label
             data = data.train
-        self._open(
-            connected_if_named(data), inputs, link_sampler, loader, eval_loader_kwargs, kwargs
-        )
+        self._open(opened(data), inputs, link_sampler, loader, eval_loader_kwargs, kwargs)
 
     def _loader(self, stage: str, **arguments: Any) -> StoreLoader:
         edges, labels, time = (

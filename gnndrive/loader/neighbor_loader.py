@@ -17,7 +17,7 @@ from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from torch_geometric.typing import EdgeType
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.host.connect import connected_if_named
+from gnndrive.host.connect import opened
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
@@ -48,11 +48,11 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
     `memory` on are gnndrive's; they need a store. Sizes are bytes or a text such as "8GB".
 
     Args:
-        data: a store from `gnndrive.open` or `gnndrive.connect`; or the name of a service, such as
-            "gnndrive://papers100M", whose store is opened; or data in memory (PyG's Data,
-            HeteroData or a pair of FeatureStore and GraphStore), for which this is PyG's loader
-            with gnndrive's sampler. A sparse `adj_t` of torch in place of edge_index becomes edges
-            as in `gnndrive.from_data`; transform=ToSparseTensor() makes batch.adj_t.
+        data: a store from `gnndrive.open` or `gnndrive.connect`; or its path, or the name of a
+            service, such as "gnndrive://papers100M", which is opened; or data in memory (PyG's
+            Data, HeteroData or a pair of FeatureStore and GraphStore), for which this is PyG's
+            loader with gnndrive's sampler. A sparse `adj_t` of torch in place of edge_index becomes
+            edges as in `gnndrive.from_data`; transform=ToSparseTensor() makes batch.adj_t.
         num_neighbors: how many neighbours to sample for each node, a number for each hop; -1: all
             of them. For a heterogeneous graph: such a list for all edge types, or a dict of one
             list for each edge type.
@@ -76,8 +76,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         neighbor_sampler: a PyG `BaseSampler` to use instead of gnndrive's `NeighborSampler`.
         directed: deprecated by PyG; False means subgraph_type="induced".
         memory: the host memory that loading may use in all; `plan()` says for what. The first plan
-            samples a few batches to know how large they are (docs/tasks/memory.md). None: no limit,
-            and `buffer` has a default of its own.
+            samples a few batches to know how large they are (docs/tasks/memory.md). "50%": of the
+            memory that this process may have, the machine's or, if that is less, its cgroup's.
+            None: no limit, and `buffer` has a default of its own.
         buffer: the feature buffer's size. None: what `memory` leaves, or on a GPU what
             `device_memory` leaves; without `memory`, a quarter of the available host memory.
         device: where the feature buffer and the batches live: "cpu", "cuda", "cuda:1", a
@@ -256,7 +257,7 @@ def checked_data(loader: StoreLoader, arguments: dict[str, Any]) -> tuple[Any, d
     refuse_old_names(arguments["kwargs"], arguments["strategy"])
     refuse_unknown(type(loader).__name__, arguments)
     own = {name: arguments[name] for name in OWN_ARGUMENTS}
-    if not isinstance(data := connected_if_named(arguments["data"]), Store):
+    if not isinstance(data := opened(arguments["data"]), Store):
         refuse_own(data, own)
         loader.__dict__.update(own)
         data = with_edge_index_in_memory(data)

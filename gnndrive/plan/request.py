@@ -94,6 +94,7 @@ class PlanRequest:
         shared: whether one host service has the feature buffer and the adjacency of all of them;
             ignored if the feature buffer is on a device. `shared_graph`: at least the adjacency.
         served: what a service that a user has started has left; None: there is none.
+        said: what the plan prints of the arguments below its lines.
     """
 
     store: Store
@@ -127,6 +128,7 @@ class PlanRequest:
     shared: bool = False
     shared_graph: bool = False
     served: Served | None = None
+    said: tuple[str, ...] = ()
 
 
 def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
@@ -187,7 +189,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         attributes=attribute_files(request),
         edge_numbers=edge_numbers,
         disk_bytes=0 if ahead is None else ahead.disk_bytes(size),
-        said=() if ahead is None else ahead.said(size),
+        said=(*request.said, *(() if ahead is None else ahead.said(size))),
     )  # fmt: skip
 
 

@@ -282,9 +282,3 @@ def test_the_gap_follows_the_calibration(data, tmp_path):
     disk = disk_identity(store.path)
     save_calibration(store, DiskCost(1e-5, 1e-9, 128, "uring", "2026-01-01", disk, ()))
     assert (gap_of(), gap_of(gap=0), gap_of(gap="4KiB")) == (9728, 0, 4096)
-
-
-def test_a_path_is_no_store(store):
-    for loader in (NeighborLoader, LinkNeighborLoader):
-        with pytest.raises(ConfigError, match=r"open store: give gnndrive\.open\('.*\.gnn'\)"):
-            loader(store.path, [2])

@@ -76,8 +76,9 @@ def from_csv(
         first_id: the least node id, in edges (not MatrixMarket), labels, and files and arrays of
             splits: 1 if ids count from 1. Nodes of the store are numbered from 0.
         splits: RandomSplit(train, val, test, seed) of the labelled nodes, also written ("random",
-            train, val, test, seed); or a mapping from names to ids, a bool mask, or a file of these
-            (.npy, or text with an id a line). None: no splits.
+            train, val, test, seed), or with seed 0 (train, val, test); or a mapping from
+            names to ids, a bool mask, or a file of these (.npy, or text with an id a line). None:
+            no splits.
         dtype: dtype of x in the store; "bfloat16" is allowed.
         made_by: how the store was made; None: a text that names the files.
         if_exists: as for `from_data`; a store that is opened is not compared.

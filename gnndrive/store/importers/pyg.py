@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, NodeKey
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.adjacency import with_edge_index
 from gnndrive.store.convert import (
     ArrayLike,
@@ -30,6 +30,7 @@ from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.graph_values import encode
 from gnndrive.store.if_exists import Counts, IfExists, Kinds, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc
+from gnndrive.store.importers.splits import RandomSplit, as_random, labelled, random_split
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import Types, array_name, is_value_name
@@ -67,7 +68,7 @@ def from_data(
     data: Data | HeteroData,
     path: str | os.PathLike[str],
     *,
-    splits: Splits | Mapping[str, Splits] | None = None,
+    splits: Splits | Mapping[str, Splits] | RandomSplit | tuple[float, ...] | None = None,
     undirected: bool = False,
     made_by: str = "gnndrive.from_data",
     if_exists: IfExists = "error",
@@ -92,8 +93,9 @@ def from_data(
     Args:
         data: a graph with `edge_index` or `adj_t`; a HeteroData has one for each edge type.
         path: the folder to make.
-        splits: node ids or bool masks by name; for a HeteroData, by node type and name. None: the
-            masks of `data`.
+        splits: node ids or bool masks by name; for a HeteroData, by node type and name. Or, for a
+            Data, the shares of train, val and test of the labelled nodes, (0.6, 0.2, 0.2), or a
+            RandomSplit. None: the masks of `data`.
         undirected: apply PyG's `ToUndirected` to a copy of `data` first: every edge gets its
             reverse, in an edge type of its own if it joins two node types. Edge ids are positions
             in its `edge_index`.
@@ -129,7 +131,7 @@ def write_data(
     data: Data | HeteroData,
     path: str | os.PathLike[str],
     *,
-    splits: Splits | Mapping[str, Splits] | None = None,
+    splits: Splits | Mapping[str, Splits] | RandomSplit | tuple[float, ...] | None = None,
     undirected: bool,
     dtype: AnyDType | None = None,
     sort: Callable[[StoreWriter, EdgeKey, Any], None] = _sort_in_memory,
@@ -161,6 +163,9 @@ def write_data(
         num_nodes, num_edges = num_nodes[None], num_edges[None]
     arrays, others = _arrays(nodes, edges, of_edges)
     values = _values(data, nodes, edges, others, Types.of(num_nodes, num_edges))
+    splits = as_random(splits)
+    if isinstance(splits, RandomSplit) and not hetero:
+        splits = random_split(_labelled(num_nodes, arrays), splits)
     found = _mask_splits(nodes, arrays) if splits is None else _by_type(splits, hetero)
     with StoreWriter(
         path,
@@ -191,7 +196,7 @@ def open_or_make(
     path: str | os.PathLike[str],
     make: Data | HeteroData | Callable[[], Data | HeteroData | Store],
     *,
-    splits: Splits | Mapping[str, Splits] | None = None,
+    splits: Splits | Mapping[str, Splits] | RandomSplit | tuple[float, ...] | None = None,
     undirected: bool = False,
     made_by: str = "gnndrive.open_or_make",
     progress: Progress | None = None,
@@ -362,11 +367,21 @@ def _num_nodes(key: NodeKey, store: Any) -> int:
 
 
 def _by_type(splits: Any, hetero: bool) -> dict[tuple[NodeKey, str], ArrayLike]:
-    if not hetero:
+    by_name = isinstance(splits, Mapping)
+    if not hetero and by_name:
         return {(None, name): ids for name, ids in splits.items()}
-    if not all(isinstance(each, Mapping) for each in splits.values()):
+    if not hetero:
+        raise ConfigError(f"splits={splits!r}: give shares, as (0.6, 0.2, 0.2), or ids by name")
+    if not by_name or not all(isinstance(each, Mapping) for each in splits.values()):
         raise ConfigError("splits of a HeteroData: give {node type: {name: ids or mask}}")
     return {(key, name): ids for key, each in splits.items() for name, ids in each.items()}
+
+
+def _labelled(num_nodes: int, arrays: Mapping[str, ArrayLike]) -> Int64Array:
+    """The nodes that a random split draws from: those with a label, or all if there are none."""
+    if "nodes/y" not in arrays:
+        return np.arange(num_nodes)
+    return labelled(np.asarray(arrays["nodes/y"]))
 
 
 def _mask_splits(

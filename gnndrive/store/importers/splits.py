@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
@@ -44,10 +46,31 @@ class RandomSplit:
 
 SplitFile: TypeAlias = "str | os.PathLike[str]"
 SplitSpec: TypeAlias = (
-    "RandomSplit | tuple[str, float, float, float, int] | Mapping[str, SplitFile | ArrayLike] | "
-    "None"
+    "RandomSplit | tuple[float, ...] | tuple[str, float, float, float, int] | "
+    "Mapping[str, SplitFile | ArrayLike] | None"
 )
-"""What importers take as `splits`; ("random", train, val, test, seed) is a RandomSplit."""
+"""What importers take as `splits`; (train, val, test), (train, val) and ("random", train, val,
+test, seed) are a RandomSplit."""
+
+
+def as_random(splits: Any) -> Any:
+    """The RandomSplit that a tuple of two or three shares stands for; else `splits`."""
+    numbers = isinstance(splits, tuple) and all(isinstance(each, Real) for each in splits)
+    if not numbers or not splits:
+        return splits
+    if len(splits) not in (2, 3) or any(each > 1 for each in splits):
+        raise ConfigError(
+            f"splits={splits!r}: give the shares of train, val and test, such as (0.6, 0.2, 0.2); "
+            "for numbers of nodes, draw ids and give them by name"
+        )
+    train, val, *test = splits
+    return RandomSplit(train, val, *(test or [0.0]))
+
+
+def labelled(y: npt.NDArray[Any]) -> Int64Array:
+    """The nodes with a label of those in `y` [num_nodes, …]: one that is not NaN or -1 alone."""
+    has = ~np.isnan(y) if y.dtype.kind == "f" else y != -1
+    return np.flatnonzero(has.reshape(len(y), -1).any(1))
 
 
 def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]:
@@ -84,11 +107,12 @@ def resolve(
     """
     if splits is None:
         return {}
+    splits = as_random(splits)
     if isinstance(splits, tuple):
         if len(splits) != 5 or splits[0] != "random":
             raise ConfigError(
                 f"splits {splits!r}: give ('random', train, val, test, seed), such as "
-                "('random', 0.6, 0.2, 0.2, 0)"
+                "('random', 0.6, 0.2, 0.2, 0), or the shares alone, (0.6, 0.2, 0.2)"
             )
         splits = RandomSplit(*splits[1:])
     if isinstance(splits, RandomSplit):

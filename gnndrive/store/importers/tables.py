@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, ends_of
@@ -32,7 +30,7 @@ from gnndrive.store.importers.edge_list import write_graph
 from gnndrive.store.importers.ends import Ends
 from gnndrive.store.importers.features import as_labels, twice, two_dimensional
 from gnndrive.store.importers.plain_files import checked_target
-from gnndrive.store.importers.splits import RandomSplit, random_split
+from gnndrive.store.importers.splits import RandomSplit, as_random, labelled, random_split
 from gnndrive.store.importers.table_files import (
     WHOLE,
     TableFiles,
@@ -79,7 +77,7 @@ def from_tables(
     labels: Names = (),
     time: Names = (),
     columns: Names = (),
-    splits: str | tuple[str, ...] | RandomSplit | None = None,
+    splits: str | tuple[str, ...] | tuple[float, ...] | RandomSplit | None = None,
     undirected: bool = False,
     header: bool | None = None,
     memory: str | int = "4GB",
@@ -125,7 +123,7 @@ def from_tables(
         columns: columns of nodes and edges to keep as attributes; empty: all.
         splits: a column of nodes with the names of splits; or (column, TIME, TIME): train before
             the first time, val before the second, test after that; with one time train and test;
-            or a RandomSplit of the labelled nodes of each type.
+            or a RandomSplit of the labelled nodes of each type, also written (0.6, 0.2, 0.2).
         undirected: add the reverse of each edge, with the same attributes: between two types in an
             edge type with the relation rev_RELATION, within a type behind the edge.
         header: whether each CSV file begins with the columns' names; None: it does if its first row
@@ -150,6 +148,7 @@ def from_tables(
         UserWarning: columns are left out, because an array cannot have them.
     """
     budget, target = parse_size(memory, "memory"), Path(os.path.realpath(path))
+    splits = as_random(splits)
     typed = isinstance(edges, Mapping)
     if typed != isinstance(nodes, Mapping) and nodes is not None:
         raise ConfigError("nodes= and edges= go together: give both by type, or both without types")
@@ -593,10 +592,7 @@ def _add_splits(dataset: Dataset, graph: _Graph, roles: Sequence[_Role], splits:
         if isinstance(splits, RandomSplit):
             y = None if source.of_edges else dataset.rows.get(array_name("nodes", source.type, "y"))
             if y is not None:
-                values = y.all_rows()
-                labelled = ~np.isnan(values) if values.dtype.kind == "f" else values != -1
-                labelled = labelled.reshape(len(labelled), -1).any(axis=1)
-                found: Mapping[str, Any] = random_split(np.flatnonzero(labelled), splits)
+                found: Mapping[str, Any] = random_split(labelled(y.all_rows()), splits)
                 dataset.splits.update({(source.type, name): ids for name, ids in found.items()})
         elif role.split:
             assert source.table is not None

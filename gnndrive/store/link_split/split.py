@@ -21,7 +21,7 @@ from gnndrive.store.reader import open as open_store
 
 
 def split_links(
-    store: Store,
+    store: Store | str | os.PathLike[str],
     path: str | os.PathLike[str] | None = None,
     *,
     num_val: int | float = 0.1,
@@ -45,8 +45,9 @@ def split_links(
                                     train_data.edge_label, batch_size=1024, shuffle=True)
 
     Args:
-        store: the store; it stays as it is. The parts share its files of nodes by hard links. What
-            this process has set on it for nodes is set on the parts that are returned, too.
+        store: the store or its path; it stays as it is. The parts share its files of nodes by hard
+            links. What this process has set on it for nodes is set on the parts that are returned,
+            too.
         path: the folder to make. None: `store`'s name with "-links" in it, beside it.
         num_val, num_test: edges for validation and tests, a number or a share. All copies of an
             edge are in one part, so there may be a few fewer.
@@ -72,6 +73,8 @@ def split_links(
             `path` exists.
         StoreError: the disk is full, or writing failed.
     """
+    if isinstance(store, str | os.PathLike):
+        store = open_store(store)
     _check_store(store)
     options = Options(
         num_val, num_test, is_undirected, key, add_negative_train_samples, neg_sampling_ratio,
@@ -114,10 +117,7 @@ def split_links(
 
 
 def _check_store(store: Any) -> None:
-    """Refuse what is no store: a path, or data in memory."""
-    if isinstance(store, str | os.PathLike):
-        path = os.fspath(store)
-        raise ConfigError(f"split_links takes an open store: give gnndrive.open({path!r})")
+    """Refuse data in memory."""
     if not isinstance(store, Store):
         raise ConfigError(
             f"split_links takes a store, not a {type(store).__name__}; for data in memory there is "

@@ -405,7 +405,6 @@ def test_arguments_that_cannot_work(store, data):
         ({"edge_types": "x"}, "is homogeneous: leave out edge_types"),
         ({"path": path}, "is the store that is split: choose another path"),
         ({"store": data}, "for data in memory there is"),
-        ({"store": store.path}, r"an open store: give gnndrive\.open\('.*s\.gnn'\)"),
     ):
         with refused(store.path.parent, words):
             split_links(**{"store": store, **given})
