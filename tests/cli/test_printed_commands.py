@@ -1,0 +1,73 @@
+"""The commands that messages print are there, with their options."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from gnndrive.cli.main import app
+from tests.project_files import files, named
+
+COMMAND = re.compile(r"\bgnndrive (?P<words>[a-z][a-z-]*(?: [a-z][a-z-]*)?)(?P<rest>[^;:.,()`]*)")
+PROSE = {
+    "and", "cannot", "classes", "draw", "in", "is", "loader", "rank", "reads", "record", "runs",
+    "store", "that",
+}  # fmt: skip
+"""Words that follow the name in sentences, and in names of threads and files."""
+
+
+def texts(source: str) -> Iterator[str]:
+    """The texts of a module but its docstrings; "…" stands for what an f-string fills in."""
+    tree = ast.parse(source)
+    kept = {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    } | {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(getattr(part, "value", "…") if isinstance(part, ast.Constant) else "…"
+                          for part in node.values)  # fmt: skip
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in kept
+        ):
+            yield node.value
+
+
+def wrong_in(text: str, group: Any) -> list[str]:
+    """What a text says of commands that are not there, or options that they do not have."""
+    found = []
+    for match in COMMAND.finditer(text):
+        command, words = group, match["words"].split()
+        if words[0] not in group.commands:
+            found += [] if words[0] in PROSE else [match[0]]
+            continue
+        for word in words:
+            if word in getattr(command, "commands", ()):
+                command = command.commands[word]
+        known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        options = re.findall(r"(?<!\S)--[a-z][a-z-]*", match[0])
+        found += [f"{match[0]}: {option}" for option in options if option not in known | {"--help"}]
+    return found
+
+
+def test_every_command_in_a_message_parses() -> None:
+    group = typer.main.get_command(app)
+    wrong = [
+        f"{named(path)}: {each}"
+        for path in files(".py")
+        if named(path).startswith("gnndrive/")
+        for text in texts(path.read_text("utf-8"))
+        for each in wrong_in(text, group)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["run gnndrive unpackk FILE", "gnndrive pack --overwrites", "gnndrive bench disk --rowz 3"],
+)
+def test_one_that_is_not_there_is_found(text: str) -> None:
+    assert wrong_in(text, typer.main.get_command(app))
