@@ -1,7 +1,9 @@
 """A tiny store with every kind of array; functions that damage a store or compare it."""
 
+import io
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +79,18 @@ def refused(
     with pytest.raises(kind, match=match):
         yield
     assert left(folder) == before
+
+
+def compressed(content: bytes) -> bytes:
+    """A zip file's members, compressed."""
+    made = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as whole,
+        zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in whole.namelist():
+            new.writestr(name, whole.read(name))
+    return made.getvalue()
 
 
 def edges_of(view: Any) -> np.ndarray:

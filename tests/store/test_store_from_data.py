@@ -13,7 +13,7 @@ from gnndrive.common.errors import StoreError
 from gnndrive.store.importers import csc_from_edges, ends, from_data, from_dataset, to_undirected
 from gnndrive.store.writer import write_store
 from tests.soak import product
-from tests.store.conftest import refused, same_array
+from tests.store.conftest import compressed, refused, same_array
 
 
 def make_data() -> Data:
@@ -105,7 +105,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         ((several[0].to_dict(), several[1], Data), "holds 2 graphs"),
         ({"w": torch.ones(2)}, "holds a dict, not a torch_geometric Data"),
         (("a", "b", torch.dtype), "holds a "),
-        (({"_global_store": 1}, None, HeteroData), "or is damaged"),
+        (({"_global_store": 1}, None, HeteroData), "its state is damaged"),
         (edge, r"d\.pt, edge 9 \(from 0\): node 50, but there are 50 nodes"),
         (b"x,y\n", r"d\.pt is not what torch\.save writes"),
         (b"", r"d\.pt is not what torch\.save writes"),
@@ -116,13 +116,16 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     torch.save(make_data(), file)
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b"data.data\nData\n", b"\x1bata.data\nData\n"))
-    with pytest.raises(StoreError, match=r"d\.pt is not what .*\\x1bata") as error:
+    with pytest.raises(StoreError, match=r"d\.pt is not what .*\(it is damaged\)") as error:
         from_dataset(file, tmp_path / "s")
     assert str(error.value).isprintable()
     for damaged in (whole[:-300], whole[:-26] + b"\xff" * 4 + whole[-22:]):
         file.write_bytes(damaged)
         with refused(tmp_path, "d.pt is not what torch.save writes", StoreError):
             from_dataset(file, tmp_path / "s")
+    file.write_bytes(compressed(whole))
+    with refused(tmp_path, r"d\.pt is not what .*its tensors are compressed", StoreError):
+        from_dataset(file, tmp_path / "s")
     with refused(tmp_path, r"gone\.pt cannot be read: No such file", StoreError):
         from_dataset(tmp_path / "gone.pt", tmp_path / "s")
     assert Other.ran == 0

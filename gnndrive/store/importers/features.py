@@ -24,6 +24,7 @@ import torch
 from gnndrive.common.errors import StoreError
 from gnndrive.store.convert import Rows
 from gnndrive.store.format import CHUNK_BYTES, dtype_name
+from gnndrive.store.importers.tensor_file import load
 
 BAD_FILE = (
     OSError,
@@ -99,11 +100,10 @@ def open_features(path: Path) -> Features:
 def open_tensor(path: Path) -> Features:
     """Open a file of one dense tensor that `torch.save` wrote; the tensor is mapped."""
     try:
-        return TensorRows(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-    except Exception as error:  # because a damaged pickle can raise anything
-        text = " ".join(str(error).split())[:120]
+        return TensorRows(load(path))
+    except (ValueError, TypeError, RuntimeError) as error:
         raise StoreError(
-            f"{path} cannot be read as a tensor ({text}): save one tensor with torch.save, or the "
+            f"{path} cannot be read as a tensor ({error}): save one tensor with torch.save, or the "
             "array with numpy.save and say format: numpy"
         ) from None
 

@@ -10,8 +10,6 @@ types lie together, with the type of each. They are taken apart in chunks, and s
 
 from __future__ import annotations
 
-import pickle
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -28,6 +26,7 @@ from gnndrive.store.checks import Pointers, check_permutation
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.ends import CHUNK, Ends
 from gnndrive.store.importers.features import Features, TensorRows
+from gnndrive.store.importers.tensor_file import BadTensorFile, load
 from gnndrive.store.types import GRAPH, Types, array_name
 from gnndrive.store.writer import StoreWriter
 
@@ -67,14 +66,10 @@ def _load(path: Path) -> dict[str, dict[str, torch.Tensor]]:
         raise ConfigError("a preprocessed GraphBolt dataset needs torch 2.5 or newer")
     try:
         with _loading, torch.serialization.safe_globals(_CLASSES):
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # because a damaged pickle can raise anything
-        problem = " ".join(str(error).split())[:120]
-        if isinstance(error, pickle.UnpicklingError):  # its text says how to run the code
-            named = re.search(r"GLOBAL (\S+)", str(error))
-            problem = f"it names {named[1]!r}" if named else "it is damaged"
+            found = load(path)
+    except BadTensorFile as error:
         raise StoreError(
-            f"{path} cannot be read as GraphBolt's graph ({problem}), and a pickle that holds more "
+            f"{path} cannot be read as GraphBolt's graph ({error}), and a pickle that holds more "
             f"can run any code; {_MEND}"
         ) from None
     match found:

@@ -8,7 +8,6 @@ only. When not to use it: for a file of other classes, and for a graph in memory
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.ends import ArrayEnds
 from gnndrive.store.importers.pyg import write_data
+from gnndrive.store.importers.tensor_file import BadTensorFile, load
 from gnndrive.store.reader import Store
 from gnndrive.store.writer import StoreWriter
 
@@ -98,21 +98,21 @@ def _load(file: Path) -> Any:
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror or error}") from None
     try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:  # a damaged file may raise any error
-        if asked := re.search(r"GLOBAL ([\w.]+) ", str(error)):
-            # torch reads no defaultdict, in which PyG remembers what is an attribute of nodes.
-            copied = (
-                "; PyG adds it to a graph that is used, and torch.save(copy.copy(data), file) "
-                "leaves it out"
-            )
-            raise StoreError(
-                f"{file} holds a {asked[1]}, which only pickle can make, and gnndrive runs no "
-                "pickle because it can run any program: if you trust the file, open it yourself, "
-                f"data = torch.load({os.fspath(file)!r}, weights_only=False), and give the graph "
-                f"to gnndrive.from_data(data, path){copied * asked[1].endswith('.AttrType')}"
-            ) from None
-        raise _damaged(file, error) from None
+        return load(file, mapped)
+    except BadTensorFile as error:
+        if error.named is None:
+            raise _damaged(file, error) from None
+        # torch reads no defaultdict, in which PyG remembers what is an attribute of nodes.
+        copied = (
+            "; PyG adds it to a graph that is used, and torch.save(copy.copy(data), file) leaves "
+            "it out"
+        )
+        raise StoreError(
+            f"{file} holds a {error.named}, which only pickle can make, and gnndrive runs no "
+            "pickle because it can run any program: if you trust the file, open it yourself, "
+            f"data = torch.load({os.fspath(file)!r}, weights_only=False), and give the graph "
+            f"to gnndrive.from_data(data, path){copied * error.named.endswith('.AttrType')}"
+        ) from None
 
 
 def _graph(file: Path, found: Any) -> Data | HeteroData:
@@ -144,8 +144,8 @@ def _graph(file: Path, found: Any) -> Data | HeteroData:
             found if isinstance(found, Mapping) else found.to_dict()
         )
         return graph
-    except Exception as error:
-        raise _damaged(file, error) from None
+    except Exception:  # because its state may be anything
+        raise _damaged(file, "its state is damaged") from None
 
 
 def _count(slices: Any) -> int:
@@ -155,10 +155,8 @@ def _count(slices: Any) -> int:
     return max(map(_count, slices.values()), default=1)
 
 
-def _damaged(file: Path, error: Exception) -> StoreError:
-    # As repr, because it may quote the file, which a stranger may have written.
-    said = str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
+def _damaged(file: Path, problem: object) -> StoreError:
     return StoreError(
-        f"{file} is not what torch.save writes of a PyG graph, or is damaged "
-        f"({type(error).__name__}: {said!r}): write it again with torch.save(data, file)"
+        f"{file} is not what torch.save writes of a PyG graph ({problem}): write it again with "
+        "torch.save(data, file)"
     )

@@ -1,0 +1,55 @@
+"""Read the files that `torch.save` writes, memory-mapped, without running the pickle in them.
+
+Three importers do: tensors of a GraphBolt dataset, its preprocessed graph, and PyG's graphs.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class BadTensorFile(ValueError):
+    """A file cannot be read; the text says why, and holds nothing of the file but the name of a
+    class.
+
+    Attributes:
+        named: the class or function that only pickle can make; None: that is not the reason.
+    """
+
+    def __init__(self, problem: str, named: str | None = None) -> None:
+        super().__init__(problem)
+        self.named = named
+
+
+def load(path: Path, mapped: bool = True) -> Any:
+    """What a file holds; `mapped`: its tensors are memory-mapped.
+
+    Raises:
+        BadTensorFile: it is damaged, or holds more than tensors, plain values and the classes that
+            torch is told to allow.
+    """
+    try:
+        # torch maps the bytes of a compressed tensor as if they were its numbers.
+        if mapped and _is_compressed(path):
+            raise BadTensorFile("its tensors are compressed, and torch.save does not compress them")
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except BadTensorFile:
+        raise
+    except Exception as error:  # because a damaged pickle can raise anything
+        # No more of torch's text, which says how to run the code and may quote the file.
+        if named := re.search(r"GLOBAL ([\w.]{1,200}) ", str(error)):
+            raise BadTensorFile(f"it names {named[1]!r}", named[1]) from None
+        if isinstance(error, OSError):
+            raise BadTensorFile(error.strerror or "it cannot be opened") from None
+        old = isinstance(error, zipfile.BadZipFile)
+        raise BadTensorFile("it is damaged" + ", or in torch's form before 1.6" * old) from None
+
+
+def _is_compressed(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist())
