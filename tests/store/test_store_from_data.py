@@ -94,6 +94,10 @@ class Other:
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     file, data, numpy, edge, used = tmp_path / "d.pt", *(make_data() for _ in range(4))
+    wide, sparse = make_data(), make_data()
+    wide.x = wide.x[:, :1].expand(50, 10**9)
+    edges = torch.zeros(2, 1, dtype=torch.int64).expand(2, 99)
+    sparse.adj_t = torch.sparse_coo_tensor(edges, torch.ones(99), (50, 50))
     data.other, data.other.a, numpy.z, edge.edge_index[0, 9] = Other(), 1, np.arange(50), 50
     several = InMemoryDataset.collate([make_data(), make_data()])
     assert used.is_node_attr("x")  # which PyG remembers, in a file too
@@ -107,6 +111,8 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         (("a", "b", torch.dtype), "holds a "),
         (({"_global_store": 1}, None, HeteroData), "its state is damaged"),
         (edge, r"d\.pt, edge 9 \(from 0\): node 50, but there are 50 nodes"),
+        (wide, r"d\.pt: 'x' is a tensor \[50, 1000000000\] with more elements .*clone"),
+        (sparse, r"d\.pt: 'adj_t' is a tensor .*save tensor\.clone\(\)"),
         (b"x,y\n", r"d\.pt is not what torch\.save writes"),
         (b"", r"d\.pt is not what torch\.save writes"),
     ):

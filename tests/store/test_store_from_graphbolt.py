@@ -671,6 +671,7 @@ def test_a_damaged_graph(whole, tmp_path, monkeypatch):
         ("edge_attributes", ids, lambda each: each - 1, "'author', 'writes', .* edge 399 does no"),
         ("edge_attributes", ids, torch.zeros_like, "edge 1 does not occur, so another occurs tw"),
         ("edge_attributes", "w", lambda _: torch.zeros(3), "attribute 'w' .* 3 rows, .* are 800"),
+        ("edge_attributes", "w", lambda _: torch.zeros(1).expand(800), "'w' .*save tensor.clone"),
         ("node_attributes", "t", lambda _: torch.tensor(3), "attribute 't' that cannot be read"),
         ("node_type_to_id", "author", lambda each: each + 1, "node_type_to_id that does not num"),
         ("node_type_to_id", "author", lambda _: torch.zeros(9), "node_type_to_id that does no"),
@@ -746,6 +747,7 @@ def test_wrong_features(source, tmp_path, monkeypatch):
         ({"x": torch.zeros(3)}, "holds a dict that is not one dense tensor"),
         (torch.zeros(NODES, 2).to_sparse(), "not one dense tensor"),
         (torch.zeros(()), "not rows of numbers"),
+        (torch.zeros(1).expand(NODES), r"holds \[60\] with more elements .*tensor\.clone\(\)"),
         (torch.zeros(3), f"feat.pt has 3 rows, but metadata.yaml's graph says {NODES}"),
     ):
         torch.save(value, file)

@@ -239,6 +239,7 @@ def test_splits_as_tensors(arrays, tmp_path):
         ({name: np.array(each) for name, each in SPLITS.items()}, "a pickle can run any code"),
         ({**ids, "test": torch.tensor([0, NODES])}, f"entry 1 of 'test' names node {NODES}"),
         ({**ids, "valid": torch.tensor([0.5])}, "'valid' is not a tensor of node ids"),
+        ({**ids, "valid": ids["valid"][:1].expand(9)}, r"more elements .*save tensor\.clone\(\)"),
         ({"train": ids["train"]}, "'valid' is not a tensor of node ids"),
     ):
         torch.save(wrong, scheme / "split_dict.pt")

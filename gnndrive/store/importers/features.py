@@ -24,7 +24,7 @@ import torch
 from gnndrive.common.errors import StoreError
 from gnndrive.store.convert import Rows
 from gnndrive.store.format import CHUNK_BYTES, dtype_name
-from gnndrive.store.importers.tensor_file import load
+from gnndrive.store.importers.tensor_file import REPEATS, load, repeats
 
 BAD_FILE = (
     OSError,
@@ -216,6 +216,8 @@ class TensorRows(Features):
                 f"it holds {found.dtype} of shape {list(found.shape)}, which are not rows of "
                 "numbers"
             )
+        if repeats(found):
+            raise ValueError(f"it holds {list(found.shape)} with {REPEATS}")
         self._tensor = found.detach()
         self.shape = tuple(found.shape)
         if found.dtype == torch.bfloat16:

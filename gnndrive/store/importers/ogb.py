@@ -36,6 +36,7 @@ from gnndrive.store.importers.features import (
     twice,
     two_dimensional,
 )
+from gnndrive.store.importers.tensor_file import REPEATS, repeats
 from gnndrive.store.importers.text import (
     columns_of,
     read_counted,
@@ -198,6 +199,8 @@ def _pickled(path: Path, raw: Raw) -> Iterator[Split]:
         for node_type, ids in by_type.items():
             if not isinstance(ids, torch.Tensor) or ids.dim() != 1 or ids.is_floating_point():
                 raise StoreError(f"{path}: {name!r} is not a tensor of node ids: fetch it again")
+            if repeats(ids):
+                raise StoreError(f"{path}: {name!r} is a tensor with {REPEATS}")
             values = ids.numpy().astype(np.int64)
             bad = np.flatnonzero((values < 0) | (values >= raw.num_nodes[node_type]))
             if len(bad):

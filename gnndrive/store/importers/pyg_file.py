@@ -21,7 +21,7 @@ from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.ends import ArrayEnds
 from gnndrive.store.importers.pyg import write_data
-from gnndrive.store.importers.tensor_file import BadTensorFile, load
+from gnndrive.store.importers.tensor_file import REPEATS, BadTensorFile, load, repeats
 from gnndrive.store.reader import Store
 from gnndrive.store.writer import StoreWriter
 
@@ -143,9 +143,13 @@ def _graph(file: Path, found: Any) -> Data | HeteroData:
         graph: Data | HeteroData = kind.from_dict(
             found if isinstance(found, Mapping) else found.to_dict()
         )
-        return graph
     except Exception:  # because its state may be anything
         raise _damaged(file, "its state is damaged") from None
+    for store in graph.stores:
+        for name, value in store.items():
+            if isinstance(value, torch.Tensor) and repeats(value):
+                raise StoreError(f"{file}: {name!r} is a tensor {list(value.shape)} with {REPEATS}")
+    return graph
 
 
 def _count(slices: Any) -> int:

@@ -12,6 +12,16 @@ from typing import Any
 
 import torch
 
+REPEATS = (
+    "more elements than are stored, as expand() makes it, and a small file could fill the disk: "
+    "save tensor.clone()"
+)
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+}
+
 
 class BadTensorFile(ValueError):
     """A file cannot be read; the text says why, and holds nothing of the file but the name of a
@@ -48,6 +58,15 @@ def load(path: Path, mapped: bool = True) -> Any:
             raise BadTensorFile(error.strerror or "it cannot be opened") from None
         old = isinstance(error, zipfile.BadZipFile)
         raise BadTensorFile("it is damaged" + ", or in torch's form before 1.6" * old) from None
+
+
+def repeats(found: torch.Tensor) -> bool:
+    """Whether a tensor, or a part of a sparse one, has more elements than are stored."""
+    if found.layout in _PARTS:
+        return any(repeats(getattr(found, name)()) for name in _PARTS[found.layout])
+    if found.layout != torch.strided:
+        return False
+    return found.is_meta or found.numel() * found.element_size() > found.untyped_storage().nbytes()
 
 
 def _is_compressed(path: Path) -> bool:
