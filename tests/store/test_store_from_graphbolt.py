@@ -446,7 +446,8 @@ def test_several_tasks_of_links(typed):
         gnndrive.open_links(path, "second")
 
 
-def test_wrong_links(typed):
+def test_wrong_links(typed, monkeypatch):
+    monkeypatch.setattr(link_task, "CHUNK", 4)
     typed.edges(type="author:writes:paper")
     pairs = np.stack([np.arange(6), np.arange(6)], 1)
 
@@ -471,6 +472,12 @@ def test_wrong_links(typed):
     refuse("labels.npy has 5 rows, but .*seeds.npy says 6", labels=np.ones(5))
     refuse(r"has labels of shape \[6, 2\], not one for each", labels=np.ones((6, 2)))
     refuse(r"indexes.npy, which holds float64", indexes=np.ones(6))
+    large = np.array([0, 1, 2, 3, 4, 2**63], np.uint64)
+    for name in ("indexes", "labels"):
+        refuse(f"{name}.npy: row 5 is {2**63}, which does not fit int64", **{name: large})
+    refuse(f"negative_dsts.npy: entry 5 names {2**63}, but", negative_dsts=large.reshape(6, 1))
+    refuse(f"seeds.npy: row 5 names {2**63}, but", seeds=large.repeat(2).reshape(6, 2))
+    refuse(r"labels.npy: row 0 is 1e\+300, which does not fit float32", labels=np.full(6, 1e300))
     refuse("is a second set of its type", "author:writes:paper", "author:writes:paper")
     refuse("an edge type that is not there; the types are .*'writes'", "paper:cites:paper")
     refuse("'paper', and has to be source:relation:target", "paper")

@@ -343,15 +343,16 @@ def _link_set(dataset: Dataset, key: EdgeKey, entry: Entry) -> LinkSet | None:
     source, target = (dataset.num_nodes[end] for end in ends_of(key))
     labels = next((data[name] for name in _LABELS if name in data), None)
     negatives = [data.get(name) for name in ("negative_srcs", "negative_dsts")]
+    others = (*negatives, labels, data.get("indexes"))
     found = LinkSet(
         _whole_numbers(given, pairs, 2),
         (source, target),
-        tuple(str((each or given).path()) for each in (given, *negatives)),
+        tuple(str((each or given).path()) for each in (given, *others)),
         None if labels is None else _open(labels),
         _opened(data.get("indexes"), 1),
         *(_opened(each, 2) for each in negatives),
     )
-    for each in (labels, data.get("indexes"), *negatives):
+    for each in others:
         if each is not None:
             checked_rows(_open(each), pairs.shape[0], str(each.path()), str(given.path()))
     if found.labels is not None and len(flat(found.labels).shape) != 1:

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.errors import StoreError
 from gnndrive.common.records import EdgeKey, Int64Array
-from gnndrive.store.checks import Bounds
+from gnndrive.store.checks import Bounds, Check
 from gnndrive.store.importers.ends import CHUNK
 from gnndrive.store.importers.features import Features, as_numpy, flat
 from gnndrive.store.link_split.opened import PARTS, labels_folder
@@ -29,7 +30,8 @@ class LinkSet:
     Attributes:
         pairs: whole numbers [n, 2].
         limits: numbers of nodes of the types that the edges come from and go to.
-        files: the names of the files of the pairs, and of the negative sources and targets.
+        files: the names of the files of the pairs, the negative sources, the negative targets, the
+            labels and the queries.
         labels: [n] or [n, 1]; None: all are 1.
         queries: whole numbers [n]; None: none, or the pairs' places if there are negatives.
         sources, targets: negative sources and targets, whole numbers [n, negatives].
@@ -56,10 +58,7 @@ class LinkSet:
     def chunks(self) -> Iterator[Links]:
         """Read the pairs; StoreError: one names a node that does not exist."""
         labels = None if self.labels is None else flat(self.labels)
-        checks = [Bounds(self.files[0], "row", limit, "nodes") for limit in self.limits]
         for source, target, query, label in self._given(labels, CHUNK):
-            checks[0].feed(source)
-            checks[1].feed(target)
             yield source, target, 1.0 if label is None else label, query
         if self.sources is None and self.targets is None:
             return
@@ -67,7 +66,7 @@ class LinkSet:
         step = max(1, CHUNK // max(1, negatives))
         checks = [
             Bounds(file, "entry", limit, "nodes")
-            for file, limit in zip(self.files[1:], self.limits, strict=True)
+            for file, limit in zip(self.files[1:3], self.limits, strict=True)
         ]
         drawn = [
             None if each is None else each.chunks(step) for each in (self.sources, self.targets)
@@ -78,35 +77,66 @@ class LinkSet:
                 if chunks is None:
                     ends.append(np.repeat(given, negatives))
                 else:
-                    ends.append(_whole(next(chunks)).reshape(-1))
-                    check.feed(ends[-1])
+                    ends.append(_whole(next(chunks).reshape(-1), check))
             yield ends[0], ends[1], 0.0, None if query is None else np.repeat(query, negatives)
 
     def _given(
         self, labels: Features | None, step: int
     ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array | None, npt.NDArray[Any] | None]]:
-        """The pairs that are given, with their queries and labels."""
+        """The pairs that are given, checked, with their queries and labels."""
         queries = None if self.queries is None else self.queries.chunks(step)
         of_labels = None if labels is None else labels.chunks(step)
+        checks = [Bounds(self.files[0], "row", limit, "nodes") for limit in self.limits]
+        of_label, of_query = (_Fits(self.files[3], self.whole), _Fits(self.files[4], True))
         first = 0
         for chunk in self.pairs.chunks(step):
-            pairs = _whole(chunk)
-            query = None
+            pairs = as_numpy(chunk)
+            query = label = None
             if queries is not None:
-                query = _whole(next(queries))
+                query = _whole(next(queries), of_query)
             elif self.has_queries:
                 query = np.arange(first, first + len(pairs))
-            label = None if of_labels is None else as_numpy(next(of_labels))
-            yield pairs[:, 0], pairs[:, 1], query, label
+            if of_labels is not None:
+                label = as_numpy(next(of_labels))
+                of_label.feed(label)
+            source, target = map(_whole, pairs.T, checks)
+            yield source, target, query, label
             first += len(pairs)
+
+
+class _Fits(Check):
+    """Checks that `LabelWriter` can write numbers: whole ones as int64, others as float32."""
+
+    def __init__(self, where: str, whole: bool) -> None:
+        super().__init__(where)
+        self._dtype = np.dtype(np.int64 if whole else np.float32)
+
+    def feed(self, chunk: npt.NDArray[Any]) -> None:
+        """See `Check.feed`."""
+        with np.errstate(over="ignore"):
+            stored = chunk.astype(self._dtype)
+        if self._dtype.kind == "f":
+            bad = np.isinf(stored) & np.isfinite(chunk)
+        else:
+            bad = (stored < 0) != (chunk < 0)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise StoreError(
+                f"{self.where}: row {self.position + row} is {chunk[row]}, which does not fit "
+                f"{self._dtype.name}; correct it"
+            )
+        super().feed(chunk)
 
 
 LinkTask: TypeAlias = Mapping[EdgeKey, Mapping[str, LinkSet]]
 """The sets of a task by edge type and part: "train", "val" or "test"."""
 
 
-def _whole(chunk: Any) -> Int64Array:
-    return as_numpy(chunk).astype(np.int64)
+def _whole(chunk: Any, check: Check) -> Int64Array:
+    """Whole numbers as int64. They are checked before, because uint64 would become negative."""
+    values = as_numpy(chunk)
+    check.feed(values)
+    return values.astype(np.int64)
 
 
 def write_task(folder: Path, name: str, task: LinkTask) -> None:
