@@ -316,6 +316,20 @@ def test_labels_of_several_sets(source):
     assert store.array("nodes/y")[[2, 3, 12]].tolist() == [[0, 0], [-1, -1], [1, 1]]
 
 
+def test_a_node_with_two_labels(source):
+    source.edges()
+    for first, second, row in (
+        (([4, 5], [1, 2]), ([6, 5], [0, 3]), "labels1.npy: row 1 gives node 5 the label 3, and"),
+        (([4, 4], [1, 2]), ([6], [0]), "labels0.npy: row 0 gives node 4 the label 1, and another"),
+        (([4], [[1, 0]]), ([4], [[1, 2]]), r"labels1.npy: row 0 gives node 4 the label \[1, 2\]"),
+        (([4], [0.5]), ([4], [0.25]), "labels1.npy: row 0 gives node 4 the label 0.25"),
+    ):
+        put_sets(source, ("train_set", *first), ("test_set", *second))
+        source.refused(f"{row}.*leave one of the two")
+    put_sets(source, ("train_set", [4, 5, 5], [1, 2, -1]), ("test_set", [4, 5], [1, -1]))
+    assert source.store().array("nodes/y")[[4, 5]].tolist() == [1, 2]
+
+
 def test_warnings_name_all_that_is_left_out(source):
     source.edges()
     source.links("wide", train_set={"seeds": np.zeros((4, 3), np.int64)})

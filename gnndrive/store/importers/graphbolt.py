@@ -289,7 +289,7 @@ def _add_node_task(dataset: Dataset, task: Entry, prefix: str, budget: int) -> s
             place = key, f"{prefix}{part}"
             splits[place] = np.concatenate([splits.get(place, seeds[:0]), seeds])
             if labels is not None:
-                labelled.setdefault(key, []).append((seeds, labels, entry))
+                labelled.setdefault(key, []).append((seeds, *labels))
     if both := sorted(name for _, name in splits.keys() & dataset.splits.keys()):
         raise task.error(f"would make the split {both[0]!r}, as another task does: rename one")
     dataset.splits.update(splits)
@@ -396,8 +396,10 @@ def _data_of(entry: Entry, known: Collection[str]) -> tuple[dict[str, Entry], En
     return data, given
 
 
-def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Features | None]:
-    """Read and check the node ids of a set, and open their labels."""
+def _seeds_and_labels(
+    entry: Entry, num_nodes: int
+) -> tuple[Int64Array, tuple[Features, Entry] | None]:
+    """Read and check the node ids of a set, and open their labels, which come with their entry."""
     data, given = _data_of(entry, (*_SEEDS, *_LABELS))
     seeds = _open(given).all_rows()
     if seeds.dtype.kind not in "iu":
@@ -412,7 +414,8 @@ def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Feature
     labels = next((data[name] for name in _LABELS if name in data), None)
     if labels is None:
         return ids, None
-    return ids, checked_rows(_open(labels), len(ids), str(labels.path()), str(given.path()))
+    rows = checked_rows(_open(labels), len(ids), str(labels.path()), str(given.path()))
+    return ids, (rows, labels)
 
 
 def _labels_of_all(
@@ -422,7 +425,7 @@ def _labels_of_all(
     label if the labels of every set are whole, else float32 with nan.
 
     Args:
-        parts: node ids of a set, their labels, and the set's entry.
+        parts: node ids of a set, their labels, and the labels' entry.
         budget: bytes that the array may take.
     """
     row = flat(parts[0][1]).shape[1:]
@@ -443,12 +446,37 @@ def _labels_of_all(
         # -1 is a missing label in a set of integers, and a number in a set of floats.
         given = as_labels(labels) if whole else flat(labels)
         done = 0
-        for chunk in map(as_numpy, given.chunks(rows_per_chunk(given.shape, 8))):
+        for chunk in map(as_numpy, given.chunks(max(1, rows_per_chunk(given.shape, 8) // 8))):
             if not whole and chunk.dtype.kind in "iu":
                 chunk = np.where(chunk == -1, np.nan, chunk)
-            y[seeds[done : done + len(chunk)]] = chunk
+            found = chunk.astype(y.dtype)
+            nodes = seeds[done : done + len(chunk)]
+            if len(bad := _spread(y, nodes, found)):
+                raise StoreError(
+                    f"{entry.path()}: row {done + bad[0]} gives node {nodes[bad[0]]} the label "
+                    f"{found[bad[0]].tolist()}, and another row gives it another one; leave one "
+                    "of the two"
+                )
             done += len(chunk)
     return y
+
+
+def _spread(y: npt.NDArray[Any], nodes: Int64Array, labels: npt.NDArray[Any]) -> Int64Array:
+    """Set the labels of nodes, but for those that are missing; return the rows whose node has
+    another label."""
+    before = y[nodes]
+    given = ~_missing(labels)
+    row, *column = np.nonzero(given)
+    y[(nodes[row], *column)] = labels[given]
+    after = y[nodes]
+    # Of a node that occurs twice in `nodes`, `after` has one label.
+    bad = (given & (after != labels)) | (~_missing(before) & (after != before))
+    return np.flatnonzero(bad.reshape(len(bad), -1).any(1))
+
+
+def _missing(labels: npt.NDArray[Any]) -> Any:
+    """Which labels are missing, bool."""
+    return np.isnan(labels) if labels.dtype.kind == "f" else labels == -1
 
 
 class Entry(Record):
