@@ -15,9 +15,10 @@ import torch
 from torch_geometric.loader import HGTLoader as PyGHGTLoader
 from torch_geometric.loader import NodeLoader
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.loader.arguments import OnStats, Tuning
 from gnndrive.loader.neighbor_loader import checked_data
-from gnndrive.loader.seeds import checked_input_nodes
+from gnndrive.loader.seeds import checked_input_nodes, checked_node_type
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.hgt_sampler import NEIGHBORS_MAX, HGTSampler
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
@@ -42,7 +43,8 @@ class HGTLoader(StoreLoader, PyGHGTLoader):  # type: ignore[misc]
         memory, …, tuning: as for `NeighborLoader`; they need a store. `sampling` can only be
             "neighbor". With `memory` the plan counts the most edges that num_samples allows, 50 for
             each node and edge type.
-        **kwargs: arguments of torch's DataLoader.
+        **kwargs: arguments of torch's DataLoader, and PyG's `input_time`, `input_id` and, in
+            memory, `custom_cls`. Batches have the times as `seed_time`; sampling ignores them.
 
     Raises:
         ConfigError: an argument cannot work; the message says what to give.
@@ -63,9 +65,16 @@ class HGTLoader(StoreLoader, PyGHGTLoader):  # type: ignore[misc]
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         data, own = checked_data(self, dict(locals()))
+        for name in ("time_attr", "weight_attr", "replace", "disjoint"):
+            if name in kwargs:
+                raise ConfigError(
+                    f"HGTLoader has no {name}=, because HGT samples without times, weights, "
+                    "replacement and trees: leave it out, or use NeighborLoader"
+                )
         workers = kwargs.get("num_workers") or 0
         sampler = HGTSampler(data, num_samples, is_sorted, share_memory=workers > 0)
         if not isinstance(data, Store):
+            checked_node_type(data.node_types, input_nodes)
             NodeLoader.__init__(
                 self, data, sampler, input_nodes, transform=transform,
                 transform_sampler_output=transform_sampler_output,
@@ -77,6 +86,7 @@ class HGTLoader(StoreLoader, PyGHGTLoader):  # type: ignore[misc]
         self.transform, self.transform_sampler_output = transform, transform_sampler_output
         self.filter_per_worker, self.node_sampler = filter_per_worker, sampler
         self.num_neighbors, self.replace = [NEIGHBORS_MAX], False
-        inputs = checked_input_nodes(data, input_nodes, input_id=kwargs.get("input_id"))
+        self.input_time = kwargs.pop("input_time", None)
+        inputs = checked_input_nodes(data, input_nodes, self.input_time, kwargs.get("input_id"))
         subgraphs = SubgraphSampling(sampler, transform_sampler_output)
         self._open_store(data, inputs, subgraphs, own, kwargs)

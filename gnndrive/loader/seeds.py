@@ -32,7 +32,7 @@ def checked_input_nodes(
 ) -> InputNodes:
     """Check `input_nodes=`, `input_time=` and `input_id=`; see `NeighborLoader`. As in PyG, a
     node's `input_id` is the given one, else its id if `nodes` is a mask, else its position."""
-    type, nodes = _node_type(store, nodes)
+    type, nodes = checked_node_type(store.node_types, nodes)
     refuse_sparse(input_nodes=nodes, input_time=time)
     nodes, by_position = _node_ids(nodes, store.nodes(type).num_nodes)
     count = store.nodes(type).num_nodes if nodes is None else len(nodes)
@@ -61,17 +61,23 @@ def checked_input_id(input_id: Any, count: int) -> torch.Tensor | None:
     return ids.to("cpu", torch.int64, copy=True)
 
 
-def _node_type(store: Store, nodes: Any) -> tuple[NodeKey, Any]:
-    """Split `input_nodes=` into the node type (None in a homogeneous store) and the nodes."""
+def checked_node_type(types: list[str], nodes: Any) -> tuple[NodeKey, Any]:
+    """Split `input_nodes=` into the node type, one of `types` (None if there are none), and the
+    nodes."""
     if isinstance(nodes, str):
-        return nodes, None
-    pair = isinstance(nodes, tuple | list) and len(nodes) == 2 and isinstance(nodes[0], str)
-    if store.is_hetero and not pair:
+        type, nodes = nodes, None
+    elif isinstance(nodes, tuple | list) and len(nodes) == 2 and isinstance(nodes[0], str):
+        type, nodes = nodes
+    elif types:
         raise ConfigError(
-            "this store is heterogeneous: give input_nodes as a node type, or as (type, ids or "
-            f"mask); the types are {', '.join(store.node_types)}"
+            "the nodes have types: give input_nodes as a node type, or as (type, ids or mask); the "
+            f"types are {', '.join(types)}"
         )
-    return tuple(nodes) if pair else (None, nodes)
+    else:
+        return None, nodes
+    if types and type not in types:
+        raise ConfigError(f"input_nodes: there is no {type!r}; the types are {', '.join(types)}")
+    return type, nodes
 
 
 def _node_ids(nodes: Any, num_nodes: int) -> tuple[torch.Tensor | None, bool]:

@@ -118,3 +118,30 @@ def test_it_stands_for_pygs_loader(hgt, data):
         assert str(loader) == "HGTLoader()"
     with pytest.raises(ConfigError, match="memory='1GB' is for a store"):
         hgt(of=data, memory="1GB", seed=None)
+
+
+@pytest.mark.parametrize("of", ["store", "data"])
+def test_times_of_seeds_are_passed_on(hgt, of, request):
+    given = {"input_nodes": ("paper", torch.arange(40)), "input_time": torch.arange(40) + 100}
+    seed = 1 if of == "store" else None
+    for batch in hgt(of=request.getfixturevalue(of), seed=seed, shuffle=True, **given):
+        assert torch.equal(batch["paper"].seed_time, batch["paper"].input_id + 100)
+
+
+@pytest.mark.parametrize("of", ["store", "data"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"input_nodes": ("papers", torch.arange(3))}, "there is no 'papers'; the types are pap"),
+        ({"input_nodes": "papers"}, "there is no 'papers'; the types are pap"),
+        ({"input_nodes": None}, "give input_nodes as a node type"),
+        ({"input_nodes": torch.arange(3)}, "give input_nodes as a node type"),
+        ({"time_attr": "time"}, "HGTLoader has no time_attr=, because"),
+        ({"weight_attr": "w"}, "HGTLoader has no weight_attr=, because"),
+        ({"replace": True}, "HGTLoader has no replace=, because"),
+        ({"disjoint": True}, "HGTLoader has no disjoint=, because"),
+    ],
+)
+def test_wrong_arguments(hgt, of, arguments, words, request):
+    with pytest.raises(ConfigError, match=words):
+        hgt(of=request.getfixturevalue(of), seed=1 if of == "store" else None, **arguments)
