@@ -21,6 +21,7 @@ import yaml
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, Store, StoreError
 from gnndrive.store.importers import ends, from_dataset, fused_graph, link_task
+from gnndrive.store.writer import StoreWriter
 from tests.store.conftest import compressed, edges_of, refused, same_array
 
 NODES, EDGES = 60, 400
@@ -458,6 +459,23 @@ def test_several_tasks_of_links(typed):
     queries.write_bytes(b"")
     with pytest.raises(StoreError, match=r"queries.npy cannot be read .*import the dataset again"):
         gnndrive.open_links(path, "second")
+
+
+def test_the_disk_needs_room_for_links(source, monkeypatch):
+    source.edges()
+    pairs, negative = drawn(source, 20, 2), drawn(source, 20, 3)
+    expected: list[int] = []
+    monkeypatch.setattr(StoreWriter, "reserve", lambda _, nbytes: expected.append(nbytes))
+    source.store()
+    without = expected[0]
+    expected.clear()
+    source.links(
+        "links", train_set={"seeds": pairs, "negative_dsts": negative},
+        validation_set={"seeds": pairs, "labels": np.arange(20)}, test_set={"seeds": pairs},
+    )  # fmt: skip
+    path = source.store(if_exists="replace").path
+    written = sum(np.load(file).nbytes for file in path.glob("links/**/*.npy"))
+    assert expected[0] - without == written > 0
 
 
 def test_wrong_links(typed, monkeypatch):

@@ -81,7 +81,15 @@ def write_dataset(
             ArrayInfo(name, dataset.dtypes[name], rows.shape, "")
             for name, rows in dataset.rows.items()
         )
-        writer.reserve(writer.types.graph_bytes + sum(array.nbytes for array in arrays))
+        links = (
+            each.nbytes
+            for task in dataset.links.values()
+            for sets in task.values()
+            for each in sets.values()
+        )
+        writer.reserve(
+            writer.types.graph_bytes + sum(array.nbytes for array in arrays) + sum(links)
+        )
         for type, ends in dataset.edges.items():
             ends.write(writer, type, memory, progress)
         for (node_type, name), ids in dataset.splits.items():

@@ -55,6 +55,18 @@ class LinkSet:
         """Whether the pairs have queries."""
         return any(each is not None for each in (self.queries, self.sources, self.targets))
 
+    @property
+    def negatives(self) -> int:
+        """The number of pairs without an edge for each pair that is given."""
+        drawn = (self.sources, self.targets)
+        return max((each.shape[1] for each in drawn if each is not None), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are written."""
+        each = 16 + (8 if self.whole else 4) + 8 * self.has_queries
+        return self.pairs.shape[0] * (1 + self.negatives) * each
+
     def chunks(self) -> Iterator[Links]:
         """Read the pairs; StoreError: one names a node that does not exist."""
         labels = None if self.labels is None else flat(self.labels)
@@ -62,8 +74,7 @@ class LinkSet:
             yield source, target, 1.0 if label is None else label, query
         if self.sources is None and self.targets is None:
             return
-        negatives = max(each.shape[1] for each in (self.sources, self.targets) if each is not None)
-        step = max(1, CHUNK // max(1, negatives))
+        step = max(1, CHUNK // max(1, self.negatives))
         checks = [
             Bounds(file, "entry", limit, "nodes")
             for file, limit in zip(self.files[1:3], self.limits, strict=True)
@@ -75,10 +86,10 @@ class LinkSet:
             ends = []
             for given, chunks, check in zip((source, target), drawn, checks, strict=True):
                 if chunks is None:
-                    ends.append(np.repeat(given, negatives))
+                    ends.append(np.repeat(given, self.negatives))
                 else:
                     ends.append(_whole(next(chunks).reshape(-1), check))
-            yield ends[0], ends[1], 0.0, None if query is None else np.repeat(query, negatives)
+            yield ends[0], ends[1], 0.0, None if query is None else np.repeat(query, self.negatives)
 
     def _given(
         self, labels: Features | None, step: int
