@@ -89,17 +89,23 @@ class Pointers(Check):
         )
 
 
-_SEEN_MAX = 1 << 28  # edge ids that are looked for at once, a byte each
+_SEEN_MIN, _SEEN_MAX = 1 << 20, 1 << 28  # edge ids that are looked for at once, a byte each
 
 
 def check_permutation(
-    read: Callable[[], Iterator[npt.NDArray[Any]]], count: int, where: str, mend: str
+    read: Callable[[], Iterator[npt.NDArray[Any]]],
+    count: int,
+    where: str,
+    mend: str,
+    memory: int = 2 * _SEEN_MAX,
 ) -> None:
     """Check that each of the numbers from 0 to `count` - 1 occurs among the `count` edge ids that
-    `read()` yields; it is called once for every `_SEEN_MAX` edges. StoreError: one is missing.
-    `where` is what holds the ids and `mend` says what to do, for the error."""
-    for first in range(0, count, _SEEN_MAX):
-        seen = np.zeros(min(_SEEN_MAX, count - first), np.bool_)
+    `read()` yields; it is called once for as many edges as half of `memory` has bytes, but not for
+    fewer than `_SEEN_MIN` or more than `_SEEN_MAX`. StoreError: one is missing. `where` is what
+    holds the ids and `mend` says what to do, for the error."""
+    step = max(_SEEN_MIN, min(_SEEN_MAX, memory // 2))
+    for first in range(0, count, step):
+        seen = np.zeros(min(step, count - first), np.bool_)
         for values in read():
             ids = values.astype(np.int64) - first
             seen[ids[(ids >= 0) & (ids < len(seen))]] = True

@@ -20,6 +20,7 @@ import yaml
 
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, Store, StoreError
+from gnndrive.store import checks
 from gnndrive.store.importers import ends, from_dataset, fused_graph, link_task
 from gnndrive.store.writer import StoreWriter
 from tests.store.conftest import compressed, edges_of, refused, same_array
@@ -640,6 +641,17 @@ def test_edge_features_without_edge_ids_are_left_out(whole):
         assert not store[type].names
         assert np.array_equal(np.unique(edges, axis=1), np.unique(edges_of(again[type]), axis=1))
         assert store[type].edge_id is None
+
+
+def test_edge_ids_are_checked_within_memory(whole, monkeypatch):
+    monkeypatch.setattr(checks, "_SEEN_MIN", 1)
+    reads: list[Any] = []
+    read = fused_graph.FusedEnds._ids
+    monkeypatch.setattr(
+        fused_graph.FusedEnds, "_ids", lambda self, ids: reads.append(self) or read(self, ids)
+    )
+    gnndrive.from_graphbolt(whole.preprocess(), whole.folder / "a.gnn", memory=500)
+    assert len(reads) == len(TYPES) * (2 + 1)  # each half is looked for, and ids are written
 
 
 @pytest.mark.parametrize(("ids", "said_ids"), [(True, None), (False, True)])

@@ -288,9 +288,8 @@ class FusedEnds(Ends):
         low, high = graph.nodes(target)
         first_source, last_source = graph.nodes(source)
         names = [array_name("graph", type, leaf) for leaf in GRAPH]
-        indices = writer.array(
-            names[1], index_dtype(graph.num_nodes[source]), (self.count,)
-        )  # fmt: skip
+        dtype = index_dtype(graph.num_nodes[source])
+        indices = writer.array(names[1], dtype, (self.count,))
         pointers = graph.indptr[low : high + 1].astype(np.int64)
         name = f"reading {'edges' if type is None else ' '.join(type)}"
         node = done = 0
@@ -319,7 +318,7 @@ class FusedEnds(Ends):
         if graph.ids is None:
             return
         where = f"{graph.path}: {_ORIGINAL_IDS}{'' if type is None else f' of {type}'}"
-        check_permutation(partial(self._ids, graph.ids), self.count, where, _MEND)
+        check_permutation(partial(self._ids, graph.ids), self.count, where, _MEND, memory)
         edge_id = writer.array(names[2], index_dtype(self.count), (self.count,))
         for ids in self._ids(graph.ids):
             edge_id.write(ids)

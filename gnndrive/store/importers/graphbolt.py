@@ -331,7 +331,7 @@ def _link_task(dataset: Dataset, task: Entry) -> dict[EdgeKey, dict[str, LinkSet
 
 
 def _link_set(dataset: Dataset, key: EdgeKey, entry: Entry) -> LinkSet | None:
-    data, given = _data_of(entry, (*_PAIRS, *_LABELS, *_LINK_DATA))
+    data, given = _data_of(entry, (*_SEEDS, *_LABELS, *_LINK_DATA))
     pairs = _open(given)
     if len(pairs.shape) == 2 and pairs.shape[1] > 2:
         warnings.warn(
