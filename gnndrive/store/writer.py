@@ -199,6 +199,7 @@ class StoreWriter:
         self._made_by = "".join(letter if is_plain_text(letter) else "?" for letter in made_by)
         self._overwrite, self._progress = overwrite, progress
         self._classes: dict[NodeKey, tuple[str, ...]] = {}
+        self.classes_min: dict[NodeKey, int] = {}  # of y, if it holds classes, by node type
         self.values: Mapping[NodeKey | EdgeKey, Mapping[str, Any]] = {}
         self._writers: dict[str, ArrayWriter] = {}
         self._bytes_expected = 0
@@ -409,7 +410,8 @@ class StoreWriter:
         seen = 0 if y is None else y.num_classes
         if y is not None and y.gaps is not None and names is None:
             warnings.warn(f"{y.info.name}: {y.gaps}", stacklevel=2)
-        return replace(nodes, num_classes=max(len(names or ()), seen), classes=names)
+        least = self.classes_min.get(type, 0) if seen else 0
+        return replace(nodes, num_classes=max(len(names or ()), seen, least), classes=names)
 
     def _move_into_place(self, folder: Path) -> None:
         """Rename the folder to the store's path; rename an old store before, remove it after."""

@@ -318,6 +318,17 @@ def test_labels_of_several_sets(source):
     assert store.array("nodes/y")[[2, 3, 12]].tolist() == [[0, 0], [-1, -1], [1, 1]]
 
 
+def test_classes_that_no_set_has(source):
+    source.edges()
+    for named, labels, expected in ((40, [1, 2], 40), (2, [1, 2], 3), (40, [0.5, 2], 0)):
+        put_sets(source, ("train_set", [4, 5], labels))
+        source.said["tasks"][0]["num_classes"] = named
+        assert source.store(if_exists="replace").num_classes == expected
+    source.said["tasks"][0]["num_classes"] = "many"
+    shutil.rmtree(source.folder.parent / "g.gnn")
+    source.refused(r"tasks\[0\]\.num_classes is 'many', and has to be a whole number")
+
+
 def test_a_node_with_two_labels(source):
     source.edges()
     for first, second, row in (

@@ -26,8 +26,8 @@ from gnndrive.store.writer import StoreWriter
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """The sources of a store's arrays; `rows` and `dtypes` are by the arrays' names in it, `splits`
-    by node type and name, `classes` and `values` as a `StoreWriter` has them, `links` by the name
-    of a task, in the order of the tasks."""
+    by node type and name, `classes`, `classes_min` and `values` as a `StoreWriter` has them,
+    `links` by the name of a task, in the order of the tasks."""
 
     num_nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, Ends]
@@ -35,6 +35,7 @@ class Dataset:
     dtypes: dict[str, str] = field(default_factory=dict)
     splits: dict[tuple[NodeKey, str], Int64Array] = field(default_factory=dict)
     classes: dict[NodeKey, tuple[str, ...]] = field(default_factory=dict)
+    classes_min: dict[NodeKey, int] = field(default_factory=dict)
     values: dict[NodeKey | EdgeKey, dict[str, Any]] = field(default_factory=dict)
     links: dict[str, LinkTask] = field(default_factory=dict)
 
@@ -96,7 +97,7 @@ def write_dataset(
             writer.split(name, ids, node_type)
         for node_type, classes in dataset.classes.items():
             writer.classes(classes, node_type)
-        writer.values = dataset.values
+        writer.values, writer.classes_min = dataset.values, dataset.classes_min
         for name, rows in dataset.rows.items():
             write_features(writer, rows, dataset.dtypes[name], progress, name)
         for place, (name, task) in enumerate(dataset.links.items()):

@@ -97,7 +97,8 @@ def from_graphbolt(
     Returns:
         The open store, which is homogeneous if the metadata names no types. y is int64 with -1 for
         a missing label, or, if a label is not whole, float32 with nan; its shape is [nodes], or
-        [nodes, labels] if nodes have several labels.
+        [nodes, labels] if nodes have several labels. If y holds classes, `num_classes` is at least
+        that of the first task of nodes.
 
     Raises:
         ConfigError: arguments do not fit together, `path` exists, or a package is needed and is not
@@ -270,6 +271,9 @@ def _add_tasks(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
                 dataset.links[name] = found
         elif labelled is None:
             labelled = _add_node_task(dataset, task, "", budget)
+            if task.has("num_classes"):
+                types = {key for key, _ in dataset.splits}
+                dataset.classes_min.update(dict.fromkeys(types, task.whole("num_classes")))
         else:
             _add_node_task(dataset, task, f"{name}_", budget)
     return labelled or set()
