@@ -413,7 +413,7 @@ def test_a_task_of_links(source, made, monkeypatch):
     given = source.preprocess() if made == "after" else source.write()
     store = gnndrive.from_graphbolt(given, source.folder / "a.gnn")
     assert store.split_names == ("train", "val", "test")
-    train, val, test = gnndrive.open_links(store.path)
+    train, val, test = gnndrive.open_links(store.path, "predict links")
     same_links(train, pairs["train"], np.ones(20), None)
     same_links(val, pairs["val"], labels, indexes.tolist())
     below = np.stack([np.repeat(pairs["test"][:, 0], 3), negative.reshape(-1)], 1)

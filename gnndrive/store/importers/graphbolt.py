@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -40,6 +39,7 @@ from gnndrive.store.importers.features import (
 from gnndrive.store.importers.fused_graph import FusedGraph
 from gnndrive.store.importers.link_task import LinkSet
 from gnndrive.store.importers.text import count_rows
+from gnndrive.store.link_split.opened import task_name
 from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
 
@@ -262,8 +262,7 @@ def _add_tasks(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
     """Add all tasks; return the node types with labels of the first task of nodes."""
     labelled: set[NodeKey] | None = None
     for place, task in enumerate(top.entries("tasks")):
-        # The name is one of files and arrays.
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", task.text_or_none("name") or f"task{place}")[:64]
+        name = task_name(task.text_or_none("name") or f"task{place}")
         if _is_link_task(task):
             if name in dataset.links:
                 raise task.error(f"has the name {name!r} of another task: rename one")

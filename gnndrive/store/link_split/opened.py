@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -164,7 +165,7 @@ def open_links(path: str | os.PathLike[str], task: str | None = None) -> LinkSpl
 
     Args:
         path: the folder.
-        task: the name of the task; None: the first one.
+        task: the name of the task in the dataset; None: the first one.
 
     Raises:
         ConfigError: there is no such task.
@@ -192,16 +193,21 @@ def open_links(path: str | os.PathLike[str], task: str | None = None) -> LinkSpl
 def _of_task(root: Path, task: str | None) -> tuple[str, dict[str, Any]]:
     """The folder of a task's links in `root`, and what its links.json holds."""
     first = read_settings(root)
-    if task is None or task == first.get("task"):
+    name = None if task is None else task_name(task)
+    if name is None or name == first.get("task"):
         return LINKS, first
     there = sorted(os.listdir(root / TASKS)) if (root / TASKS).is_dir() else []
-    if task not in there:
-        tasks = [first.get("task"), *there]
-        raise ConfigError(
-            f"{root} has no task {task!r} of links{did_you_mean(task, tasks)}; it has: "
-            f"{', '.join(map(repr, tasks))}"
-        )
-    return f"{TASKS}/{task}", read_settings(root, f"{TASKS}/{task}")
+    if name not in there:
+        named = [each for each in (first.get("task"), *there) if each is not None]
+        known = f"it has: {', '.join(map(repr, named))}" if named else "leave it out"
+        near = did_you_mean(name, named)
+        raise ConfigError(f"{root} has no task {task!r} of links{near}; {known}")
+    return f"{TASKS}/{name}", read_settings(root, f"{TASKS}/{name}")
+
+
+def task_name(name: str) -> str:
+    """A task's name as a store has it, where it is one of folders and arrays."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
 
 
 def _not_a_split(root: Path) -> StoreError:

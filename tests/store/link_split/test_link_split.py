@@ -346,6 +346,8 @@ def test_a_split_is_opened_again(store, tmp_path):
 def test_a_damaged_split_is_refused(store, tmp_path):
     path = split_links(store, tmp_path / "p", num_val=0, disjoint_train_ratio=0.3).train.path
     assert open_links(path).val.edge_label.shape == (0,)
+    with pytest.raises(ConfigError, match="has no task 'first' of links; leave it out"):
+        open_links(path, "first")
     with pytest.raises(StoreError, match="is not a split of links"):
         open_links(store.path)
     outside = tmp_path / "outside"
