@@ -260,7 +260,8 @@ class Store(StoreView):
 
     def verify(self, progress: Progress | None = None) -> None:
         """Read every file and check its checksum; check that indices are within bounds and that
-        each edge id occurs once.
+        each edge id occurs once. The labelled edges of a split (`open_links`) have no checksums,
+        and are left out.
 
         Args:
             progress: called as progress("verify", bytes done, bytes in all).
