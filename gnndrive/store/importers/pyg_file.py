@@ -67,8 +67,9 @@ def from_pt(
 
     Raises:
         ConfigError: as `from_data`, or DuckDB is needed and is not installed.
-        StoreError: `file` is missing or damaged, holds another class or several graphs, an edge
-            names a node that does not exist, or the disk is full.
+        StoreError: `file` is missing, damaged or compressed, holds another class, several graphs or
+            a tensor that repeats its elements, as expand() makes it; an edge names a node that does
+            not exist, or the disk is full.
     """
     budget, source = parse_size(memory, "memory"), Path(file)
 
