@@ -8,7 +8,7 @@ batch may have none of a node's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,13 +64,8 @@ class HGTLoader(StoreLoader, PyGHGTLoader):  # type: ignore[misc]
         host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
         stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
+        _refuse_arguments(kwargs)
         data, own = checked_data(self, dict(locals()))
-        for name in ("time_attr", "weight_attr", "replace", "disjoint"):
-            if name in kwargs:
-                raise ConfigError(
-                    f"HGTLoader has no {name}=, because HGT samples without times, weights, "
-                    "replacement and trees: leave it out, or use NeighborLoader"
-                )
         workers = kwargs.get("num_workers") or 0
         sampler = HGTSampler(data, num_samples, is_sorted, share_memory=workers > 0)
         if not isinstance(data, Store):
@@ -90,3 +85,13 @@ class HGTLoader(StoreLoader, PyGHGTLoader):  # type: ignore[misc]
         inputs = checked_input_nodes(data, input_nodes, self.input_time, kwargs.get("input_id"))
         subgraphs = SubgraphSampling(sampler, transform_sampler_output)
         self._open_store(data, inputs, subgraphs, own, kwargs)
+
+
+def _refuse_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of NeighborLoader that say how other samplers draw."""
+    for name in ("time_attr", "weight_attr", "replace", "disjoint"):
+        if name in given:
+            raise ConfigError(
+                f"HGTLoader has no {name}=, because HGT samples without times, weights, "
+                "replacement and trees: leave it out, or use NeighborLoader"
+            )
