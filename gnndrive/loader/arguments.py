@@ -45,7 +45,7 @@ PYG_LINK_ARGUMENTS = (
 )  # fmt: skip
 """The same for a link loader."""
 
-OF_KWARGS = ("custom_cls", "input_id")
+OF_KWARGS = ("custom_cls", "input_id", "input_time")
 """PyG's arguments that a loader takes in `kwargs`, beside torch's."""
 
 

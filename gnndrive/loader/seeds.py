@@ -14,6 +14,7 @@ import torch
 from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, TableFile
 from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, digest
@@ -76,7 +77,10 @@ def checked_node_type(types: list[str], nodes: Any) -> tuple[NodeKey, Any]:
     else:
         return None, nodes
     if types and type not in types:
-        raise ConfigError(f"input_nodes: there is no {type!r}; the types are {', '.join(types)}")
+        raise ConfigError(
+            f"input_nodes: there is no {type!r}{did_you_mean(type, types)}; the types are "
+            f"{', '.join(types)}"
+        )
     return type, nodes
 
 

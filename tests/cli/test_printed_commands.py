@@ -3,12 +3,13 @@
 import ast
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer.main
 
-from gnndrive.cli.main import app
+from gnndrive.cli.main import COMMANDS, _app
 from tests.project_files import files, named
 
 COMMAND = re.compile(r"\bgnndrive (?P<words>[a-z][a-z-]*(?: [a-z][a-z-]*)?)(?P<rest>[^;:.,()`]*)")
@@ -36,6 +37,13 @@ def texts(source: str) -> Iterator[str]:
             yield node.value
 
 
+@pytest.fixture(scope="module")
+def group() -> Any:
+    """All commands as one group."""
+    made = {name: typer.main.get_command(_app(name)).commands[name] for name in COMMANDS}
+    return SimpleNamespace(commands=made)
+
+
 def wrong_in(text: str, group: Any) -> list[str]:
     """What a text says of commands that are not there, or options that they do not have."""
     found = []
@@ -53,8 +61,7 @@ def wrong_in(text: str, group: Any) -> list[str]:
     return found
 
 
-def test_every_command_in_a_message_parses() -> None:
-    group = typer.main.get_command(app)
+def test_every_command_in_a_message_parses(group: Any) -> None:
     wrong = [
         f"{named(path)}: {each}"
         for path in files(".py")
@@ -69,5 +76,5 @@ def test_every_command_in_a_message_parses() -> None:
     "text",
     ["run gnndrive unpackk FILE", "gnndrive pack --overwrites", "gnndrive bench disk --rowz 3"],
 )
-def test_one_that_is_not_there_is_found(text: str) -> None:
-    assert wrong_in(text, typer.main.get_command(app))
+def test_one_that_is_not_there_is_found(text: str, group: Any) -> None:
+    assert wrong_in(text, group)
