@@ -17,7 +17,7 @@ from gnndrive.common.records import Int64Array
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.store.adjacency import with_edge_index
+from gnndrive.store.adjacency import edge_index_of, with_edge_index
 from gnndrive.store.checks import Bounds
 
 # torch holds these dtypes and has no `index_select` for them; a row's bytes are the same as signed.
@@ -40,11 +40,12 @@ def with_edge_index_in_memory(data: Any) -> Any:
 
 def check_ends(data: Any) -> None:
     """Check that the edges of a Data or HeteroData join nodes that exist, because torch writes out
-    of bounds when it makes index pointers of others; StoreError: they do not."""
+    of bounds when it makes index pointers of others; ConfigError or StoreError: they
+    do not, or are no whole numbers [2, num_edges]."""
     for store in data.edge_stores if isinstance(data, BaseData) else ():
         if "edge_index" in store:
             where = "data" if store._key is None else f"data[{store._key!r}]"
-            for ends, count in zip(store.edge_index, store.size(), strict=True):
+            for ends, count in zip(edge_index_of(store), store.size(), strict=True):
                 if count is not None:
                     bounds = Bounds(f"{where}.edge_index", "edge", count, "nodes")
                     bounds.feed(ends.cpu().numpy())

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import ends_of
+from gnndrive.store.convert import is_sparse
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -64,6 +65,22 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
     return out if changed or beside else data
 
 
+def edge_index_of(store: Any) -> Tensor:
+    """The `edge_index` [2, num_edges] of a storage of edges, whole numbers; ConfigError: it has
+    none, or another one."""
+    found = store.edge_index if "edge_index" in store else None
+    where = "data" if store._key is None else f"data[{store._key!r}]"
+    if not isinstance(found, Tensor) or is_sparse(found) or found.dim() != 2 or len(found) != 2:
+        raise ConfigError(
+            f"{where} has no edge_index [2, num_edges], and no sparse adj_t in its place: set "
+            f"{where}.edge_index = torch.stack([sources, targets])"
+        )
+    if found.is_meta or "int" not in str(found.dtype):
+        held = "has no values on the device 'meta'" if found.is_meta else f"holds {found.dtype}"
+        raise ConfigError(f"{where}.edge_index {held}: give whole numbers, such as torch.int64")
+    return found.detach().resolve_neg()
+
+
 def _convert(data: Any, store: Any, name: str) -> None:
     """Replace the matrix `name` of an edge storage of `data`."""
     key = store._key
@@ -82,7 +99,8 @@ def _convert(data: Any, store: Any, name: str) -> None:
         )
     for type, size in zip(ends_of(key), sizes, strict=True):
         _set_num_nodes(store if type is None else data[type], type, size, f"{where}.{name}")
-    store.edge_index = torch.stack([source, target]).to(torch.int64)
+    store.edge_index = torch.stack([source, target])
+    store.edge_index = edge_index_of(store).to(torch.int64)
     if values is None:
         return
     values = values.detach()

@@ -433,6 +433,10 @@ def test_an_edge_to_no_node_is_refused_before_torch_writes_out_of_bounds():
         edges.edge_index[1, 3] = -1
         with pytest.raises(StoreError, match=rf"{where}\.edge_index: edge 3 names -1, but there"):
             NeighborSampler(graph, [2])
+        for wrong, match in ((edges.edge_index / 2, "holds torch.float32"), (torch.ones(3, 4), "")):
+            edges.edge_index = wrong
+            with pytest.raises(ConfigError, match=rf"{where}.* edge_index|{match}: give"):
+                NeighborSampler(graph, [2])
 
 
 def test_manual_seed_repeats_the_draws():

@@ -10,7 +10,14 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.utils import to_undirected as pyg_to_undirected
 
 from gnndrive.common.errors import StoreError
-from gnndrive.store.importers import csc_from_edges, ends, from_data, from_dataset, to_undirected
+from gnndrive.store.importers import (
+    csc_from_edges,
+    ends,
+    from_data,
+    from_dataset,
+    from_pt,
+    to_undirected,
+)
 from gnndrive.store.writer import write_store
 from tests.soak import product
 from tests.store.conftest import compressed, refused, same_array
@@ -164,6 +171,12 @@ def test_refusals(tmp_path):
     ):
         with refused(tmp_path, match):
             from_data(data, tmp_path / "s")
+    for dtype in (torch.float32, torch.bool, torch.complex64):
+        edge.edge_index = edge.edge_index.to(dtype)
+        torch.save(copy.copy(edge), tmp_path / "d.pt")
+        for make, source in ((from_data, edge), (from_pt, tmp_path / "d.pt")):
+            with refused(tmp_path, rf"data\.edge_index holds {dtype}: give whole numbers"):
+                make(source, tmp_path / "s", undirected=True)
 
 
 class SparseTensor:

@@ -17,7 +17,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
-from gnndrive.store.adjacency import with_edge_index
+from gnndrive.store.adjacency import edge_index_of, with_edge_index
 from gnndrive.store.convert import (
     ArrayLike,
     as_rows,
@@ -49,7 +49,7 @@ def _counts(given: Mapping[str, Any]) -> Counts:
     num_nodes = {key: _num_nodes(key, each) for key, each in nodes.items()}
     if given["undirected"]:
         return num_nodes, None
-    return num_nodes, {key: _edge_index(key, each).shape[1] for key, each in edges.items()}
+    return num_nodes, {key: each.edge_index.shape[1] for key, each in edges.items()}
 
 
 def _kinds(given: Mapping[str, Any]) -> Kinds:
@@ -156,7 +156,9 @@ def write_data(
         data = ToUndirected()(data)
     nodes, edges = _types(data)
     hetero = None not in nodes
-    edge_index = {key: _edge_index(key, each) for key, each in edges.items()}
+    edge_index = {
+        key: each.edge_index.detach().cpu().resolve_neg().numpy() for key, each in edges.items()
+    }
     num_nodes: Any = {key: _num_nodes(key, each) for key, each in nodes.items()}
     num_edges: Any = {key: each.shape[1] for key, each in edge_index.items()}
     if not hetero:
@@ -255,7 +257,10 @@ def _with_edges(data: object) -> Data | HeteroData:
             "of a dataset give one graph, dataset[0]; of a file that torch.save wrote, "
             "gnndrive.from_pt(file, path)"
         )
-    return with_edge_index(data)
+    found = with_edge_index(data)
+    for store in found.edge_stores:
+        edge_index_of(store)
+    return found
 
 
 def _types(data: Data | HeteroData) -> tuple[dict[NodeKey, Any], dict[EdgeKey, Any]]:
@@ -345,18 +350,6 @@ def _length(value: Any) -> int:
     if isinstance(value, torch.Tensor) and value.is_nested:
         return len(value.unbind())
     return int(value.size(0) if callable(value.size) else value.shape[0])
-
-
-def _edge_index(key: EdgeKey, store: Any) -> Any:
-    """The edges of a type, numpy [2, num_edges]."""
-    found = store.edge_index if "edge_index" in store else None
-    if not isinstance(found, torch.Tensor) or found.dim() != 2 or len(found) != 2:
-        whose = "data" if key is None else f"data[{key!r}]"
-        raise ConfigError(
-            f"{whose} has no edge_index [2, num_edges], and no sparse adj_t in its place: set "
-            f"{whose}.edge_index = torch.stack([sources, targets])"
-        )
-    return found.detach().cpu().numpy()
 
 
 def _num_nodes(key: NodeKey, store: Any) -> int:
