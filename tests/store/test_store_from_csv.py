@@ -1,5 +1,6 @@
 """from_csv: text and feature files become a store; errors name the wrong line."""
 
+import gzip
 import os
 import re
 import shutil
@@ -280,15 +281,25 @@ def test_labels(files):
         ("#1\n#2\n#1\n#1\n#1\n", [0, 1, 0, 0, 0], ("#1", "#2")),
         (",kind\n0,a\n1,b\n2,a\n", [0, 1, 0, -1, -1], ("a", "b")),  # as pandas writes an index
         ('0,0\n1,\n2,""\n3,NA\n4,null\n', [0, -1, -1, -1, -1], None),
-        ("node,label\n0,\n1,NaN\n2,b\n3,a\n4,n/a\n", [-1, -1, 1, 0, -1], ("a", "b")),
-        ("0,1.0\n1,\n2,0.0\n3,-1.0\n4,2.0\n", [1, -1, 0, -1, 2], None),
+        ('node,label\n0,\n1,NaN\n2,b\n3,""\n4,"n/a"\n', [-1, 0, 1, -1, 2], ("NaN", "b", "n/a")),
+        ("0,1.0\n1,\n2,0.0\n3,NA\n4,2.0\n", [1, -1, 0, -1, 2], None),
+        ("0,1.0\n1,\n2,0.0\n3,-1.0\n4,2.0\n", [1, "nan", 0, -1, 2], None),
+        ("0,1.0\n1,+nan\n2,0.0\n", [1, "nan", 0, "nan", "nan"], None),
+        ("y\nn\ny\nn\ny\n", [1, 0, 1, 0, 1], ("n", "y")),
+        ("#classes\n0,1\n1,2\n2,0\n", [1, 2, 0, -1, -1], None),
+        ("#classes\n\n#2\n0 a\n1 b\n", [0, 1, -1, -1, -1], ("a", "b")),
+        ('#1\n"a, b"\n#1\n#1\n#1\n', [0, 1, 0, 0, 0], ("#1", "a, b")),
         ("0,0.5\n1,\n2,nan\n3,-1\n4,2\n", [0.5, "nan", "nan", -1, 2], None),
         ('y\n2\n""\n1\n\nNA\n0\n', [2, -1, 1, -1, 0], None),
         ("NA\n0\n1\n0\n1\n", [-1, 0, 1, 0, 1], None),
         ('"a, b"\n""\n\nc\nc\nc\n', [0, -1, 1, 1, 1], ("a, b", "c")),
         ("score\nNA\n0\n\n1\n\n", [-1, 0, -1, 1, -1], None),
         ("\na\n\n\nb\n", [-1, 0, -1, -1, 1], ("a", "b")),
-        ('0 ""\n1 "tv show"\n2 NA\n3 film\n4 null\n', [-1, 1, -1, 0, -1], ("film", "tv show")),
+        (
+            '0 ""\n1 "tv show"\n2 NA\n3 film\n4 null\n',
+            [-1, 3, 0, 1, 2],
+            ("NA", "film", "null", "tv show"),
+        ),
     ):
         files.put("labels.csv", content)
         store = files.load()
@@ -315,13 +326,21 @@ def test_bad_labels_are_named(files):
         ("0x1,a\n1,b\n", "line 1: '0x1' is not a node id"),
         ("0,a\n1,\x1b[2J\n", "line 2"),
         ('0,a\n1,"b\n', "line 2"),
+        ("0,a\r1,b\r", "line 1: new-line character"),
         ("a\nb\n", "has 2 labels for 5 nodes"),
         ("a\n\nb\n\n", "has 2 labels for 5 nodes"),
-        ("a\n\nb\na\nb\na\nb\n", "has 6 labels for 5 nodes: .* such as a header"),
+        ("a\n\nb\na\nb\na\nb\n", "has more than 5 labels for 5 nodes: .* such as a header"),
         (b"0,\xff\n", "not text in UTF-8"),
     ):
         files.put("labels.csv", content)
         files.refuse(rf"labels.csv.* {match}")
+    for content, given, match in (  # whose end cannot be read
+        (b"0,1\n" * 500_000, {"features": None}, "line 2: node 0 has a second label"),
+        (b"0 1\n" + b"00 1\n" * 300_000, {}, "line 3: node 00 has a second label"),
+        (b"a\n" * 999_999, {}, "has more than 5 labels for 5 nodes"),
+    ):
+        files.put("y.gz", gzip.compress(content)[:-9])
+        files.refuse(rf"y.gz.* {match}", labels="y.gz", **given)
 
 
 FORMS = ("dense.npz", "small.npz", "fortran.npy", "csr.npz", "twice.npz")

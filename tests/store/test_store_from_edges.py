@@ -147,10 +147,10 @@ def test_labels_and_splits_name_mapped_nodes_by_their_ids(tmp_path, named, suffi
         ({"splits": {"train": [*named, "0"]}}, r"'train', entry 5 \(from 0\): no edge has the id"),
         ({"labels": y}, "y.csv, line 1: no edge has the id 'zoe'"),
     ):
-        y.write_text("zoe,3\n" + lines[0] if "labels" in change else lines[0])
+        y.write_text(f"zoe,a\n{named[2]},b\n" if "labels" in change else lines[0])
         with refused(tmp_path, match):
             gnndrive.from_edges(file, tmp_path / "g.gnn", **{**given, **change})
-    y.write_text(f'person,city\n"{named[0]}",rome\n{named[1]},\n"{named[3]}",rome\n')
+    y.write_text(f'person,label\n"{named[0]}",rome\n{named[1]},\n"{named[3]}",rome\n')
     store = gnndrive.from_edges(file, tmp_path / "g.gnn", **given)
     assert store.classes == ("rome",)
     assert sorted(store.array("nodes/y").tolist()) == [-1, -1, -1, 0, 0]

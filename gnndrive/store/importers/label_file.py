@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,15 +25,14 @@ from gnndrive.store.importers.text import (
     NodeNumbers,
     is_whole,
     no_node,
-    read_text,
+    read_lines,
     real_number,
     unknown_id,
     unquoted,
 )
 
-_COMMENTS = re.compile(
-    r"(?:\s*#(?:[ \t\r][^\n]*)?\n)+"
-)  # "#" and a space, because #3 may be a class
+_COMMENTS = ("#", "# ", "#\t", "#\r")  # with a space, because #3 may be a class
+_LONE = re.compile(r"#[^\s,;]+")  # is a class, or a comment
 _USUAL_NAMES = ("label", "labels", "y", "class", "target")
 Row: TypeAlias = "tuple[int, list[str]]"
 """The number of a line and its fields; [] for a blank line."""
@@ -74,14 +73,8 @@ def read_labels(
     num_nodes None: not known yet; numbers None: the file names nodes by their numbers, which count
     from `first_id`.
     """
-    lines = list(_lines(path))
-    rows = [row for row in lines if row[1]]
+    lines, rows = _read(path, num_nodes)
     width = len(rows[0][1]) if rows else 2
-    for number, fields in rows:
-        if len(fields) != width or width > 2:
-            raise StoreError(
-                f"{path}, line {number}: {fields} is not 'node,label' or one label; correct it"
-            )
     if rows and _is_header([fields for _, fields in rows], numbers):
         lines, rows = lines[lines.index(rows[0]) + 1 :], rows[1:]
     if not rows:
@@ -99,18 +92,49 @@ def read_labels(
     return Labels(nodes[order], values[order], classes, count, width == 1)
 
 
+def _read(path: Path, num_nodes: int | None) -> tuple[list[Row], list[Row]]:
+    """The lines, of which blank ones may be left out that change nothing, and those of them that
+    are rows. It stops at one row more than a header and `num_nodes` labels, so that a small packed
+    file cannot fill memory; those who check the rows then find a node twice, or no node."""
+    lines, rows, ids, blank = list[Row](), list[Row](), set[str](), 0
+    for number, fields in _lines(path):
+        if not fields:
+            blank += 1
+            if blank <= (1 if num_nodes is None else num_nodes + 2):
+                lines.append((number, fields))
+            continue
+        rows.append((number, fields))
+        lines.append(rows[-1])
+        if len(fields) > 2 or len(fields) != len(rows[0][1]):
+            raise StoreError(
+                f"{path}, line {number}: {fields} is not 'node,label' or one label; correct it"
+            )
+        if len(fields) == 2 and fields[0] in ids:
+            raise _second_label(path, rows[-1])
+        ids.update(fields[:-1])
+        if num_nodes is not None and len(rows) == num_nodes + 2:
+            break
+    return lines, rows
+
+
 def _lines(path: Path) -> Iterator[Row]:
-    text = read_text(path)
-    comments = _COMMENTS.match(text)
-    skipped = 0 if comments is None else comments[0].count("\n")
-    text = text if comments is None else text[comments.end() :]
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    lines, head = _behind_comments(path), list[tuple[int, str]]()
+    for row in itertools.islice(lines, 1000):
+        head.append(row)
+        if row[1].strip() and not _LONE.fullmatch(row[1].strip()):
+            break
+    first = head[-1][1] if head else ""
     delimiter = next((sign for sign in ",;\t" if sign in first), None)
+    if _width(first, delimiter) > 1:  # so that #classes is no label but a comment
+        head = head[-1:]
+    skipped = head[0][0] - 1 if head else 0
+    texts = (text for _, text in itertools.chain(head, lines))
     if delimiter is None:  # the label is the text after the first space
-        for number, line in enumerate(text.splitlines(), 1 + skipped):
+        parts = itertools.chain.from_iterable(text.splitlines() or [""] for text in texts)
+        for number, line in enumerate(parts, 1 + skipped):
             yield number, [unquoted(field.strip()) for field in line.split(None, 1)]
         return
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    reader = csv.reader((f"{text}\n" for text in texts), delimiter=delimiter, strict=True)
     try:
         for fields in reader:
             blank = fields != [""] and not any(map(str.strip, fields))  # [""] is a quoted ""
@@ -119,27 +143,50 @@ def _lines(path: Path) -> Iterator[Row]:
         raise StoreError(f"{path}, line {skipped + reader.line_num}: {error}; correct it") from None
 
 
+def _width(line: str, delimiter: str | None) -> int:
+    """The number of fields of a line; 0 if it has none, or cannot be read."""
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter)) if delimiter else line.split())
+    except csv.Error:
+        return 0
+
+
+def _behind_comments(path: Path) -> Iterator[tuple[int, str]]:
+    """The numbers and texts of the lines behind the last of the comments that begin a file."""
+    lines, blank = read_lines(path), 1  # the first of the blank lines before a line
+    for number, line in lines:
+        text = line.lstrip()
+        if text[:2] in _COMMENTS:
+            blank = number + 1
+        elif text:
+            yield from ((each, "") for each in range(blank, number))
+            yield number, line
+            break
+    yield from lines
+
+
 def _is_header(rows: Sequence[list[str]], numbers: NodeNumbers | None) -> bool:
     """Whether the first row is a header.
 
     Of two fields, the first does not look like a number. Where that is no sign, because there is
     one field, ids are mapped, or the first field is empty, as pandas names an index: the first is
-    no id, and the last is a usual name of labels, or text above numbers, or text that no other row
-    has beside an id.
+    no id, and the last is a usual name of labels, or text above numbers, or beside an empty id text
+    that no other row has. A usual name without ids that a later row has too is a class.
     """
     (*ids, label), others = rows[0], rows[1:]
+    again = any(fields[-1] == label for fields in others)
     if ids and numbers is None and ids[0]:
         return NUMBER.match(ids[0]) is None
     if ids and numbers is not None and numbers(ids)[0] >= 0:
         return False
     if label.lower() in _USUAL_NAMES:
-        return True
+        return bool(ids) or not again
     if label.lower() in MISSING or real_number(label) is not None or not others:
         return False
     below = (fields[-1] for fields in others)
     if real_number(next((text for text in below if text.lower() not in MISSING), "")) is not None:
         return True
-    return bool(ids) and all(fields[-1] != label for fields in others)
+    return ids == [""] and not again
 
 
 def _in_order(lines: list[Row], rows: list[Row], num_nodes: int | None, path: Path) -> list[Row]:
@@ -157,8 +204,9 @@ def _in_order(lines: list[Row], rows: list[Row], num_nodes: int | None, path: Pa
         )
     if len(rows) + len(blank) <= num_nodes <= len(lines):
         return [(number, fields or [""]) for number, fields in lines[:num_nodes]]
+    few = f"more than {num_nodes}" if len(rows) > num_nodes else len(rows)
     raise StoreError(
-        f"{path} has {len(rows)} labels for {num_nodes} nodes: give node ids with them, or "
+        f"{path} has {few} labels for {num_nodes} nodes: give node ids with them, or "
         "take out what is no label, such as a header"
     )
 
@@ -195,10 +243,14 @@ def _check_once(nodes: Int64Array, rows: list[Row], path: Path) -> None:
     order = np.argsort(nodes, kind="stable")
     again = np.flatnonzero(nodes[order][1:] == nodes[order][:-1])
     if len(again):
-        number, fields = rows[int(order[again[0] + 1])]
-        raise StoreError(
-            f"{path}, line {number}: node {fields[0]} has a second label; leave one of the two"
-        )
+        raise _second_label(path, rows[int(order[again[0] + 1])])
+
+
+def _second_label(path: Path, row: Row) -> StoreError:
+    number, fields = row
+    return StoreError(
+        f"{path}, line {number}: node {fields[0]} has a second label; leave one of the two"
+    )
 
 
 def _values(rows: list[Row], path: Path) -> tuple[npt.NDArray[Any], tuple[str, ...] | None]:
@@ -206,14 +258,16 @@ def _values(rows: list[Row], path: Path) -> tuple[npt.NDArray[Any], tuple[str, .
     among floats."""
     labels = [fields[-1] for _, fields in rows]
     there = np.array([label.lower() not in MISSING for label in labels], np.bool_)
+    if any(real_number(labels[place]) is None for place in np.flatnonzero(there)):
+        there = np.array([label != "" for label in labels], np.bool_)  # NA may be a class
     given = labels if there.all() else [labels[place] for place in np.flatnonzero(there)]
     names = None
     if all(map(is_whole, given)):
         found = np.array([int(label) for label in given], np.int64)
     elif None not in (numbers := [real_number(label) for label in given]):
         real = np.array(numbers, np.float64)
-        # 3.0 is how pandas writes a whole number in a column that lacks some.
-        found = real.astype(np.int64 if all_whole(real) else np.float32)
+        # 3.0 is how pandas writes a whole number in a column that lacks some; -1.0 is no class.
+        found = real.astype(np.int64 if all_whole(real) and (real >= 0).all() else np.float32)
     else:
         names = tuple(sorted(set(given)))
         for name in names:

@@ -66,9 +66,10 @@ def from_csv(
             table, as for `from_edges`, which then makes the store. None: no x.
         labels: text with a node id and a label a line, or with one label a line in the nodes'
             order, with or without a header; becomes y. Whole numbers, 3.0 too, become int64, other
-            numbers float32. Other labels become class ids, int64, in the labels' sorted order, and
-            the names of the classes. A node without a label has -1 (nan among floats); in the file
-            it has no line, or an empty label, NA, nan, null or, among whole numbers, -1. In the
+            numbers float32, and all of them if one is -1.0 or less. Other labels become class ids,
+            int64, in the labels' sorted order, and the names of the classes. A node without a label
+            has -1 (nan among floats); in the file it has no line, or an empty label, or among
+            numbers NA, nan or null, or among whole numbers written without a point -1. In the
             nodes' order a blank line is such a node if there are as many lines as nodes, and is
             skipped if there are as many labels. None: no y.
         path: the folder to make.

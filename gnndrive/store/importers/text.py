@@ -338,11 +338,6 @@ def read_small(path: Path) -> list[list[str]]:
         ) from None
 
 
-def read_text(path: Path) -> str:
-    """All text of a file."""
-    return "".join(_decode(block, path, line) for line, block in _blocks(path))
-
-
 def read_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, text) of each line, without its "\\n"; the first `skip` are blank."""
     for first, block in _blocks(path, skip):
